@@ -1,0 +1,53 @@
+#pragma once
+
+#include "trie/error.h"
+#include "token_trie.h"
+
+#include <new>
+
+namespace token_trie {
+
+// Keeps a message for token_trie_last_error() of this thread. Allocates nothing.
+void set_last_error(const char * message) noexcept;
+const char * last_error() noexcept;
+
+// Every extern "C" function runs its work through guard(): what it throws becomes a message and the failure value.
+template <typename Result, typename Work>
+Result guard_as(Result (*failure)(Status), Work && work) noexcept {
+    try {
+        return work();
+    } catch (const Error & error) {
+        set_last_error(error.what());
+        return failure(error.status());
+    } catch (const std::bad_alloc &) {
+        set_last_error("out of memory");
+        return failure(Status::memory);
+    } catch (const std::length_error &) {
+        set_last_error("out of memory");
+        return failure(Status::memory);
+    } catch (const std::exception & error) {
+        set_last_error(error.what());
+        return failure(Status::internal);
+    } catch (...) {
+        set_last_error("unknown exception");
+        return failure(Status::internal);
+    }
+}
+
+// For functions that return a status, and TOKEN_TRIE_OK when work returns.
+template <typename Work>
+std::int32_t guard(Work && work) noexcept {
+    return guard_as<std::int32_t>([](Status status) { return static_cast<std::int32_t>(status); },
+                                  [&] {
+                                      work();
+                                      return static_cast<std::int32_t>(TOKEN_TRIE_OK);
+                                  });
+}
+
+// For functions that return a pointer, and null on failure.
+template <typename Pointer, typename Work>
+Pointer guard_pointer(Work && work) noexcept {
+    return guard_as<Pointer>([](Status) -> Pointer { return nullptr; }, work);
+}
+
+}  // namespace token_trie

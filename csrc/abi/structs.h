@@ -1,0 +1,43 @@
+#pragma once
+
+#include "trie/error.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace token_trie {
+
+// Structs that cross the ABI begin with their size, as the caller was compiled; members that one side does not know
+// are zero for the other.
+
+// A sane size: the first member at least, and no more than these structs could ever grow to.
+inline void check_struct_size(std::size_t size, const char * what) {
+    constexpr std::size_t max = 4096;
+    if (size < sizeof(std::size_t) || size > max) {
+        throw Error(Status::argument, std::string(what) + ".size: " + std::to_string(size) + " is not sizeof(*" + what + ")");
+    }
+}
+
+template <typename Struct>
+Struct read_struct(const Struct * from, const char * what) {
+    if (from == nullptr) {
+        throw Error(Status::argument, std::string(what) + ": null");
+    }
+    check_struct_size(from->size, what);
+    Struct out{};
+    std::memcpy(&out, from, std::min(from->size, sizeof out));
+    return out;
+}
+
+template <typename Struct>
+void write_struct(Struct value, Struct * to, const char * what) {
+    if (to == nullptr) {
+        throw Error(Status::argument, std::string(what) + ": null");
+    }
+    check_struct_size(to->size, what);
+    value.size = to->size;
+    std::memcpy(to, &value, std::min(to->size, sizeof value));
+}
+
+}  // namespace token_trie

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "trie/trie.h"
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+// What the Python face needs and the C ABI does not give it: tries, cursors and vocabularies over numpy arrays. Each
+// register_*.cpp binds one room; types and docstrings stand in python/token_trie/_core.pyi.
+
+struct llama_vocab;
+
+namespace token_trie {
+
+namespace py = pybind11;
+
+using TokenArray = py::array_t<Token, py::array::c_style>;
+using OffsetArray = py::array_t<std::int64_t, py::array::c_style>;
+
+void register_errors(py::module_ & module);
+void register_trie(py::module_ & module);
+void register_cache(py::module_ & module);
+void register_vocab(py::module_ & module);
+void register_sampler(py::module_ & module);
+
+template <typename T>
+py::array_t<T> to_array(const T * data, std::size_t n) {
+    return py::array_t<T>(static_cast<py::ssize_t>(n), data);
+}
+
+// llama-cpp-python hands out addresses as integers.
+inline const llama_vocab * to_vocab(std::uintptr_t address) {
+    return reinterpret_cast<const llama_vocab *>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+}  // namespace token_trie

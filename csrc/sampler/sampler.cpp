@@ -1,0 +1,208 @@
+#include "sampler/sampler.h"
+
+#include "sampler/log.h"
+
+#include <llama.h>
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace token_trie {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+struct Context {
+    Cursor cursor;
+    Mode mode;
+    std::uint64_t n_escaped = 0;
+    std::uint64_t n_restored = 0;
+    bool warned = false;
+};
+
+Context & context(const llama_sampler * smpl) { return *static_cast<Context *>(smpl->ctx); }
+
+// Candidates 0 .. n survive, whatever stood selected.
+void shrink(llama_token_data_array & candidates, std::size_t n) {
+    candidates.size = n;
+    if (candidates.selected >= static_cast<std::int64_t>(n)) {
+        candidates.selected = -1;
+    }
+}
+
+// Index of the best candidate among the first n; the first of equals; a NaN never wins over a number.
+std::size_t best_of(const llama_token_data_array & candidates, std::size_t n) {
+    std::size_t best = 0;
+    float logit = kMinusInfinity;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (candidates.data[i].logit > logit) {
+            logit = candidates.data[i].logit;
+            best = i;
+        }
+    }
+    return best;
+}
+
+bool stands_at_own_index(const llama_token_data_array & candidates, Token token) {
+    return static_cast<std::size_t>(token) < candidates.size && candidates.data[token].id == token;
+}
+
+// Swaps keep the array a permutation, and what was selected is followed to its new place.
+void swap(llama_token_data_array & candidates, std::size_t a, std::size_t b) {
+    std::swap(candidates.data[a], candidates.data[b]);
+    const auto at_a = static_cast<std::int64_t>(a);
+    const auto at_b = static_cast<std::int64_t>(b);
+    if (candidates.selected == at_a) {
+        candidates.selected = at_b;
+    } else if (candidates.selected == at_b) {
+        candidates.selected = at_a;
+    }
+}
+
+// Brings the survivors to the front and returns their number, or SIZE_MAX and no change unless each allowed token
+// stands at its own index. Greedy: the best alone.
+std::size_t gather(const AllowedSet & allowed, Mode mode, llama_token_data_array & candidates) {
+    Token best = -1;
+    float logit = kMinusInfinity;
+    const bool in_place = allowed.for_each([&](Token token) {
+        if (!stands_at_own_index(candidates, token)) {
+            return false;
+        }
+        if (best < 0 || candidates.data[token].logit > logit) {
+            best = token;
+            logit = std::isnan(candidates.data[token].logit) ? kMinusInfinity : candidates.data[token].logit;
+        }
+        return true;
+    });
+    if (!in_place) {
+        return SIZE_MAX;
+    }
+    if (mode == Mode::greedy) {
+        swap(candidates, 0, static_cast<std::size_t>(best));
+        return 1;
+    }
+    // Ascending order: the token for place n stands at n or further on, where no earlier swap has been.
+    std::size_t n = 0;
+    allowed.for_each([&](Token token) {
+        swap(candidates, n++, static_cast<std::size_t>(token));
+        return true;
+    });
+    return n;
+}
+
+// The same for candidates in any order, by one pass over them: survivors keep theirs, the others' logits become -inf.
+std::size_t partition(const AllowedSet & allowed, llama_token_data_array & candidates) {
+    std::size_t n = 0;
+    for (std::size_t i = 0; i < candidates.size; ++i) {
+        if (allowed.contains(candidates.data[i].id)) {
+            swap(candidates, n++, i);
+        } else {
+            candidates.data[i].logit = kMinusInfinity;
+        }
+    }
+    return n;
+}
+
+// Upstream samplers left nothing to choose from; every allowed token there is room for gets an equal chance.
+std::size_t restore(const AllowedSet & allowed, llama_token_data_array & candidates) {
+    std::size_t n = 0;
+    allowed.for_each([&](Token token) {
+        candidates.data[n++] = {token, 0.0F, 0.0F};
+        return n < candidates.size;
+    });
+    candidates.selected = -1;
+    return n;
+}
+
+bool any_above_minus_infinity(const llama_token_data_array & candidates, std::size_t n) {
+    return candidates.data[best_of(candidates, n)].logit > kMinusInfinity;
+}
+
+const char * sampler_name(const llama_sampler * /*smpl*/) { return "token-trie"; }
+
+void sampler_accept(llama_sampler * smpl, llama_token token) {
+    Context & ctx = context(smpl);
+    if (!ctx.cursor.accept(token)) {
+        ++ctx.n_escaped;
+    }
+}
+
+void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
+    Context & ctx = context(smpl);
+    llama_token_data_array & candidates = *cur_p;
+    const AllowedSet allowed = ctx.cursor.allowed();
+    if (allowed.everything || candidates.size == 0) {
+        return;
+    }
+    std::size_t n = gather(allowed, ctx.mode, candidates);
+    if (n == SIZE_MAX) {
+        n = partition(allowed, candidates);
+    }
+    if (n == 0 || !any_above_minus_infinity(candidates, n)) {
+        n = restore(allowed, candidates);
+        candidates.sorted = true;
+        ++ctx.n_restored;
+        if (!ctx.warned) {
+            ctx.warned = true;
+            log_warning("token-trie: the samplers before it cut every allowed token away; they were put back with equal "
+                        "logits. Place token-trie before samplers that truncate.\n");
+        }
+    }
+    if (ctx.mode == Mode::greedy) {
+        swap(candidates, 0, best_of(candidates, n));
+        shrink(candidates, 1);
+        candidates.selected = 0;
+        candidates.sorted = true;
+    } else {
+        shrink(candidates, n);
+    }
+}
+
+void sampler_reset(llama_sampler * smpl) { context(smpl).cursor.reset(); }
+
+llama_sampler * sampler_clone(const llama_sampler * smpl);
+
+void sampler_free(llama_sampler * smpl) { delete static_cast<Context *>(smpl->ctx); }
+
+// A llama.cpp newer than the headers may look for callbacks past the end of this struct; it finds nulls there.
+struct PaddedInterface {
+    llama_sampler_i iface;
+    void * later_callbacks[16];
+};
+
+PaddedInterface padded_interface = {
+    {
+        /* .name   = */ sampler_name,
+        /* .accept = */ sampler_accept,
+        /* .apply  = */ sampler_apply,
+        /* .reset  = */ sampler_reset,
+        /* .clone  = */ sampler_clone,
+        /* .free   = */ sampler_free,
+    },
+    {},
+};
+
+llama_sampler * wrap(std::unique_ptr<Context> ctx) {
+    llama_sampler * smpl = llama_sampler_init(&padded_interface.iface, ctx.get());
+    static_cast<void>(ctx.release());
+    return smpl;
+}
+
+llama_sampler * sampler_clone(const llama_sampler * smpl) { return wrap(std::make_unique<Context>(context(smpl))); }
+
+}  // namespace
+
+llama_sampler * make_sampler(Cursor cursor, Mode mode) {
+    return wrap(std::make_unique<Context>(Context{std::move(cursor), mode}));
+}
+
+SamplerView view(const llama_sampler * sampler) {
+    if (sampler == nullptr || sampler->iface != &padded_interface.iface) {
+        throw Error(Status::argument, "sampler: not one that token-trie made (a chain is not; pass its member)");
+    }
+    const Context & ctx = context(sampler);
+    return {&ctx.cursor, ctx.n_escaped, ctx.n_restored};
+}
+
+}  // namespace token_trie

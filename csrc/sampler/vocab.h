@@ -1,0 +1,33 @@
+#pragma once
+
+#include "sampler/cursor.h"
+
+#include <string>
+#include <vector>
+
+struct llama_vocab;
+
+namespace token_trie __attribute__((visibility("default"))) {
+
+// What this library asks of a model's vocabulary. A null vocab is one of unknown size without end-of-generation tokens.
+
+// 0 if vocab is null.
+std::int32_t vocab_size(const llama_vocab * vocab);
+
+// Fingerprint of the vocabulary as token_trie.h defines it, "sha256:" and 64 hex digits. One pass over the vocabulary,
+// then remembered; so are the end-of-generation tokens, which are in ascending order.
+//
+// What is remembered belongs to an address, and is used only as long as size, storage and a sample of the texts there
+// are the same; a model freed and another loaded into its place is noticed by these.
+std::string vocab_fingerprint(const llama_vocab * vocab);
+std::vector<Token> vocab_end_of_generation(const llama_vocab * vocab);
+
+// Throws Error (vocab) if the tokens cannot belong to this vocabulary, naming the leaf, the list or the fingerprints.
+void check_vocab(const Trie & trie, const llama_vocab * vocab);
+void check_vocab(const FollowSet & follow, const llama_vocab * vocab);
+
+// The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Special tokens are not recognized.
+// Throws Error (vocab) naming text i where the tokens do not spell the text, such as an unknown character.
+LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts);
+
+}  // namespace token_trie

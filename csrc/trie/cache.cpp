@@ -1,0 +1,84 @@
+#include "trie/cache.h"
+
+#include "trie/payload.h"
+#include "trie/sha256.h"
+
+#include <algorithm>
+
+namespace token_trie {
+
+Cache & Cache::shared() {
+    static Cache cache;
+    return cache;
+}
+
+std::shared_ptr<const Trie> Cache::get(std::string_view json,
+                                       const std::optional<std::string> & path,
+                                       std::int32_t n_vocab) {
+    Sha256 hash;
+    hash.update(json);
+    if (path) {
+        // A payload holds no NUL, so no payload hashes like a shorter one with a path.
+        hash.update(std::string_view("\0", 1));
+        hash.update(*path);
+    }
+    const Key key = hash.finish();
+
+    std::shared_ptr<const Trie> trie = find(key);
+    const bool in_range = trie && (n_vocab <= 0 || trie->max_token() < n_vocab);
+    if (in_range) {
+        return trie;
+    }
+    // A cached trie that does not fit this vocabulary is read again for the message that names the place.
+    trie = Trie::build(read_payload(json, path, n_vocab));
+    return insert(key, std::move(trie));
+}
+
+std::shared_ptr<const Trie> Cache::find(const Key & key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.key == key; });
+    if (at == entries_.end()) {
+        ++counts_.misses;
+        return nullptr;
+    }
+    ++counts_.hits;
+    std::rotate(entries_.begin(), at, at + 1);
+    return entries_.front().trie;
+}
+
+std::shared_ptr<const Trie> Cache::insert(const Key & key, std::shared_ptr<const Trie> trie) {
+    // Dropped after the lock, since freeing a large trie takes time.
+    std::shared_ptr<const Trie> evicted;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    entries_.reserve(kCapacity);
+    // Another thread may have built the same trie meanwhile; all then share the first.
+    const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.key == key; });
+    if (at != entries_.end()) {
+        return at->trie;
+    }
+    if (entries_.size() == kCapacity) {
+        evicted = std::move(entries_.back().trie);
+        entries_.pop_back();
+        ++counts_.evictions;
+    }
+    entries_.insert(entries_.begin(), {key, trie});
+    return trie;
+}
+
+Cache::Stats Cache::stats() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Stats stats = counts_;
+    stats.entries = entries_.size();
+    for (const Entry & entry : entries_) {
+        stats.bytes += entry.trie->total_bytes();
+    }
+    return stats;
+}
+
+void Cache::clear() {
+    std::vector<Entry> dropped;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    dropped.swap(entries_);
+}
+
+}  // namespace token_trie

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "trie/trie.h"
+
+#include <array>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+namespace token_trie __attribute__((visibility("default"))) {
+
+// The tries used last, keyed by the SHA-256 of the payload and path they were read from. Safe across threads; a lock is
+// held for a look-up of at most 128 keys, never while a trie is built.
+class Cache {
+   public:
+    static constexpr std::size_t kCapacity = 128;
+
+    struct Stats {
+        std::uint64_t hits = 0;
+        std::uint64_t misses = 0;
+        std::uint64_t evictions = 0;
+        std::uint64_t entries = 0;
+        std::uint64_t bytes = 0;
+    };
+
+    // The one of this process.
+    static Cache & shared();
+
+    // The payload's trie, built now if it is not here. n_vocab > 0 refuses token ids from n_vocab on, also on a hit.
+    // Throws what read_payload and Trie::build throw, and then keeps nothing.
+    std::shared_ptr<const Trie> get(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab);
+
+    Stats stats() const;
+    void clear();
+
+   private:
+    using Key = std::array<unsigned char, 32>;
+    struct Entry {
+        Key key;
+        std::shared_ptr<const Trie> trie;
+    };
+
+    std::shared_ptr<const Trie> find(const Key & key);
+    std::shared_ptr<const Trie> insert(const Key & key, std::shared_ptr<const Trie> trie);
+
+    mutable std::mutex mutex_;
+    std::vector<Entry> entries_;  // used last first
+    Stats counts_;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+// Everything in the namespace is visible outside the library: the Python bindings are a second library on the same
+// engine. Only include/token_trie.h is public.
+namespace token_trie __attribute__((visibility("default"))) {
+
+// The values of enum token_trie_status, which csrc/abi checks against these.
+enum class Status { ok = 0, argument = -1, payload = -2, vocab = -3, limit = -4, llama = -5, memory = -6, internal = -7 };
+
+class Error : public std::runtime_error {
+   public:
+    Error(Status status, const std::string & message) : std::runtime_error(message), status_(status) {}
+    Status status() const noexcept { return status_; }
+
+   private:
+    Status status_;
+};
+
+// text in double quotes, cut to a length that fits a message, never inside a UTF-8 character.
+std::string quote(std::string_view text);
+
+}  // namespace token_trie

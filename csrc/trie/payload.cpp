@@ -1,0 +1,322 @@
+#include "trie/payload.h"
+
+// Broken input is reported through the reader's callbacks; nothing may end the process.
+#define JSON_ASSERT(condition) static_cast<void>(0)
+#include <nlohmann/json.hpp>
+
+#include <limits>
+
+namespace token_trie {
+namespace {
+
+using Json = nlohmann::json;
+
+// One instance reads one payload; the parser calls it value by value, so no document is ever held in memory.
+class Reader : public nlohmann::json_sax<Json> {
+   public:
+    Reader(const std::optional<std::string> & path, std::int32_t n_vocab) : wanted_path_(path), n_vocab_(n_vocab) {}
+
+    LeafList take() {
+        if (!seen_descriptors_) {
+            fail(Status::payload, "payload: the key \"descriptors\" is missing");
+        }
+        if (wanted_path_ && !path_found_) {
+            fail(Status::payload, "payload: no descriptor has the path " + quote(*wanted_path_) + paths_seen());
+        }
+        if (leaves_.tokens.empty()) {
+            fail(Status::payload, "payload: no leaf with tokens: a set needs at least one");
+        }
+        return std::move(leaves_);
+    }
+
+    bool null() override { return scalar("null"); }
+    bool boolean(bool) override { return scalar("a boolean"); }
+    bool number_float(double, const std::string &) override { return scalar("a fraction"); }
+    bool binary(binary_t &) override { return scalar("binary data"); }
+
+    bool number_integer(std::int64_t value) override {
+        return at() == At::tokens ? token(value, std::to_string(value)) : scalar("a number");
+    }
+
+    bool number_unsigned(std::uint64_t value) override {
+        constexpr std::uint64_t max = std::numeric_limits<std::int64_t>::max();
+        return at() == At::tokens ? token(static_cast<std::int64_t>(std::min(value, max)), std::to_string(value))
+                                  : scalar("a number");
+    }
+
+    bool string(std::string & value) override {
+        switch (key_) {
+            case Key::model_id:
+            case Key::vocab:
+            case Key::path:
+            case Key::name: break;
+            default: return scalar("a string");
+        }
+        if (value.size() > kMaxNameBytes) {
+            fail(Status::limit, place() + ": a string of " + std::to_string(value.size()) + " bytes; at most 65535");
+        }
+        if (value.find('\0') != std::string::npos) {
+            fail(Status::payload, place() + ": holds a NUL character");
+        }
+        if (key_ == Key::vocab) {
+            leaves_.vocab = std::move(value);
+        } else if (key_ == Key::path) {
+            path_ = std::move(value);
+        } else if (key_ == Key::name) {
+            leaves_.names.push_back(std::move(value));
+        }
+        next();
+        return true;
+    }
+
+    bool key(std::string & name) override {
+        key_text_ = quote(name);
+        key_ = at() == At::skipped ? Key::unknown : known(name);
+        if (key_ != Key::unknown) {
+            const unsigned bit = 1U << static_cast<unsigned>(key_);
+            if ((seen_.back() & bit) != 0) {
+                fail(Status::payload, place() + ": the key stands twice");
+            }
+            seen_.back() |= bit;
+        }
+        return true;
+    }
+
+    bool start_object(std::size_t) override {
+        switch (at()) {
+            case At::document: return open(At::root);
+            case At::descriptors: path_.clear(); first_leaf_ = leaves_.size(); return open(At::descriptor);
+            case At::leaves: return open(At::leaf);
+            default: return open_unknown("an object");
+        }
+    }
+
+    bool end_object() override {
+        if (at() == At::leaf) {
+            require(Key::name, "name");
+            require(Key::tokens, "tokens");
+        } else if (at() == At::descriptor) {
+            require(Key::leaves, "leaves");
+            end_descriptor();
+        }
+        return close();
+    }
+
+    bool start_array(std::size_t) override {
+        if (at() == At::root && key_ == Key::descriptors) {
+            seen_descriptors_ = true;
+            return open(At::descriptors);
+        }
+        if (at() == At::descriptor && key_ == Key::leaves) {
+            return open(At::leaves);
+        }
+        if (at() == At::leaf && key_ == Key::tokens) {
+            return open(At::tokens);
+        }
+        return open_unknown("an array");
+    }
+
+    bool end_array() override {
+        if (at() == At::tokens) {
+            leaves_.end_leaf();
+        }
+        return close();
+    }
+
+    bool parse_error(std::size_t byte, const std::string &, const Json::exception & error) override {
+        // Only the parser's last clause, which says what it met: the place is ours to tell.
+        std::string_view what = error.what();
+        for (const char * mark : {"] ", ": "}) {
+            const std::size_t at = what.find(mark);
+            if (at != std::string_view::npos) {
+                what.remove_prefix(at + 2);
+            }
+        }
+        std::string message = place() + ": broken JSON at byte " + std::to_string(byte) + ": ";
+        fail(Status::payload, message.append(what.substr(0, 300)));
+    }
+
+   private:
+    enum class At { document, root, descriptors, descriptor, leaves, leaf, tokens, skipped };
+    enum class Key { unknown, model_id, vocab, descriptors, path, leaves, name, tokens };
+
+    [[noreturn]] static void fail(Status status, const std::string & message) { throw Error(status, message); }
+
+    At at() const { return stack_.back(); }
+
+    Key known(const std::string & name) const {
+        switch (at()) {
+            case At::root:
+                return name == "modelId"       ? Key::model_id
+                       : name == "vocab"       ? Key::vocab
+                       : name == "descriptors" ? Key::descriptors
+                                               : Key::unknown;
+            case At::descriptor: return name == "path" ? Key::path : name == "leaves" ? Key::leaves : Key::unknown;
+            case At::leaf: return name == "name" ? Key::name : name == "tokens" ? Key::tokens : Key::unknown;
+            default: return Key::unknown;
+        }
+    }
+
+    // What a value at this place has to be; nullptr if anything may stand there.
+    const char * expected() const {
+        switch (at()) {
+            case At::document:
+            case At::descriptors:
+            case At::leaves: return "an object";
+            case At::tokens: return "a token id";
+            case At::skipped: return nullptr;
+            default: break;
+        }
+        switch (key_) {
+            case Key::unknown: return nullptr;
+            case Key::descriptors:
+            case Key::leaves:
+            case Key::tokens: return "an array";
+            default: return "a string";
+        }
+    }
+
+    // Refuses a value of a kind that no place with an expectation takes.
+    void refuse_if_expecting(const char * found) const {
+        const char * wanted = expected();
+        if (wanted != nullptr) {
+            fail(Status::payload, place() + ": " + found + " where " + wanted + " belongs");
+        }
+    }
+
+    bool scalar(const char * found) {
+        refuse_if_expecting(found);
+        next();
+        return true;
+    }
+
+    bool token(std::int64_t id, const std::string & text) {
+        if (id < 0 || id > std::numeric_limits<Token>::max() - 1) {
+            fail(Status::payload, place() + ": " + text + " is not a token id");
+        }
+        if (n_vocab_ > 0 && id >= n_vocab_) {
+            fail(Status::vocab, place() + ": " + text + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
+        }
+        if (leaves_.tokens.size() - leaves_.offsets.back() == kMaxLeafTokens) {
+            fail(Status::limit, place() + ": more than 65535 tokens in a leaf");
+        }
+        leaves_.tokens.push_back(static_cast<Token>(id));
+        next();
+        return true;
+    }
+
+    bool open(At inner) {
+        if (stack_.size() > kMaxPayloadDepth) {
+            fail(Status::limit, place() + ": more than 64 levels of nesting");
+        }
+        stack_.push_back(inner);
+        seen_.push_back(0);
+        index_.push_back(0);
+        key_ = Key::unknown;
+        key_text_.clear();
+        return true;
+    }
+
+    bool open_unknown(const char * found) {
+        refuse_if_expecting(found);
+        return open(At::skipped);
+    }
+
+    bool close() {
+        stack_.pop_back();
+        seen_.pop_back();
+        index_.pop_back();
+        key_text_.clear();
+        next();
+        return true;
+    }
+
+    // The array around, if it is one, moves on to its next element.
+    void next() { ++index_.back(); }
+
+    void require(Key key, const char * name) const {
+        if ((seen_.back() & 1U << static_cast<unsigned>(key)) == 0) {
+            std::string where = place_of(stack_.size());
+            fail(Status::payload, where + ": the key \"" + name + "\" is missing");
+        }
+    }
+
+    void end_descriptor() {
+        if (!wanted_path_) {
+            return;
+        }
+        if (path_ == *wanted_path_) {
+            path_found_ = true;
+        } else {
+            leaves_.truncate(first_leaf_);
+            if (paths_.size() < 5) {
+                paths_.push_back(quote(path_));
+            }
+        }
+    }
+
+    std::string paths_seen() const {
+        std::string out;
+        for (const std::string & path : paths_) {
+            out += (out.empty() ? "; there is " : ", ") + path;
+        }
+        return out;
+    }
+
+    // Where the innermost value stands, such as descriptors[0].leaves[3].tokens[1] or descriptors[0].path.
+    std::string place() const {
+        std::string out = place_of(stack_.size());
+        const bool in_object = at() == At::root || at() == At::descriptor || at() == At::leaf;
+        if (in_object && !key_text_.empty()) {
+            const std::string name = key_text_.substr(1, key_text_.size() - 2);
+            out = out == "payload" ? name : out + "." + name;
+        }
+        return out;
+    }
+
+    std::string place_of(std::size_t depth) const {
+        std::string out;
+        for (std::size_t i = 1; i < depth; ++i) {
+            const std::string index = "[" + std::to_string(index_[i]) + "]";
+            switch (stack_[i]) {
+                case At::descriptors: out = "descriptors" + index; break;
+                case At::leaves: out += ".leaves" + index; break;
+                case At::tokens: out += ".tokens" + index; break;
+                default: break;
+            }
+        }
+        return out.empty() ? "payload" : out;
+    }
+
+    const std::optional<std::string> & wanted_path_;
+    const std::int32_t n_vocab_;
+    LeafList leaves_;
+    bool seen_descriptors_ = false;
+    bool path_found_ = false;
+    std::string path_;
+    std::size_t first_leaf_ = 0;
+    std::vector<std::string> paths_;
+
+    std::vector<At> stack_{At::document};
+    std::vector<unsigned> seen_{0};       // one bit a known key, for each open object
+    std::vector<std::uint64_t> index_{0};  // values seen, for each open array
+    Key key_ = Key::unknown;
+    std::string key_text_;
+};
+
+}  // namespace
+
+LeafList read_payload(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab) {
+    if (json.size() > kMaxPayloadBytes) {
+        throw Error(Status::limit, "payload: " + std::to_string(json.size()) + " bytes; at most 1073741824");
+    }
+    const std::size_t nul = json.find('\0');
+    if (nul != std::string_view::npos) {
+        throw Error(Status::payload, "payload: a NUL at byte " + std::to_string(nul + 1));
+    }
+    Reader reader(path, n_vocab);
+    Json::sax_parse(json.begin(), json.end(), &reader);
+    return reader.take();
+}
+
+}  // namespace token_trie

@@ -1,0 +1,70 @@
+#include "trie/trie.h"
+
+#include <algorithm>
+
+namespace token_trie {
+
+std::uint32_t TokenSpan::find(Token token) const noexcept {
+    const Token * at = std::lower_bound(begin(), end(), token);
+    return at != end() && *at == token ? static_cast<std::uint32_t>(at - begin()) : size;
+}
+
+void LeafList::truncate(std::size_t n_leaves) {
+    offsets.resize(n_leaves + 1);
+    tokens.resize(offsets.back());
+    if (names.size() > n_leaves) {
+        names.resize(n_leaves);
+    }
+}
+
+NodeId Trie::child(NodeId node, Token token) const noexcept {
+    const TokenSpan span = children(node);
+    const std::uint32_t at = span.find(token);
+    return at == span.size ? kNoNode : nodes_[node].first + at;
+}
+
+NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
+    NodeId node = kRoot;
+    for (std::size_t i = 0; i < n && node != kNoNode; ++i) {
+        node = child(node, tokens[i]);
+    }
+    return node;
+}
+
+std::vector<Token> Trie::sequence(LeafId leaf) const {
+    std::vector<Token> out;
+    for (NodeId node = leaf_nodes_[leaf]; node != kRoot;) {
+        out.push_back(tokens_[node - 1]);
+        const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), node,
+                                           [](NodeId value, const Node & n) { return value < n.first; });
+        node = static_cast<NodeId>(next - nodes_.begin()) - 1;
+    }
+    std::reverse(out.begin(), out.end());
+    return out;
+}
+
+const char * Trie::stored_name(LeafId leaf) const noexcept {
+    return has_names() ? names_.data() + name_offsets_[leaf] : nullptr;
+}
+
+std::string Trie::name(LeafId leaf) const {
+    if (has_names()) {
+        return names_.substr(name_offsets_[leaf], name_offsets_[leaf + 1] - name_offsets_[leaf] - 1);
+    }
+    return std::to_string(rows_.empty() ? leaf : rows_[leaf]);
+}
+
+std::size_t Trie::structure_bytes() const noexcept {
+    return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(Token) + leaf_nodes_.size() * sizeof(NodeId);
+}
+
+std::size_t Trie::total_bytes() const noexcept {
+    std::size_t bytes = structure_bytes() + names_.size() + name_offsets_.size() * sizeof(std::uint64_t) +
+                        rows_.size() * sizeof(std::uint32_t) + vocab_.size();
+    for (const Alias & alias : aliases_) {
+        bytes += sizeof(Alias) + alias.name.size();
+    }
+    return bytes;
+}
+
+}  // namespace token_trie

@@ -1,0 +1,129 @@
+#pragma once
+
+#include "trie/error.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace token_trie __attribute__((visibility("default"))) {
+
+using Token = std::int32_t;
+using NodeId = std::uint32_t;
+using LeafId = std::uint32_t;
+
+constexpr NodeId kRoot = 0;
+constexpr NodeId kNoNode = UINT32_MAX;
+constexpr LeafId kNoLeaf = UINT32_MAX;
+
+constexpr std::size_t kMaxNameBytes = 65535;
+constexpr std::size_t kMaxLeafTokens = 65535;
+
+// A run of tokens in ascending order, without repeats.
+struct TokenSpan {
+    const Token * data = nullptr;
+    std::uint32_t size = 0;
+
+    const Token * begin() const noexcept { return data; }
+    const Token * end() const noexcept { return data + size; }
+    bool empty() const noexcept { return size == 0; }
+    // Position of token, or size if it is not here.
+    std::uint32_t find(Token token) const noexcept;
+    bool contains(Token token) const noexcept { return find(token) != size; }
+};
+
+// Leaves on their way into a trie, one after the other in flat arrays; leaf i has tokens[offsets[i] .. offsets[i + 1]).
+struct LeafList {
+    std::vector<Token> tokens;
+    std::vector<std::uint64_t> offsets{0};
+    // Empty for an unnamed list (its leaves are called by their position, "0", "1", ...), else one name a leaf.
+    std::vector<std::string> names;
+    // Fingerprint of the vocabulary that the tokens belong to, "" if unknown.
+    std::string vocab;
+
+    std::size_t size() const noexcept { return offsets.size() - 1; }
+    void end_leaf() { offsets.push_back(tokens.size()); }
+    void truncate(std::size_t n_leaves);
+};
+
+// An immutable set of token sequences, shared between any number of cursors and threads.
+//
+// Nodes are numbered level by level, so the children of one node are neighbours, sorted by token, and node n + 1's
+// children begin where node n's end. No pointers, no per-node objects:
+//
+//     leaves  D=[5]  A=[7]  B=[7,8]  C=[7,9]            node    0    1    2    3    4   end
+//                                                       first   1    3    3    5    5    5    children of n are
+//                 0                                                                           first[n] .. first[n+1]
+//               5/ \7                                   leaf    -    D    A    B    C    -
+//               1   2                                   token        5    7    8    9         token that leads to n
+//                 8/ \9
+//                 3   4                                 leaf_node  D:1  A:2  B:3  C:4
+//
+// first and leaf share a cache line, as a step needs both: 8 bytes a node, 4 for its token, 4 a leaf; 16 at the most.
+// A parent is found by binary search in first, which never decreases.
+class Trie {
+   public:
+    // Builds the set in one sort and then time linear in the tokens. Empty leaves are skipped; equal ones become one
+    // under the smallest name, at the place of the first. Throws Error: payload if no leaf is left or a token is
+    // negative, limit.
+    static std::shared_ptr<const Trie> build(LeafList leaves);
+
+    TokenSpan children(NodeId node) const noexcept {
+        const std::uint32_t first = nodes_[node].first;
+        return {tokens_.data() + (first - 1), nodes_[node + 1].first - first};
+    }
+    NodeId first_child(NodeId node) const noexcept { return nodes_[node].first; }
+    // kNoNode if token does not lead on from node.
+    NodeId child(NodeId node, Token token) const noexcept;
+    // kNoLeaf if no leaf ends at node.
+    LeafId leaf(NodeId node) const noexcept { return nodes_[node].leaf; }
+    // The node that a sequence leads to from the root, kNoNode if it is no path.
+    NodeId descend(const Token * tokens, std::size_t n) const noexcept;
+
+    std::uint32_t n_nodes() const noexcept { return static_cast<std::uint32_t>(nodes_.size() - 1); }
+    std::uint32_t n_leaves() const noexcept { return static_cast<std::uint32_t>(leaf_nodes_.size()); }
+    std::uint64_t n_tokens() const noexcept { return n_tokens_; }
+    Token max_token() const noexcept { return max_token_; }
+    const std::string & vocab() const noexcept { return vocab_; }
+    // Of nodes and leaves; names apart.
+    std::size_t structure_bytes() const noexcept;
+    std::size_t total_bytes() const noexcept;
+
+    NodeId leaf_node(LeafId leaf) const noexcept { return leaf_nodes_[leaf]; }
+    std::vector<Token> sequence(LeafId leaf) const;
+    std::string name(LeafId leaf) const;
+    // Ends in NUL and lives as long as the trie; nullptr if the leaves have no names of their own.
+    const char * stored_name(LeafId leaf) const noexcept;
+    bool has_names() const noexcept { return !name_offsets_.empty(); }
+
+    // Names that gave way to a smaller one with the same tokens.
+    struct Alias {
+        std::string name;
+        LeafId leaf;
+    };
+    const std::vector<Alias> & aliases() const noexcept { return aliases_; }
+
+   private:
+    struct Node {
+        std::uint32_t first;
+        LeafId leaf;
+    };
+
+    class Builder;
+    Trie() = default;
+
+    std::vector<Node> nodes_;         // n_nodes + 1
+    std::vector<Token> tokens_;       // n_nodes - 1; the root has none
+    std::vector<NodeId> leaf_nodes_;  // n_leaves
+    std::string names_;               // each followed by a NUL
+    std::vector<std::uint64_t> name_offsets_;
+    std::vector<std::uint32_t> rows_;  // unnamed: positions in the list, where they are not 0, 1, 2, ...
+    std::vector<Alias> aliases_;
+    std::string vocab_;
+    std::uint64_t n_tokens_ = 0;
+    Token max_token_ = -1;
+};
+
+}  // namespace token_trie
