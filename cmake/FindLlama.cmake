@@ -2,7 +2,6 @@
 #
 #   Llama_PYTHON         interpreter whose site-packages are looked into (default: Python_EXECUTABLE, else python3)
 #   Llama_SITE_PACKAGES  or that directory itself
-#   LLAMA_GGML_VERSION   set: version and commit of its ggml, "0.9.4 (a1b2c3d)"
 #
 # The library that the process uses stands under llama_cpp/lib. The wheel leaves a second copy under lib/, which must
 # never be linked, or two llama.cpp would live in one process.
@@ -29,11 +28,12 @@ endif()
 find_path(Llama_INCLUDE_DIR llama.h
   PATHS ${Llama_SITE_PACKAGES}/include ${Llama_SITE_PACKAGES}/llama_cpp/include NO_DEFAULT_PATH)
 find_library(Llama_LIBRARY llama PATHS ${Llama_SITE_PACKAGES}/llama_cpp/lib NO_DEFAULT_PATH)
+find_library(Llama_GGML_LIBRARY ggml PATHS ${Llama_SITE_PACKAGES}/llama_cpp/lib NO_DEFAULT_PATH)
 find_library(Llama_GGML_BASE_LIBRARY ggml-base PATHS ${Llama_SITE_PACKAGES}/llama_cpp/lib NO_DEFAULT_PATH)
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(Llama
-  REQUIRED_VARS Llama_LIBRARY Llama_GGML_BASE_LIBRARY Llama_INCLUDE_DIR
+  REQUIRED_VARS Llama_LIBRARY Llama_GGML_LIBRARY Llama_GGML_BASE_LIBRARY Llama_INCLUDE_DIR
   REASON_FAILURE_MESSAGE
     "llama-cpp-python is not installed for ${Llama_PYTHON}: pip install llama-cpp-python, or name its interpreter with -DLlama_PYTHON=")
 
@@ -41,19 +41,8 @@ if(Llama_FOUND AND NOT TARGET llama)
   add_library(llama INTERFACE IMPORTED)
   target_include_directories(llama INTERFACE ${Llama_INCLUDE_DIR})
   get_filename_component(Llama_LIBRARY_DIR ${Llama_LIBRARY} DIRECTORY)
-  target_link_libraries(llama INTERFACE ${Llama_LIBRARY} ${Llama_GGML_BASE_LIBRARY})
-  target_link_options(llama INTERFACE "LINKER:-rpath-link,${Llama_LIBRARY_DIR}")
-endif()
-
-if(Llama_FOUND AND NOT LLAMA_GGML_VERSION)
-  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.c
-    "#include <stdio.h>\nconst char * ggml_version(void);\nconst char * ggml_commit(void);\n"
-    "int main(void) { printf(\"%s (%s)\", ggml_version(), ggml_commit()); return 0; }\n")
-  try_run(Llama_ran Llama_compiled ${CMAKE_CURRENT_BINARY_DIR}/ggml_version ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.c
-    LINK_LIBRARIES ${Llama_GGML_BASE_LIBRARY}
-    RUN_OUTPUT_VARIABLE Llama_output)
-  if(NOT Llama_compiled OR NOT Llama_ran EQUAL 0)
-    message(FATAL_ERROR "${Llama_GGML_BASE_LIBRARY} could not be asked for its version: token-trie needs llama-cpp-python 0.3.16 or newer")
+  target_link_libraries(llama INTERFACE ${Llama_LIBRARY} ${Llama_GGML_LIBRARY} ${Llama_GGML_BASE_LIBRARY})
+  if(NOT APPLE)
+    target_link_options(llama INTERFACE "LINKER:-rpath-link,${Llama_LIBRARY_DIR}")
   endif()
-  set(LLAMA_GGML_VERSION "${Llama_output}" CACHE INTERNAL "ggml compiled against")
 endif()

@@ -22,15 +22,17 @@ static_assert(static_cast<int>(State::escaped) == TOKEN_TRIE_ESCAPED, "one enum,
 
 Mode to_mode(std::int32_t mode) {
     if (mode != TOKEN_TRIE_GREEDY && mode != TOKEN_TRIE_SAMPLED) {
-        throw Error(Status::argument, "mode: " + std::to_string(mode) + " is neither TOKEN_TRIE_GREEDY (0) nor TOKEN_TRIE_SAMPLED (1)");
+        throw Error(Status::argument,
+                    "mode: " + std::to_string(mode) + " is neither TOKEN_TRIE_GREEDY (0) nor TOKEN_TRIE_SAMPLED (1)");
     }
     return static_cast<Mode>(mode);
 }
 
 OnComplete to_on_complete(std::int32_t value) {
     if (value < TOKEN_TRIE_RELEASE || value > TOKEN_TRIE_RESTART) {
-        throw Error(Status::argument, "on_complete: " + std::to_string(value) +
-                                          " is none of TOKEN_TRIE_RELEASE (0), TOKEN_TRIE_END (1), TOKEN_TRIE_RESTART (2)");
+        throw Error(Status::argument,
+                    "on_complete: " + std::to_string(value) +
+                        " is none of TOKEN_TRIE_RELEASE (0), TOKEN_TRIE_END (1), TOKEN_TRIE_RESTART (2)");
     }
     return static_cast<OnComplete>(value);
 }
@@ -54,15 +56,18 @@ FollowSet::Options to_follow(const token_trie_params & params, const llama_vocab
     if (params.end_tokens == nullptr && options.on_complete != OnComplete::release) {
         options.end_tokens = vocab_end_of_generation(vocab);
     }
+    options.check();
     return options;
 }
 
 llama_sampler * init_sampler(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {
     const Mode mode = to_mode(params.mode);
-    const std::optional<std::string> path = params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
+    const std::optional<std::string> path =
+        params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
+    FollowSet::Options options = to_follow(params, vocab);
     std::shared_ptr<const Trie> trie = Cache::shared().get(json, path, vocab_size(vocab));
     check_vocab(*trie, vocab);
-    auto follow = std::make_shared<const FollowSet>(*trie, to_follow(params, vocab));
+    auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
     check_vocab(*follow, vocab);
     return make_sampler(Cursor(std::move(trie), std::move(follow)), mode);
 }
@@ -114,7 +119,8 @@ int32_t token_trie_sampler_get_state(const llama_sampler * sampler, token_trie_s
 int32_t token_trie_cache_get_stats(token_trie_cache_stats * stats) {
     return guard([&] {
         const Cache::Stats seen = Cache::shared().stats();
-        write_struct({0, seen.hits, seen.misses, seen.evictions, seen.entries, Cache::kCapacity, seen.bytes}, stats, "stats");
+        write_struct({0, seen.hits, seen.misses, seen.evictions, seen.entries, Cache::kCapacity, seen.bytes}, stats,
+                     "stats");
     });
 }
 

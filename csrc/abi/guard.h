@@ -1,7 +1,7 @@
 #pragma once
 
-#include "trie/error.h"
 #include "token_trie.h"
+#include "trie/error.h"
 
 #include <new>
 

@@ -15,7 +15,8 @@ namespace token_trie {
 inline void check_struct_size(std::size_t size, const char * what) {
     constexpr std::size_t max = 4096;
     if (size < sizeof(std::size_t) || size > max) {
-        throw Error(Status::argument, std::string(what) + ".size: " + std::to_string(size) + " is not sizeof(*" + what + ")");
+        throw Error(Status::argument,
+                    std::string(what) + ".size: " + std::to_string(size) + " is not sizeof(*" + what + ")");
     }
 }
 
@@ -37,7 +38,8 @@ void write_struct(Struct value, Struct * to, const char * what) {
     }
     check_struct_size(to->size, what);
     value.size = to->size;
-    std::memcpy(to, &value, std::min(to->size, sizeof value));
+    std::memset(to, 0, value.size);
+    std::memcpy(to, &value, std::min(value.size, sizeof value));
 }
 
 }  // namespace token_trie

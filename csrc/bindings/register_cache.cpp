@@ -5,10 +5,13 @@ namespace token_trie {
 
 void register_cache(py::module_ & module) {
     using namespace pybind11::literals;
-    module.def("cached_trie", [](const std::string & json, const std::optional<std::string> & path) {
+    module.def(
+        "cached_trie",
+        [](const std::string & json, const std::optional<std::string> & path) {
             const py::gil_scoped_release unlocked;
             return std::const_pointer_cast<Trie>(Cache::shared().get(json, path, 0));
-        }, "json"_a, "path"_a);
+        },
+        "json"_a, "path"_a);
     module.def("cache_stats", [] {
         const Cache::Stats stats = Cache::shared().stats();
         return py::make_tuple(stats.hits, stats.misses, stats.evictions, stats.entries, Cache::kCapacity, stats.bytes);

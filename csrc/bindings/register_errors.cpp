@@ -7,8 +7,8 @@ void register_errors(py::module_ & /*module*/) {
         try {
             std::rethrow_exception(std::move(pointer));
         } catch (const Error & error) {
-            const py::object exception =
-                py::module_::import("token_trie.errors").attr("from_status")(static_cast<int>(error.status()), error.what());
+            const py::object exception = py::module_::import("token_trie.errors")
+                                             .attr("from_status")(static_cast<int>(error.status()), error.what());
             PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
         }
     });

@@ -13,7 +13,8 @@ std::shared_ptr<FollowSet> make_follow(const Trie & trie,
                                        std::vector<Token> end_tokens,
                                        std::vector<Token> separator,
                                        std::int32_t max_items) {
-    FollowSet::Options options{static_cast<OnComplete>(on_complete), std::move(end_tokens), std::move(separator), max_items};
+    FollowSet::Options options{static_cast<OnComplete>(on_complete), std::move(end_tokens), std::move(separator),
+                               max_items};
     auto follow = std::make_shared<FollowSet>(trie, std::move(options));
     check_vocab(*follow, to_vocab(vocab));
     return follow;
@@ -58,11 +59,13 @@ py::array_t<bool> mask(const Cursor & cursor, std::int32_t n_vocab) {
 void register_sampler(py::module_ & module) {
     using namespace pybind11::literals;
     py::class_<FollowSet, std::shared_ptr<FollowSet>>(module, "FollowSet")
-        .def(py::init(&make_follow), "trie"_a, "vocab"_a, "on_complete"_a, "end_tokens"_a, "separator"_a, "max_items"_a);
+        .def(py::init(&make_follow), "trie"_a, "vocab"_a, "on_complete"_a, "end_tokens"_a, "separator"_a,
+             "max_items"_a);
     py::class_<Cursor>(module, "Cursor")
         .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow) {
                  return Cursor(std::move(trie), std::move(follow));
-             }), "trie"_a.none(false), "follow"_a.none(false))
+             }),
+             "trie"_a.none(false), "follow"_a.none(false))
         .def("__copy__", [](const Cursor & cursor) { return Cursor(cursor); })
         .def("allowed", &allowed)
         .def("mask", &mask, "n_vocab"_a)
@@ -74,9 +77,12 @@ void register_sampler(py::module_ & module) {
         .def_property_readonly("leaf", [](const Cursor & cursor) -> py::object {
             return cursor.leaf() == kNoLeaf ? py::object(py::none()) : py::object(py::int_(cursor.leaf()));
         });
-    module.def("make_sampler", [](const Cursor & cursor, int mode) {
+    module.def(
+        "make_sampler",
+        [](const Cursor & cursor, int mode) {
             return reinterpret_cast<std::uintptr_t>(make_sampler(cursor, static_cast<Mode>(mode)));
-        }, "cursor"_a, "mode"_a);
+        },
+        "cursor"_a, "mode"_a);
 }
 
 }  // namespace token_trie

@@ -5,7 +5,10 @@
 namespace token_trie {
 namespace {
 
-LeafList to_leaves(const TokenArray & tokens, const OffsetArray & offsets, std::vector<std::string> names, std::string vocab) {
+LeafList to_leaves(const TokenArray & tokens,
+                   const OffsetArray & offsets,
+                   std::vector<std::string> names,
+                   std::string vocab) {
     const auto fail = [](const std::string & message) { throw Error(Status::argument, message); };
     if (tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0) {
         fail("tokens and offsets must have one dimension, and offsets at least one element");
@@ -15,16 +18,18 @@ LeafList to_leaves(const TokenArray & tokens, const OffsetArray & offsets, std::
     if (o[0] != 0 || o[n] != tokens.size()) {
         fail("offsets must begin with 0 and end with len(tokens) = " + std::to_string(tokens.size()));
     }
-    const auto drop = std::adjacent_find(o, o + n + 1, std::greater<>());
+    const std::int64_t * drop = std::adjacent_find(o, o + n + 1, std::greater<>());
     if (drop != o + n + 1) {
-        fail("offsets[" + std::to_string(drop - o + 1) + "]: " + std::to_string(drop[1]) + " is less than the one before it");
+        fail("offsets[" + std::to_string(drop - o + 1) + "]: " + std::to_string(drop[1]) +
+             " is less than the one before it");
     }
     if (!names.empty() && names.size() != n) {
         fail("names: " + std::to_string(names.size()) + " for " + std::to_string(n) + " leaves");
     }
     for (std::size_t i = 0; i < names.size(); ++i) {
         if (names[i].size() > kMaxNameBytes) {
-            throw Error(Status::limit, "names[" + std::to_string(i) + "]: " + std::to_string(names[i].size()) + " bytes; at most 65535");
+            throw Error(Status::limit, "names[" + std::to_string(i) + "]: " + std::to_string(names[i].size()) +
+                                           " bytes; at most 65535");
         }
         if (names[i].find('\0') != std::string::npos) {
             fail("names[" + std::to_string(i) + "]: holds a NUL character");
@@ -38,7 +43,10 @@ LeafList to_leaves(const TokenArray & tokens, const OffsetArray & offsets, std::
     return leaves;
 }
 
-std::shared_ptr<Trie> build(const TokenArray & tokens, const OffsetArray & offsets, std::vector<std::string> names, std::string vocab) {
+std::shared_ptr<Trie> build(const TokenArray & tokens,
+                            const OffsetArray & offsets,
+                            std::vector<std::string> names,
+                            std::string vocab) {
     LeafList leaves = to_leaves(tokens, offsets, std::move(names), std::move(vocab));
     const py::gil_scoped_release unlocked;
     return std::const_pointer_cast<Trie>(Trie::build(std::move(leaves)));
@@ -81,6 +89,7 @@ py::list to_aliases(const Trie & trie) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
 void register_trie(py::module_ & module) {
     using namespace pybind11::literals;
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
@@ -88,33 +97,58 @@ void register_trie(py::module_ & module) {
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)
         .def_property_readonly("n_tokens", &Trie::n_tokens)
+        .def_property_readonly("max_length", &Trie::max_length)
         .def_property_readonly("max_token", &Trie::max_token)
         .def_property_readonly("vocab", &Trie::vocab)
         .def_property_readonly("structure_bytes", &Trie::structure_bytes)
         .def_property_readonly("total_bytes", &Trie::total_bytes)
         .def_property_readonly("aliases", &to_aliases)
         .def("arrays", &to_arrays)
-        .def("name", [](const Trie & trie, LeafId leaf) { check_leaf(trie, leaf); return trie.name(leaf); }, "leaf"_a)
-        .def("sequence", [](const Trie & trie, LeafId leaf) {
+        .def(
+            "name",
+            [](const Trie & trie, LeafId leaf) {
+                check_leaf(trie, leaf);
+                return trie.name(leaf);
+            },
+            "leaf"_a)
+        .def(
+            "sequence",
+            [](const Trie & trie, LeafId leaf) {
                 check_leaf(trie, leaf);
                 const std::vector<Token> tokens = trie.sequence(leaf);
                 return to_array(tokens.data(), tokens.size());
-            }, "leaf"_a)
-        .def("descend", [](const Trie & trie, const TokenArray & tokens) -> py::object {
+            },
+            "leaf"_a)
+        .def(
+            "descend",
+            [](const Trie & trie, const TokenArray & tokens) -> py::object {
                 const NodeId node = trie.descend(tokens.data(), static_cast<std::size_t>(tokens.size()));
                 return node == kNoNode ? py::object(py::none()) : py::object(py::int_(node));
-            }, "tokens"_a)
-        .def("children", [](const Trie & trie, NodeId node) {
+            },
+            "tokens"_a)
+        .def(
+            "children",
+            [](const Trie & trie, NodeId node) {
                 check_node(trie, node);
                 const TokenSpan span = trie.children(node);
                 return to_array(span.data, span.size);
-            }, "node"_a)
-        .def("first_child", [](const Trie & trie, NodeId node) { check_node(trie, node); return trie.first_child(node); }, "node"_a)
-        .def("leaf", [](const Trie & trie, NodeId node) -> py::object {
+            },
+            "node"_a)
+        .def(
+            "first_child",
+            [](const Trie & trie, NodeId node) {
+                check_node(trie, node);
+                return trie.first_child(node);
+            },
+            "node"_a)
+        .def(
+            "leaf",
+            [](const Trie & trie, NodeId node) -> py::object {
                 check_node(trie, node);
                 const LeafId leaf = trie.leaf(node);
                 return leaf == kNoLeaf ? py::object(py::none()) : py::object(py::int_(leaf));
-            }, "node"_a);
+            },
+            "node"_a);
 }
 
 }  // namespace token_trie

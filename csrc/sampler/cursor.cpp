@@ -12,33 +12,37 @@ void sort_unique(std::vector<Token> & tokens) {
 
 }  // namespace
 
-FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(options)) {
-    const bool restart = options_.on_complete == OnComplete::restart;
-    for (const std::vector<Token> * tokens : {&options_.end_tokens, &options_.separator}) {
+void FollowSet::Options::check() const {
+    const bool restart = on_complete == OnComplete::restart;
+    for (const std::vector<Token> * tokens : {&end_tokens, &separator}) {
         if (std::any_of(tokens->begin(), tokens->end(), [](Token t) { return t < 0; })) {
             throw Error(Status::argument, "end_tokens and separator hold token ids, which are not negative");
         }
     }
-    if (options_.max_items < 0) {
-        throw Error(Status::argument, "max_items: " + std::to_string(options_.max_items) + " is negative");
+    if (max_items < 0) {
+        throw Error(Status::argument, "max_items: " + std::to_string(max_items) + " is negative");
     }
-    if (!restart && (options_.max_items != 0 || !options_.separator.empty())) {
+    if (!restart && (max_items != 0 || !separator.empty())) {
         throw Error(Status::argument, "separator and max_items go with on_complete restart alone");
     }
-    if (options_.on_complete == OnComplete::release) {
-        if (!options_.end_tokens.empty()) {
-            throw Error(Status::argument, "end_tokens go with on_complete end or restart");
-        }
-        return;
+    if (on_complete == OnComplete::release && !end_tokens.empty()) {
+        throw Error(Status::argument, "end_tokens go with on_complete end or restart");
     }
+    if (on_complete == OnComplete::end && end_tokens.empty()) {
+        throw Error(Status::argument, "on_complete end needs end_tokens or a vocabulary that has some");
+    }
+    if (restart && end_tokens.empty() && max_items == 0) {
+        throw Error(Status::argument,
+                    "on_complete restart needs end_tokens, a vocabulary that has some, or max_items: "
+                    "the list could never end");
+    }
+}
+
+FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(options)) {
+    options_.check();
     sort_unique(options_.end_tokens);
-    if (options_.end_tokens.empty() && (!restart || options_.max_items == 0)) {
-        throw Error(Status::argument, restart ? "on_complete restart needs end_tokens, a vocabulary that has some, or "
-                                                "max_items: the list could never end"
-                                              : "on_complete end needs end_tokens or a vocabulary that has some");
-    }
     next_ = options_.end_tokens;
-    if (restart) {
+    if (options_.on_complete == OnComplete::restart) {
         if (options_.separator.empty()) {
             const TokenSpan root = trie.children(kRoot);
             next_.insert(next_.end(), root.begin(), root.end());

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // The values of enum token_trie_on_complete and enum token_trie_state, which csrc/abi checks against these.
 enum class OnComplete { release = 0, end = 1, restart = 2 };
@@ -18,9 +18,12 @@ class FollowSet {
         std::vector<Token> end_tokens;
         std::vector<Token> separator;
         std::int32_t max_items = 0;
+
+        // Throws Error (argument) if they leave no way to end, or hold a negative token or count.
+        void check() const;
     };
 
-    // Throws Error (argument) if the options leave no way to end, or hold a negative token or count.
+    // Checks the options first.
     FollowSet(const Trie & trie, Options options);
 
     OnComplete on_complete() const noexcept { return options_.on_complete; }

@@ -2,9 +2,10 @@
 
 #include <string>
 
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
-// Version and commit of the ggml compiled against and of the one loaded, as "0.9.4 (a1b2c3d)".
+// Version and commit of the ggml compiled against and of the one loaded, as "0.9.4 (a1b2c3d)". Compiled is empty where
+// both were built as one project.
 std::string llama_compiled();
 std::string llama_loaded();
 

@@ -145,8 +145,9 @@ void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
         ++ctx.n_restored;
         if (!ctx.warned) {
             ctx.warned = true;
-            log_warning("token-trie: the samplers before it cut every allowed token away; they were put back with equal "
-                        "logits. Place token-trie before samplers that truncate.\n");
+            log_warning(
+                "token-trie: the samplers before it cut every allowed token away; they were put back with equal "
+                "logits. Place token-trie before samplers that truncate.\n");
         }
     }
     if (ctx.mode == Mode::greedy) {
@@ -171,17 +172,16 @@ struct PaddedInterface {
     void * later_callbacks[16];
 };
 
-PaddedInterface padded_interface = {
-    {
-        /* .name   = */ sampler_name,
-        /* .accept = */ sampler_accept,
-        /* .apply  = */ sampler_apply,
-        /* .reset  = */ sampler_reset,
-        /* .clone  = */ sampler_clone,
-        /* .free   = */ sampler_free,
-    },
-    {},
-};
+PaddedInterface padded_interface = [] {
+    PaddedInterface out{};
+    out.iface.name = sampler_name;
+    out.iface.accept = sampler_accept;
+    out.iface.apply = sampler_apply;
+    out.iface.reset = sampler_reset;
+    out.iface.clone = sampler_clone;
+    out.iface.free = sampler_free;
+    return out;
+}();
 
 llama_sampler * wrap(std::unique_ptr<Context> ctx) {
     llama_sampler * smpl = llama_sampler_init(&padded_interface.iface, ctx.get());

@@ -4,7 +4,7 @@
 
 struct llama_sampler;
 
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // The values of enum token_trie_mode, which csrc/abi checks against these.
 enum class Mode { greedy = 0, sampled = 1 };
@@ -15,7 +15,7 @@ enum class Mode { greedy = 0, sampled = 1 };
 llama_sampler * make_sampler(Cursor cursor, Mode mode);
 
 struct SamplerView {
-    const Cursor * cursor;   // valid until the sampler is freed
+    const Cursor * cursor;     // valid until the sampler is freed
     std::uint64_t n_escaped;   // accepts of a token outside the allowed set
     std::uint64_t n_restored;  // applies where upstream samplers had cut every allowed token away
 };

@@ -13,9 +13,8 @@ namespace {
 
 void update_u32(Sha256 & hash, std::size_t value) {
     const auto v = static_cast<std::uint32_t>(value);
-    const unsigned char bytes[4] = {
-        static_cast<unsigned char>(v), static_cast<unsigned char>(v >> 8U), static_cast<unsigned char>(v >> 16U),
-        static_cast<unsigned char>(v >> 24U)};
+    const unsigned char bytes[4] = {static_cast<unsigned char>(v), static_cast<unsigned char>(v >> 8U),
+                                    static_cast<unsigned char>(v >> 16U), static_cast<unsigned char>(v >> 24U)};
     hash.update(bytes, sizeof bytes);
 }
 
@@ -77,7 +76,8 @@ class Memo {
         Probe probe = Probe::of(vocab);
         {
             const std::lock_guard<std::mutex> lock(mutex_);
-            const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.probe == probe; });
+            const auto at =
+                std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.probe == probe; });
             if (at != entries_.end()) {
                 return at->value;
             }
@@ -121,10 +121,11 @@ void append_piece(const llama_vocab * vocab, Token token, std::string & text) {
 
 template <typename Iterator, typename Where>
 void check_range(Iterator begin, Iterator end, std::int32_t n_vocab, Where && where) {
-    const auto at = std::find_if(begin, end, [n_vocab](Token t) { return t >= n_vocab; });
+    const auto at = std::find_if(begin, end, [n_vocab](Token t) { return t < 0 || t >= n_vocab; });
     if (at != end) {
-        throw Error(Status::vocab, std::string(where()) + "[" + std::to_string(at - begin) + "]: " + std::to_string(*at) +
-                                       " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
+        throw Error(Status::vocab, std::string(where()) + "[" + std::to_string(at - begin) +
+                                       "]: " + std::to_string(*at) + " is outside the vocabulary (" +
+                                       std::to_string(n_vocab) + " tokens)");
     }
 }
 
@@ -149,7 +150,8 @@ void check_vocab(const Trie & trie, const llama_vocab * vocab) {
     }
     if (!trie.vocab().empty() && trie.vocab() != vocab_fingerprint(vocab)) {
         throw Error(Status::vocab, "vocab: the set was made for another vocabulary (" + trie.vocab() +
-                                       ") than this model's (" + vocab_fingerprint(vocab) + "); build it again with this model");
+                                       ") than this model's (" + vocab_fingerprint(vocab) +
+                                       "); build it again with this model");
     }
     if (trie.max_token() < n) {
         return;
@@ -168,37 +170,44 @@ void check_vocab(const FollowSet & follow, const llama_vocab * vocab) {
     }
 }
 
-LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts) {
+LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts, const std::string & what) {
     if (!has_texts(vocab)) {
-        throw Error(Status::vocab, "the model has no tokenizer; give token sequences instead of texts");
+        throw Error(Status::vocab, what + ": this model has no tokenizer; give token sequences instead");
     }
     LeafList out;
-    std::vector<Token> buffer;
-    std::string spelled;
+    std::vector<Token> tokens;
     for (std::size_t i = 0; i < texts.size(); ++i) {
         const std::string & text = texts[i];
+        const auto place = [&] { return what + "[" + std::to_string(i) + "]: "; };
         if (text.size() > kMaxNameBytes) {
-            throw Error(Status::limit, "text " + std::to_string(i) + ": " + std::to_string(text.size()) + " bytes; at most 65535");
+            throw Error(Status::limit, place() + std::to_string(text.size()) + " bytes; at most 65535");
         }
-        buffer.resize(text.size() + 8);
-        const std::int32_t n =
-            llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), buffer.data(),
-                           static_cast<std::int32_t>(buffer.size()), /* add_special = */ false, /* parse_special = */ false);
-        spelled.clear();
-        for (std::int32_t k = 0; k < n; ++k) {
-            append_piece(vocab, buffer[static_cast<std::size_t>(k)], spelled);
-        }
+        tokens.resize(text.size() + 8);
+        const std::int32_t n = llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
+                                              static_cast<std::int32_t>(tokens.size()), /* add_special = */ false,
+                                              /* parse_special = */ false);
+        tokens.resize(static_cast<std::size_t>(std::max(n, 0)));
+        const std::string spelled = detokenize(vocab, tokens);
         // SentencePiece vocabularies put a space before the text.
-        const bool same = n >= 0 && (spelled == text || (spelled.size() == text.size() + 1 && spelled[0] == ' ' &&
-                                                         spelled.compare(1, std::string::npos, text) == 0));
-        if (!same) {
-            throw Error(Status::vocab, "text " + std::to_string(i) + ": " + quote(text) + " cannot be spelled in this vocabulary: it reads back as " +
-                                           quote(spelled));
+        if (spelled != text && spelled != " " + text) {
+            throw Error(Status::vocab, place() + "cannot be spelled in this vocabulary");
         }
-        out.tokens.insert(out.tokens.end(), buffer.begin(), buffer.begin() + n);
+        out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
         out.end_leaf();
     }
     return out;
+}
+
+std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens) {
+    if (!has_texts(vocab)) {
+        throw Error(Status::vocab, "tokens: this model has no tokenizer");
+    }
+    check_range(tokens.begin(), tokens.end(), vocab_size(vocab), [] { return "tokens"; });
+    std::string text;
+    for (const Token token : tokens) {
+        append_piece(vocab, token, text);
+    }
+    return text;
 }
 
 }  // namespace token_trie

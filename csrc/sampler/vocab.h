@@ -7,7 +7,7 @@
 
 struct llama_vocab;
 
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // What this library asks of a model's vocabulary. A null vocab is one of unknown size without end-of-generation tokens.
 
@@ -27,7 +27,11 @@ void check_vocab(const Trie & trie, const llama_vocab * vocab);
 void check_vocab(const FollowSet & follow, const llama_vocab * vocab);
 
 // The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Special tokens are not recognized.
-// Throws Error (vocab) naming text i where the tokens do not spell the text, such as an unknown character.
-LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts);
+// Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown character.
+LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts, const std::string & what);
+
+// The bytes that tokens stand for; control tokens as their text. Throws Error (vocab) on a token outside the
+// vocabulary.
+std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens);
 
 }  // namespace token_trie

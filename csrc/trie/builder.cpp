@@ -79,11 +79,11 @@ class Trie::Builder {
     // Keeps the first row of each run of equal leaves and gives it the run's smallest name.
     void collapse() {
         std::size_t kept = 0;
-        for (std::size_t i = 0; i < rows_.size(); ++i) {
-            if (kept > 0 && rows_[kept - 1].key == rows_[i].key && compare(rows_[kept - 1].leaf, rows_[i].leaf) == 0) {
+        for (const Row row : rows_) {
+            if (kept > 0 && rows_[kept - 1].key == row.key && compare(rows_[kept - 1].leaf, row.leaf) == 0) {
                 if (!leaves_.names.empty()) {
                     std::string & name = leaves_.names[rows_[kept - 1].leaf];
-                    std::string & other = leaves_.names[rows_[i].leaf];
+                    std::string & other = leaves_.names[row.leaf];
                     if (other != name) {
                         if (other < name) {
                             std::swap(name, other);
@@ -93,7 +93,7 @@ class Trie::Builder {
                 }
                 continue;
             }
-            rows_[kept++] = rows_[i];
+            rows_[kept++] = row;
         }
         rows_.resize(kept);
     }
@@ -138,8 +138,9 @@ class Trie::Builder {
         std::vector<Run> next;
         std::uint64_t n_nodes = 1;
         trie_->leaf_nodes_.resize(rows_.size());
-        for (std::size_t depth = 0; !level.empty(); ++depth, level.swap(next)) {
+        for (std::uint32_t depth = 0; !level.empty(); ++depth, level.swap(next)) {
             next.clear();
+            trie_->max_length_ = depth;
             for (Run run : level) {
                 Node node{static_cast<std::uint32_t>(n_nodes), kNoLeaf};
                 if (length(rows_[run.begin].leaf) == depth) {

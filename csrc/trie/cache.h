@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // The tries used last, keyed by the SHA-256 of the payload and path they were read from. Safe across threads; a lock is
 // held for a look-up of at most 128 keys, never while a trie is built.
@@ -28,7 +28,9 @@ class Cache {
 
     // The payload's trie, built now if it is not here. n_vocab > 0 refuses token ids from n_vocab on, also on a hit.
     // Throws what read_payload and Trie::build throw, and then keeps nothing.
-    std::shared_ptr<const Trie> get(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab);
+    std::shared_ptr<const Trie> get(std::string_view json,
+                                    const std::optional<std::string> & path,
+                                    std::int32_t n_vocab);
 
     Stats stats() const;
     void clear();

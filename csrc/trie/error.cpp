@@ -1,20 +1,17 @@
 #include "trie/error.h"
 
+#include "trie/json.h"
+
 namespace token_trie {
 
 std::string quote(std::string_view text) {
     constexpr std::size_t max_bytes = 80;
-    std::string out = "\"";
-    if (text.size() <= max_bytes) {
-        out.append(text);
-    } else {
-        std::size_t end = max_bytes;
-        while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
-            --end;
-        }
-        out.append(text.substr(0, end)).append("...");
-    }
-    return out += '"';
+    const bool whole = text.size() <= max_bytes;
+    std::string out(text.substr(0, max_bytes));
+    // A character cut in two is left out.
+    const auto error_handler = whole ? Json::error_handler_t::replace : Json::error_handler_t::ignore;
+    out = Json(std::move(out)).dump(-1, ' ', false, error_handler);
+    return whole ? out : out.insert(out.size() - 1, "...");
 }
 
 }  // namespace token_trie

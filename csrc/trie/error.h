@@ -6,10 +6,19 @@
 
 // Everything in the namespace is visible outside the library: the Python bindings are a second library on the same
 // engine. Only include/token_trie.h is public.
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // The values of enum token_trie_status, which csrc/abi checks against these.
-enum class Status { ok = 0, argument = -1, payload = -2, vocab = -3, limit = -4, llama = -5, memory = -6, internal = -7 };
+enum class Status {
+    ok = 0,
+    argument = -1,
+    payload = -2,
+    vocab = -3,
+    limit = -4,
+    llama = -5,
+    memory = -6,
+    internal = -7
+};
 
 class Error : public std::runtime_error {
    public:
@@ -20,7 +29,7 @@ class Error : public std::runtime_error {
     Status status_;
 };
 
-// text in double quotes, cut to a length that fits a message, never inside a UTF-8 character.
+// text as a JSON string, cut to a length that fits a message: whatever it holds, what comes back is one line of UTF-8.
 std::string quote(std::string_view text);
 
 }  // namespace token_trie

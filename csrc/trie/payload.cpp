@@ -1,15 +1,11 @@
 #include "trie/payload.h"
 
-// Broken input is reported through the reader's callbacks; nothing may end the process.
-#define JSON_ASSERT(condition) static_cast<void>(0)
-#include <nlohmann/json.hpp>
+#include "trie/json.h"
 
 #include <limits>
 
 namespace token_trie {
 namespace {
-
-using Json = nlohmann::json;
 
 // One instance reads one payload; the parser calls it value by value, so no document is ever held in memory.
 class Reader : public nlohmann::json_sax<Json> {
@@ -70,7 +66,7 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool key(std::string & name) override {
-        key_text_ = quote(name);
+        key_text_.assign(name, 0, 80);
         key_ = at() == At::skipped ? Key::unknown : known(name);
         if (key_ != Key::unknown) {
             const unsigned bit = 1U << static_cast<unsigned>(key_);
@@ -85,7 +81,10 @@ class Reader : public nlohmann::json_sax<Json> {
     bool start_object(std::size_t) override {
         switch (at()) {
             case At::document: return open(At::root);
-            case At::descriptors: path_.clear(); first_leaf_ = leaves_.size(); return open(At::descriptor);
+            case At::descriptors:
+                path_.clear();
+                first_leaf_ = leaves_.size();
+                return open(At::descriptor);
             case At::leaves: return open(At::leaf);
             default: return open_unknown("an object");
         }
@@ -124,7 +123,7 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool parse_error(std::size_t byte, const std::string &, const Json::exception & error) override {
-        // Only the parser's last clause, which says what it met: the place is ours to tell.
+        // The parser's own clause alone: the place is ours to tell, and what it read last may be no UTF-8.
         std::string_view what = error.what();
         for (const char * mark : {"] ", ": "}) {
             const std::size_t at = what.find(mark);
@@ -132,8 +131,9 @@ class Reader : public nlohmann::json_sax<Json> {
                 what.remove_prefix(at + 2);
             }
         }
+        what = what.substr(0, what.find("; last read"));
         std::string message = place() + ": broken JSON at byte " + std::to_string(byte) + ": ";
-        fail(Status::payload, message.append(what.substr(0, 300)));
+        fail(Status::payload, message.append(what));
     }
 
    private:
@@ -195,7 +195,8 @@ class Reader : public nlohmann::json_sax<Json> {
             fail(Status::payload, place() + ": " + text + " is not a token id");
         }
         if (n_vocab_ > 0 && id >= n_vocab_) {
-            fail(Status::vocab, place() + ": " + text + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
+            fail(Status::vocab,
+                 place() + ": " + text + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
         }
         if (leaves_.tokens.size() - leaves_.offsets.back() == kMaxLeafTokens) {
             fail(Status::limit, place() + ": more than 65535 tokens in a leaf");
@@ -226,6 +227,7 @@ class Reader : public nlohmann::json_sax<Json> {
         stack_.pop_back();
         seen_.pop_back();
         index_.pop_back();
+        key_ = Key::unknown;
         key_text_.clear();
         next();
         return true;
@@ -236,7 +238,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
     void require(Key key, const char * name) const {
         if ((seen_.back() & 1U << static_cast<unsigned>(key)) == 0) {
-            std::string where = place_of(stack_.size());
+            const std::string where = place_of(stack_.size());
             fail(Status::payload, where + ": the key \"" + name + "\" is missing");
         }
     }
@@ -268,7 +270,8 @@ class Reader : public nlohmann::json_sax<Json> {
         std::string out = place_of(stack_.size());
         const bool in_object = at() == At::root || at() == At::descriptor || at() == At::leaf;
         if (in_object && !key_text_.empty()) {
-            const std::string name = key_text_.substr(1, key_text_.size() - 2);
+            const std::string quoted = quote(key_text_);
+            const std::string name = quoted.substr(1, quoted.size() - 2);
             out = out == "payload" ? name : out + "." + name;
         }
         return out;
@@ -298,7 +301,7 @@ class Reader : public nlohmann::json_sax<Json> {
     std::vector<std::string> paths_;
 
     std::vector<At> stack_{At::document};
-    std::vector<unsigned> seen_{0};       // one bit a known key, for each open object
+    std::vector<unsigned> seen_{0};        // one bit a known key, for each open object
     std::vector<std::uint64_t> index_{0};  // values seen, for each open array
     Key key_ = Key::unknown;
     std::string key_text_;

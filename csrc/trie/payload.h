@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
 constexpr std::size_t kMaxPayloadBytes = std::size_t{1} << 30U;
 constexpr std::size_t kMaxPayloadDepth = 64;

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace token_trie __attribute__((visibility("default"))) {
+namespace [[gnu::visibility("default")]] token_trie {
 
 using Token = std::int32_t;
 using NodeId = std::uint32_t;
@@ -85,6 +85,8 @@ class Trie {
     std::uint32_t n_nodes() const noexcept { return static_cast<std::uint32_t>(nodes_.size() - 1); }
     std::uint32_t n_leaves() const noexcept { return static_cast<std::uint32_t>(leaf_nodes_.size()); }
     std::uint64_t n_tokens() const noexcept { return n_tokens_; }
+    // Tokens of the longest leaf.
+    std::uint32_t max_length() const noexcept { return max_length_; }
     Token max_token() const noexcept { return max_token_; }
     const std::string & vocab() const noexcept { return vocab_; }
     // Of nodes and leaves; names apart.
@@ -123,6 +125,7 @@ class Trie {
     std::vector<Alias> aliases_;
     std::string vocab_;
     std::uint64_t n_tokens_ = 0;
+    std::uint32_t max_length_ = 0;
     Token max_token_ = -1;
 };
 

@@ -1,1 +1,43 @@
+"""llama.cpp answers with one of a known set.
 
+>>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
+"""
+
+from token_trie.choose import Decision, Stats, choose
+from token_trie.constrain import Constraint, constrain
+from token_trie.errors import (
+    ArgumentError,
+    BusyError,
+    InternalError,
+    LimitError,
+    LlamaVersionError,
+    NativeMemoryError,
+    PayloadError,
+    TokenTrieError,
+    VocabularyError,
+)
+from token_trie.trie import CacheStats, Leaf, TokenTrie, cache_clear, cache_stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError",
+    "BusyError",
+    "CacheStats",
+    "Constraint",
+    "Decision",
+    "InternalError",
+    "Leaf",
+    "LimitError",
+    "LlamaVersionError",
+    "NativeMemoryError",
+    "PayloadError",
+    "Stats",
+    "TokenTrie",
+    "TokenTrieError",
+    "VocabularyError",
+    "cache_clear",
+    "cache_stats",
+    "choose",
+    "constrain",
+]

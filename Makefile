@@ -1,0 +1,83 @@
+# Every command of this project. `make demo` and `make test` need nothing but python3, a C++17 compiler and make.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+CMAKE   = $(BIN)/cmake
+
+# One set of versions for all of it, the isolated builds that pip makes included.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
+PIP     := $(BIN)/python -m pip install --quiet
+
+.PHONY: help demo test test-cpp test-python sanitize lint format bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/installed ## real agent requests, 30 actions, SmolLM2: token-trie beside a GBNF grammar
+	@$(BIN)/token-trie demo
+
+test: test-cpp test-python ## all tests, C++ and Python
+
+test-cpp: $(VENV)/test ## GoogleTest
+	@$(CMAKE) --preset release -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING
+	@$(CMAKE) --build --preset release
+	@$(BIN)/ctest --preset release
+
+test-python: $(VENV)/test $(VENV)/installed ## pytest
+	@$(BIN)/python -m pytest
+
+sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
+	@for preset in asan tsan; do \
+	  $(CMAKE) --preset $$preset -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING && \
+	  $(CMAKE) --build --preset $$preset && $(BIN)/ctest --preset $$preset || exit 1; done
+
+lint: $(VENV)/lint $(VENV)/installed ## ruff, mypy --strict, clang-format, clang-tidy, warnings as errors
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run -Werror $(shell find csrc include tests/cpp bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
+	@scripts/tidy $(BIN)
+
+format: $(VENV)/lint ## rewrite the sources in the project's style
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(shell find csrc include tests/cpp bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
+
+bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance and xgrammar: table, JSON and PNG under build/
+	@$(BIN)/python -m bench --mode sampler --output build/bench/sampler.json
+
+clean: ## remove all that these commands made
+	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Each stamp below is one step of the set-up; a step runs again when what it depends on has changed.
+
+$(VENV)/bin/python:
+	@scripts/system-packages c++ python-venv
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/build: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "setting up $(VENV): llama-cpp-python is compiled the first time, which takes some minutes"
+	@scripts/system-packages openssl
+	@$(PIP) --upgrade pip && $(PIP) --group build
+	@touch $@
+
+$(VENV)/installed: $(VENV)/build $(SOURCES)
+	@echo "building token-trie"
+	@$(PIP) --no-build-isolation '.[demo]'
+	@touch $@
+
+$(VENV)/test: $(VENV)/build
+	@scripts/system-packages gtest
+	@$(PIP) --group test
+	@touch $@
+
+# xgrammar asks for triton and its GPU libraries, which it imports without.
+$(VENV)/bench: $(VENV)/build
+	@$(PIP) --group bench && $(PIP) --no-deps xgrammar apache-tvm-ffi
+	@touch $@
+
+$(VENV)/lint: $(VENV)/test
+	@$(PIP) --group lint
+	@touch $@

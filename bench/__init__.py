@@ -1,0 +1,1 @@
+"""What a constrained token costs, beside the other engines that llama.cpp users have."""

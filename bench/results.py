@@ -1,0 +1,104 @@
+"""Results of any mode, and their JSON."""
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.native import Samples
+
+SCHEMA = "token-trie-bench/1"
+_PACKAGES = ["token-trie", "llama-cpp-python", "llguidance", "xgrammar", "torch", "numpy"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender, one quantity: microseconds, or the reason why there are none."""
+
+    model: str
+    n_vocab: int
+    set: str
+    leaves: int
+    branching: int  # tokens that an answer can begin with
+    contender: str
+    quantity: str
+    n: int = 0
+    p10_us: float | None = None
+    median_us: float | None = None
+    p90_us: float | None = None
+    failed: str | None = None
+
+    @staticmethod
+    def of(samples: Samples, **where: Any) -> "Row":
+        """Return the row of some nanoseconds."""
+        p10, median, p90 = (round(float(v) / 1000, 4) for v in np.percentile(samples, [10, 50, 90]))
+        return Row(**where, n=len(samples), p10_us=p10, median_us=median, p90_us=p90)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A promise, and what was measured: ratio has to be at least, or at most, the limit."""
+
+    text: str
+    ratio: float | None  # None: could not be measured
+    at_least: bool
+    limit: float
+
+    @property
+    def met(self) -> bool | None:
+        """Return whether it is kept; None if unknown."""
+        if self.ratio is None:
+            return None
+        return self.ratio >= self.limit if self.at_least else self.ratio <= self.limit
+
+
+@dataclass
+class Results:
+    """What one run measured."""
+
+    mode: str
+    settings: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        """Write the JSON, with the machine and the versions it was measured on."""
+        document = {
+            "schema": SCHEMA,
+            "mode": self.mode,
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "machine": machine(),
+            "versions": versions(),
+            "settings": self.settings,
+            "bars": [asdict(bar) | {"met": bar.met} for bar in self.bars],
+            "rows": [{k: v for k, v in asdict(row).items() if v is not None} for row in self.rows],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers depend on, and nothing that names the machine."""
+    cpuinfo = Path("/proc/cpuinfo")
+    cpu = platform.processor() or platform.machine()
+    if cpuinfo.exists():
+        lines = (line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines())
+        cpu = next((value.strip() for key, _, value in lines if key.strip() == "model name"), cpu)
+    return {"cpu": cpu, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all that took part."""
+    out = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            out[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return out

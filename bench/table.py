@@ -1,0 +1,41 @@
+"""Numbers for people."""
+
+from rich import box
+from rich.table import Table
+
+from bench.results import Bar
+
+
+def figure(us: float) -> str:
+    """Return a number at three digits: 0.071, 12.5, 839, 71.1k, 1.07M."""
+    if us >= 999_500:
+        return f"{us / 1e6:.2f}M"
+    if us >= 999.5:
+        return f"{us / 1e3:.3g}k"
+    return f"{us:.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}" if us >= 1 else f"{us:.3f}"
+
+
+def plain_table(title: str, *columns: str, caption: str | None = None) -> Table:
+    """Return an empty table; columns that begin with > are flush right."""
+    table = Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=not right)
+    return table
+
+
+def bars_table(bars: list[Bar]) -> Table:
+    """Return every bar with its ratio."""
+    table = plain_table("Bars", "bar", ">measured", ">asked", "met")
+    for bar in bars:
+        digits = 0 if (bar.ratio or 0) >= 100 else 2
+        measured = "unknown" if bar.ratio is None else f"{bar.ratio:,.{digits}f} x"
+        word = {True: "[green]yes[/]", False: "[red]no[/]", None: "?"}[bar.met]
+        table.add_row(bar.text, measured, f"{'>=' if bar.at_least else '<='} {bar.limit:,g} x", word)
+    return table

@@ -1,0 +1,17 @@
+# Sets TOKEN_TRIE_GGML_COMPILED to version and commit of the ggml linked, "0.9.4 (a1b2c3d)", to be compared at run time
+# with the one loaded; empty where the surrounding project builds llama.cpp itself, so that the two cannot differ.
+
+if(Llama_GGML_BASE_LIBRARY AND NOT TOKEN_TRIE_GGML_COMPILED)
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/ggml_version.c)
+  file(WRITE ${source}
+    "#include <stdio.h>\nconst char * ggml_version(void);\nconst char * ggml_commit(void);\n"
+    "int main(void) { printf(\"%s (%s)\", ggml_version(), ggml_commit()); return 0; }\n")
+  try_run(ran compiled ${CMAKE_CURRENT_BINARY_DIR}/ggml_version ${source}
+    LINK_LIBRARIES ${Llama_GGML_BASE_LIBRARY}
+    RUN_OUTPUT_VARIABLE version)
+  if(NOT compiled OR NOT ran EQUAL 0)
+    message(FATAL_ERROR "${Llama_GGML_BASE_LIBRARY} could not be asked for its version: "
+      "token-trie needs llama-cpp-python 0.3.16 or newer")
+  endif()
+  set(TOKEN_TRIE_GGML_COMPILED "${version}" CACHE INTERNAL "ggml compiled against")
+endif()

@@ -1,0 +1,211 @@
+"""The command ``token-trie``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from token_trie._native import Llama
+from token_trie.errors import ArgumentError, TokenTrieError
+
+app = typer.Typer(
+    help="llama.cpp answers with one of a known set.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+console = Console()
+status = Console(stderr=True)
+
+
+class Mode(str, Enum):
+    """How to pick."""
+
+    greedy = "greedy"
+    sampled = "sampled"
+
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", "-m", metavar="FILE.gguf", help="By default the SmolLM2-135M of `token-trie[demo]`."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
+    "`token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json`\n\n"
+    "`git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature`"
+)
+def choose(
+    prompt: Annotated[
+        str, typer.Option("--prompt", "-p", help="Text that the answer follows; - reads standard input.")
+    ],
+    choice: Annotated[list[str] | None, typer.Option("--choice", "-c", help="One answer; repeat for each.")] = None,
+    choices_file: Annotated[
+        Path | None, typer.Option(help="A text file with one answer a line; - for standard input.")
+    ] = None,
+    model: ModelOption = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")] = False,
+    mode: Annotated[Mode, typer.Option(help="The best answer step by step, or one drawn at random.")] = Mode.greedy,
+    temperature: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="For --mode sampled: the same seed draws the same answer.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a prompt with one of the choices."""
+    from token_trie import choose as choose_
+
+    choices = list(choice or []) + (_read_lines(choices_file) if choices_file else [])
+    if not choices:
+        raise ArgumentError("no choices: give some with --choice or --choices-file")
+    text = sys.stdin.read() if prompt == "-" else prompt
+    llm = _load(model)
+    decision = choose_(
+        llm,
+        [{"role": "user", "content": text}] if chat else text,
+        choices,
+        mode=mode.value,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+    )
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(decision), ensure_ascii=False))
+        return
+    stats = decision.stats
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("answer", f"[bold green]{_plain(decision.value)}")
+    table.add_row("tokens", " ".join(_token_text(llm, token) for token in decision.tokens))
+    table.add_row(
+        "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
+    )
+    table.add_row("log-probability", f"{decision.logprob:.3f} of {len(choices)} choices, branch by branch")
+    table.add_row("time", f"{stats.decide_ms:.1f} ms after {stats.prompt_ms:.1f} ms for {stats.n_prompt} prompt tokens")
+    console.print(table)
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`token-trie inspect payload.json`\n\n"
+    "`token-trie inspect payload.json --model model.gguf --path action`"
+)
+def inspect(
+    payload: Annotated[Path, typer.Argument(metavar="PAYLOAD.json", help="A TokenTreePayload; - for standard input.")],
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="FILE.gguf", help="Show token texts and check the vocabulary."),
+    ] = None,
+    path: Annotated[str | None, typer.Option(help="Only the descriptors of this path.")] = None,
+    max_lines: Annotated[int, typer.Option(min=1, help="Lines drawn at most.")] = 200,
+) -> None:
+    """Draw the trie of a payload, with names, tokens and counts."""
+    from token_trie import TokenTrie
+    from token_trie.draw import draw
+    from token_trie.models import Vocabulary
+
+    trie = TokenTrie.from_payload(_read(payload), path)
+    piece = None
+    if model is not None:
+        vocabulary = Vocabulary(model)
+        vocabulary.check(trie)
+        piece = vocabulary.piece
+    console.print(draw(trie, piece, max_lines))
+    console.print(
+        f"{len(trie):,} leaves, {trie.n_nodes:,} nodes, longest leaf {trie.max_tokens:,} tokens, {trie.nbytes:,} bytes"
+    )
+    for dropped, kept in trie.aliases.items():
+        console.print(f"[yellow]{_plain(dropped)} has the same tokens as {_plain(kept)}")
+
+
+@app.command(epilog="**Example**\n\n`token-trie demo --model model.gguf`")
+def demo(model: ModelOption = None) -> None:
+    """Answer agent requests with one of 30 actions, beside the same job by a GBNF grammar."""
+    from token_trie.demo import run
+
+    run(_load(model, n_ctx=2048), console)
+
+
+def main() -> None:
+    """Run the command line; errors end it with one line and status 1."""
+    try:
+        app()
+    except (TokenTrieError, OSError) as error:
+        status.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="**Examples**\n\n`token-trie demo`\n\n"
+    "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`",
+)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show versions and exit.")] = False,
+    cmake_dir: Annotated[
+        bool, typer.Option("--cmake-dir", help="Show where find_package(token_trie) finds it, and exit.")
+    ] = False,
+) -> None:
+    import llama_cpp
+
+    import token_trie
+    from token_trie._native import _core
+
+    if version:
+        typer.echo(
+            f"token-trie {token_trie.__version__}, llama-cpp-python {llama_cpp.__version__}, "
+            f"ggml {_core.llama_loaded()}"
+        )
+        raise typer.Exit
+    if cmake_dir:
+        typer.echo(Path(token_trie.__file__).parent / "cmake")
+        raise typer.Exit
+
+
+def _load(model: Path | None, n_ctx: int = 0) -> Llama:
+    import llama_cpp
+
+    from token_trie.models import bundled_model
+
+    path = bundled_model() if model is None else model
+    if not path.is_file():
+        raise ArgumentError(f"--model: no file {str(path)!r}")
+    with status.status(f"loading {path.name}"):
+        try:
+            return llama_cpp.Llama(str(path), n_ctx=n_ctx, verbose=False)
+        except ValueError as error:
+            raise ArgumentError(f"--model: {error}") from error
+
+
+def _read(path: Path) -> str:
+    if str(path) == "-":
+        return sys.stdin.read()
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
+
+
+def _read_lines(path: Path) -> list[str]:
+    return [line for line in _read(path).splitlines() if line]
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _token_text(llm: Llama, token: int) -> str:
+    from token_trie.draw import show_bytes
+
+    return f"[cyan]{_plain(show_bytes(llm.detokenize([token], special=True)))}[/] [dim]{token}[/]"

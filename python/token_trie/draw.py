@@ -1,0 +1,63 @@
+"""A trie as a picture in text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.markup import escape
+from rich.tree import Tree
+
+from token_trie.trie import TokenTrie
+
+ROOT = 0
+
+
+def show_bytes(piece: bytes) -> str:
+    """Text of a token, in quotes, so that spaces and half characters can be seen."""
+    try:
+        return repr(piece.decode())
+    except UnicodeDecodeError:
+        return repr(piece)[1:]
+
+
+def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines: int = 200) -> Tree:
+    """Draw a trie; chains without a branch stand on one line.
+
+    Parameters
+    ----------
+    trie : TokenTrie
+        The set.
+    piece : callable, optional
+        From a token id to its bytes; without it, ids are shown.
+    max_lines : int
+        Lines at most, the root apart; what is left out is counted.
+    """
+    core = trie._handle
+
+    def label(token: int) -> str:
+        return f"[cyan]{escape(show_bytes(piece(token)))}[/] [dim]{token}[/]" if piece else f"[cyan]{token}[/]"
+
+    def name(node: int) -> str:
+        leaf = core.leaf(node)
+        return "" if leaf is None else f"  [bold green]{escape(core.name(leaf))}[/]"
+
+    top = Tree(f"[bold]{len(trie):,} leaves[/]")
+    lines = 0
+    waiting = [(top, ROOT)]
+    while waiting:
+        branch, node = waiting.pop()
+        tokens = core.children(node).tolist()
+        first = core.first_child(node)
+        added = []
+        for i, token in enumerate(tokens):
+            if lines == max_lines:
+                branch.add(f"[dim]… {len(tokens) - i:,} more branches")
+                break
+            child, text = first + i, label(token)
+            while core.leaf(child) is None and len(only := core.children(child)) == 1:
+                text += f" {label(int(only[0]))}"
+                child = core.first_child(child)
+            added.append((branch.add(text + name(child)), child))
+            lines += 1
+        waiting.extend(reversed(added))
+    return top

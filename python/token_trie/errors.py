@@ -1,0 +1,69 @@
+"""Everything that token-trie raises.
+
+TokenTrieError (a ValueError)
+├── ArgumentError      a parameter is out of range, unknown, or of no use here
+├── PayloadError       a payload is not a TokenTreePayload; the message begins with the place
+├── VocabularyError    tokens or texts do not fit the model's vocabulary
+├── LimitError         larger than the documented limits
+├── LlamaVersionError  another llama.cpp is loaded than the one compiled against
+├── NativeMemoryError  out of memory in native code (also a MemoryError)
+├── InternalError      a defect in token-trie
+└── BusyError          the model is already constrained, or in use by another thread
+
+A failing call changes nothing: the state before it still holds.
+"""
+
+from __future__ import annotations
+
+
+class TokenTrieError(ValueError):
+    """Base of all errors of this package."""
+
+
+class ArgumentError(TokenTrieError):
+    """A parameter is out of range, unknown, or of no use here."""
+
+
+class PayloadError(TokenTrieError):
+    """A payload is not a TokenTreePayload; the message begins with the place."""
+
+
+class VocabularyError(TokenTrieError):
+    """Tokens or texts do not fit the model's vocabulary."""
+
+
+class LimitError(TokenTrieError):
+    """Larger than the documented limits."""
+
+
+class LlamaVersionError(TokenTrieError):
+    """Another llama.cpp is loaded than the one compiled against."""
+
+
+class NativeMemoryError(TokenTrieError, MemoryError):
+    """Out of memory in native code."""
+
+
+class InternalError(TokenTrieError):
+    """A defect in token-trie; please report it."""
+
+
+class BusyError(TokenTrieError):
+    """The model is already constrained, or in use by another thread."""
+
+
+# The values of enum token_trie_status in token_trie.h.
+BY_STATUS: dict[int, type[TokenTrieError]] = {
+    -1: ArgumentError,
+    -2: PayloadError,
+    -3: VocabularyError,
+    -4: LimitError,
+    -5: LlamaVersionError,
+    -6: NativeMemoryError,
+    -7: InternalError,
+}
+
+
+def from_status(status: int, message: str) -> TokenTrieError:
+    """Make the exception for a native status code."""
+    return BY_STATUS.get(status, InternalError)(message)

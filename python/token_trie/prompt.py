@@ -1,0 +1,209 @@
+"""Prompts, and choices tokenized as they really follow one.
+
+Tokenizers merge across the seam between prompt and answer: ``"Answer: "`` followed by ``yes`` is not the tokens of the
+two, for models spell ``" yes"`` with one token. So each choice is tokenized together with the end of the prompt. Where
+the prompt's own last tokens come out differently, the seam moves left: the prompt loses these tokens and each choice
+begins with the text of them.
+
+    prompt   "Answer: "              [Answer] [:] [ ]
+    choices  "Answer: yes"           [Answer] [:] [ yes]
+             "Answer: no"            [Answer] [:] [ no]
+    seam     after two tokens        prompt [Answer] [:], choices [ yes] and [ no]
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from token_trie._native import Llama, _core, vocab_address
+from token_trie._text import encode
+from token_trie.errors import ArgumentError, VocabularyError
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
+"""Text, token ids, or chat messages."""
+
+
+@dataclass(frozen=True)
+class FittedChoices:
+    """Choices as token sequences that follow the first ``n_kept`` tokens of the prompt."""
+
+    prompt: list[int]
+    n_kept: int
+    tokens: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+
+    def require_whole_prompt(self) -> None:
+        """Raise VocabularyError if the seam had to move."""
+        if self.n_kept < len(self.prompt):
+            raise VocabularyError(
+                "the prompt's last tokens merge with the choices. Let the prompt end earlier (often: without its "
+                "trailing space, which then belongs to the choices), or use choose(), which moves the seam by itself"
+            )
+
+
+def tokenize_prompt(llm: Llama, prompt: Prompt) -> list[int]:
+    """Tokens of a prompt, as llama-cpp-python would feed them to the model.
+
+    Raises
+    ------
+    ArgumentError
+        The prompt is of another type, or empty and the model has no token to begin with.
+    """
+    if isinstance(prompt, str):
+        bos = [llm.token_bos()] if llm._model.add_bos_token() or not prompt else []
+        tokens = bos + (llm.tokenize(encode(prompt, "prompt"), add_bos=False, special=True) if prompt else [])
+    elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
+        tokens = _render_chat(llm, prompt)
+    else:
+        tokens = _check_tokens(llm, prompt)
+    if not tokens or tokens[0] < 0:
+        raise ArgumentError("prompt: empty, and this model has no token to begin with")
+    return tokens
+
+
+def fit_choices(
+    llm: Llama, prompt: Prompt | None, choices: Sequence[str], *, leading_space: bool | None = None
+) -> FittedChoices:
+    """Tokenize choices as they follow a prompt; see the module's top. ``prompt=None``: the start of an answer."""
+    if isinstance(choices, str):
+        raise ArgumentError("choices: one text; a sequence of texts is needed")
+    if len(choices) == 0:
+        raise ArgumentError("choices: none given")
+    encoded = [encode(choice, f"choices[{i}]") for i, choice in enumerate(choices)]
+    if b"" in encoded:
+        raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")
+    vocab = vocab_address(llm)
+    prompt_tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
+    plain = _after_control_tokens(llm, prompt_tokens)
+    if leading_space is None:
+        leading_space = _wants_space(_core.detokenize(vocab, plain), encoded)
+    tail, lead = _tail(vocab, plain)
+    if leading_space:
+        lead += b" "
+    tokens, offsets = _core.tokenize(vocab, [lead + text for text in encoded], "choices")
+    n_same = _common_prefix(np.asarray(tail, np.int32), tokens, offsets)
+    n_kept = len(prompt_tokens) - len(tail) + n_same
+    if prompt_tokens and n_kept == 0:
+        raise VocabularyError("the whole prompt merges with the choices; let it begin with more text")
+    return FittedChoices(prompt_tokens, n_kept, *_drop_each(tokens, offsets, n_same))
+
+
+def _check_tokens(llm: Llama, prompt: Sequence[Any]) -> list[int]:
+    n_vocab = llm.n_vocab()
+    tokens = []
+    for i, token in enumerate(prompt):
+        if not isinstance(token, (int, np.integer)) or isinstance(token, bool):
+            raise ArgumentError(f"prompt[{i}]: {type(token).__name__} where a token id or a chat message belongs")
+        if not 0 <= token < n_vocab:
+            raise VocabularyError(f"prompt[{i}]: {token} is outside the vocabulary ({n_vocab} tokens)")
+        tokens.append(int(token))
+    return tokens
+
+
+class _Rendered(BaseException):
+    """Carries the prompt out of a chat handler, past its `except Exception`."""
+
+    def __init__(self, prompt: str | list[int]) -> None:
+        self.prompt = prompt
+
+
+class _RenderOnly:
+    """Stands in for the Llama in a chat handler, which then renders the prompt but generates nothing."""
+
+    def __init__(self, llm: Llama) -> None:
+        self._llm = llm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def create_completion(self, prompt: str | list[int], **_: Any) -> None:
+        raise _Rendered(prompt)
+
+
+def _render_chat(llm: Llama, messages: Sequence[Any]) -> list[int]:
+    # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
+    handler: Any = (
+        llm.chat_handler
+        or llm._chat_handlers.get(llm.chat_format)
+        or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
+    )
+    try:
+        handler(llama=_RenderOnly(llm), messages=list(messages))
+    except _Rendered as rendered:
+        return rendered.prompt if isinstance(rendered.prompt, list) else tokenize_prompt(llm, rendered.prompt)
+    except Exception as error:
+        raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
+    raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")
+
+
+def _after_control_tokens(llm: Llama, prompt: list[int]) -> list[int]:
+    """End of the prompt that holds no control token; tokenizers merge nothing across those."""
+    for i in range(len(prompt), 0, -1):
+        if llama_cpp.llama_vocab_is_control(llm._model.vocab, prompt[i - 1]):
+            return prompt[i:]
+    return prompt
+
+
+def _tail(vocab: int, tokens: list[int]) -> tuple[list[int], bytes]:
+    """Last few tokens and their text, which tokenizes to just these; empty if there are none such."""
+    for length in (16, 64, len(tokens)):
+        tail = tokens[-length:]
+        text = _core.detokenize(vocab, tail)
+        # SentencePiece puts a space before a text; a tail that begins with one must not get another.
+        for candidate in (text, text.removeprefix(b" ")):
+            if candidate and _spells(vocab, tail, candidate):
+                return tail, candidate
+    return [], b""
+
+
+def _spells(vocab: int, tokens: list[int], text: bytes) -> bool:
+    try:
+        spelled, _ = _core.tokenize(vocab, [text], "prompt")
+    except VocabularyError:
+        return False
+    return bool(np.array_equal(spelled, tokens))
+
+
+_OPENING = frozenset("([{<¿¡“‘«„/\\#@$-")
+_PAIRED = frozenset("\"'`*_~|")
+_TAG = re.compile(r"<[^<>\s]+>$")
+
+
+def _wants_space(prompt: bytes, choices: list[bytes]) -> bool:
+    """Whether written text has a space between this prompt and an answer."""
+    text = prompt.decode(errors="ignore").split("\n")[-1]
+    if not text or text[-1].isspace() or text[-1] in _OPENING or _TAG.search(text):
+        return False
+    if text[-1] in _PAIRED:
+        mark = text[len(text.rstrip(text[-1])) :]
+        if text.count(mark) % 2 == 1:
+            return False
+    if any(choice[:1].isspace() for choice in choices):
+        return False
+    # Scripts written without spaces.
+    return not any(unicodedata.east_asian_width(char) in "WF" for char in (text[-1], choices[0].decode()[0]))
+
+
+def _common_prefix(tail: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> int:
+    """How many of the tail's tokens all sequences begin with, so that each keeps at least one token."""
+    limit = min(len(tail), int(np.diff(offsets).min()) - 1)
+    for n in range(limit):
+        if (tokens[offsets[:-1] + n] != tail[n]).any():
+            return n
+    return max(limit, 0)
+
+
+def _drop_each(
+    tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], n: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Sequences without their first n tokens."""
+    position = np.arange(len(tokens)) - np.repeat(offsets[:-1], np.diff(offsets))
+    return tokens[position >= n], offsets - n * np.arange(len(offsets))

@@ -1,0 +1,293 @@
+"""`TokenTrie`: the set of answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie._native import Llama, _core, vocab_address
+from token_trie._text import encode
+from token_trie.errors import ArgumentError, PayloadError
+from token_trie.prompt import FittedChoices, Prompt, fit_choices
+
+Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
+
+
+class Leaf(NamedTuple):
+    """One member of the set."""
+
+    name: str
+    tokens: tuple[int, ...]
+
+
+class TokenTrie(Collection[Leaf]):
+    """An immutable set of token sequences, each with a name, as a prefix tree.
+
+    Make one with `from_choices`, `from_sequences`, `from_payload` or `from_arrays`. Leaves keep the order they were
+    given in. Leaves without tokens are skipped; leaves of equal tokens become one, under the smallest name, at the
+    place of the first, and `aliases` tells which names gave way. Tries may be shared between threads and models of one
+    vocabulary.
+
+    ``len(trie)`` is the number of leaves; iteration yields `Leaf`; ``trie[i]`` is leaf ``i``; ``"READ" in trie`` looks
+    for a name and ``[7, 8] in trie`` for a token sequence.
+    """
+
+    __slots__ = ("_handle", "_names")
+
+    _handle: _core.Trie
+    _names: frozenset[str] | None
+
+    def __init__(self) -> None:
+        raise TypeError("make a TokenTrie with from_choices, from_sequences, from_payload or from_arrays")
+
+    @classmethod
+    def _wrap(cls, core: _core.Trie) -> TokenTrie:
+        trie = object.__new__(cls)
+        trie._handle = core
+        trie._names = None
+        return trie
+
+    @classmethod
+    def from_choices(
+        cls, llm: Llama, choices: Sequence[str], *, prompt: Prompt | None = None, leading_space: bool | None = None
+    ) -> TokenTrie:
+        """Build the set from texts, tokenized as they will follow the prompt.
+
+        Parameters
+        ----------
+        llm : llama_cpp.Llama
+            The model whose tokenizer is used. Its vocabulary's fingerprint is kept, so that the set cannot be used with
+            another.
+        choices : sequence of str
+            The answers.
+        prompt : str, sequence of int or of chat messages, optional
+            What the answers will follow. Without it, they are tokenized as at the start of an answer, which is right
+            after the usual chat template.
+        leading_space : bool, optional
+            Whether a space stands between prompt and answer. By default, where written text has one: after a word or
+            ``:``, for example, but not after a line break, an opening bracket, or a chat template's control token.
+
+        Raises
+        ------
+        VocabularyError
+            A choice cannot be spelled, or the prompt ends in a token that merges with the choices, such as a trailing
+            space; `choose` handles the latter by itself.
+        ArgumentError
+            No choices, or an empty one.
+        """
+        fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
+        fitted.require_whole_prompt()
+        return cls._from_fitted(llm, choices, fitted)
+
+    @classmethod
+    def _from_fitted(cls, llm: Llama, choices: Sequence[str], fitted: FittedChoices) -> TokenTrie:
+        fingerprint = _core.vocab_fingerprint(vocab_address(llm))
+        return cls._wrap(_core.Trie.build(fitted.tokens, fitted.offsets, list(choices), fingerprint))
+
+    @classmethod
+    def from_sequences(cls, sequences: Mapping[str, Tokens]) -> TokenTrie:
+        """Build the set from names and their token sequences.
+
+        Raises
+        ------
+        PayloadError
+            No sequence with tokens, or a negative token.
+        ArgumentError
+            A name is not text, or a token not an integer below 2**31.
+        """
+        names = list(sequences)
+        for name in names:
+            encode(name, f"sequences[{name!r}]")
+        rows = [_to_tokens(tokens, f"sequences[{name!r}]") for name, tokens in sequences.items()]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        tokens = np.concatenate(rows) if rows else np.empty(0, np.int32)
+        return cls._wrap(_core.Trie.build(tokens, offsets, names, ""))
+
+    @classmethod
+    def from_payload(cls, payload: str | bytes | Mapping[str, Any], path: str | None = None) -> TokenTrie:
+        """Read the set from a TokenTreePayload: JSON text, or the same as a dict.
+
+        Parameters
+        ----------
+        payload : str, bytes or dict
+            ``{"modelId": str, "descriptors": [{"path": str, "leaves": [{"name": str, "tokens": [int, ...]}]}]}``.
+            The trie comes from a process-wide cache of the 128 used last, keyed by SHA-256 of the text.
+        path : str, optional
+            Only the descriptors with this path; by default all of them are one set.
+
+        Raises
+        ------
+        PayloadError, LimitError
+            With a message that begins with the place, such as ``descriptors[0].leaves[3].tokens[1]``.
+        """
+        if isinstance(payload, Mapping):
+            try:
+                payload = json.dumps(payload, ensure_ascii=False)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise PayloadError(f"payload: {error}") from error
+        return cls._wrap(_core.cached_trie(payload if isinstance(payload, bytes) else encode(payload, "payload"), path))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        tokens: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        names: Sequence[str] | None = None,
+    ) -> TokenTrie:
+        """Build the set from flat arrays, the fast way in for catalogues.
+
+        Parameters
+        ----------
+        tokens : ndarray of int32, shape (n_tokens,)
+            All sequences, one after the other.
+        offsets : ndarray of int64, shape (n_leaves + 1,)
+            Leaf ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``.
+        names : sequence of str, optional
+            One name a leaf; by default its position, ``"0"``, ``"1"``, …
+
+        Raises
+        ------
+        ArgumentError
+            Arrays of another shape or of no integer type, or offsets that do not ascend from 0 to ``len(tokens)``.
+        PayloadError
+            No leaf with tokens, or a negative token.
+        """
+        flat = _to_tokens(tokens, "tokens")
+        ends = np.asarray(offsets)
+        if ends.dtype.kind not in "iu":
+            raise ArgumentError(f"offsets: dtype {ends.dtype}; an integer type is needed")
+        if names is not None:
+            for i, name in enumerate(names):
+                encode(name, f"names[{i}]")
+            if len(names) != len(ends) - 1:
+                raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
+        return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), list(names or []), ""))
+
+    def __len__(self) -> int:
+        return self._handle.n_leaves
+
+    def __iter__(self) -> Iterator[Leaf]:
+        tokens, offsets = self._handle.arrays()
+        for i in range(len(self)):
+            yield Leaf(self._handle.name(i), tuple(tokens[offsets[i] : offsets[i + 1]].tolist()))
+
+    def __getitem__(self, index: int) -> Leaf:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"leaf {index} of {len(self)}")
+        index %= len(self)
+        return Leaf(self._handle.name(index), tuple(self._handle.sequence(index).tolist()))
+
+    def __contains__(self, item: object) -> bool:
+        if isinstance(item, str):
+            if self._names is None:
+                self._names = frozenset(self._handle.name(i) for i in range(len(self)))
+            return item in self._names
+        name, tokens = (item.name, item.tokens) if isinstance(item, Leaf) else (None, item)
+        node = self._handle.descend(_to_tokens(tokens, "item"))
+        leaf = None if node is None else self._handle.leaf(node)
+        return leaf is not None and name in (None, self._handle.name(leaf))
+
+    def children(self, prefix: Tokens = ()) -> npt.NDArray[np.int32]:
+        """Tokens that may follow a prefix, ascending; empty at the end of a leaf and for what is no prefix.
+
+        Parameters
+        ----------
+        prefix : sequence of int
+            Tokens from the start; by default none.
+
+        Returns
+        -------
+        ndarray of int32, shape (n_children,)
+        """
+        node = self._handle.descend(_to_tokens(prefix, "prefix"))
+        return np.empty(0, np.int32) if node is None else self._handle.children(node)
+
+    def payload(self, model_id: str = "", path: str = "") -> str:
+        """Write the set, aliases too, as TokenTreePayload JSON for `from_payload`, C and other hosts."""
+        aliases = (Leaf(name, self[leaf].tokens) for name, leaf in self._handle.aliases)
+        leaves = [{"name": leaf.name, "tokens": leaf.tokens} for leaf in chain(self, aliases)]
+        payload: dict[str, Any] = {"modelId": model_id}
+        if self._handle.vocab:
+            payload["vocab"] = self._handle.vocab
+        payload["descriptors"] = [{"path": path, "leaves": leaves}]
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all leaves, in order."""
+        return [self._handle.name(i) for i in range(len(self))]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Names that gave way to another with the same tokens, and that other."""
+        return {name: self._handle.name(leaf) for name, leaf in self._handle.aliases}
+
+    @property
+    def vocab(self) -> str:
+        """Fingerprint of the vocabulary the tokens were made with, ``""`` if unknown."""
+        return self._handle.vocab
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of the tree, the root included."""
+        return self._handle.n_nodes
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest leaf."""
+        return self._handle.max_length
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, names included, in bytes."""
+        return self._handle.total_bytes
+
+    def __repr__(self) -> str:
+        shown = [self._handle.name(i) for i in range(min(3, len(self)))]
+        dots = ", …" if len(self) > len(shown) else ""
+        leaves = "1 leaf" if len(self) == 1 else f"{len(self):,} leaves"
+        return f"<TokenTrie: {leaves}, {self.n_nodes:,} nodes: {', '.join(map(repr, shown))}{dots}>"
+
+
+class CacheStats(NamedTuple):
+    """Counts of the process-wide cache of tries read from payloads; since the process began."""
+
+    hits: int
+    misses: int
+    evictions: int
+    entries: int
+    capacity: int
+    nbytes: int
+
+
+def cache_stats() -> CacheStats:
+    """Count what happened in the cache behind `TokenTrie.from_payload` and the C samplers."""
+    return CacheStats(*_core.cache_stats())
+
+
+def cache_clear() -> None:
+    """Empty the cache. Tries in use live on."""
+    _core.cache_clear()
+
+
+def _to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
+    try:
+        array = np.asarray(tokens)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{what}: not a sequence of token ids ({error})") from error
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ArgumentError(f"{what}: not a sequence of token ids")
+    if array.dtype != np.int32:
+        limits = np.iinfo(np.int32)
+        if array.max() > limits.max or array.min() < limits.min:
+            raise ArgumentError(f"{what}: a token id does not fit 32 bits")
+        array = array.astype(np.int32)
+    return array

@@ -1,0 +1,116 @@
+#include "support.h"
+
+#include <cstdlib>
+#include <new>
+
+// Memory runs out at the first, second, third ... allocation, in the library as in llama.cpp, until there is enough.
+
+namespace {
+
+// Allocations that this thread may still make; negative: any number.
+thread_local long allowance = -1;
+
+void * allocate(std::size_t n) noexcept {
+    if (allowance == 0) {
+        return nullptr;
+    }
+    allowance -= allowance > 0 ? 1 : 0;
+    return std::malloc(n == 0 ? 1 : n);
+}
+
+}  // namespace
+
+// gcc sees free() behind the one and not malloc() behind the other.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+void * operator new(std::size_t n) {
+    void * p = allocate(n);
+    if (p == nullptr) {
+        throw std::bad_alloc();
+    }
+    return p;
+}
+void * operator new(std::size_t n, const std::nothrow_t & /*tag*/) noexcept { return allocate(n); }
+void operator delete(void * p) noexcept { std::free(p); }
+void operator delete(void * p, std::size_t /*n*/) noexcept { std::free(p); }
+void operator delete(void * p, const std::nothrow_t & /*tag*/) noexcept { std::free(p); }
+
+namespace token_trie::test {
+namespace {
+
+// Runs make with one allocation, with two, ... until it succeeds; returns how many that took.
+long fail_at_every_allocation(const std::function<llama_sampler *()> & make) {
+    for (long n = 0; n < 10000; ++n) {
+        token_trie_cache_clear();
+        allowance = n;
+        llama_sampler * sampler = make();
+        const bool all_used = allowance == 0;
+        allowance = -1;
+        if (sampler != nullptr) {
+            const Sampler done(sampler);
+            Candidates candidates(Candidates::Pairs{{9, 1.0F}, {7, 0.5F}});
+            llama_sampler_apply(done.get(), candidates.get());
+            EXPECT_EQ(candidates.ids(), Tokens({7}));
+            return n;
+        }
+        EXPECT_TRUE(all_used);
+        EXPECT_STREQ(token_trie_last_error(), "out of memory") << "at allocation " << n;
+    }
+    ADD_FAILURE() << "no number of allocations is enough";
+    return -1;
+}
+
+TEST(Memory, RunningOutMakesNoSamplerAndNoCrash) {
+    const std::string payload = payload_of(
+        {{"READ", {7}}, {"READ_FILE", {7, 8}}, {"a name that is too long to stand in a string itself", {7, 8}}});
+    const long n = fail_at_every_allocation(
+        [&] { return llama_sampler_init_token_trie(nullptr, payload.c_str(), TOKEN_TRIE_GREEDY); });
+    EXPECT_GT(n, 10);
+}
+
+TEST(Memory, RunningOutWithEveryOption) {
+    const std::string payload = R"({"modelId": "a text that is too long to stand in a string itself", "descriptors": [
+        {"path": "another text that is too long to stand in a string itself", "leaves": [{"name": "A", "tokens": [1]}]},
+        {"path": "p", "leaves": [{"name": "B", "tokens": [7, 8, 9]}]}]})";
+    const llama_token tokens[] = {3, 2, 1};
+    token_trie_params params{};
+    params.size = sizeof params;
+    params.on_complete = TOKEN_TRIE_RESTART;
+    params.path = "p";
+    params.end_tokens = tokens;
+    params.n_end_tokens = 3;
+    params.separator = tokens;
+    params.n_separator = 2;
+    fail_at_every_allocation(
+        [&] { return llama_sampler_init_token_trie_ext(nullptr, payload.data(), payload.size(), &params); });
+}
+
+class MemoryVocab : public WithVocab {};
+
+TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
+    const std::string payload = payload_of({{"A", {7}}});
+    token_trie_params params{};
+    params.size = sizeof params;
+    params.on_complete = TOKEN_TRIE_END;
+    fail_at_every_allocation(
+        [&] { return llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params); });
+}
+
+// A message that there is no memory for is "out of memory" too, and the call fails all the same.
+TEST(Memory, RunningOutWhileRefusingIsARefusal) {
+    const std::string payload = payload_of({{"a name that is too long to stand in a string itself", {7, -1}}});
+    for (long n = 0; n < 200; ++n) {
+        allowance = n;
+        llama_sampler * sampler = llama_sampler_init_token_trie(nullptr, payload.c_str(), TOKEN_TRIE_GREEDY);
+        const bool enough = allowance > 0;
+        allowance = -1;
+        EXPECT_EQ(sampler, nullptr);
+        if (enough) {
+            EXPECT_STREQ(token_trie_last_error(), "descriptors[0].leaves[0].tokens[1]: -1 is not a token id");
+            return;
+        }
+    }
+    FAIL() << "no number of allocations is enough";
+}
+
+}  // namespace
+}  // namespace token_trie::test

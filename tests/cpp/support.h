@@ -1,0 +1,109 @@
+#pragma once
+
+#include "sampler/cursor.h"
+#include "sampler/sampler.h"
+#include "token_trie.h"
+#include "trie/trie.h"
+
+#include <gtest/gtest.h>
+#include <llama.h>
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+// What the tests of several rooms share.
+namespace token_trie::test {
+
+using Tokens = std::vector<Token>;
+
+struct Leaf {
+    std::string name;
+    Tokens tokens;
+};
+
+LeafList leaf_list(const std::vector<Leaf> & leaves);
+std::shared_ptr<const Trie> trie_of(const std::vector<Leaf> & leaves);
+// {"descriptors": [{"leaves": [...]}]}
+std::string payload_of(const std::vector<Leaf> & leaves);
+
+// The message of the Error that work throws, "" if it throws none.
+std::string message_of(const std::function<void()> & work);
+
+// Sequences over few tokens, so that prefixes and repeats abound.
+std::set<Tokens> random_members(std::mt19937 & rng, std::size_t n, std::size_t max_length, Token n_tokens);
+std::shared_ptr<const Trie> unnamed_trie_of(const std::set<Tokens> & members);
+
+struct FreeSampler {
+    void operator()(llama_sampler * sampler) const { llama_sampler_free(sampler); }
+};
+using Sampler = std::unique_ptr<llama_sampler, FreeSampler>;
+
+Sampler sampler_of(std::shared_ptr<const Trie> trie, Mode mode, FollowSet::Options options = {});
+token_trie_sampler_state state_of(const llama_sampler * sampler);
+
+// Candidates and the array that llama.cpp's samplers work on.
+class Candidates {
+   public:
+    using Pairs = std::vector<std::pair<Token, float>>;
+
+    explicit Candidates(const Pairs & pairs);
+    // Tokens 0 .. n, each at its own index, as llama_sampler_sample lays them out.
+    static Candidates at_own_index(const std::vector<float> & logits);
+
+    Candidates(Candidates &&) = default;
+    Candidates & operator=(Candidates &&) = default;
+    Candidates(const Candidates &) = delete;
+    Candidates & operator=(const Candidates &) = delete;
+    ~Candidates() = default;
+
+    llama_token_data_array * operator->() { return &array_; }
+    llama_token_data_array * get() { return &array_; }
+    // What survived, in order.
+    Pairs pairs() const;
+    Tokens ids() const;
+    Token selected() const { return array_.data[array_.selected].id; }
+
+   private:
+    std::vector<llama_token_data> data_;
+    llama_token_data_array array_{};
+};
+
+std::vector<float> random_logits(std::mt19937 & rng, std::size_t n);
+
+// A model of which only the vocabulary is loaded, once a process; see tests/cpp/CMakeLists.txt for where it comes from.
+std::string model_path();
+const llama_vocab * model_vocab();
+
+// Tests that need the vocabulary; skipped, saying why, where there is none.
+class WithVocab : public ::testing::Test {
+   protected:
+    void SetUp() override;
+    const llama_vocab * vocab = nullptr;
+};
+
+// While it lives, llama.cpp's log goes here and nowhere else.
+class CapturedLog {
+   public:
+    CapturedLog();
+    ~CapturedLog();
+    CapturedLog(const CapturedLog &) = delete;
+    CapturedLog & operator=(const CapturedLog &) = delete;
+    CapturedLog(CapturedLog &&) = delete;
+    CapturedLog & operator=(CapturedLog &&) = delete;
+
+    const std::vector<std::string> & lines() const { return lines_; }
+
+   private:
+    static void append(ggml_log_level level, const char * text, void * user_data);
+
+    std::vector<std::string> lines_;
+    ggml_log_callback before_ = nullptr;
+    void * before_data_ = nullptr;
+};
+
+}  // namespace token_trie::test

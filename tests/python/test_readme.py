@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import llama_cpp
+import pytest
+import token_trie
+
+README = Path(__file__).parents[2] / "README.md"
+MAKEFILE = README.parent / "Makefile"
+
+pytestmark = pytest.mark.skipif(not README.exists(), reason="needs the source tree")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{re.escape(language)}\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, object] = {}
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), namespace)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "Paris 0"
+    assert printed[1] in ("yes", "no")
+    assert printed[-1] == 'leaf "READ": tokens[1]: 300000 is outside the vocabulary (49152 tokens)'
+
+
+def test_the_cpp_of_the_readme_compiles(tmp_path: Path) -> None:
+    (block,) = blocks("c++")
+    lines = block.splitlines()
+    includes = [line for line in lines if line.startswith("#")]
+    body = [line for line in lines if not line.startswith("#")]
+    parameters = "const llama_vocab * vocab, const char * payload_json, llama_sampler * chain"
+    source = tmp_path / "readme.cpp"
+    source.write_text("\n".join(["#include <cstdio>", *includes, f"void run({parameters}) {{", *body, "}"]))
+    ours = Path(token_trie.__file__).parent / "include"
+    theirs = Path(llama_cpp.__file__).parents[1] / "include"
+    subprocess.run(
+        ["c++", "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", f"-I{ours}", f"-I{theirs}", str(source)], check=True
+    )
+
+
+def test_every_make_command_of_the_readme_exists() -> None:
+    for command in re.findall(r"^make (\S+)", README.read_text(), re.MULTILINE):
+        assert re.search(rf"^{command}:", MAKEFILE.read_text(), re.MULTILINE), command
