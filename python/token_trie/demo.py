@@ -15,37 +15,38 @@ from rich.table import Table
 from token_trie._native import Llama
 from token_trie.choose import choose
 
+# Each action with a request that asks for it, which is all the model is told.
 ACTIONS = {
-    "ADD_CONTACT": "save a person's phone number or address",
-    "ADD_TO_CART": "put a product into the shopping cart",
-    "ARCHIVE_EMAIL": "archive an email",
-    "BOOK_FLIGHT": "book a flight",
-    "BOOK_HOTEL": "book a hotel room",
-    "BOOK_TABLE": "reserve a table in a restaurant",
-    "CALL_CONTACT": "phone a person",
-    "CANCEL_MEETING": "cancel a meeting",
-    "CANCEL_ORDER": "cancel an order",
-    "CONVERT_CURRENCY": "convert an amount of money",
-    "CREATE_MEETING": "schedule a meeting",
-    "CREATE_NOTE": "write a note",
-    "CREATE_REMINDER": "remind the user later",
-    "DELETE_EMAIL": "delete an email",
-    "DELETE_FILE": "delete a file",
-    "FIND_ROUTE": "find the way to a place",
-    "GET_WEATHER": "look up the weather forecast",
-    "LIST_MEETINGS": "show the calendar",
-    "OPEN_APP": "open an app",
-    "PAY_BILL": "pay a bill",
-    "PLAY_MUSIC": "play a song or artist",
-    "READ_EMAIL": "read an email",
-    "READ_FILE": "read a file",
-    "SEARCH_WEB": "search the web",
-    "SEND_EMAIL": "send an email",
-    "SEND_MESSAGE": "send a text message",
-    "SET_ALARM": "set an alarm",
-    "SET_TIMER": "set a timer",
-    "TRACK_ORDER": "find out where an order is",
-    "TRANSLATE_TEXT": "translate text",
+    "add_contact": "Save Maria's new phone number.",
+    "add_to_cart": "Put two litres of milk in my shopping cart.",
+    "archive_email": "Archive the email from the bank.",
+    "book_flight": "I need a plane ticket to Rome.",
+    "book_hotel": "Find me a hotel room in Berlin for two nights.",
+    "book_table": "We want to eat at the Italian restaurant at eight.",
+    "call_contact": "Phone my mother.",
+    "cancel_meeting": "Cancel tomorrow's call with Bob.",
+    "cancel_order": "I do not want the shoes I ordered any more.",
+    "convert_currency": "How much is 20 pounds in yen?",
+    "create_meeting": "Schedule a meeting with Ann at noon.",
+    "create_note": "Write down: buy stamps.",
+    "create_reminder": "Remind me to call the dentist.",
+    "delete_email": "Delete that spam email.",
+    "delete_file": "Remove the file old.txt.",
+    "find_route": "How do I get to the airport?",
+    "get_weather": "Is it sunny in Madrid today?",
+    "list_meetings": "What is on my calendar today?",
+    "open_app": "Open the camera app.",
+    "pay_bill": "Pay the electricity bill.",
+    "play_music": "Play a song by Queen.",
+    "read_email": "Read me the latest email.",
+    "read_file": "Show me what is in notes.txt.",
+    "search_web": "Who won the match last night?",
+    "send_email": "Send Tom an email about the invoice.",
+    "send_message": "Text Sam that I am late.",
+    "set_alarm": "Wake me at seven.",
+    "set_timer": "Tell me when five minutes are over.",
+    "track_order": "When will my package arrive?",
+    "translate_text": "What is 'thank you' in Spanish?",
 }
 
 REQUESTS = [
@@ -61,18 +62,11 @@ REQUESTS = [
     "Set a timer for ten minutes.",
 ]
 
-_EXAMPLES = [
-    ("Text Sam that I'm running late.", "SEND_MESSAGE"),
-    ("What's on my calendar today?", "LIST_MEETINGS"),
-    ("How do I get to the airport from here?", "FIND_ROUTE"),
-]
-
 
 def prompt_for(request: str) -> str:
     """Write the prompt that asks for one of the actions."""
-    actions = "\n".join(f"{name}: {use}" for name, use in ACTIONS.items())
-    examples = "\n".join(f"Request: {text}\nAction: {name}\n" for text, name in _EXAMPLES)
-    return f"Actions:\n{actions}\n\n{examples}\nRequest: {request}\nAction:"
+    examples = "".join(f"Request: {example}\nAction: {name}\n\n" for name, example in ACTIONS.items())
+    return f"{examples}Request: {request}\nAction:"
 
 
 def run(llm: Llama, console: Console) -> None:

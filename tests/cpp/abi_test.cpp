@@ -254,17 +254,21 @@ TEST(Abi, TheCacheTellsAndForgets) {
     EXPECT_GT(after.bytes, 0U);
 }
 
-TEST(Abi, ALongMessageIsCutBetweenCharacters) {
-    // A vocab fingerprint may be long; its message is over 1023 bytes wherever the quoted text is not cut.
-    std::string path;
-    for (int i = 0; i < 2000; ++i) {
-        path += "\u00e9";
+TEST_F(AbiVocab, ALongMessageIsCutBetweenCharacters) {
+    // Two bytes a character, so the limit falls inside one of them in one of the two messages.
+    std::string fingerprint;
+    for (int i = 0; i < 1000; ++i) {
+        fingerprint += "\u00e9";
     }
-    token_trie_params params = defaults();
-    params.path = path.c_str();
-    const std::string message = refusal([&] { return init_ext(params); });
-    EXPECT_LE(message.size(), 1023U);
-    EXPECT_NE(message.find("\u00e9..."), std::string::npos) << message;
+    for (const char * shift : {"", "x"}) {
+        const std::string json = R"({"vocab": ")" + (shift + fingerprint) +
+                                 R"(", "descriptors": [{"leaves": [{"name": "a", "tokens": [1]}]}]})";
+        EXPECT_EQ(init(json.c_str(), TOKEN_TRIE_GREEDY, vocab), nullptr);
+        const std::string message = token_trie_last_error();
+        EXPECT_GE(message.size(), 1022U);
+        EXPECT_LE(message.size(), 1023U);
+        EXPECT_EQ(message.substr(message.size() - 2), "\u00e9");
+    }
 }
 
 TEST(Abi, TheLlamaLoadedIsTheOneCompiledAgainst) {
