@@ -66,7 +66,7 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool key(std::string & name) override {
-        key_text_.assign(name, 0, 80);
+        key_text_.assign(name, 0, 81);  // one byte more than quote() keeps, so that it marks the cut
         key_ = at() == At::skipped ? Key::unknown : known(name);
         if (key_ != Key::unknown) {
             const unsigned bit = 1U << static_cast<unsigned>(key_);
