@@ -33,13 +33,15 @@
  * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and leaves a
  * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process.
  *
- * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp. All else may be called from any.
+ * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp. All else may be called from any; a
+ * stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel excepted.
  *
  * Strings are UTF-8 and end in NUL unless a length goes with them; lengths are in bytes.
  */
 #ifndef TOKEN_TRIE_H
 #define TOKEN_TRIE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,8 +57,9 @@
 extern "C" {
 #endif
 
-struct llama_vocab;
+struct llama_context;
 struct llama_sampler;
+struct llama_vocab;
 
 #ifndef LLAMA_H
 typedef int32_t llama_token;
@@ -64,13 +67,17 @@ typedef int32_t llama_token;
 
 enum token_trie_status {
     TOKEN_TRIE_OK = 0,
-    TOKEN_TRIE_ERROR_ARGUMENT = -1, /* a null pointer, an unknown mode, a value out of range */
-    TOKEN_TRIE_ERROR_PAYLOAD = -2,  /* the payload is not what this header describes */
-    TOKEN_TRIE_ERROR_VOCAB = -3,    /* the tokens do not fit the vocabulary */
-    TOKEN_TRIE_ERROR_LIMIT = -4,    /* larger than the limits above */
-    TOKEN_TRIE_ERROR_LLAMA = -5,    /* another llama.cpp is loaded than the one compiled against */
-    TOKEN_TRIE_ERROR_MEMORY = -6,   /* out of memory */
-    TOKEN_TRIE_ERROR_INTERNAL = -7  /* a defect in this library; please report it */
+    TOKEN_TRIE_ERROR_ARGUMENT = -1,  /* a null pointer, an unknown mode, a value out of range */
+    TOKEN_TRIE_ERROR_PAYLOAD = -2,   /* the payload is not what this header describes */
+    TOKEN_TRIE_ERROR_VOCAB = -3,     /* the tokens do not fit the vocabulary */
+    TOKEN_TRIE_ERROR_LIMIT = -4,     /* larger than the limits above */
+    TOKEN_TRIE_ERROR_LLAMA = -5,     /* another llama.cpp is loaded than the one compiled against */
+    TOKEN_TRIE_ERROR_MEMORY = -6,    /* out of memory */
+    TOKEN_TRIE_ERROR_INTERNAL = -7,  /* a defect in this library; please report it */
+    TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, or llama_decode failed */
+    TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill was cancelled */
+    TOKEN_TRIE_ERROR_GRAMMAR = -10,  /* a grammar does not parse, or does not fit the text so far */
+    TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is in a call already, or its context in another stream */
 };
 
 enum token_trie_mode {
@@ -161,6 +168,168 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_ext(const st
 TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler * sampler,
                                                     struct token_trie_sampler_state * state);
 
+/*
+ * A stream generates text token by token on a context of its own, under a trie, under a grammar, or free.
+ *
+ *     struct token_trie_stream_params params = {sizeof params};
+ *     struct token_trie_stream * stream = token_trie_stream_open_file("model.gguf", &params);
+ *     token_trie_stream_prefill(stream, tokens, n_tokens);
+ *     token_trie_stream_set_token_trie(stream, json, strlen(json), TOKEN_TRIE_GREEDY);
+ *     token_trie_stream_generate(stream, 32, 0.0f, 1.0f, on_token, NULL);   // an action
+ *     token_trie_stream_clear_token_trie(stream);
+ *     token_trie_stream_generate(stream, 100, 0.7f, 0.95f, on_token, NULL); // free text after it
+ *     token_trie_stream_close(stream);
+ *
+ * Forced tokens, the only ones allowed where they stand, are never sampled and never evaluated alone. They are passed
+ * on at once and evaluated in one batch with the next branch point's; after the last branch point nothing is evaluated
+ * until a later call needs it. So a decision costs as many forward passes as it has branch points after its first
+ * token's.
+ *
+ * A closed or null stream is refused with TOKEN_TRIE_ERROR_ARGUMENT.
+ */
+struct token_trie_stream;
+
+/* Set size to sizeof(struct token_trie_stream_params) and the rest to zero for the defaults. */
+struct token_trie_stream_params {
+    size_t size;
+    /* token_trie_stream_open_file alone: */
+    int32_t n_ctx;        /* tokens; 0: as many as the model was trained with */
+    int32_t n_batch;      /* tokens evaluated at once; 0: llama.cpp's default */
+    int32_t n_threads;    /* 0: llama.cpp's default */
+    int32_t n_gpu_layers; /* layers on a GPU; negative: all of them */
+    /* sampling, beside what token_trie_stream_generate takes: */
+    uint32_t seed;          /* the same seed draws the same tokens; 0xFFFFFFFF: another each time */
+    int32_t top_k;          /* 0: off */
+    float min_p;            /* 0: off */
+    int32_t penalty_last_n; /* generated tokens that the penalties look back on; 0: off */
+    float penalty_repeat;   /* 0 or 1: off */
+    float penalty_freq;     /* 0: off */
+    float penalty_present;  /* 0: off */
+    int32_t step_by_step;   /* not 0: evaluate every token alone, forced ones too. Slower; on quantized models, whose
+                               logits change a little with the size of a batch, bit-exact to other one-token loops */
+};
+
+/* A token passed on by token_trie_stream_generate. Valid during the callback. */
+struct token_trie_token {
+    size_t size;
+    llama_token id;
+    int32_t forced;    /* 1: the only token allowed here; 0: chosen */
+    float logprob;     /* natural logarithm of its share among the allowed tokens, by the model's own logits;
+                          0 if forced, NaN in free text */
+    size_t text_len;   /* bytes */
+    const char * text; /* whole UTF-8 characters: what this token completes, "" if it ends inside a character */
+};
+
+/* Returns whether to go on. Must not throw, and must not call the stream, token_trie_stream_cancel excepted. */
+typedef bool (*token_trie_on_token)(const struct token_trie_token * token, void * user);
+
+/* Why token_trie_stream_generate returned. */
+enum token_trie_stop {
+    TOKEN_TRIE_STOP_NONE = 0,       /* it never did, or by an error */
+    TOKEN_TRIE_STOP_MAX_TOKENS = 1, /* max_tokens are out */
+    TOKEN_TRIE_STOP_COMPLETE = 2,   /* the span is complete */
+    TOKEN_TRIE_STOP_END = 3,        /* free text ended in an end-of-generation token */
+    TOKEN_TRIE_STOP_CALLBACK = 4,   /* the callback returned false */
+    TOKEN_TRIE_STOP_CANCELLED = 5   /* token_trie_stream_cancel */
+};
+
+/* Where a stream stands. Set size to sizeof(struct token_trie_stream_state) before the call. Counts are since opening.
+ */
+struct token_trie_stream_state {
+    size_t size;
+    int32_t stop;    /* enum token_trie_stop */
+    int32_t span;    /* enum token_trie_state, -1 without a trie */
+    int32_t n_items; /* members finished in this span */
+    int64_t leaf;    /* the member finished last, its index in the set; -1 if none */
+    const char *
+        leaf_name;       /* its name, NULL if none; valid until the trie is replaced or cleared, or the stream closed */
+    uint64_t n_tokens;   /* in the sequence, prompt included */
+    uint64_t n_cached;   /* of them evaluated */
+    uint64_t n_forced;   /* tokens under a trie that were forced, */
+    uint64_t n_branches; /* chosen at a branch point (ends among them), */
+    uint64_t n_free;     /* and tokens of free text */
+    uint64_t n_passes;   /* forward passes of generate */
+    uint64_t decode_ns;  /* time of generate in llama.cpp's forward passes, nanoseconds */
+    uint64_t generate_ns; /* time of generate in all, callbacks included */
+};
+
+/*
+ * Opens a stream on a context that the caller made for it, which has to outlive it and be left alone until it is
+ * closed. The context's memory is emptied. One stream a context. Returns NULL on failure.
+ */
+TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
+                                                                 const struct token_trie_stream_params * params);
+
+/* Opens a stream on a model file, with a model and a context of its own. Returns NULL on failure. */
+TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open_file(const char * gguf_path,
+                                                                      const struct token_trie_stream_params * params);
+
+/* The vocabulary of the stream's model, for llama_tokenize and the like; NULL on failure. Valid until it is closed. */
+TOKEN_TRIE_API const struct llama_vocab * token_trie_stream_get_vocab(struct token_trie_stream * stream);
+
+/*
+ * Makes the sequence these n tokens and evaluates them; what it begins with of them already is kept and not evaluated
+ * again. Grammar and trie start anew. On failure, and when cancelled, the sequence is what it was.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stream,
+                                                 const llama_token * tokens,
+                                                 size_t n);
+
+/*
+ * Puts what is generated from here on under a grammar, in llama.cpp's GBNF; gbnf NULL for none. root is the rule to
+ * begin with, NULL for "root". A trie takes the grammar's place as long as one is set; afterwards the grammar goes on
+ * behind the trie's tokens, and generate fails with TOKEN_TRIE_ERROR_GRAMMAR if these do not fit it.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_set_grammar(struct token_trie_stream * stream,
+                                                     const char * gbnf,
+                                                     const char * root);
+
+/*
+ * Puts what is generated from here on under a trie, from its root. On completion the span ends and generate returns
+ * (TOKEN_TRIE_END); a further generate begins a new span. End-of-generation tokens that end a span are not passed on
+ * and not put into the sequence. On failure the trie before stays.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie(struct token_trie_stream * stream,
+                                                        const char * payload_json,
+                                                        size_t payload_len,
+                                                        int mode);
+
+/* The same with every option. Under TOKEN_TRIE_RELEASE, generate goes on with free text behind the member. */
+TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie_ext(struct token_trie_stream * stream,
+                                                            const char * payload_json,
+                                                            size_t payload_len,
+                                                            const struct token_trie_params * params);
+
+/* Takes the trie away. */
+TOKEN_TRIE_API void token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
+
+/*
+ * Generates at most max_tokens tokens and passes each to on_token, which may be NULL, with user.
+ *
+ * temperature  0 takes the best token; above 0 draws, in free text and under a trie in sampled mode
+ * top_p        in (0, 1]; 1 is off
+ *
+ * Returns TOKEN_TRIE_OK however it stopped; token_trie_stream_get_state tells why. On failure the tokens passed on so
+ * far are part of the sequence, and a further call goes on behind them. Costs one forward pass per branch point and per
+ * token of free text, the first after a prefill excepted.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * stream,
+                                                  int32_t max_tokens,
+                                                  float temperature,
+                                                  float top_p,
+                                                  token_trie_on_token on_token,
+                                                  void * user);
+
+/* Ends a prefill or generate that another thread is in, within one forward pass; does nothing if none is. */
+TOKEN_TRIE_API void token_trie_stream_cancel(struct token_trie_stream * stream);
+
+/* Fills *state. */
+TOKEN_TRIE_API int32_t token_trie_stream_get_state(struct token_trie_stream * stream,
+                                                   struct token_trie_stream_state * state);
+
+/* Frees the stream; NULL and closed ones are ignored. A call that another thread is in is cancelled first. */
+TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
+
 /* Fills *stats. */
 TOKEN_TRIE_API int32_t token_trie_cache_get_stats(struct token_trie_cache_stats * stats);
 
@@ -177,6 +346,9 @@ TOKEN_TRIE_API int32_t token_trie_check_llama(void);
  * This thread's last failure, "" if none. Valid until the thread's next failure; never NULL. At most 1023 bytes.
  */
 TOKEN_TRIE_API const char * token_trie_last_error(void);
+
+/* The enum token_trie_status of that failure, for functions that return a pointer; TOKEN_TRIE_OK if none. */
+TOKEN_TRIE_API int32_t token_trie_last_status(void);
 
 /* This library's version, as in "0.1.0". */
 TOKEN_TRIE_API const char * token_trie_version(void);

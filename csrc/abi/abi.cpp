@@ -1,8 +1,8 @@
+#include "abi/constraint.h"
 #include "abi/guard.h"
 #include "abi/structs.h"
 #include "sampler/llama_version.h"
 #include "sampler/sampler.h"
-#include "sampler/vocab.h"
 #include "trie/cache.h"
 
 #include <cstring>
@@ -20,62 +20,9 @@ static_assert(static_cast<int>(State::walking) == TOKEN_TRIE_WALKING, "one enum,
 static_assert(static_cast<int>(State::complete) == TOKEN_TRIE_COMPLETE, "one enum, two spellings");
 static_assert(static_cast<int>(State::escaped) == TOKEN_TRIE_ESCAPED, "one enum, two spellings");
 
-Mode to_mode(std::int32_t mode) {
-    if (mode != TOKEN_TRIE_GREEDY && mode != TOKEN_TRIE_SAMPLED) {
-        throw Error(Status::argument,
-                    "mode: " + std::to_string(mode) + " is neither TOKEN_TRIE_GREEDY (0) nor TOKEN_TRIE_SAMPLED (1)");
-    }
-    return static_cast<Mode>(mode);
-}
-
-OnComplete to_on_complete(std::int32_t value) {
-    if (value < TOKEN_TRIE_RELEASE || value > TOKEN_TRIE_RESTART) {
-        throw Error(Status::argument,
-                    "on_complete: " + std::to_string(value) +
-                        " is none of TOKEN_TRIE_RELEASE (0), TOKEN_TRIE_END (1), TOKEN_TRIE_RESTART (2)");
-    }
-    return static_cast<OnComplete>(value);
-}
-
-std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const char * what) {
-    if (tokens == nullptr && n > 0) {
-        throw Error(Status::argument, std::string(what) + ": null, with n_" + what + " = " + std::to_string(n));
-    }
-    if (n > kMaxLeafTokens) {
-        throw Error(Status::limit, std::string("n_") + what + ": " + std::to_string(n) + "; at most 65535");
-    }
-    return {tokens, tokens + n};
-}
-
-FollowSet::Options to_follow(const token_trie_params & params, const llama_vocab * vocab) {
-    FollowSet::Options options;
-    options.on_complete = to_on_complete(params.on_complete);
-    options.end_tokens = to_tokens(params.end_tokens, params.n_end_tokens, "end_tokens");
-    options.separator = to_tokens(params.separator, params.n_separator, "separator");
-    options.max_items = params.max_items;
-    if (params.end_tokens == nullptr && options.on_complete != OnComplete::release) {
-        options.end_tokens = vocab_end_of_generation(vocab);
-    }
-    options.check();
-    return options;
-}
-
 llama_sampler * init_sampler(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {
-    const Mode mode = to_mode(params.mode);
-    const std::optional<std::string> path =
-        params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
-    FollowSet::Options options = to_follow(params, vocab);
-    std::shared_ptr<const Trie> trie = Cache::shared().get(json, path, vocab_size(vocab));
-    check_vocab(*trie, vocab);
-    auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
-    check_vocab(*follow, vocab);
-    return make_sampler(Cursor(std::move(trie), std::move(follow)), mode);
-}
-
-void require_not_null(const void * pointer, const char * what) {
-    if (pointer == nullptr) {
-        throw Error(Status::argument, std::string(what) + ": null");
-    }
+    Constraint constraint = read_constraint(vocab, json, params);
+    return make_sampler(std::move(constraint.cursor), constraint.mode);
 }
 
 }  // namespace
@@ -131,6 +78,8 @@ void token_trie_cache_clear(void) {
 int32_t token_trie_check_llama(void) { return guard(require_same_llama); }
 
 const char * token_trie_last_error(void) { return last_error(); }
+
+int32_t token_trie_last_status(void) { return static_cast<std::int32_t>(last_status()); }
 
 const char * token_trie_version(void) { return TOKEN_TRIE_VERSION; }
 

@@ -8,10 +8,12 @@ namespace {
 
 // Fixed, so that "out of memory" can still be said.
 thread_local char last_message[1024] = "";
+thread_local Status last_code = Status::ok;
 
 }  // namespace
 
-void set_last_error(const char * message) noexcept {
+void set_last_error(Status status, const char * message) noexcept {
+    last_code = status;
     std::size_t n = std::min(std::strlen(message), sizeof last_message - 1);
     while (n > 0 && (static_cast<unsigned char>(message[n]) & 0xC0U) == 0x80U) {
         --n;
@@ -22,6 +24,8 @@ void set_last_error(const char * message) noexcept {
 
 const char * last_error() noexcept { return last_message; }
 
+Status last_status() noexcept { return last_code; }
+
 static_assert(static_cast<int>(Status::ok) == TOKEN_TRIE_OK, "one enum, two spellings");
 static_assert(static_cast<int>(Status::argument) == TOKEN_TRIE_ERROR_ARGUMENT, "one enum, two spellings");
 static_assert(static_cast<int>(Status::payload) == TOKEN_TRIE_ERROR_PAYLOAD, "one enum, two spellings");
@@ -30,5 +34,9 @@ static_assert(static_cast<int>(Status::limit) == TOKEN_TRIE_ERROR_LIMIT, "one en
 static_assert(static_cast<int>(Status::llama) == TOKEN_TRIE_ERROR_LLAMA, "one enum, two spellings");
 static_assert(static_cast<int>(Status::memory) == TOKEN_TRIE_ERROR_MEMORY, "one enum, two spellings");
 static_assert(static_cast<int>(Status::internal) == TOKEN_TRIE_ERROR_INTERNAL, "one enum, two spellings");
+static_assert(static_cast<int>(Status::context) == TOKEN_TRIE_ERROR_CONTEXT, "one enum, two spellings");
+static_assert(static_cast<int>(Status::cancelled) == TOKEN_TRIE_ERROR_CANCELLED, "one enum, two spellings");
+static_assert(static_cast<int>(Status::grammar) == TOKEN_TRIE_ERROR_GRAMMAR, "one enum, two spellings");
+static_assert(static_cast<int>(Status::busy) == TOKEN_TRIE_ERROR_BUSY, "one enum, two spellings");
 
 }  // namespace token_trie

@@ -7,30 +7,30 @@
 
 namespace token_trie {
 
-// Keeps a message for token_trie_last_error() of this thread. Allocates nothing.
-void set_last_error(const char * message) noexcept;
+// Keeps a failure for token_trie_last_error() of this thread. Allocates nothing.
+void set_last_error(Status status, const char * message) noexcept;
 const char * last_error() noexcept;
+Status last_status() noexcept;
 
 // Every extern "C" function runs its work through guard(): what it throws becomes a message and the failure value.
 template <typename Result, typename Work>
 Result guard_as(Result (*failure)(Status), Work && work) noexcept {
+    const auto fail = [&](Status status, const char * message) {
+        set_last_error(status, message);
+        return failure(status);
+    };
     try {
         return work();
     } catch (const Error & error) {
-        set_last_error(error.what());
-        return failure(error.status());
+        return fail(error.status(), error.what());
     } catch (const std::bad_alloc &) {
-        set_last_error("out of memory");
-        return failure(Status::memory);
+        return fail(Status::memory, "out of memory");
     } catch (const std::length_error &) {
-        set_last_error("out of memory");
-        return failure(Status::memory);
+        return fail(Status::memory, "out of memory");
     } catch (const std::exception & error) {
-        set_last_error(error.what());
-        return failure(Status::internal);
+        return fail(Status::internal, error.what());
     } catch (...) {
-        set_last_error("unknown exception");
-        return failure(Status::internal);
+        return fail(Status::internal, "unknown exception");
     }
 }
 

@@ -11,6 +11,12 @@ namespace token_trie {
 // Structs that cross the ABI begin with their size, as the caller was compiled; members that one side does not know
 // are zero for the other.
 
+inline void require_not_null(const void * pointer, const char * what) {
+    if (pointer == nullptr) {
+        throw Error(Status::argument, std::string(what) + ": null");
+    }
+}
+
 // A sane size: the first member at least, and no more than these structs could ever grow to.
 inline void check_struct_size(std::size_t size, const char * what) {
     constexpr std::size_t max = 4096;
@@ -22,9 +28,7 @@ inline void check_struct_size(std::size_t size, const char * what) {
 
 template <typename Struct>
 Struct read_struct(const Struct * from, const char * what) {
-    if (from == nullptr) {
-        throw Error(Status::argument, std::string(what) + ": null");
-    }
+    require_not_null(from, what);
     check_struct_size(from->size, what);
     Struct out{};
     std::memcpy(&out, from, std::min(from->size, sizeof out));
@@ -33,9 +37,7 @@ Struct read_struct(const Struct * from, const char * what) {
 
 template <typename Struct>
 void write_struct(Struct value, Struct * to, const char * what) {
-    if (to == nullptr) {
-        throw Error(Status::argument, std::string(what) + ": null");
-    }
+    require_not_null(to, what);
     check_struct_size(to->size, what);
     value.size = to->size;
     std::memset(to, 0, value.size);

@@ -1,5 +1,6 @@
 #include "sampler/sampler.h"
 
+#include "sampler/candidates.h"
 #include "sampler/log.h"
 
 #include <llama.h>
@@ -29,19 +30,6 @@ void shrink(llama_token_data_array & candidates, std::size_t n) {
     if (candidates.selected >= static_cast<std::int64_t>(n)) {
         candidates.selected = -1;
     }
-}
-
-// Index of the best candidate among the first n; the first of equals; a NaN never wins over a number.
-std::size_t best_of(const llama_token_data_array & candidates, std::size_t n) {
-    std::size_t best = 0;
-    float logit = kMinusInfinity;
-    for (std::size_t i = 0; i < n; ++i) {
-        if (candidates.data[i].logit > logit) {
-            logit = candidates.data[i].logit;
-            best = i;
-        }
-    }
-    return best;
 }
 
 bool stands_at_own_index(const llama_token_data_array & candidates, Token token) {
@@ -113,10 +101,6 @@ std::size_t restore(const AllowedSet & allowed, llama_token_data_array & candida
     });
     candidates.selected = -1;
     return n;
-}
-
-bool any_above_minus_infinity(const llama_token_data_array & candidates, std::size_t n) {
-    return candidates.data[best_of(candidates, n)].logit > kMinusInfinity;
 }
 
 const char * sampler_name(const llama_sampler * /*smpl*/) { return "token-trie"; }

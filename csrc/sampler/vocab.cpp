@@ -106,16 +106,16 @@ bool has_texts(const llama_vocab * vocab) {
     return vocab_size(vocab) > 0 && llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_NONE;
 }
 
-void append_piece(const llama_vocab * vocab, Token token, std::string & text) {
+void append_piece(const llama_vocab * vocab, Token token, bool special, std::string & text) {
     char buffer[256];
-    std::int32_t n = llama_token_to_piece(vocab, token, buffer, sizeof buffer, 0, true);
+    std::int32_t n = llama_token_to_piece(vocab, token, buffer, sizeof buffer, 0, special);
     if (n >= 0) {
         text.append(buffer, static_cast<std::size_t>(n));
         return;
     }
     const std::size_t start = text.size();
     text.resize(start + static_cast<std::size_t>(-n));
-    n = llama_token_to_piece(vocab, token, &text[start], -n, 0, true);
+    n = llama_token_to_piece(vocab, token, &text[start], -n, 0, special);
     text.resize(start + static_cast<std::size_t>(std::max(n, 0)));
 }
 
@@ -198,14 +198,14 @@ LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & te
     return out;
 }
 
-std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens) {
+std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens, bool special) {
     if (!has_texts(vocab)) {
         throw Error(Status::vocab, "tokens: this model has no tokenizer");
     }
     check_range(tokens.begin(), tokens.end(), vocab_size(vocab), [] { return "tokens"; });
     std::string text;
     for (const Token token : tokens) {
-        append_piece(vocab, token, text);
+        append_piece(vocab, token, special, text);
     }
     return text;
 }

@@ -30,8 +30,8 @@ void check_vocab(const FollowSet & follow, const llama_vocab * vocab);
 // Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown character.
 LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts, const std::string & what);
 
-// The bytes that tokens stand for; control tokens as their text. Throws Error (vocab) on a token outside the
-// vocabulary.
-std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens);
+// The bytes that tokens stand for; control tokens as their text, or with special = false as none. Throws Error (vocab)
+// on a token outside the vocabulary.
+std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens, bool special = true);
 
 }  // namespace token_trie

@@ -17,7 +17,11 @@ enum class Status {
     limit = -4,
     llama = -5,
     memory = -6,
-    internal = -7
+    internal = -7,
+    context = -8,
+    cancelled = -9,
+    grammar = -10,
+    busy = -11
 };
 
 class Error : public std::runtime_error {

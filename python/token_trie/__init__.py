@@ -8,6 +8,9 @@ from token_trie.constrain import Constraint, constrain
 from token_trie.errors import (
     ArgumentError,
     BusyError,
+    CancelledError,
+    ContextError,
+    GrammarError,
     InternalError,
     LimitError,
     LlamaVersionError,
@@ -16,6 +19,7 @@ from token_trie.errors import (
     TokenTrieError,
     VocabularyError,
 )
+from token_trie.stream import Generation, Step, StreamHandle, StreamState
 from token_trie.trie import CacheStats, Leaf, TokenTrie, cache_clear, cache_stats
 
 __version__ = "0.1.0"
@@ -24,8 +28,12 @@ __all__ = [
     "ArgumentError",
     "BusyError",
     "CacheStats",
+    "CancelledError",
     "Constraint",
+    "ContextError",
     "Decision",
+    "Generation",
+    "GrammarError",
     "InternalError",
     "Leaf",
     "LimitError",
@@ -33,6 +41,9 @@ __all__ = [
     "NativeMemoryError",
     "PayloadError",
     "Stats",
+    "Step",
+    "StreamHandle",
+    "StreamState",
     "TokenTrie",
     "TokenTrieError",
     "VocabularyError",

@@ -105,7 +105,7 @@ class Constraint:
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(f"trie: {type(trie).__name__} where TokenTrie belongs")
         self._llm = llm
-        self._mode = _lookup(mode, MODES, "mode")
+        self._mode = lookup(mode, MODES, "mode")
         vocab = vocab_address(llm)
         _core.check_vocab(trie._handle, vocab)
         self._end_of_generation = end_of_generation(llm)
@@ -114,7 +114,7 @@ class Constraint:
         follow = _core.FollowSet(
             trie._handle,
             vocab,
-            _lookup(on_complete, ON_COMPLETE, "on_complete"),
+            lookup(on_complete, ON_COMPLETE, "on_complete"),
             list(end_tokens),
             list(separator),
             max_items,
@@ -263,7 +263,7 @@ _busy: set[int] = set()
 _busy_lock = threading.Lock()
 
 
-def _lookup(value: str, table: dict[str, int], what: str) -> int:
+def lookup(value: str, table: dict[str, int], what: str) -> int:
     try:
         return table[value]
     except (KeyError, TypeError):

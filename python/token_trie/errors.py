@@ -8,6 +8,9 @@ TokenTrieError (a ValueError)
 ├── LlamaVersionError  another llama.cpp is loaded than the one compiled against
 ├── NativeMemoryError  out of memory in native code (also a MemoryError)
 ├── InternalError      a defect in token-trie
+├── ContextError       the context is full, or the model could not be evaluated
+├── CancelledError     a prefill was cancelled
+├── GrammarError       a grammar does not parse, or does not fit the text so far
 └── BusyError          the model is already constrained, or in use by another thread
 
 A failing call changes nothing: the state before it still holds.
@@ -48,6 +51,18 @@ class InternalError(TokenTrieError):
     """A defect in token-trie; please report it."""
 
 
+class ContextError(TokenTrieError):
+    """The context is full, or the model could not be evaluated."""
+
+
+class CancelledError(TokenTrieError):
+    """A prefill was cancelled."""
+
+
+class GrammarError(TokenTrieError):
+    """A grammar does not parse, or does not fit the text so far."""
+
+
 class BusyError(TokenTrieError):
     """The model is already constrained, or in use by another thread."""
 
@@ -61,6 +76,10 @@ BY_STATUS: dict[int, type[TokenTrieError]] = {
     -5: LlamaVersionError,
     -6: NativeMemoryError,
     -7: InternalError,
+    -8: ContextError,
+    -9: CancelledError,
+    -10: GrammarError,
+    -11: BusyError,
 }
 
 

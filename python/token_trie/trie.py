@@ -37,10 +37,11 @@ class TokenTrie(Collection[Leaf]):
     for a name and ``[7, 8] in trie`` for a token sequence.
     """
 
-    __slots__ = ("_handle", "_names")
+    __slots__ = ("_handle", "_json", "_names")
 
     _handle: _core.Trie
     _names: frozenset[str] | None
+    _json: bytes | None
 
     def __init__(self) -> None:
         raise TypeError("make a TokenTrie with from_choices, from_sequences, from_payload or from_arrays")
@@ -50,6 +51,7 @@ class TokenTrie(Collection[Leaf]):
         trie = object.__new__(cls)
         trie._handle = core
         trie._names = None
+        trie._json = None
         return trie
 
     @classmethod

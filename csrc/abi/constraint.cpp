@@ -1,0 +1,64 @@
+#include "abi/constraint.h"
+
+#include "abi/structs.h"
+#include "sampler/vocab.h"
+#include "trie/cache.h"
+
+namespace token_trie {
+namespace {
+
+Mode to_mode(std::int32_t mode) {
+    if (mode != TOKEN_TRIE_GREEDY && mode != TOKEN_TRIE_SAMPLED) {
+        throw Error(Status::argument,
+                    "mode: " + std::to_string(mode) + " is neither TOKEN_TRIE_GREEDY (0) nor TOKEN_TRIE_SAMPLED (1)");
+    }
+    return static_cast<Mode>(mode);
+}
+
+OnComplete to_on_complete(std::int32_t value) {
+    if (value < TOKEN_TRIE_RELEASE || value > TOKEN_TRIE_RESTART) {
+        throw Error(Status::argument,
+                    "on_complete: " + std::to_string(value) +
+                        " is none of TOKEN_TRIE_RELEASE (0), TOKEN_TRIE_END (1), TOKEN_TRIE_RESTART (2)");
+    }
+    return static_cast<OnComplete>(value);
+}
+
+std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const char * what) {
+    if (tokens == nullptr && n > 0) {
+        throw Error(Status::argument, std::string(what) + ": null, with n_" + what + " = " + std::to_string(n));
+    }
+    if (n > kMaxLeafTokens) {
+        throw Error(Status::limit, std::string("n_") + what + ": " + std::to_string(n) + "; at most 65535");
+    }
+    return {tokens, tokens + n};
+}
+
+FollowSet::Options to_follow(const token_trie_params & params, const llama_vocab * vocab) {
+    FollowSet::Options options;
+    options.on_complete = to_on_complete(params.on_complete);
+    options.end_tokens = to_tokens(params.end_tokens, params.n_end_tokens, "end_tokens");
+    options.separator = to_tokens(params.separator, params.n_separator, "separator");
+    options.max_items = params.max_items;
+    if (params.end_tokens == nullptr && options.on_complete != OnComplete::release) {
+        options.end_tokens = vocab_end_of_generation(vocab);
+    }
+    options.check();
+    return options;
+}
+
+}  // namespace
+
+Constraint read_constraint(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {
+    const Mode mode = to_mode(params.mode);
+    const std::optional<std::string> path =
+        params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
+    FollowSet::Options options = to_follow(params, vocab);
+    std::shared_ptr<const Trie> trie = Cache::shared().get(json, path, vocab_size(vocab));
+    check_vocab(*trie, vocab);
+    auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
+    check_vocab(*follow, vocab);
+    return {Cursor(std::move(trie), std::move(follow)), mode};
+}
+
+}  // namespace token_trie

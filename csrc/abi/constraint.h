@@ -1,0 +1,19 @@
+#pragma once
+
+#include "sampler/sampler.h"
+#include "token_trie.h"
+
+#include <string_view>
+
+namespace token_trie {
+
+struct Constraint {
+    Cursor cursor;
+    Mode mode;
+};
+
+// A cursor at the root of the payload's trie, which comes from the cache, by options from across the ABI. Throws Error,
+// and then caches nothing that the options alone would have refused.
+Constraint read_constraint(const llama_vocab * vocab, std::string_view json, const token_trie_params & params);
+
+}  // namespace token_trie

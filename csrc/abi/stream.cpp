@@ -1,0 +1,233 @@
+#include "stream/stream.h"
+
+#include "abi/constraint.h"
+#include "abi/guard.h"
+#include "abi/structs.h"
+
+#include <algorithm>
+
+namespace {
+
+using namespace token_trie;
+
+static_assert(static_cast<int>(Stream::Stop::none) == TOKEN_TRIE_STOP_NONE, "one enum, two spellings");
+static_assert(static_cast<int>(Stream::Stop::max_tokens) == TOKEN_TRIE_STOP_MAX_TOKENS, "one enum, two spellings");
+static_assert(static_cast<int>(Stream::Stop::complete) == TOKEN_TRIE_STOP_COMPLETE, "one enum, two spellings");
+static_assert(static_cast<int>(Stream::Stop::end) == TOKEN_TRIE_STOP_END, "one enum, two spellings");
+static_assert(static_cast<int>(Stream::Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
+static_assert(static_cast<int>(Stream::Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
+
+// The streams that are open. A handle is an entry's address, looked up on each call, so that a closed one is refused
+// and one that is closed during a call lives until that call returns.
+class OpenStreams {
+   public:
+    static OpenStreams & shared() {
+        static OpenStreams streams;
+        return streams;
+    }
+
+    token_trie_stream * add(std::shared_ptr<Stream> stream) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        streams_.push_back(std::move(stream));
+        return handle_of(streams_.back());
+    }
+
+    // The context is looked for before it is touched, as opening empties it.
+    token_trie_stream * open_on(llama_context * context, const Stream::Options & options) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (std::any_of(streams_.begin(), streams_.end(),
+                        [&](const auto & open) { return open->context() == context; })) {
+            throw Error(Status::busy, "ctx: another stream is open on it");
+        }
+        streams_.push_back(std::make_shared<Stream>(std::make_unique<Sequence>(context), options));
+        return handle_of(streams_.back());
+    }
+
+    std::shared_ptr<Stream> find(const token_trie_stream * handle) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto at = position_of(handle);
+        if (at == streams_.end()) {
+            throw Error(Status::argument, handle == nullptr ? "stream: null" : "stream: closed, or never opened");
+        }
+        return *at;
+    }
+
+    // Null if there is none.
+    std::shared_ptr<Stream> remove(const token_trie_stream * handle) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto at = position_of(handle);
+        if (at == streams_.end()) {
+            return nullptr;
+        }
+        std::shared_ptr<Stream> stream = std::move(*at);
+        streams_.erase(at);
+        return stream;
+    }
+
+   private:
+    static token_trie_stream * handle_of(const std::shared_ptr<Stream> & stream) {
+        return reinterpret_cast<token_trie_stream *>(stream.get());
+    }
+    std::vector<std::shared_ptr<Stream>>::iterator position_of(const token_trie_stream * handle) {
+        return std::find_if(streams_.begin(), streams_.end(),
+                            [&](const auto & open) { return handle_of(open) == handle; });
+    }
+
+    std::mutex mutex_;
+    std::vector<std::shared_ptr<Stream>> streams_;
+};
+
+std::shared_ptr<Stream> find(const token_trie_stream * handle) { return OpenStreams::shared().find(handle); }
+
+Stream::Options to_options(const token_trie_stream_params & params) {
+    Stream::Options options;
+    options.picker = {params.seed,
+                      params.top_k,
+                      params.min_p,
+                      params.penalty_last_n,
+                      params.penalty_repeat == 0 ? 1 : params.penalty_repeat,
+                      params.penalty_freq,
+                      params.penalty_present};
+    options.jump_forward = params.step_by_step == 0;
+    return options;
+}
+
+void check_not_negative(std::int32_t value, const char * what) {
+    if (value < 0) {
+        throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is negative");
+    }
+}
+
+void set_trie(token_trie_stream * handle, std::string_view json, const token_trie_params & params) {
+    const std::shared_ptr<Stream> stream = find(handle);
+    Constraint constraint = read_constraint(stream->vocab(), json, params);
+    stream->set_trie(std::move(constraint.cursor), constraint.mode);
+}
+
+}  // namespace
+
+extern "C" {
+
+token_trie_stream * token_trie_stream_open(llama_context * ctx, const token_trie_stream_params * params) {
+    return guard_pointer<token_trie_stream *>([&] {
+        require_not_null(ctx, "ctx");
+        const Stream::Options options = to_options(read_struct(params, "params"));
+        return OpenStreams::shared().open_on(ctx, options);
+    });
+}
+
+token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const token_trie_stream_params * params) {
+    return guard_pointer<token_trie_stream *>([&] {
+        require_not_null(gguf_path, "gguf_path");
+        const token_trie_stream_params given = read_struct(params, "params");
+        check_not_negative(given.n_ctx, "n_ctx");
+        check_not_negative(given.n_batch, "n_batch");
+        check_not_negative(given.n_threads, "n_threads");
+        auto sequence = std::make_unique<Sequence>(
+            gguf_path, Sequence::FileOptions{given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers});
+        return OpenStreams::shared().add(std::make_shared<Stream>(std::move(sequence), to_options(given)));
+    });
+}
+
+const llama_vocab * token_trie_stream_get_vocab(token_trie_stream * stream) {
+    return guard_pointer<const llama_vocab *>([&] { return find(stream)->vocab(); });
+}
+
+int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token * tokens, size_t n) {
+    return guard([&] {
+        const std::shared_ptr<Stream> open = find(stream);
+        require_not_null(tokens, "tokens");
+        if (n > open->capacity()) {
+            throw Error(Status::context,
+                        std::to_string(n) + " tokens do not fit the context of " + std::to_string(open->capacity()));
+        }
+        open->prefill({tokens, tokens + n});
+    });
+}
+
+int32_t token_trie_stream_set_grammar(token_trie_stream * stream, const char * gbnf, const char * root) {
+    return guard([&] { find(stream)->set_grammar(gbnf, root); });
+}
+
+int32_t token_trie_stream_set_token_trie(token_trie_stream * stream,
+                                         const char * payload_json,
+                                         size_t payload_len,
+                                         int mode) {
+    return guard([&] {
+        require_not_null(payload_json, "payload_json");
+        token_trie_params params{};
+        params.mode = mode;
+        params.on_complete = TOKEN_TRIE_END;
+        set_trie(stream, {payload_json, payload_len}, params);
+    });
+}
+
+int32_t token_trie_stream_set_token_trie_ext(token_trie_stream * stream,
+                                             const char * payload_json,
+                                             size_t payload_len,
+                                             const token_trie_params * params) {
+    return guard([&] {
+        require_not_null(payload_json, "payload_json");
+        set_trie(stream, {payload_json, payload_len}, read_struct(params, "params"));
+    });
+}
+
+void token_trie_stream_clear_token_trie(token_trie_stream * stream) {
+    static_cast<void>(guard([&] { find(stream)->clear_trie(); }));
+}
+
+int32_t token_trie_stream_generate(token_trie_stream * stream,
+                                   int32_t max_tokens,
+                                   float temperature,
+                                   float top_p,
+                                   token_trie_on_token on_token,
+                                   void * user) {
+    return guard([&] {
+        find(stream)->generate(max_tokens, temperature, top_p, [&](const Stream::Step & step) {
+            const token_trie_token token = {sizeof token, step.token,       step.forced ? 1 : 0,
+                                            step.logprob, step.text.size(), step.text.c_str()};
+            return on_token == nullptr || on_token(&token, user);
+        });
+    });
+}
+
+void token_trie_stream_cancel(token_trie_stream * stream) {
+    static_cast<void>(guard([&] { find(stream)->cancel(); }));
+}
+
+int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_stream_state * state) {
+    return guard([&] {
+        const Stream::Snapshot seen = find(stream)->snapshot();
+        token_trie_stream_state out{};
+        out.stop = static_cast<std::int32_t>(seen.stats.stop);
+        out.span = -1;
+        out.leaf = -1;
+        if (seen.cursor) {
+            const Cursor & cursor = *seen.cursor;
+            out.span = static_cast<std::int32_t>(cursor.state());
+            out.n_items = cursor.n_items();
+            out.leaf = cursor.leaf() == kNoLeaf ? -1 : static_cast<std::int64_t>(cursor.leaf());
+            out.leaf_name = cursor.leaf() == kNoLeaf ? nullptr : cursor.trie().stored_name(cursor.leaf());
+        }
+        out.n_tokens = seen.n_tokens;
+        out.n_cached = seen.n_cached;
+        out.n_forced = seen.stats.n_forced;
+        out.n_branches = seen.stats.n_branches;
+        out.n_free = seen.stats.n_free;
+        out.n_passes = seen.stats.n_passes;
+        out.decode_ns = seen.stats.decode_ns;
+        out.generate_ns = seen.stats.generate_ns;
+        write_struct(out, state, "state");
+    });
+}
+
+void token_trie_stream_close(token_trie_stream * stream) {
+    static_cast<void>(guard([&] {
+        const std::shared_ptr<Stream> open = OpenStreams::shared().remove(stream);
+        if (open != nullptr) {
+            open->close();
+        }
+    }));
+}
+
+}  // extern "C"

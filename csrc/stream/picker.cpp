@@ -1,0 +1,201 @@
+#include "stream/picker.h"
+
+#include "sampler/candidates.h"
+
+#include <llama.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace token_trie {
+namespace {
+
+void require(bool valid, const std::string & message) {
+    if (!valid) {
+        throw Error(Status::argument, message);
+    }
+}
+
+// Natural logarithm of token's share among the allowed.
+float log_share(const AllowedSet & allowed, const float * logits, Token token) {
+    float max = logits[token];
+    allowed.for_each([&](Token t) {
+        max = std::max(max, logits[t]);
+        return true;
+    });
+    double sum = 0;
+    allowed.for_each([&](Token t) {
+        sum += std::exp(static_cast<double>(logits[t]) - max);
+        return true;
+    });
+    return static_cast<float>(static_cast<double>(logits[token]) - max - std::log(sum));
+}
+
+// llama-cpp-python 0.3.36 takes the vocabulary's size first; earlier ones do not.
+[[maybe_unused]] llama_sampler * init_penalties(llama_sampler * (*init)(std::int32_t, float, float, float),
+                                                std::size_t /*n_vocab*/,
+                                                const Picker::Options & options) {
+    return init(options.penalty_last_n, options.penalty_repeat, options.penalty_freq, options.penalty_present);
+}
+[[maybe_unused]] llama_sampler * init_penalties(
+    llama_sampler * (*init)(std::int32_t, std::int32_t, float, float, float),
+    std::size_t n_vocab,
+    const Picker::Options & options) {
+    return init(static_cast<std::int32_t>(n_vocab), options.penalty_last_n, options.penalty_repeat,
+                options.penalty_freq, options.penalty_present);
+}
+
+}  // namespace
+
+void Picker::Free::operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
+
+Picker::Picker(const llama_vocab * vocab, const Options & options)
+    : vocab_(vocab), n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))) {
+    require(options.top_k >= 0, "top_k: " + std::to_string(options.top_k) + " is negative");
+    require(options.min_p >= 0 && options.min_p <= 1, "min_p: not in [0, 1]");
+    require(options.penalty_last_n >= 0 && options.penalty_last_n <= 1 << 20, "penalty_last_n: not in [0, 1048576]");
+    require(options.penalty_repeat > 0 && std::isfinite(options.penalty_repeat), "penalty_repeat: not above 0");
+    require(std::isfinite(options.penalty_freq), "penalty_freq: not finite");
+    require(std::isfinite(options.penalty_present), "penalty_present: not finite");
+    if (options.penalty_last_n > 0) {
+        penalties_.reset(init_penalties(llama_sampler_init_penalties, n_vocab_, options));
+    }
+    if (options.top_k > 0) {
+        top_k_.reset(llama_sampler_init_top_k(options.top_k));
+    }
+    if (options.min_p > 0) {
+        min_p_.reset(llama_sampler_init_min_p(options.min_p, 1));
+    }
+    draw_.reset(llama_sampler_init_dist(options.seed));
+}
+
+void Picker::set_temperature(float temperature, float top_p) {
+    require(temperature >= 0 && std::isfinite(temperature), "temperature: not in [0, inf)");
+    require(top_p > 0 && top_p <= 1, "top_p: not in (0, 1]");
+    if (temperature != temperature_) {
+        temperature_sampler_.reset(temperature > 0 ? llama_sampler_init_temp(temperature) : nullptr);
+        temperature_ = temperature;
+    }
+    if (top_p != top_p_) {
+        top_p_sampler_.reset(top_p < 1 ? llama_sampler_init_top_p(top_p, 1) : nullptr);
+        top_p_ = top_p;
+    }
+}
+
+Picker::Pick Picker::pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy) {
+    candidates_.clear();
+    allowed.for_each([&](Token token) {
+        candidates_.push_back({token, logits[token], 0.0F});
+        return true;
+    });
+    const Token token = draw(candidates_.size(), greedy);
+    return {token, log_share(allowed, logits, token)};
+}
+
+Token Picker::pick_any(const float * logits) {
+    catch_up_grammar();
+    fill(logits);
+    Token token = draw(n_vocab_, false);
+    // A grammar over a whole vocabulary is slow; most tokens a model wants pass it, and are asked about alone.
+    if (grammar_ != nullptr && !grammar_takes(token, logits[token])) {
+        fill(logits);
+        llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
+        llama_sampler_apply(grammar_.get(), &array);
+        if (!any_above_minus_infinity(array, array.size)) {
+            throw Error(Status::grammar, "the grammar leaves no token to go on with");
+        }
+        token = draw(array.size, false);
+    }
+    return token;
+}
+
+void Picker::fill(const float * logits) {
+    candidates_.resize(n_vocab_);
+    for (std::size_t i = 0; i < n_vocab_; ++i) {
+        candidates_[i] = {static_cast<Token>(i), logits[i], 0.0F};
+    }
+}
+
+// One of the first n candidates, by the samplers in the order of llama.cpp's own chains.
+Token Picker::draw(std::size_t n, bool greedy) {
+    llama_token_data_array array = {candidates_.data(), n, -1, false};
+    const auto apply = [&](const Sampler & sampler) {
+        if (sampler != nullptr) {
+            llama_sampler_apply(sampler.get(), &array);
+        }
+    };
+    apply(penalties_);
+    if (greedy || temperature_ == 0 || !any_above_minus_infinity(array, array.size)) {
+        return array.data[best_of(array, array.size)].id;
+    }
+    for (const Sampler * sampler : {&top_k_, &top_p_sampler_, &min_p_, &temperature_sampler_, &draw_}) {
+        apply(*sampler);
+    }
+    return array.data[array.selected].id;
+}
+
+void Picker::accept(Token token) {
+    if (penalties_ != nullptr) {
+        llama_sampler_accept(penalties_.get(), token);
+    }
+    if (grammar_ != nullptr) {
+        unseen_by_grammar_.push_back(token);
+    }
+}
+
+void Picker::restart() {
+    if (penalties_ != nullptr) {
+        llama_sampler_reset(penalties_.get());
+    }
+    if (grammar_ != nullptr) {
+        llama_sampler_reset(grammar_.get());
+    }
+    unseen_by_grammar_.clear();
+}
+
+void Picker::set_grammar(const char * gbnf, const char * root) {
+    if (gbnf == nullptr) {
+        grammar_.reset();
+        unseen_by_grammar_.clear();
+        return;
+    }
+    Sampler grammar(llama_sampler_init_grammar(vocab_, gbnf, root == nullptr ? "root" : root));
+    if (grammar == nullptr) {
+        throw Error(Status::grammar,
+                    "gbnf: the grammar does not parse, or has no rule " + quote(root == nullptr ? "root" : root));
+    }
+    grammar_ = std::move(grammar);
+    unseen_by_grammar_.clear();
+}
+
+bool Picker::grammar_takes(Token token, float logit) {
+    llama_token_data one = {token, logit, 0.0F};
+    llama_token_data_array array = {&one, 1, -1, false};
+    llama_sampler_apply(grammar_.get(), &array);
+    return one.logit > -std::numeric_limits<float>::infinity();
+}
+
+// llama.cpp's grammar throws on a token it does not take and is of no use afterwards, so a copy goes ahead.
+void Picker::catch_up_grammar() {
+    if (grammar_ == nullptr || unseen_by_grammar_.empty()) {
+        return;
+    }
+    Sampler ahead(llama_sampler_clone(grammar_.get()));
+    for (const Token token : unseen_by_grammar_) {
+        if (llama_vocab_is_eog(vocab_, token)) {
+            throw Error(Status::grammar, "the grammar cannot go on after an end-of-generation token; set it again");
+        }
+        try {
+            llama_sampler_accept(ahead.get(), token);
+        } catch (const std::exception & error) {
+            throw Error(Status::grammar,
+                        "the text so far does not fit the grammar, which can only be set again from here (" +
+                            std::string(error.what()) + ")");
+        }
+    }
+    grammar_ = std::move(ahead);
+    unseen_by_grammar_.clear();
+}
+
+}  // namespace token_trie

@@ -1,0 +1,73 @@
+#pragma once
+
+#include "sampler/cursor.h"
+
+#include <llama.h>
+
+#include <memory>
+#include <vector>
+
+namespace token_trie {
+
+// Draws tokens from logits: penalties, top-k, top-p, min-p, temperature and a seeded draw, all of them llama.cpp's own,
+// applied to the candidates alone, be they five or a whole vocabulary.
+class Picker {
+   public:
+    struct Options {
+        std::uint32_t seed = 0;
+        std::int32_t top_k = 0;           // 0: off
+        float min_p = 0;                  // 0: off
+        std::int32_t penalty_last_n = 0;  // 0: off
+        float penalty_repeat = 1;
+        float penalty_freq = 0;
+        float penalty_present = 0;
+    };
+
+    struct Pick {
+        Token token;
+        // Natural logarithm of the token's share among the candidates, before penalties and temperature.
+        float logprob;
+    };
+
+    // Throws Error (argument) on values that llama.cpp does not take.
+    Picker(const llama_vocab * vocab, const Options & options);
+
+    // temperature 0 takes the best. Throws Error (argument).
+    void set_temperature(float temperature, float top_p);
+
+    // From the allowed tokens alone. greedy takes the best whatever the temperature.
+    Pick pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy);
+
+    // From the whole vocabulary, or what the grammar leaves of it. Throws Error (grammar) if it leaves nothing.
+    Token pick_any(const float * logits);
+
+    // Tells the penalties and the grammar of a token that now is part of the text.
+    void accept(Token token);
+    // Tokens accepted from here on, and the grammar's beginning, are those of a new text.
+    void restart();
+
+    // nullptr takes the grammar away. Throws Error (grammar) if it does not parse, and then keeps the one before.
+    void set_grammar(const char * gbnf, const char * root);
+
+   private:
+    struct Free {
+        void operator()(llama_sampler * sampler) const noexcept;
+    };
+    using Sampler = std::unique_ptr<llama_sampler, Free>;
+
+    Token draw(std::size_t n, bool greedy);
+    void fill(const float * logits);
+    bool grammar_takes(Token token, float logit);
+    void catch_up_grammar();
+
+    const llama_vocab * vocab_;
+    std::size_t n_vocab_;
+    float temperature_ = 0;
+    float top_p_ = 1;
+    Sampler penalties_, top_k_, top_p_sampler_, min_p_, temperature_sampler_, draw_;  // null: off
+    Sampler grammar_;
+    std::vector<Token> unseen_by_grammar_;
+    std::vector<llama_token_data> candidates_;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,165 @@
+#include "stream/sequence.h"
+
+#include "sampler/llama_version.h"
+
+#include <ggml-backend.h>
+#include <llama.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace token_trie {
+namespace {
+
+std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) {
+    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+void Sequence::FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
+void Sequence::FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
+
+Sequence::Sequence(llama_context * context) {
+    require_same_llama();
+    adopt(context);
+}
+
+Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
+    require_same_llama();
+    ggml_backend_load_all();
+    llama_model_params model_params = llama_model_default_params();
+    model_params.n_gpu_layers = options.n_gpu_layers < 0 ? 9999 : options.n_gpu_layers;
+    owned_model_.reset(llama_model_load_from_file(gguf_path.c_str(), model_params));
+    if (!owned_model_) {
+        throw Error(Status::argument, "gguf_path: " + quote(gguf_path) + " could not be loaded as a model");
+    }
+    llama_context_params context_params = llama_context_default_params();
+    context_params.n_ctx = static_cast<std::uint32_t>(options.n_ctx);
+    if (options.n_batch > 0) {
+        context_params.n_batch = static_cast<std::uint32_t>(options.n_batch);
+    }
+    if (options.n_threads > 0) {
+        context_params.n_threads = options.n_threads;
+        context_params.n_threads_batch = options.n_threads;
+    }
+    context_params.swa_full = true;
+    context_params.kv_unified = true;
+    owned_context_.reset(llama_init_from_model(owned_model_.get(), context_params));
+    if (!owned_context_) {
+        throw Error(Status::argument, "no context of " + std::to_string(options.n_ctx) + " tokens could be made");
+    }
+    adopt(owned_context_.get());
+}
+
+Sequence::~Sequence() = default;
+
+void Sequence::adopt(llama_context * context) {
+    const llama_model * model = llama_get_model(context);
+    context_ = context;
+    vocab_ = llama_model_get_vocab(model);
+    n_swa_ = llama_model_n_swa(model);
+    n_batch_ = llama_n_batch(context);
+    capacity_ = llama_n_ctx(context);
+    if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
+        throw Error(Status::argument, "context: its model is not a decoder");
+    }
+    if (llama_get_memory(context) == nullptr) {
+        throw Error(Status::argument, "context: it has no memory for a sequence");
+    }
+    llama_memory_clear(llama_get_memory(context), true);
+}
+
+void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
+    if (tokens.size() > capacity_) {
+        throw Error(Status::context,
+                    std::to_string(tokens.size()) + " tokens do not fit the context of " + std::to_string(capacity_));
+    }
+    const std::size_t n_same = common_prefix(tokens_, tokens);
+    const auto switch_to = [&](std::vector<Token> & other) {
+        tokens_.swap(other);
+        if (n_cached_ > n_same) {
+            n_cached_ = n_same;
+            cache_is_longer_ = true;
+            has_logits_ = false;
+        }
+    };
+    switch_to(tokens);
+    try {
+        static_cast<void>(logits(false, cancelled));
+    } catch (...) {
+        switch_to(tokens);
+        throw;
+    }
+}
+
+void Sequence::append(Token token) {
+    if (tokens_.size() == capacity_) {
+        throw Error(Status::context, "the context of " + std::to_string(capacity_) + " tokens is full");
+    }
+    tokens_.push_back(token);
+}
+
+const float * Sequence::logits(bool step_by_step, const std::atomic<bool> & cancelled) {
+    if (tokens_.empty()) {
+        throw Error(Status::argument, "nothing to go on from: prefill first");
+    }
+    if (!has_logits_ || n_cached_ < tokens_.size()) {
+        if (n_cached_ == tokens_.size()) {
+            // All is cached but nobody kept the logits: the last token is evaluated again.
+            --n_cached_;
+            cache_is_longer_ = true;
+        }
+        trim_cache();
+        while (n_cached_ < tokens_.size()) {
+            if (cancelled) {
+                throw Error(Status::cancelled, "cancelled");
+            }
+            decode(&tokens_[n_cached_], std::min(step_by_step ? 1 : n_batch_, tokens_.size() - n_cached_));
+        }
+    }
+    const auto started = std::chrono::steady_clock::now();
+    const float * row = llama_get_logits_ith(context_, -1);  // waits for the pass to end
+    decode_ns_ +=
+        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    if (row == nullptr) {
+        throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
+    }
+    return row;
+}
+
+// Drops the cache entries behind n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
+// of sliding attention before them is gone, the cache begins anew.
+void Sequence::trim_cache() {
+    if (!cache_is_longer_) {
+        return;
+    }
+    llama_memory_t memory = llama_get_memory(context_);
+    const auto keep = static_cast<llama_pos>(n_cached_);
+    const bool window_is_whole = llama_memory_seq_pos_min(memory, 0) <= std::max(0, keep - n_swa_);
+    if (keep == 0 || !window_is_whole || !llama_memory_seq_rm(memory, 0, keep, -1)) {
+        llama_memory_seq_rm(memory, 0, -1, -1);
+        n_cached_ = 0;
+    }
+    cache_is_longer_ = false;
+    has_logits_ = false;
+}
+
+void Sequence::decode(Token * tokens, std::size_t n) {
+    has_logits_ = false;
+    const auto started = std::chrono::steady_clock::now();
+    const std::int32_t result = llama_decode(context_, llama_batch_get_one(tokens, static_cast<std::int32_t>(n)));
+    decode_ns_ +=
+        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    ++n_passes_;
+    if (result != 0) {
+        // Some of the batch may have been taken in.
+        cache_is_longer_ = true;
+        throw Error(Status::context,
+                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+    }
+    n_cached_ += n;
+    has_logits_ = true;
+}
+
+}  // namespace token_trie

@@ -1,0 +1,88 @@
+#pragma once
+
+#include "trie/trie.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct llama_context;
+struct llama_model;
+struct llama_vocab;
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// One sequence of tokens and the KV cache behind it. The cache lags behind: it holds a prefix of the sequence and
+// catches up, in one batch, when the logits after the last token are asked for.
+//
+//     tokens     The weather in Oslo : GET _ WEATHER
+//                |--- n_cached ---|  |-- lag ---|
+//
+// Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
+class Sequence {
+   public:
+    struct FileOptions {
+        std::int32_t n_ctx = 0;
+        std::int32_t n_batch = 0;
+        std::int32_t n_threads = 0;
+        std::int32_t n_gpu_layers = 0;
+    };
+
+    // On a context of the caller's, which is emptied, must outlive this, and is used by nobody else meanwhile.
+    explicit Sequence(llama_context * context);
+    // On a model file. Throws Error (argument) if it cannot be loaded.
+    Sequence(const std::string & gguf_path, const FileOptions & options);
+    ~Sequence();
+    Sequence(const Sequence &) = delete;
+    Sequence & operator=(const Sequence &) = delete;
+
+    llama_context * context() const noexcept { return context_; }
+    const llama_vocab * vocab() const noexcept { return vocab_; }
+    const std::vector<Token> & tokens() const noexcept { return tokens_; }
+    std::size_t n_cached() const noexcept { return n_cached_; }
+    std::size_t capacity() const noexcept { return capacity_; }
+    std::uint64_t n_passes() const noexcept { return n_passes_; }
+    // Time inside llama.cpp's forward passes.
+    std::uint64_t decode_ns() const noexcept { return decode_ns_; }
+
+    // Makes the sequence these tokens, evaluated; what it begins with of them already is not evaluated again. A set
+    // cancelled stops it between batches. Throws Error (context, cancelled).
+    void replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled);
+
+    // Throws Error (context) where the context has no room.
+    void append(Token token);
+
+    // Logits after the last token, over the vocabulary, valid until the next call. step_by_step evaluates the lag one
+    // token a pass. Throws Error (context, cancelled).
+    const float * logits(bool step_by_step, const std::atomic<bool> & cancelled);
+
+   private:
+    struct FreeModel {
+        void operator()(llama_model * model) const noexcept;
+    };
+    struct FreeContext {
+        void operator()(llama_context * context) const noexcept;
+    };
+
+    void adopt(llama_context * context);
+    void trim_cache();
+    void decode(Token * tokens, std::size_t n);
+
+    std::unique_ptr<llama_model, FreeModel> owned_model_;
+    std::unique_ptr<llama_context, FreeContext> owned_context_;
+    llama_context * context_ = nullptr;
+    const llama_vocab * vocab_ = nullptr;
+    std::size_t capacity_ = 0;
+    std::size_t n_batch_ = 0;
+    std::int32_t n_swa_ = 0;
+
+    std::vector<Token> tokens_;
+    std::size_t n_cached_ = 0;      // tokens whose cache entries are right
+    bool cache_is_longer_ = false;  // entries of dropped tokens follow them
+    bool has_logits_ = false;       // of the last cached token
+    std::uint64_t n_passes_ = 0;
+    std::uint64_t decode_ns_ = 0;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,179 @@
+#include "stream/stream.h"
+
+#include "sampler/vocab.h"
+
+#include <llama.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+namespace token_trie {
+
+Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
+    : sequence_(std::move(sequence)),
+      picker_(sequence_->vocab(), options.picker),
+      jump_forward_(options.jump_forward) {}
+
+std::unique_lock<std::mutex> Stream::enter() const {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) {
+        throw Error(Status::busy, "the stream is in a call already, of another thread or of its own callback");
+    }
+    return lock;
+}
+
+void Stream::prefill(std::vector<Token> tokens) {
+    const auto lock = enter();
+    cancelled_ = false;
+    const std::int32_t n_vocab = vocab_size(vocab());
+    if (tokens.empty()) {
+        throw Error(Status::argument, "tokens: none; a prompt needs at least one");
+    }
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i] < 0 || tokens[i] >= n_vocab) {
+            throw Error(Status::vocab, "tokens[" + std::to_string(i) + "]: " + std::to_string(tokens[i]) +
+                                           " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
+        }
+    }
+    sequence_->replace(std::move(tokens), cancelled_);
+    picker_.restart();
+    text_.reset();
+    if (cursor_) {
+        cursor_->reset();
+    }
+}
+
+void Stream::set_grammar(const char * gbnf, const char * root) {
+    const auto lock = enter();
+    picker_.set_grammar(gbnf, root);
+}
+
+void Stream::set_trie(Cursor cursor, Mode mode) {
+    const auto lock = enter();
+    cursor_ = std::move(cursor);
+    mode_ = mode;
+}
+
+void Stream::clear_trie() {
+    const auto lock = enter();
+    cursor_.reset();
+}
+
+void Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
+    const auto lock = enter();
+    cancelled_ = false;
+    if (max_tokens < 0) {
+        throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
+    }
+    if (sequence_->tokens().empty()) {
+        throw Error(Status::argument, "nothing to go on from: prefill first");
+    }
+    picker_.set_temperature(temperature, top_p);
+    // A span that has ended begins again; but text that was released stays free.
+    if (cursor_ && cursor_->state() != State::walking && cursor_->follow().on_complete() != OnComplete::release) {
+        cursor_->reset();
+    }
+    const auto started = std::chrono::steady_clock::now();
+    const std::uint64_t passes = sequence_->n_passes();
+    const std::uint64_t decode_ns = sequence_->decode_ns();
+    const auto account = [&] {
+        generating_ = std::thread::id();
+        stats_.n_passes += sequence_->n_passes() - passes;
+        stats_.decode_ns += sequence_->decode_ns() - decode_ns;
+        stats_.generate_ns +=
+            static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    };
+    stats_.stop = Stop::none;
+    generating_ = std::this_thread::get_id();
+    try {
+        std::optional<Stop> stop;
+        for (std::int32_t n = 0; !stop; ++n) {
+            stop = cancelled_ ? Stop::cancelled : n == max_tokens ? Stop::max_tokens : step(on_step);
+        }
+        stats_.stop = *stop;
+    } catch (const Error & error) {
+        account();
+        if (error.status() != Status::cancelled) {
+            throw;
+        }
+        stats_.stop = Stop::cancelled;
+        return;
+    } catch (...) {
+        account();
+        throw;
+    }
+    account();
+}
+
+// Emits a token, or finds that there is none; returns the reason to stop, if any.
+std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
+    const bool under_trie = cursor_ && cursor_->state() == State::walking;
+    const AllowedSet allowed = under_trie ? cursor_->allowed() : AllowedSet{true, {}, {}};
+    const auto logits = [&] { return sequence_->logits(!jump_forward_, cancelled_); };
+    Step step{-1, false, 0, {}};
+    if (allowed.everything) {
+        step.token = picker_.pick_any(logits());
+        step.logprob = std::numeric_limits<float>::quiet_NaN();
+    } else if (allowed.children.size + allowed.follow.size == 1) {
+        step.token = allowed.children.empty() ? *allowed.follow.begin() : *allowed.children.begin();
+        step.forced = true;
+        if (!jump_forward_) {
+            static_cast<void>(logits());
+        }
+    } else {
+        const Picker::Pick pick = picker_.pick_allowed(allowed, logits(), mode_ == Mode::greedy);
+        step.token = pick.token;
+        step.logprob = pick.logprob;
+    }
+    if (!allowed.children.contains(step.token) && llama_vocab_is_eog(vocab(), step.token)) {
+        // An end is not part of the text: neither passed on nor put into the sequence.
+        stats_.n_branches += under_trie && !step.forced ? 1 : 0;
+        if (under_trie) {
+            cursor_->accept(step.token);
+        }
+        return allowed.everything ? Stop::end : Stop::complete;
+    }
+    sequence_->append(step.token);
+    picker_.accept(step.token);
+    std::uint64_t & count = !under_trie ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
+    ++count;
+    if (under_trie) {
+        cursor_->accept(step.token);
+    }
+    step.text = text_.feed(detokenize(vocab(), {step.token}, /* special = */ false));
+    const bool over = under_trie && finish_span();
+    if (!on_step(step)) {
+        return Stop::callback;
+    }
+    return over ? std::optional<Stop>(Stop::complete) : std::nullopt;
+}
+
+// Whether the span is over, which it is too where only end-of-generation tokens are left: no need to ask the model
+// which.
+bool Stream::finish_span() {
+    if (cursor_->state() == State::walking && cursor_->follow().on_complete() != OnComplete::release) {
+        const AllowedSet next = cursor_->allowed();
+        if (next.children.empty() && !next.everything &&
+            std::all_of(next.follow.begin(), next.follow.end(),
+                        [&](Token t) { return llama_vocab_is_eog(vocab(), t); })) {
+            cursor_->accept(*next.follow.begin());
+        }
+    }
+    return cursor_->state() == State::complete && cursor_->follow().on_complete() != OnComplete::release;
+}
+
+void Stream::close() {
+    cancel();
+    // From its own callback, there is nobody to wait for.
+    if (generating_ != std::this_thread::get_id()) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+    }
+}
+
+Stream::Snapshot Stream::snapshot() const {
+    const auto lock = enter();
+    return {stats_, sequence_->tokens().size(), sequence_->n_cached(), cursor_};
+}
+
+}  // namespace token_trie

@@ -1,0 +1,100 @@
+#pragma once
+
+#include "sampler/sampler.h"
+#include "stream/picker.h"
+#include "stream/sequence.h"
+#include "stream/utf8.h"
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// Generates text token by token on a context of its own, under a trie, a grammar, or nothing.
+//
+// Forced tokens are neither sampled nor evaluated alone: they join the lag of the sequence behind its cache, and the
+// next branch point evaluates them all in one pass. After the last branch point the rest of a leaf costs no pass at
+// all.
+//
+//     [prefill] -> GET   _   WEATHER  | SET   _   -> TIMER  |         -> chosen at a branch point
+//                  pass: none         |       one pass, of SET and _
+//
+// One thread at a time, which generate and prefill see to; cancel may come from any.
+class Stream {
+   public:
+    struct Options {
+        Picker::Options picker;
+        bool jump_forward = true;
+    };
+
+    struct Step {
+        Token token;
+        bool forced;
+        float logprob;  // among the allowed tokens; 0 if forced, NaN in free text
+        std::string text;
+    };
+
+    // Returns whether to go on.
+    using OnStep = std::function<bool(const Step &)>;
+
+    // The values of enum token_trie_stop, which csrc/abi checks against these.
+    enum class Stop { none = 0, max_tokens = 1, complete = 2, end = 3, callback = 4, cancelled = 5 };
+
+    struct Stats {
+        Stop stop = Stop::none;
+        std::uint64_t n_forced = 0;
+        std::uint64_t n_branches = 0;
+        std::uint64_t n_free = 0;
+        std::uint64_t n_passes = 0;  // in generate
+        std::uint64_t decode_ns = 0;
+        std::uint64_t generate_ns = 0;
+    };
+
+    Stream(std::unique_ptr<Sequence> sequence, const Options & options);
+
+    const llama_vocab * vocab() const noexcept { return sequence_->vocab(); }
+    std::size_t capacity() const noexcept { return sequence_->capacity(); }
+    const llama_context * context() const noexcept { return sequence_->context(); }
+
+    // All of these throw Error (busy) while another thread is inside one, and then and otherwise leave things as they
+    // were.
+    void prefill(std::vector<Token> tokens);
+    void set_grammar(const char * gbnf, const char * root);
+    void set_trie(Cursor cursor, Mode mode);
+    void clear_trie();
+    void generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
+
+    // Ends a prefill or generate under way within one pass; without one, does nothing.
+    void cancel() noexcept { cancelled_ = true; }
+
+    // Cancels, and waits for the call that another thread is in.
+    void close();
+
+    struct Snapshot {
+        Stats stats;
+        std::size_t n_tokens;
+        std::size_t n_cached;
+        std::optional<Cursor> cursor;  // of the trie set, if one is
+    };
+    Snapshot snapshot() const;
+
+   private:
+    std::unique_lock<std::mutex> enter() const;
+    std::optional<Stop> step(const OnStep & on_step);
+    bool finish_span();
+
+    mutable std::mutex mutex_;
+    std::atomic<std::thread::id> generating_{};  // the thread that is in generate
+    std::atomic<bool> cancelled_{false};
+    std::unique_ptr<Sequence> sequence_;
+    Picker picker_;
+    Utf8Stream text_;
+    std::optional<Cursor> cursor_;
+    Mode mode_ = Mode::greedy;
+    bool jump_forward_;
+    Stats stats_;
+};
+
+}  // namespace token_trie
