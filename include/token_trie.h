@@ -243,6 +243,7 @@ struct token_trie_stream_state {
     int64_t leaf;    /* the member finished last, its index in the set; -1 if none */
     const char *
         leaf_name;       /* its name, NULL if none; valid until the trie is replaced or cleared, or the stream closed */
+    double logprob;      /* of this span: the sum over its branch points, ends among them */
     uint64_t n_tokens;   /* in the sequence, prompt included */
     uint64_t n_cached;   /* of them evaluated */
     uint64_t n_forced;   /* tokens under a trie that were forced, */
@@ -302,6 +303,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie_ext(struct token_trie_st
 
 /* Takes the trie away. */
 TOKEN_TRIE_API void token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
+
+/* Begins the stream's draws anew from a seed, as in struct token_trie_stream_params. */
+TOKEN_TRIE_API int32_t token_trie_stream_set_seed(struct token_trie_stream * stream, uint32_t seed);
 
 /*
  * Generates at most max_tokens tokens and passes each to on_token, which may be NULL, with user.

@@ -176,6 +176,10 @@ void token_trie_stream_clear_token_trie(token_trie_stream * stream) {
     static_cast<void>(guard([&] { find(stream)->clear_trie(); }));
 }
 
+int32_t token_trie_stream_set_seed(token_trie_stream * stream, uint32_t seed) {
+    return guard([&] { find(stream)->set_seed(seed); });
+}
+
 int32_t token_trie_stream_generate(token_trie_stream * stream,
                                    int32_t max_tokens,
                                    float temperature,
@@ -209,6 +213,7 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
             out.leaf = cursor.leaf() == kNoLeaf ? -1 : static_cast<std::int64_t>(cursor.leaf());
             out.leaf_name = cursor.leaf() == kNoLeaf ? nullptr : cursor.trie().stored_name(cursor.leaf());
         }
+        out.logprob = seen.stats.span_logprob;
         out.n_tokens = seen.n_tokens;
         out.n_cached = seen.n_cached;
         out.n_forced = seen.stats.n_forced;

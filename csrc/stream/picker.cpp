@@ -67,8 +67,10 @@ Picker::Picker(const llama_vocab * vocab, const Options & options)
     if (options.min_p > 0) {
         min_p_.reset(llama_sampler_init_min_p(options.min_p, 1));
     }
-    draw_.reset(llama_sampler_init_dist(options.seed));
+    set_seed(options.seed);
 }
+
+void Picker::set_seed(std::uint32_t seed) { draw_.reset(llama_sampler_init_dist(seed)); }
 
 void Picker::set_temperature(float temperature, float top_p) {
     require(temperature >= 0 && std::isfinite(temperature), "temperature: not in [0, inf)");

@@ -32,6 +32,7 @@ class Picker {
     // Throws Error (argument) on values that llama.cpp does not take.
     Picker(const llama_vocab * vocab, const Options & options);
 
+    void set_seed(std::uint32_t seed);
     // temperature 0 takes the best. Throws Error (argument).
     void set_temperature(float temperature, float top_p);
 

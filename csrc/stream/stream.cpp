@@ -39,9 +39,7 @@ void Stream::prefill(std::vector<Token> tokens) {
     sequence_->replace(std::move(tokens), cancelled_);
     picker_.restart();
     text_.reset();
-    if (cursor_) {
-        cursor_->reset();
-    }
+    begin_span();
 }
 
 void Stream::set_grammar(const char * gbnf, const char * root) {
@@ -53,11 +51,17 @@ void Stream::set_trie(Cursor cursor, Mode mode) {
     const auto lock = enter();
     cursor_ = std::move(cursor);
     mode_ = mode;
+    begin_span();
 }
 
 void Stream::clear_trie() {
     const auto lock = enter();
     cursor_.reset();
+}
+
+void Stream::set_seed(std::uint32_t seed) {
+    const auto lock = enter();
+    picker_.set_seed(seed);
 }
 
 void Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
@@ -72,7 +76,7 @@ void Stream::generate(std::int32_t max_tokens, float temperature, float top_p, c
     picker_.set_temperature(temperature, top_p);
     // A span that has ended begins again; but text that was released stays free.
     if (cursor_ && cursor_->state() != State::walking && cursor_->follow().on_complete() != OnComplete::release) {
-        cursor_->reset();
+        begin_span();
     }
     const auto started = std::chrono::steady_clock::now();
     const std::uint64_t passes = sequence_->n_passes();
@@ -125,6 +129,7 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
         const Picker::Pick pick = picker_.pick_allowed(allowed, logits(), mode_ == Mode::greedy);
         step.token = pick.token;
         step.logprob = pick.logprob;
+        stats_.span_logprob += static_cast<double>(pick.logprob);
     }
     if (!allowed.children.contains(step.token) && llama_vocab_is_eog(vocab(), step.token)) {
         // An end is not part of the text: neither passed on nor put into the sequence.
@@ -147,6 +152,13 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
         return Stop::callback;
     }
     return over ? std::optional<Stop>(Stop::complete) : std::nullopt;
+}
+
+void Stream::begin_span() {
+    stats_.span_logprob = 0;
+    if (cursor_) {
+        cursor_->reset();
+    }
 }
 
 // Whether the span is over, which it is too where only end-of-generation tokens are left: no need to ask the model

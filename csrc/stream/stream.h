@@ -44,6 +44,7 @@ class Stream {
 
     struct Stats {
         Stop stop = Stop::none;
+        double span_logprob = 0;  // of this span, summed over its branch points, ends among them
         std::uint64_t n_forced = 0;
         std::uint64_t n_branches = 0;
         std::uint64_t n_free = 0;
@@ -64,6 +65,7 @@ class Stream {
     void set_grammar(const char * gbnf, const char * root);
     void set_trie(Cursor cursor, Mode mode);
     void clear_trie();
+    void set_seed(std::uint32_t seed);
     void generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
 
     // Ends a prefill or generate under way within one pass; without one, does nothing.
@@ -84,6 +86,7 @@ class Stream {
     std::unique_lock<std::mutex> enter() const;
     std::optional<Stop> step(const OnStep & on_step);
     bool finish_span();
+    void begin_span();
 
     mutable std::mutex mutex_;
     std::atomic<std::thread::id> generating_{};  // the thread that is in generate

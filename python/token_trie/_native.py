@@ -17,7 +17,7 @@ except ImportError as error:
     )
     raise ImportError(f"{message} ({error})") from error
 
-from token_trie.errors import LlamaVersionError
+from token_trie.errors import ArgumentError, LlamaVersionError
 
 Llama: TypeAlias = Any
 """A ``llama_cpp.Llama``; its package has no complete type hints."""
@@ -34,6 +34,8 @@ except LlamaVersionError as error:
 
 def vocab_address(llm: Llama) -> int:
     """Address of the model's ``llama_vocab``."""
+    if llm._model.model is None:
+        raise ArgumentError("llm: this Llama is closed")
     return int(llm._model.vocab)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import llama_cpp
-import numpy as np
-import numpy.typing as npt
-
-from token_trie._native import Llama, _core
-from token_trie.constrain import WALKING, Mode, constrain
-from token_trie.errors import ArgumentError
+from token_trie._native import Llama
+from token_trie.constrain import MODES, Mode, lookup
+from token_trie.errors import ArgumentError, BusyError, ContextError
 from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
+from token_trie.stream import StreamHandle
 from token_trie.trie import TokenTrie
 
 
@@ -24,15 +22,15 @@ class Stats:
     n_prompt: int
     """Tokens of the prompt."""
     n_branches: int
-    """Tokens chosen among two or more."""
+    """Branch points passed: where two or more tokens were allowed."""
     n_forced: int
     """Tokens that the set left no choice about."""
     n_passes: int
     """Forward passes of the model after the prompt's."""
     prompt_ms: float
-    """Time to the first token, most of it for the prompt."""
+    """Time to evaluate what the context did not hold of the prompt."""
     decide_ms: float
-    """Time from there to the last."""
+    """Time from there to the last token."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,8 @@ class Decision:
     tokens : tuple of int
         Its tokens.
     logprob : float
-        Natural logarithm of the product, over the branch points passed, of the model's probability for the token taken,
-        renormalized over the allowed tokens. Temperature and top_p are left out of it. 0 for a single choice.
+        Natural logarithm of the product, over the branch points passed, of the model's probability for what was taken,
+        renormalized over what was allowed. Temperature and top_p are left out of it. 0 for a single choice.
     stats : Stats
         What it took.
     """
@@ -77,10 +75,13 @@ def choose(
 ) -> Decision:
     """Let the model answer a prompt with one of a set.
 
+    The work is done by a `StreamHandle` that is made for the model on the first call and kept as long as the model is:
+    the model's own context is not touched, and what a prompt shares with the one before is not evaluated again.
+
     Parameters
     ----------
     llm : llama_cpp.Llama
-        The model. What it has evaluated of the prompt already is not evaluated again.
+        The model.
     prompt : str, sequence of int, or sequence of chat messages
         Text is tokenized as `Llama.create_completion` does, messages go through the model's chat template.
     choices : sequence of str, or TokenTrie
@@ -100,98 +101,80 @@ def choose(
 
     Raises
     ------
-    ArgumentError, VocabularyError
+    ArgumentError, VocabularyError, ContextError
         For choices, prompts or options that fit neither each other nor the model.
     BusyError
-        The model is constrained already.
+        Another thread is choosing with this model.
     """
+    lookup(mode, MODES, "mode")
     if not 0 < temperature < float("inf"):
         raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
     if not 0 < top_p <= 1:
         raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
-    if seed is not None and not 0 <= seed < 2**32:
-        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
     if isinstance(choices, TokenTrie):
         trie, prompt_tokens = choices, tokenize_prompt(llm, prompt)
     else:
         fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
         trie, prompt_tokens = TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
-    _check_room(llm, len(prompt_tokens), trie)
-    options = {"temp": temperature, "top_p": top_p} if mode == "sampled" else {"temp": 0.0}
-    with constrain(llm, trie, mode) as constraint:
-        decision = _decide(llm, trie, constraint.new_cursor(), prompt_tokens, options, seed)
+    if len(prompt_tokens) + trie.max_tokens > llm.n_ctx():
+        raise ContextError(
+            f"prompt: {len(prompt_tokens)} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
+            f"{llm.n_ctx()} tokens; make the Llama with a larger n_ctx"
+        )
+    chooser = _chooser(llm)
+    if not chooser.lock.acquire(blocking=False):
+        raise BusyError("another thread is choosing with this Llama; use one Llama a thread")
+    try:
+        chooser.handle.set_seed(_ANY_SEED if seed is None else seed)
+        decision = _decide(chooser.handle, trie, prompt_tokens, mode, temperature, top_p)
+    finally:
+        chooser.lock.release()
     if trie is not choices:
         # Equal choices are one leaf.
         decision = replace(decision, index=list(choices).index(decision.value))
     return decision
 
 
+_ANY_SEED = 0xFFFFFFFF
+
+
 def _decide(
-    llm: Llama,
-    trie: TokenTrie,
-    cursor: _core.Cursor,
-    prompt: list[int],
-    options: dict[str, float],
-    seed: int | None,
+    handle: StreamHandle, trie: TokenTrie, prompt: list[int], mode: Mode, temperature: float, top_p: float
 ) -> Decision:
-    chosen: list[int] = []
-    logprob = 0.0
-    n_branches = n_forced = 0
-    saved = llm._seed, llm.draft_model
-    started = first = time.perf_counter()
-    # Tokens drafted ahead would move the logits that are read here.
-    llm.draft_model = None
-    llm.set_seed(llama_cpp.LLAMA_DEFAULT_SEED if seed is None else seed)
-    tokens = llm.generate(prompt, top_k=0, min_p=0.0, repeat_penalty=1.0, **options)
-    try:
-        for token in tokens:
-            allowed = cursor.allowed()
-            assert allowed is not None
-            if len(allowed) > 1:
-                n_branches += 1
-                logprob += _log_share(llm, allowed, token)
-            else:
-                n_forced += 1
-            leaf = cursor.leaf
-            cursor.accept(token)
-            if cursor.state != WALKING:
-                break
-            chosen.append(token)
-            if len(chosen) == 1:
-                first = time.perf_counter()
-            leaf = cursor.leaf
-            if leaf is not None and len(trie.children(chosen)) == 0:
-                break
-    finally:
-        tokens.close()
-        llm._seed, llm.draft_model = saved
+    handle.set_token_trie(trie, mode)
+    started = time.perf_counter()
+    handle.prefill(prompt)
+    before = handle.state
+    evaluated = time.perf_counter()
+    steps = list(handle.generate(temperature=temperature, top_p=top_p))
     ended = time.perf_counter()
-    assert leaf is not None
+    after = handle.state
+    assert after.leaf is not None
     stats = Stats(
         n_prompt=len(prompt),
-        n_branches=n_branches,
-        n_forced=n_forced,
-        n_passes=n_branches + n_forced - 1,
-        prompt_ms=(first - started) * 1e3,
-        decide_ms=(ended - first) * 1e3,
+        n_branches=after.n_branches - before.n_branches,
+        n_forced=after.n_forced - before.n_forced,
+        n_passes=after.n_passes - before.n_passes,
+        prompt_ms=(evaluated - started) * 1e3,
+        decide_ms=(ended - evaluated) * 1e3,
     )
-    return Decision(trie[leaf].name, leaf, tuple(chosen), logprob, stats)
+    tokens = tuple(step.token for step in steps)
+    return Decision(trie[after.leaf].name, after.leaf, tokens, after.logprob, stats)
 
 
-def _log_share(llm: Llama, allowed: npt.NDArray[np.int32], token: int) -> float:
-    """Natural-log probability of a token among the allowed ones, by the logits of the last pass."""
-    row = llama_cpp.llama_get_logits_ith(llm.ctx, -1)
-    logits = np.ctypeslib.as_array(row, shape=(llm.n_vocab(),))
-    shares = logits[allowed].astype(np.float64)
-    best = shares.max()
-    return float(logits[token] - best - np.log(np.exp(shares - best).sum()))
+@dataclass(frozen=True)
+class _Chooser:
+    handle: StreamHandle
+    lock: threading.Lock
 
 
-def _check_room(llm: Llama, n_prompt: int, trie: TokenTrie) -> None:
-    if llm.context_params.embeddings:
-        raise ArgumentError("llm: made with embedding=True, which gives no logits to choose by")
-    if n_prompt + trie.max_tokens > llm.n_ctx():
-        raise ArgumentError(
-            f"prompt: {n_prompt} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
-            f"{llm.n_ctx()} tokens; make the Llama with a larger n_ctx"
-        )
+_making = threading.Lock()
+
+
+def _chooser(llm: Llama) -> _Chooser:
+    # Kept in the model itself, so that the two are freed together.
+    with _making:
+        if not hasattr(llm, "_token_trie_chooser"):
+            llm._token_trie_chooser = _Chooser(StreamHandle(llm), threading.Lock())
+        chooser: _Chooser = llm._token_trie_chooser
+        return chooser

@@ -78,13 +78,13 @@ def run(llm: Llama, console: Console) -> None:
     for header in ("request", "token-trie", "ms", "passes", "GBNF grammar", "ms"):
         table.add_column(header, justify="right" if header in ("ms", "passes") else "left")
     times: list[tuple[float, float]] = []
-    choose(llm, prompt_for(""), names)
     for request in track(REQUESTS, "deciding", console=console, transient=True):
         prompt = prompt_for(request)
-        llm.create_completion(prompt, max_tokens=1, temperature=0.0)
+        choose(llm, prompt, names)
         started = time.perf_counter()
         decision = choose(llm, prompt, names)
         trie_ms = (time.perf_counter() - started) * 1e3
+        llm.create_completion(prompt, max_tokens=1, temperature=0.0)
         started = time.perf_counter()
         answer = llm.create_completion(prompt, max_tokens=24, temperature=0.0, grammar=grammar)
         gbnf_ms = (time.perf_counter() - started) * 1e3

@@ -47,6 +47,8 @@ class StreamState:
     n_items: int
     leaf: int | None
     """Index of the member finished last."""
+    logprob: float
+    """Of this span: the sum over its branch points, ends among them."""
     n_tokens: int
     n_cached: int
     n_forced: int
@@ -230,6 +232,12 @@ class StreamHandle:
         """Take the trie away; a grammar set before is back."""
         lib.token_trie_stream_clear_token_trie(self._stream)
 
+    def set_seed(self, seed: int) -> None:
+        """Begin draws anew from a seed in [0, 2**32)."""
+        if not 0 <= seed < 2**32:
+            raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+        check(lib.token_trie_stream_set_seed(self._stream, seed))
+
     def generate(self, max_tokens: int = 2**31 - 1, temperature: float = 0.0, top_p: float = 1.0) -> Generation:
         """Generate token by token until the span is complete, the text ends, or max_tokens are out: see `state`.
 
@@ -267,6 +275,7 @@ class StreamHandle:
             span=_SPANS[state.span],
             n_items=state.n_items,
             leaf=None if state.leaf < 0 else int(state.leaf),
+            logprob=float(state.logprob),
             **{
                 name: int(getattr(state, name))
                 for name in (
@@ -361,12 +370,24 @@ def _second_context(llm: Llama, n_ctx: int | None) -> Any:
         if not 0 < n_ctx < 2**31:
             raise ArgumentError(f"n_ctx: {n_ctx} is not a number of tokens")
         params.n_ctx = n_ctx
+    params.embeddings = False
     params.kv_unified = True
     params.swa_full = True
     context = llama_cpp.llama_init_from_model(llm._model.model, params)
     if not context:
         raise ContextError(f"no context of {params.n_ctx} tokens could be made")
+    if llm._lora_adapter is not None:
+        _set_lora(context, llm._lora_adapter, llm.lora_scale)
     return ctypes.cast(context, ctypes.c_void_p).value
+
+
+def _set_lora(context: Any, adapter: Any, scale: float) -> None:
+    # Younger than the oldest llama-cpp-python supported, which has the singular alone.
+    if hasattr(llama_cpp, "llama_set_adapters_lora"):
+        adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter)
+        llama_cpp.llama_set_adapters_lora(context, adapters, 1, (ctypes.c_float * 1)(scale))
+    else:
+        llama_cpp.llama_set_adapter_lora(context, adapter, scale)
 
 
 def _check_ids(prompt: Sequence[Any]) -> list[int]:

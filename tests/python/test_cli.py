@@ -39,7 +39,7 @@ def test_choose_json_is_json_and_reads_choices_and_prompt_from_files(tmp_path: P
     result = run("choose", "-p", "-", "--choices-file", str(choices), "--json", stdin="The capital of Italy is")
     decision = json.loads(result.stdout)
     assert (decision["value"], decision["index"]) == ("Rome", 1)
-    assert decision["stats"]["n_passes"] == len(decision["tokens"]) - 1
+    assert decision["stats"]["n_passes"] < len(decision["tokens"])
 
 
 def test_choose_sampled_is_reproducible() -> None:
