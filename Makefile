@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 CMAKE   = $(BIN)/cmake
 
-# One set of versions for all of it, the isolated builds that pip makes included.
+# One set of versions for all of it.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -59,7 +59,7 @@ $(VENV)/bin/python:
 
 $(VENV)/build: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "setting up $(VENV): llama-cpp-python is compiled the first time, which takes some minutes"
-	@scripts/system-packages openssl
+	@scripts/system-packages openssl python-dev
 	@$(PIP) --upgrade pip && $(PIP) --group build
 	@touch $@
 

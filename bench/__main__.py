@@ -13,14 +13,25 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help
 
 
 class Mode(str, Enum):
-    """One a module in bench/modes."""
+    """What there is to measure."""
 
     sampler = "sampler"
+    decide = "decide"
+    free = "free"
+    strict_guided = "strict-guided"
+    strict_trie = "strict-trie"
+    strict_trie_ffi = "strict-trie-ffi"
+
+    @property
+    def module(self) -> str:
+        """Module of bench/modes that measures it."""
+        return "sampler" if self is Mode.sampler else "decide"
 
 
 @app.callback(invoke_without_command=True)
 def main(
-    mode: Annotated[Mode, typer.Option(help="What to measure.")],
+    context: typer.Context,
+    mode: Annotated[Mode | None, typer.Option(help="What to measure.")] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(help="smollm2 (49,152 tokens), gemma3 (262,144) or a GGUF file; may be repeated. Default: both."),
@@ -28,24 +39,66 @@ def main(
     output: Annotated[
         Path | None, typer.Option(help="Write the results to this JSON file and a plot beside it (.png).")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Times that all contenders take turns.")] = 10,
-    limit: Annotated[float, typer.Option(min=1, help="Seconds for another engine to take a set in.")] = 20,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Times that all contenders take turns. Default: 10; for decisions 1.")
+    ] = None,
+    limit: Annotated[float, typer.Option(min=1, help="sampler: seconds for another engine to take a set in.")] = 20,
+    prompt: Annotated[
+        str | None, typer.Option(help="Decisions: ask this instead of the bundled requests.", show_default=False)
+    ] = None,
+    token_tree_descriptor: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Decisions: a TokenTreePayload, instead of the bundled sets."),
+    ] = None,
+    n_gpu_layers: Annotated[int, typer.Option(min=-1, help="Decisions: layers on the GPU; -1 for all.")] = 0,
 ) -> None:
-    """Measures what a constrained token costs.
+    """Measures what a constrained token, and a constrained decision, cost.
 
     [bold]sampler[/bold]: one sampling step, the constraint alone, and the time to build the set, for 30, 1,000 and
     100,000 members, side by side with GBNF in llama.cpp, llguidance and xgrammar.
+
+    [bold]free[/bold], [bold]strict-guided[/bold], [bold]strict-trie[/bold], [bold]strict-trie-ffi[/bold]: whole
+    decisions of a model whose prompt is evaluated already, by free text, a GBNF grammar in llama-cpp-python, the trie
+    as a sampler there, or the trie in a streaming handle over cffi; 63 agent requests over 30 actions, 8 labels and
+    1,000 ids. The grammar takes turns with each, to compare with.
+
+    [bold]decide[/bold]: all of these, taking turns, what token-trie promises, and 10,000 draws from random sets.
 
     [bold]Examples[/]
 
         python -m bench --mode sampler --output results/sampler.json
 
-        python -m bench --mode sampler --model smollm2 --rounds 3
+        python -m bench --mode decide --output results/decide.json
 
-        python -m bench --mode sampler --model path/to/model.gguf
+        python -m bench --mode strict-trie-ffi --model path/to/model.gguf --prompt "The capital of France is"
+        --token-tree-descriptor cities.json --output results/cities.json
+
+        python -m bench report results/a.json results/b.json --output results/report.png
     """
-    options = Options(models=model or ["smollm2", "gemma3"], output=output, rounds=rounds, limit_s=limit)
-    import_module(f"bench.modes.{mode.value}").run(options)
+    if context.invoked_subcommand is not None:
+        return
+    if mode is None:
+        raise typer.BadParameter("one is needed, or the command report", param_hint="--mode")
+    options = Options(
+        mode=mode.value,
+        models=model or ["smollm2", "gemma3"],
+        output=output,
+        rounds=rounds,
+        limit_s=limit,
+        prompt=prompt,
+        descriptor=token_tree_descriptor,
+        n_gpu_layers=n_gpu_layers,
+    )
+    import_module(f"bench.modes.{mode.module}").run(options)
+
+
+@app.command()
+def report(
+    results: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="JSON files of decisions.")],
+    output: Annotated[Path | None, typer.Option(help="Write the picture to this PNG file.")] = None,
+) -> None:
+    """Turns the results of several runs into one table and one picture."""
+    import_module("bench.decisions.report").run(results, output)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Models to measure with, loaded and one token into a text."""
 
 import ctypes
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,14 +38,14 @@ class Model:
     name: str
     path: Path
     llm: llama_cpp.Llama = field(repr=False)
+    backend: str = "unknown"  # the devices that hold the layers
 
     def __post_init__(self) -> None:
         self.vocab = llama_cpp.llama_model_get_vocab(self.llm.model)
         self.n_vocab = int(llama_cpp.llama_vocab_n_tokens(self.vocab))
         self.llm.eval([max(self.llm.token_bos(), 0)])
-        pointer = llama_cpp.llama_get_logits_ith(self.llm.ctx, -1)
         # What llama_sampler_sample reads, and a copy to restore it from.
-        self.live_logits: NDArray[np.float32] = np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
+        self.live_logits = self.logits_now()
         self.logits = self.live_logits.copy()
 
     def tokenize(self, text: str) -> list[int]:
@@ -58,18 +61,52 @@ class Model:
         )
         return [buffer.raw[:n] for n in lengths]
 
+    def text(self, tokens: Iterable[int]) -> str:
+        """Return the text of an answer's tokens, a space before its first word included."""
+        buffer = ctypes.create_string_buffer(1024)
+        lengths = (llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, False) for token in tokens)
+        return b"".join(buffer.raw[:n] for n in lengths).decode(errors="replace")
+
+    def logits_now(self) -> NDArray[np.float32]:
+        """Return the logits after the last token evaluated, not copied."""
+        pointer = llama_cpp.llama_get_logits_ith(self.llm.ctx, -1)
+        return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
+
     def end_tokens(self) -> list[int]:
         """Return the tokens that end a generation."""
         return [t for t in range(self.n_vocab) if llama_cpp.llama_vocab_is_eog(self.vocab, t)]
 
 
-@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
-def _say_nothing(level: int, text: bytes, user: object) -> None:
-    pass
+class _LoadLog:
+    """Takes llama.cpp's log, silently, and keeps what it says about devices."""
+
+    def __init__(self) -> None:
+        self.devices: Counter[str] = Counter()
+        self.callback = llama_cpp.llama_log_callback(self._take)
+
+    def _take(self, level: int, text: bytes, user: object) -> None:
+        found = re.search(rb"layer +\d+ assigned to device ([^,\s]+)", text)
+        if found:
+            self.devices[found[1].decode()] += 1
+
+    @property
+    def backend(self) -> str:
+        """Devices, the one with the most layers first: "CPU", "CUDA0 + CPU"."""
+        return " + ".join(device for device, _ in self.devices.most_common()) or "unknown"
 
 
-def load(name: str) -> Model:
+_log = _LoadLog()
+
+
+def find(name: str) -> Path:
+    """Return the path of one of the known models, or of a GGUF file."""
+    return _KNOWN[name]() if name in _KNOWN else Path(name)
+
+
+def load(name: str, *, n_ctx: int = 64, n_batch: int = 64, n_gpu_layers: int = 0) -> Model:
     """Load one of the known models, or a GGUF file."""
-    llama_cpp.llama_log_set(_say_nothing, None)
-    path = _KNOWN[name]() if name in _KNOWN else Path(name)
-    return Model(path.stem, path, llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, verbose=False))
+    llama_cpp.llama_log_set(_log.callback, None)
+    _log.devices.clear()
+    path = find(name)
+    llm = llama_cpp.Llama(str(path), n_ctx=n_ctx, n_batch=n_batch, n_gpu_layers=n_gpu_layers, verbose=False)
+    return Model(path.stem, path, llm, _log.backend)

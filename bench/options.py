@@ -8,7 +8,11 @@ from pathlib import Path
 class Options:
     """The same for every mode; a mode reads what concerns it."""
 
+    mode: str
     models: list[str]
     output: Path | None
-    rounds: int
+    rounds: int | None  # None: the mode's own
     limit_s: float
+    prompt: str | None
+    descriptor: Path | None
+    n_gpu_layers: int

@@ -7,11 +7,16 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from bench.native import Samples
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+R = TypeVar("R", bound="DataclassInstance")
 
 SCHEMA = "token-trie-bench/1"
 _PACKAGES = ["token-trie", "llama-cpp-python", "llguidance", "xgrammar", "torch", "numpy"]
@@ -49,6 +54,7 @@ class Bar:
     ratio: float | None  # None: could not be measured
     at_least: bool
     limit: float
+    unit: str = "x"  # "%": both are shares of one; "": both are counts
 
     @property
     def met(self) -> bool | None:
@@ -59,17 +65,19 @@ class Bar:
 
 
 @dataclass
-class Results:
+class Results(Generic[R]):
     """What one run measured."""
 
     mode: str
     settings: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[R] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
+    checks: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Write the JSON, with the machine and the versions it was measured on."""
+        """Write the JSON, with the machine and the versions it was measured on; a sole row stands at the top, too."""
         document = {
+            **(asdict(self.rows[0]) if len(self.rows) == 1 else {}),
             "schema": SCHEMA,
             "mode": self.mode,
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -77,7 +85,8 @@ class Results:
             "versions": versions(),
             "settings": self.settings,
             "bars": [asdict(bar) | {"met": bar.met} for bar in self.bars],
-            "rows": [{k: v for k, v in asdict(row).items() if v is not None} for row in self.rows],
+            "checks": self.checks,
+            "rows": [asdict(row) for row in self.rows],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -15,7 +15,8 @@ FAN_OUT = 30
 _DEPTH = 4
 
 
-def _data(name: str) -> object:
+def data(name: str) -> object:
+    """Return what a file in bench/data holds."""
     return json.loads(files("bench").joinpath("data", name).read_text(encoding="utf-8"))
 
 
@@ -49,17 +50,22 @@ class Answers:
 
 def actions(model: Model) -> Answers:
     """30 names of an agent's actions."""
-    names = _data("actions.json")
+    names = data("actions.json")
     assert isinstance(names, list)
     return Answers("30 actions", names, [model.tokenize(name) for name in names])
 
 
-def catalogue(model: Model, n: int) -> Answers:
-    """Ids as in a catalogue, such as amber-anchor-000000."""
-    words = _data("words.json")
+def ids(n: int) -> list[str]:
+    """Names as in a catalogue, such as amber-anchor-000000."""
+    words = data("words.json")
     assert isinstance(words, dict)
     kinds, things = words["kinds"], words["things"]
-    names = [f"{kinds[i % len(kinds)]}-{things[i // len(kinds) % len(things)]}-{i:06d}" for i in range(n)]
+    return [f"{kinds[i % len(kinds)]}-{things[i // len(kinds) % len(things)]}-{i:06d}" for i in range(n)]
+
+
+def catalogue(model: Model, n: int) -> Answers:
+    """Ids of a catalogue."""
+    names = ids(n)
     return Answers(f"{n:,} ids", names, [model.tokenize(name) for name in names])
 
 

@@ -15,6 +15,11 @@ def figure(us: float) -> str:
     return f"{us:.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}" if us >= 1 else f"{us:.3f}"
 
 
+def short(value: float) -> str:
+    """Return a power of ten as a tick label: 0.1, 10, 1k, 100k, 1M."""
+    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"
+
+
 def plain_table(title: str, *columns: str, caption: str | None = None) -> Table:
     """Return an empty table; columns that begin with > are flush right."""
     table = Table(
@@ -34,8 +39,17 @@ def bars_table(bars: list[Bar]) -> Table:
     """Return every bar with its ratio."""
     table = plain_table("Bars", "bar", ">measured", ">asked", "met")
     for bar in bars:
-        digits = 0 if (bar.ratio or 0) >= 100 else 2
-        measured = "unknown" if bar.ratio is None else f"{bar.ratio:,.{digits}f} x"
         word = {True: "[green]yes[/]", False: "[red]no[/]", None: "?"}[bar.met]
-        table.add_row(bar.text, measured, f"{'>=' if bar.at_least else '<='} {bar.limit:,g} x", word)
+        measured = "unknown" if bar.ratio is None else _amount(bar.ratio, bar.unit)
+        table.add_row(bar.text, measured, f"{'>=' if bar.at_least else '<='} {_limit(bar.limit, bar.unit)}", word)
     return table
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "x":
+        return f"{value:,.{0 if value >= 100 else 2}f} x"
+    return f"{value * 100:.4g} %" if unit == "%" else f"{value:,.0f}"
+
+
+def _limit(value: float, unit: str) -> str:
+    return f"{value * 100:g} %" if unit == "%" else f"{value:,g} {unit}".rstrip()

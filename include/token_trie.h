@@ -105,7 +105,8 @@ struct token_trie_params {
     size_t n_end_tokens;
     const llama_token * separator; /* RESTART: tokens between two members; NULL for none */
     size_t n_separator;
-    int32_t max_items; /* RESTART: members in the list at most; 0 for no limit */
+    int32_t max_items; /* RESTART: members in the list at most, 0 for no limit; behind the last one an end token,
+                          or where there are none (null vocab), anything as after RELEASE */
 };
 
 /* Where a sampler stands. */
@@ -120,7 +121,7 @@ struct token_trie_sampler_state {
     size_t size;
     int32_t state;          /* enum token_trie_state */
     int32_t n_items;        /* members finished so far */
-    const char * leaf_name; /* the member finished last or standing finished now, NULL if none or without a name;
+    const char * leaf_name; /* the member finished last, NULL while another is under way and for one without a name;
                                valid until the sampler is freed */
     int64_t leaf;           /* its index in the set, -1 if none */
     uint64_t n_escaped;     /* accepts of a token outside the allowed set */

@@ -21,22 +21,24 @@ from bench.rounds import take_turns
 from bench.sets import SETS, Answers
 from bench.table import bars_table
 
+_ROUNDS = 10
 _NEVER_RISKY = 100  # members that every engine is trusted with
 
 
 def run(options: Options) -> None:
     """Measure all contenders on all sets with all models; print, and write what was asked for."""
-    settings = {"rounds": options.rounds, "limit_s": options.limit_s, "clock_ns_taken_off": native.clock_ns()}
-    results = Results("sampler", settings)
+    rounds = options.rounds or _ROUNDS
+    settings = {"rounds": rounds, "limit_s": options.limit_s, "clock_ns_taken_off": native.clock_ns()}
+    results = Results[Row]("sampler", settings)
     console = Console()
     if not console.is_terminal:
         console.width = 160
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        total = len(options.models) * len(SETS) * options.rounds
+        total = len(options.models) * len(SETS) * rounds
         bar = progress.add_task("", total=total)
         for name in options.models:
-            _OneModel(name, options, results, progress, bar).run()
+            _OneModel(name, options, rounds, results, progress, bar).run()
     results.bars = bars(results.rows)
     for table in [*tables(results.rows), bars_table(results.bars)]:
         console.print(table)
@@ -50,7 +52,8 @@ def run(options: Options) -> None:
 class _OneModel:
     name: str
     options: Options
-    results: Results
+    rounds: int
+    results: Results[Row]
     progress: Progress
     bar: Any
     ready: dict[str, Contender] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class _OneModel:
                     else:
                         out[who] = reason
             self._say(set_name)
-            sampled = take_turns(measures, self.options.rounds, lambda: self.progress.advance(self.bar))
+            sampled = take_turns(measures, self.rounds, lambda: self.progress.advance(self.bar))
             where = self._where(model) | {"set": answers.name, "leaves": len(answers), "branching": answers.branching}
             for who, quantities in sampled.items():
                 self.results.rows += [

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from bench.contenders import FREE, OURS
 from bench.results import Row
+from bench.table import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +60,7 @@ def _panel(axes: "Axes", rows: list[Row], all_rows: list[Row], who: list[str]) -
                     ha="right", va="center", fontsize=7, color=colour,
                 )  # fmt: skip
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda us, _: f"{us:,.0f}" if us >= 1 else f"{us:g}")
+    axes.xaxis.set_major_formatter(lambda us, _: short(us))
     axes.set_ylim(0.4, len(who) + 0.6)
     axes.set_yticks(list(places.values()), list(places))
     for label in axes.get_yticklabels():

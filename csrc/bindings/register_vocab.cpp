@@ -6,13 +6,16 @@ namespace token_trie {
 
 void register_vocab(py::module_ & module) {
     using namespace pybind11::literals;
-    module.def("vocab_fingerprint", [](std::uintptr_t vocab) { return vocab_fingerprint(to_vocab(vocab)); }, "vocab"_a);
+    using Unlocked = py::call_guard<py::gil_scoped_release>;
+    module.def(
+        "vocab_fingerprint", [](std::uintptr_t vocab) { return vocab_fingerprint(to_vocab(vocab)); }, "vocab"_a,
+        Unlocked());
     module.def(
         "vocab_end_of_generation", [](std::uintptr_t vocab) { return vocab_end_of_generation(to_vocab(vocab)); },
-        "vocab"_a);
+        "vocab"_a, Unlocked());
     module.def(
         "check_vocab", [](const Trie & trie, std::uintptr_t vocab) { check_vocab(trie, to_vocab(vocab)); }, "trie"_a,
-        "vocab"_a);
+        "vocab"_a, Unlocked());
     module.def(
         "tokenize",
         [](std::uintptr_t vocab, const std::vector<py::bytes> & texts, const std::string & what) {

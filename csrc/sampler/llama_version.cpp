@@ -15,7 +15,7 @@ void require_same_llama() {
         throw Error(Status::llama, "compiled against the llama.cpp with ggml " + llama_compiled() + ", but ggml " +
                                        llama_loaded() +
                                        " is loaded; build token-trie again beside it: pip install --force-reinstall "
-                                       "--no-deps --no-cache-dir --no-build-isolation token-trie");
+                                       "--no-deps --no-cache-dir token-trie");
     }
 }
 

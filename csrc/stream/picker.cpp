@@ -95,12 +95,15 @@ Picker::Pick Picker::pick_allowed(const AllowedSet & allowed, const float * logi
     return {token, log_share(allowed, logits, token)};
 }
 
-Token Picker::pick_any(const float * logits) {
-    catch_up_grammar();
+Token Picker::pick_any(const float * logits, bool under_grammar) {
+    under_grammar = under_grammar && grammar_ != nullptr;
+    if (under_grammar) {
+        catch_up_grammar();
+    }
     fill(logits);
     Token token = draw(n_vocab_, false);
     // A grammar over a whole vocabulary is slow; most tokens a model wants pass it, and are asked about alone.
-    if (grammar_ != nullptr && !grammar_takes(token, logits[token])) {
+    if (under_grammar && !grammar_takes(token, logits[token])) {
         fill(logits);
         llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
         llama_sampler_apply(grammar_.get(), &array);
@@ -180,7 +183,7 @@ bool Picker::grammar_takes(Token token, float logit) {
 
 // llama.cpp's grammar throws on a token it does not take and is of no use afterwards, so a copy goes ahead.
 void Picker::catch_up_grammar() {
-    if (grammar_ == nullptr || unseen_by_grammar_.empty()) {
+    if (unseen_by_grammar_.empty()) {
         return;
     }
     Sampler ahead(llama_sampler_clone(grammar_.get()));

@@ -39,8 +39,9 @@ class Picker {
     // From the allowed tokens alone. greedy takes the best whatever the temperature.
     Pick pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy);
 
-    // From the whole vocabulary, or what the grammar leaves of it. Throws Error (grammar) if it leaves nothing.
-    Token pick_any(const float * logits);
+    // From the whole vocabulary, or what the grammar leaves of it. Throws Error (grammar) if that is nothing, or if the
+    // tokens accepted so far do not fit it.
+    Token pick_any(const float * logits, bool under_grammar);
 
     // Tells the penalties and the grammar of a token that now is part of the text.
     void accept(Token token);

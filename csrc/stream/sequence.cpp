@@ -64,6 +64,9 @@ void Sequence::adopt(llama_context * context) {
     if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
         throw Error(Status::argument, "context: its model is not a decoder");
     }
+    if (llama_vocab_type(vocab_) == LLAMA_VOCAB_TYPE_NONE) {
+        throw Error(Status::argument, "context: its model has no tokenizer");
+    }
     if (llama_get_memory(context) == nullptr) {
         throw Error(Status::argument, "context: it has no memory for a sequence");
     }

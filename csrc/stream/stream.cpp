@@ -16,16 +16,20 @@ Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
       jump_forward_(options.jump_forward) {}
 
 std::unique_lock<std::mutex> Stream::enter() const {
-    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) {
+    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+    if (generating_ == std::this_thread::get_id() || !lock.try_lock()) {
         throw Error(Status::busy, "the stream is in a call already, of another thread or of its own callback");
+    }
+    // In this order: of a close that comes between the two, either the cancel stands or it is seen here.
+    cancelled_ = false;
+    if (closed_) {
+        throw Error(Status::argument, "stream: closed");
     }
     return lock;
 }
 
 void Stream::prefill(std::vector<Token> tokens) {
     const auto lock = enter();
-    cancelled_ = false;
     const std::int32_t n_vocab = vocab_size(vocab());
     if (tokens.empty()) {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
@@ -66,7 +70,6 @@ void Stream::set_seed(std::uint32_t seed) {
 
 void Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
     const auto lock = enter();
-    cancelled_ = false;
     if (max_tokens < 0) {
         throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
     }
@@ -117,7 +120,7 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     const auto logits = [&] { return sequence_->logits(!jump_forward_, cancelled_); };
     Step step{-1, false, 0, {}};
     if (allowed.everything) {
-        step.token = picker_.pick_any(logits());
+        step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_);
         step.logprob = std::numeric_limits<float>::quiet_NaN();
     } else if (allowed.children.size + allowed.follow.size == 1) {
         step.token = allowed.children.empty() ? *allowed.follow.begin() : *allowed.children.begin();
@@ -129,17 +132,19 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
         const Picker::Pick pick = picker_.pick_allowed(allowed, logits(), mode_ == Mode::greedy);
         step.token = pick.token;
         step.logprob = pick.logprob;
-        stats_.span_logprob += static_cast<double>(pick.logprob);
     }
+    const double span_logprob = stats_.span_logprob + (allowed.everything ? 0 : static_cast<double>(step.logprob));
     if (!allowed.children.contains(step.token) && llama_vocab_is_eog(vocab(), step.token)) {
         // An end is not part of the text: neither passed on nor put into the sequence.
         stats_.n_branches += under_trie && !step.forced ? 1 : 0;
+        stats_.span_logprob = span_logprob;
         if (under_trie) {
             cursor_->accept(step.token);
         }
         return allowed.everything ? Stop::end : Stop::complete;
     }
     sequence_->append(step.token);
+    stats_.span_logprob = span_logprob;
     picker_.accept(step.token);
     std::uint64_t & count = !under_trie ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
     ++count;
@@ -176,6 +181,7 @@ bool Stream::finish_span() {
 }
 
 void Stream::close() {
+    closed_ = true;
     cancel();
     // From its own callback, there is nobody to wait for.
     if (generating_ != std::this_thread::get_id()) {

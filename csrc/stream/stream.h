@@ -59,8 +59,8 @@ class Stream {
     std::size_t capacity() const noexcept { return sequence_->capacity(); }
     const llama_context * context() const noexcept { return sequence_->context(); }
 
-    // All of these throw Error (busy) while another thread is inside one, and then and otherwise leave things as they
-    // were.
+    // All of these throw Error (busy) while another thread is inside one and Error (argument) after close, and then and
+    // otherwise leave things as they were.
     void prefill(std::vector<Token> tokens);
     void set_grammar(const char * gbnf, const char * root);
     void set_trie(Cursor cursor, Mode mode);
@@ -71,7 +71,7 @@ class Stream {
     // Ends a prefill or generate under way within one pass; without one, does nothing.
     void cancel() noexcept { cancelled_ = true; }
 
-    // Cancels, and waits for the call that another thread is in.
+    // Refuses all calls from here on, cancels the one that another thread is in and waits for it.
     void close();
 
     struct Snapshot {
@@ -90,7 +90,8 @@ class Stream {
 
     mutable std::mutex mutex_;
     std::atomic<std::thread::id> generating_{};  // the thread that is in generate
-    std::atomic<bool> cancelled_{false};
+    std::atomic<bool> closed_{false};
+    mutable std::atomic<bool> cancelled_{false};  // of the call under way; enter begins it anew
     std::unique_ptr<Sequence> sequence_;
     Picker picker_;
     Utf8Stream text_;

@@ -2,6 +2,7 @@
 
 #include "trie/json.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace token_trie {
@@ -55,6 +56,9 @@ class Reader : public nlohmann::json_sax<Json> {
             fail(Status::payload, place() + ": holds a NUL character");
         }
         if (key_ == Key::vocab) {
+            if (!is_fingerprint(value)) {
+                fail(Status::payload, place() + ": " + quote(value) + " is not \"sha256:\" and 64 hex digits");
+            }
             leaves_.vocab = std::move(value);
         } else if (key_ == Key::path) {
             path_ = std::move(value);
@@ -131,7 +135,8 @@ class Reader : public nlohmann::json_sax<Json> {
                 what.remove_prefix(at + 2);
             }
         }
-        what = what.substr(0, what.find("; last read"));
+        constexpr std::size_t max_bytes = 200;
+        what = what.substr(0, std::min(what.find("; last read"), max_bytes));
         std::string message = place() + ": broken JSON at byte " + std::to_string(byte) + ": ";
         fail(Status::payload, message.append(what));
     }
@@ -176,6 +181,13 @@ class Reader : public nlohmann::json_sax<Json> {
         }
     }
 
+    static bool is_fingerprint(std::string_view text) {
+        constexpr std::string_view prefix = "sha256:";
+        constexpr std::size_t n_digits = 64;
+        return text.size() == prefix.size() + n_digits && text.substr(0, prefix.size()) == prefix &&
+               text.find_first_not_of("0123456789abcdef", prefix.size()) == std::string_view::npos;
+    }
+
     // Refuses a value of a kind that no place with an expectation takes.
     void refuse_if_expecting(const char * found) const {
         const char * wanted = expected();
@@ -191,7 +203,7 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool token(std::int64_t id, const std::string & text) {
-        if (id < 0 || id > std::numeric_limits<Token>::max() - 1) {
+        if (id < 0 || id > std::numeric_limits<Token>::max()) {
             fail(Status::payload, place() + ": " + text + " is not a token id");
         }
         if (n_vocab_ > 0 && id >= n_vocab_) {

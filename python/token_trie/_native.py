@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     message = (
         f"token-trie was built for another llama-cpp-python than the {llama_cpp.__version__} installed now; build it "
-        "again: pip install --force-reinstall --no-deps --no-cache-dir token-trie"
+        "again beside it: pip install --force-reinstall --no-deps --no-cache-dir token-trie"
     )
     raise ImportError(f"{message} ({error})") from error
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from token_trie._native import Llama
 from token_trie.constrain import MODES, Mode, lookup
-from token_trie.errors import ArgumentError, BusyError, ContextError
+from token_trie.errors import ArgumentError, BusyError, ContextError, InternalError
 from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
 from token_trie.stream import StreamHandle
 from token_trie.trie import TokenTrie
@@ -107,6 +107,9 @@ def choose(
         Another thread is choosing with this model.
     """
     lookup(mode, MODES, "mode")
+    if prompt is None:
+        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
+    _check_numbers(temperature=temperature, top_p=top_p)
     if not 0 < temperature < float("inf"):
         raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
     if not 0 < top_p <= 1:
@@ -149,7 +152,8 @@ def _decide(
     steps = list(handle.generate(temperature=temperature, top_p=top_p))
     ended = time.perf_counter()
     after = handle.state
-    assert after.leaf is not None
+    if after.leaf is None:
+        raise InternalError(f"the decision ended as {after} without an answer")
     stats = Stats(
         n_prompt=len(prompt),
         n_branches=after.n_branches - before.n_branches,
@@ -160,6 +164,12 @@ def _decide(
     )
     tokens = tuple(step.token for step in steps)
     return Decision(trie[after.leaf].name, after.leaf, tokens, after.logprob, stats)
+
+
+def _check_numbers(**options: float) -> None:
+    for name, value in options.items():
+        if not isinstance(value, (int, float)):
+            raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from token_trie._native import Llama
+from token_trie.draw import count_leaves, draw, plain, show_bytes
 from token_trie.errors import ArgumentError, TokenTrieError
 
 app = typer.Typer(
@@ -84,7 +85,7 @@ def choose(
         return
     stats = decision.stats
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("answer", f"[bold green]{_plain(decision.value)}")
+    table.add_row("answer", f"[bold green]{plain(decision.value)}")
     table.add_row("tokens", " ".join(_token_text(llm, token) for token in decision.tokens))
     table.add_row(
         "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
@@ -110,7 +111,6 @@ def inspect(
 ) -> None:
     """Draw the trie of a payload, with names, tokens and counts."""
     from token_trie import TokenTrie
-    from token_trie.draw import draw
     from token_trie.models import Vocabulary
 
     trie = TokenTrie.from_payload(_read(payload), path)
@@ -121,10 +121,10 @@ def inspect(
         piece = vocabulary.piece
     console.print(draw(trie, piece, max_lines))
     console.print(
-        f"{len(trie):,} leaves, {trie.n_nodes:,} nodes, longest leaf {trie.max_tokens:,} tokens, {trie.nbytes:,} bytes"
+        f"{count_leaves(trie)}, {trie.n_nodes:,} nodes, longest leaf {trie.max_tokens:,} tokens, {trie.nbytes:,} bytes"
     )
     for dropped, kept in trie.aliases.items():
-        console.print(f"[yellow]{_plain(dropped)} has the same tokens as {_plain(kept)}")
+        console.print(f"[yellow]{plain(dropped)} has the same tokens as {plain(kept)}")
 
 
 @app.command(epilog="**Example**\n\n`token-trie demo --model model.gguf`")
@@ -140,7 +140,7 @@ def main() -> None:
     try:
         app()
     except (TokenTrieError, OSError) as error:
-        status.print(f"[bold red]error:[/] {_plain(str(error))}", highlight=False, soft_wrap=True)
+        status.print(f"[bold red]error:[/] {plain(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(1)
 
 
@@ -190,22 +190,14 @@ def _read(path: Path) -> str:
     if str(path) == "-":
         return sys.stdin.read()
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
 
 
 def _read_lines(path: Path) -> list[str]:
-    return [line for line in _read(path).splitlines() if line]
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+    return [line for line in (raw.rstrip("\r") for raw in _read(path).split("\n")) if line]
 
 
 def _token_text(llm: Llama, token: int) -> str:
-    from token_trie.draw import show_bytes
-
-    return f"[cyan]{_plain(show_bytes(llm.detokenize([token], special=True)))}[/] [dim]{token}[/]"
+    return f"[cyan]{plain(show_bytes(llm.detokenize([token], special=True)))}[/] [dim]{token}[/]"

@@ -24,6 +24,7 @@ ON_COMPLETE: dict[str, int] = {"release": 0, "end": 1, "restart": 2}
 WALKING = 0  # enum token_trie_state
 ROOT = 0
 _STOP = -1  # in place of a token
+_OVERRIDDEN = ("_init_sampler", "generate", "sample")
 
 # Samplers that change logits and stand before the trie; all others truncate, constrain or select, and stand after it.
 # A logits processor of llama-cpp-python is a sampler without a name.
@@ -87,7 +88,7 @@ class Constraint:
     Attributes
     ----------
     complete : bool
-        Whether the last call produced whole members and no more.
+        Whether the last call ended at the end of a member.
     names : list of str
         Names of the members that it produced, one unless ``on_complete="restart"``.
     """
@@ -132,12 +133,12 @@ class Constraint:
                 raise BusyError("this Llama is constrained already; leave that block first, or use another Llama")
             _busy.add(id(self._llm))
         llm = self._llm
-        previous = {name: llm.__dict__[name] for name in ("_init_sampler", "generate") if name in llm.__dict__}
+        previous = {name: llm.__dict__[name] for name in _OVERRIDDEN if name in llm.__dict__}
         sampler = llm._sampler
-        init_sampler, generate = llm._init_sampler, llm.generate
+        init_sampler, generate, sample = llm._init_sampler, llm.generate, llm.sample
 
         def restore() -> None:
-            for name in ("_init_sampler", "generate"):
+            for name in _OVERRIDDEN:
                 llm.__dict__.pop(name, None)
             llm.__dict__.update(previous)
             llm._sampler = sampler
@@ -145,6 +146,7 @@ class Constraint:
         self._restore = restore
         llm._init_sampler = lambda *args, **kwargs: self._init_sampler(init_sampler, *args, **kwargs)
         llm.generate = lambda *args, **kwargs: self._generate(generate, *args, **kwargs)
+        llm.sample = lambda *args, **kwargs: self._sample(sample, *args, **kwargs)
         return self
 
     def __exit__(
@@ -162,7 +164,7 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Whether the last call produced whole members and no more."""
+        """Whether the last call ended at the end of a member."""
         return self._walk is not None and self._walk.complete
 
     @property
@@ -204,6 +206,12 @@ class Constraint:
                     "max_tokens may be too small, or a stop string matched",
                     walk.n_tokens,
                 )
+
+    def _sample(self, original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+        # Llama.sample keeps no place in the set, and a generation begun before the block has a sampler without it.
+        if not self._in_step.locked():
+            raise BusyError("inside constrain() tokens come from a call begun in the block, not from Llama.sample()")
+        return original(*args, **kwargs)
 
     def _due_end(self, walk: _Walk) -> int | None:
         """Return the end-of-generation token that must come next, the model unasked; _STOP to just end; else None."""
@@ -264,6 +272,7 @@ _busy_lock = threading.Lock()
 
 
 def lookup(value: str, table: dict[str, int], what: str) -> int:
+    """Look up an option by its name; ArgumentError names the ones there are."""
     try:
         return table[value]
     except (KeyError, TypeError):
@@ -284,4 +293,7 @@ def _splice(chain: Any, address: int) -> None:
 
 def _sampler_name(sampler: Any) -> bytes | None:
     # llama.cpp calls the callback unchecked, null or not.
-    return llama_cpp.llama_sampler_name(sampler) if sampler.contents.iface.contents.name else None
+    if not sampler.contents.iface.contents.name:
+        return None
+    # llama.cpp marks a sampler that is switched off.
+    return bytes(llama_cpp.llama_sampler_name(sampler)).removeprefix(b"?")

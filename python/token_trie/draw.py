@@ -20,6 +20,16 @@ def show_bytes(piece: bytes) -> str:
         return repr(piece)[1:]
 
 
+def plain(text: str) -> str:
+    """Text that a terminal prints and nothing else: no markup, no control characters."""
+    return escape("".join(char if char.isprintable() else ascii(char)[1:-1] for char in text))
+
+
+def count_leaves(trie: TokenTrie) -> str:
+    """Say how many leaves there are."""
+    return "1 leaf" if len(trie) == 1 else f"{len(trie):,} leaves"
+
+
 def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines: int = 200) -> Tree:
     """Draw a trie; chains without a branch stand on one line.
 
@@ -35,13 +45,13 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
     core = trie._handle
 
     def label(token: int) -> str:
-        return f"[cyan]{escape(show_bytes(piece(token)))}[/] [dim]{token}[/]" if piece else f"[cyan]{token}[/]"
+        return f"[cyan]{plain(show_bytes(piece(token)))}[/] [dim]{token}[/]" if piece else f"[cyan]{token}[/]"
 
     def name(node: int) -> str:
         leaf = core.leaf(node)
-        return "" if leaf is None else f"  [bold green]{escape(core.name(leaf))}[/]"
+        return "" if leaf is None else f"  [bold green]{plain(core.name(leaf))}[/]"
 
-    top = Tree(f"[bold]{len(trie):,} leaves[/]")
+    top = Tree(f"[bold]{count_leaves(trie)}[/]")
     lines = 0
     waiting = [(top, ROOT)]
     while waiting:

@@ -57,6 +57,9 @@ def tokenize_prompt(llm: Llama, prompt: Prompt) -> list[int]:
     ArgumentError
         The prompt is of another type, or empty and the model has no token to begin with.
     """
+    if not isinstance(prompt, (str, Sequence, np.ndarray)) or isinstance(prompt, (bytes, bytearray)):
+        raise ArgumentError(f"prompt: {type(prompt).__name__} where text, token ids or chat messages belong")
+    vocab_address(llm)
     if isinstance(prompt, str):
         bos = [llm.token_bos()] if llm._model.add_bos_token() or not prompt else []
         tokens = bos + (llm.tokenize(encode(prompt, "prompt"), add_bos=False, special=True) if prompt else [])
@@ -73,8 +76,8 @@ def fit_choices(
     llm: Llama, prompt: Prompt | None, choices: Sequence[str], *, leading_space: bool | None = None
 ) -> FittedChoices:
     """Tokenize choices as they follow a prompt; see the module's top. ``prompt=None``: the start of an answer."""
-    if isinstance(choices, str):
-        raise ArgumentError("choices: one text; a sequence of texts is needed")
+    if not isinstance(choices, (list, tuple)):
+        raise ArgumentError(f"choices: {type(choices).__name__} where a list of texts belongs")
     if len(choices) == 0:
         raise ArgumentError("choices: none given")
     encoded = [encode(choice, f"choices[{i}]") for i, choice in enumerate(choices)]
@@ -84,15 +87,19 @@ def fit_choices(
     prompt_tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
     plain = _after_control_tokens(llm, prompt_tokens)
     if leading_space is None:
-        leading_space = _wants_space(_core.detokenize(vocab, plain), encoded)
+        takes_space = _takes_space(_core.detokenize(vocab, plain).decode(errors="ignore"))
+        spaces = [takes_space and not choice[0].isspace() and not _is_wide(choice[0]) for choice in choices]
+    else:
+        spaces = [leading_space] * len(choices)
     tail, lead = _tail(vocab, plain)
-    if leading_space:
-        lead += b" "
-    tokens, offsets = _core.tokenize(vocab, [lead + text for text in encoded], "choices")
+    texts = [lead + b" " * space + text for space, text in zip(spaces, encoded, strict=True)]
+    tokens, offsets = _core.tokenize(vocab, texts, "choices")
     n_same = _common_prefix(np.asarray(tail, np.int32), tokens, offsets)
     n_kept = len(prompt_tokens) - len(tail) + n_same
     if prompt_tokens and n_kept == 0:
-        raise VocabularyError("the whole prompt merges with the choices; let it begin with more text")
+        raise VocabularyError(
+            "the whole prompt merges with the choices; let it begin with more text, or give leading_space"
+        )
     return FittedChoices(prompt_tokens, n_kept, *_drop_each(tokens, offsets, n_same))
 
 
@@ -129,13 +136,13 @@ class _RenderOnly:
 
 
 def _render_chat(llm: Llama, messages: Sequence[Any]) -> list[int]:
-    # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
-    handler: Any = (
-        llm.chat_handler
-        or llm._chat_handlers.get(llm.chat_format)
-        or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
-    )
     try:
+        # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
+        handler: Any = (
+            llm.chat_handler
+            or llm._chat_handlers.get(llm.chat_format)
+            or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
+        )
         handler(llama=_RenderOnly(llm), messages=list(messages))
     except _Rendered as rendered:
         return rendered.prompt if isinstance(rendered.prompt, list) else tokenize_prompt(llm, rendered.prompt)
@@ -177,19 +184,18 @@ _PAIRED = frozenset("\"'`*_~|")
 _TAG = re.compile(r"<[^<>\s]+>$")
 
 
-def _wants_space(prompt: bytes, choices: list[bytes]) -> bool:
-    """Whether written text has a space between this prompt and an answer."""
-    text = prompt.decode(errors="ignore").split("\n")[-1]
-    if not text or text[-1].isspace() or text[-1] in _OPENING or _TAG.search(text):
+def _takes_space(prompt: str) -> bool:
+    """Whether written text has a space between this prompt and a word."""
+    line = prompt.split("\n")[-1]
+    if not line or line[-1].isspace() or line[-1] in _OPENING or _TAG.search(line) or _is_wide(line[-1]):
         return False
-    if text[-1] in _PAIRED:
-        mark = text[len(text.rstrip(text[-1])) :]
-        if text.count(mark) % 2 == 1:
-            return False
-    if any(choice[:1].isspace() for choice in choices):
-        return False
-    # Scripts written without spaces.
-    return not any(unicodedata.east_asian_width(char) in "WF" for char in (text[-1], choices[0].decode()[0]))
+    mark = line[len(line.rstrip(line[-1])) :]
+    return line[-1] not in _PAIRED or line.count(mark) % 2 == 0
+
+
+def _is_wide(char: str) -> bool:
+    """Whether a character belongs to a script that is written without spaces."""
+    return unicodedata.east_asian_width(char) in "WF"
 
 
 def _common_prefix(tail: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import llama_cpp
 import numpy as np
 
-from token_trie._native import Llama, _core
+from token_trie._native import Llama, _core, vocab_address
 from token_trie._text import encode
 from token_trie.constrain import MODES, ON_COMPLETE, Mode, OnComplete, lookup
 from token_trie.errors import ArgumentError, ContextError, VocabularyError
@@ -113,6 +113,8 @@ class StreamHandle:
         n_gpu_layers: int = 0,
     ) -> None:
         self._steps: list[Step] = []
+        self._n_cancels = 0
+        self._cancelled = False  # between two steps, when the native side has nothing to cancel
         try:
             params = new_struct(
                 "token_trie_stream_params",
@@ -234,7 +236,7 @@ class StreamHandle:
 
     def set_seed(self, seed: int) -> None:
         """Begin draws anew from a seed in [0, 2**32)."""
-        if not 0 <= seed < 2**32:
+        if not isinstance(seed, int) or not 0 <= seed < 2**32:
             raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
         check(lib.token_trie_stream_set_seed(self._stream, seed))
 
@@ -263,7 +265,8 @@ class StreamHandle:
         return Generation(self, max_tokens, temperature, top_p)
 
     def cancel(self) -> None:
-        """End a `prefill` or `generate` that another thread is in, within one forward pass; else do nothing."""
+        """End a `prefill` under way in another thread, and any `generate` begun, within one forward pass."""
+        self._n_cancels += 1
         lib.token_trie_stream_cancel(self._stream)
 
     @property
@@ -271,7 +274,7 @@ class StreamHandle:
         """Where the stream stands."""
         state = self._state()
         return StreamState(
-            stop=_STOPS[state.stop],
+            stop="cancelled" if self._cancelled else _STOPS[state.stop],
             span=_SPANS[state.span],
             n_items=state.n_items,
             leaf=None if state.leaf < 0 else int(state.leaf),
@@ -298,6 +301,7 @@ class StreamHandle:
 
     def _step(self, temperature: float, top_p: float) -> tuple[Step | None, str]:
         self._steps.clear()
+        self._cancelled = False
         check(lib.token_trie_stream_generate(self._stream, 1, temperature, top_p, self._on_token, ffi.NULL))
         return self._steps.pop() if self._steps else None, _STOPS[self._state().stop]
 
@@ -324,6 +328,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         self._handle = handle
         self._left = max_tokens
         self._options = temperature, top_p
+        self._n_cancels = handle._n_cancels
 
     def __iter__(self) -> Generation:
         return self
@@ -351,6 +356,10 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         return step
 
     def _compute(self) -> Step | None:
+        if self._n_cancels != self._handle._n_cancels:
+            self._left = 0
+            self._handle._cancelled = True
+            return None
         step, stop = self._handle._step(*self._options)
         self._left = self._left - 1 if stop == "max_tokens" else 0
         return step
@@ -365,6 +374,9 @@ def _close(stream: Any, context: int | None) -> None:
 def _second_context(llm: Llama, n_ctx: int | None) -> Any:
     """Make a context on the weights of a Llama, like its own but for one unified cache."""
     _core.require_same_llama()
+    vocab_address(llm)
+    if llm.model_params.vocab_only:
+        raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
     params = type(llm.context_params).from_buffer_copy(llm.context_params)
     if n_ctx is not None:
         if not 0 < n_ctx < 2**31:

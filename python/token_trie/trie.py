@@ -102,6 +102,8 @@ class TokenTrie(Collection[Leaf]):
         ArgumentError
             A name is not text, or a token not an integer below 2**31.
         """
+        if not isinstance(sequences, Mapping):
+            raise ArgumentError(f"sequences: {type(sequences).__name__} where a dict belongs")
         names = list(sequences)
         for name in names:
             encode(name, f"sequences[{name!r}]")
@@ -133,7 +135,12 @@ class TokenTrie(Collection[Leaf]):
                 payload = json.dumps(payload, ensure_ascii=False)
             except (TypeError, ValueError, RecursionError) as error:
                 raise PayloadError(f"payload: {error}") from error
-        return cls._wrap(_core.cached_trie(payload if isinstance(payload, bytes) else encode(payload, "payload"), path))
+        return cls._wrap(
+            _core.cached_trie(
+                payload if isinstance(payload, bytes) else encode(payload, "payload"),
+                None if path is None else encode(path, "path").decode(),
+            )
+        )
 
     @classmethod
     def from_arrays(
@@ -162,14 +169,20 @@ class TokenTrie(Collection[Leaf]):
         """
         flat = _to_tokens(tokens, "tokens")
         ends = np.asarray(offsets)
-        if ends.dtype.kind not in "iu":
-            raise ArgumentError(f"offsets: dtype {ends.dtype}; an integer type is needed")
+        if ends.ndim != 1 or ends.dtype.kind not in "iu":
+            raise ArgumentError(
+                f"offsets: dtype {ends.dtype}, shape {ends.shape}; integers in one dimension are needed"
+            )
         if names is not None:
+            names = list(names)
             for i, name in enumerate(names):
                 encode(name, f"names[{i}]")
             if len(names) != len(ends) - 1:
                 raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
-        return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), list(names or []), ""))
+        return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenTrie.from_payload, (self.payload(),)
 
     def __len__(self) -> int:
         return self._handle.n_leaves
@@ -191,7 +204,10 @@ class TokenTrie(Collection[Leaf]):
                 self._names = frozenset(self._handle.name(i) for i in range(len(self)))
             return item in self._names
         name, tokens = (item.name, item.tokens) if isinstance(item, Leaf) else (None, item)
-        node = self._handle.descend(_to_tokens(tokens, "item"))
+        try:
+            node = self._handle.descend(_to_tokens(tokens, "item"))
+        except ArgumentError:
+            return False
         leaf = None if node is None else self._handle.leaf(node)
         return leaf is not None and name in (None, self._handle.name(leaf))
 

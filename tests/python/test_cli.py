@@ -35,7 +35,7 @@ def test_choose_prints_answer_tokens_and_time() -> None:
 
 def test_choose_json_is_json_and_reads_choices_and_prompt_from_files(tmp_path: Path) -> None:
     choices = tmp_path / "choices.txt"
-    choices.write_text("Berlin\nRome\n\n")
+    choices.write_text("\ufeffBerlin\r\nRome\n\n")
     result = run("choose", "-p", "-", "--choices-file", str(choices), "--json", stdin="The capital of Italy is")
     decision = json.loads(result.stdout)
     assert (decision["value"], decision["index"]) == ("Rome", 1)
@@ -72,6 +72,15 @@ def test_inspect_draws_the_trie(payload: Path, model_paths: dict[str, Path]) -> 
     assert "READ has the same tokens as COPY" in result.stdout
     assert result.stderr == ""
     assert "23646  COPY" in run("inspect", "-", stdin=payload.read_text()).stdout
+
+
+def test_inspect_prints_no_control_characters(tmp_path: Path) -> None:
+    path = tmp_path / "escapes.json"
+    path.write_text(TokenTrie.from_sequences({"\x1b[31mRED\x1b]0;title\x07": [1]}).payload())
+    result = run("inspect", str(path))
+    assert "\x1b" not in result.stdout
+    assert "\\x1b[31mRED" in result.stdout
+    assert "1 leaf," in result.stdout
 
 
 def test_inspect_counts_what_it_leaves_out(tmp_path: Path) -> None:
@@ -113,4 +122,4 @@ def test_an_error_is_one_line_that_says_what_to_do(args: list[str], message: str
 def test_help_shows_examples(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.returncode == 0
-    assert "token-trie" in result.stdout
+    assert "Example" in result.stdout

@@ -273,6 +273,17 @@ def test_a_call_from_a_second_thread_is_refused(smollm2: Any) -> None:
     assert "another thread" in str(errors[0])
 
 
+def test_sampling_by_hand_inside_the_block_is_refused(smollm2: Any) -> None:
+    before = smollm2.create_completion(PROMPT, max_tokens=8, stream=True)
+    next(before)
+    with constrain(smollm2, TokenTrie.from_choices(smollm2, ["a"])):
+        with pytest.raises(BusyError, match="a call begun in the block"):
+            smollm2.sample()
+        with pytest.raises(BusyError, match="a call begun in the block"):
+            next(before)
+    smollm2.reset()
+
+
 def test_a_grammar_beside_a_trie_is_refused(smollm2: Any) -> None:
     grammar = llama_cpp.LlamaGrammar.from_string('root ::= "x"', verbose=False)
     with constrain(smollm2, TokenTrie.from_choices(smollm2, ["a"])):

@@ -53,6 +53,11 @@ def test_a_space_stands_before_the_answer_where_written_text_has_one(llm: Any, p
     assert trie.names == ["yes", "no"]
 
 
+def test_one_choice_does_not_decide_the_space_of_another(llm: Any) -> None:
+    trie = TokenTrie.from_choices(llm, ["はい", "yes", " no"], prompt="Answer:")
+    assert texts(llm, trie) == ["はい", " yes", " no"]
+
+
 def test_a_space_can_be_asked_for_or_forbidden(llm: Any) -> None:
     assert texts(llm, TokenTrie.from_choices(llm, ["yes"], prompt="A:", leading_space=False)) == ["yes"]
     assert texts(llm, TokenTrie.from_choices(llm, ["yes"], prompt="A:\n", leading_space=True)) == [" yes"]
@@ -140,6 +145,9 @@ def test_token_prompts_are_taken_as_they_are(llm: Any) -> None:
         (["a"], ArgumentError, r"prompt\[0\]: str where a token id"),
         ("\ud800", ArgumentError, "prompt: .*surrogates"),
         ("a\0b", ArgumentError, "prompt: holds a NUL"),
+        (b"abc", ArgumentError, "prompt: bytes where text"),
+        ((token for token in [5, 6]), ArgumentError, "prompt: generator where text"),
+        (5, ArgumentError, "prompt: int where text"),
     ],
 )
 def test_a_bad_prompt_is_refused(llm: Any, prompt: Any, error: type[Exception], message: str) -> None:
@@ -151,7 +159,8 @@ def test_a_bad_prompt_is_refused(llm: Any, prompt: Any, error: type[Exception], 
     ("choices", "message"),
     [
         ([], "choices: none"),
-        ("yes", "a sequence of texts"),
+        ("yes", "choices: str where a list"),
+        ((c for c in ["yes"]), "choices: generator where a list"),
         (["yes", ""], r"choices\[1\]: empty"),
         (["yes", 3], r"choices\[1\]: int"),
         (["a\0"], r"choices\[0\]: holds a NUL"),

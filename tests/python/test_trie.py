@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -50,6 +51,14 @@ def test_membership_is_by_name_by_tokens_and_by_leaf() -> None:
     assert (8,) not in trie
     assert [] not in trie
     assert Leaf("D", (5,)) in trie
+    assert Leaf("D", (7,)) not in trie
+    assert 5 not in trie
+    assert [2**40] not in trie
+
+
+def test_a_trie_can_be_pickled() -> None:
+    trie = TokenTrie.from_sequences(LETTERS)
+    assert list(pickle.loads(pickle.dumps(trie))) == list(trie)
 
 
 def test_indexing_counts_from_both_ends_and_says_what_is_missing() -> None:
@@ -146,6 +155,7 @@ def test_descriptors_are_one_set_unless_a_path_selects() -> None:
         ("[]", "payload: an array where an object belongs"),
         ("{}", 'payload: the key "descriptors" is missing'),
         ('{"descriptors": []}', "no leaf with tokens"),
+        ('{"vocab": "zzz"}', 'vocab: "zzz" is not "sha256:" and 64 hex digits'),
         ('{"descriptors": [{"leaves": [{"name": "a", "tokens": []}]}]}', "no leaf with tokens"),
         (
             '{"descriptors": [{"leaves": [{"name": "a", "tokens": [1, -2]}]}]}',

@@ -1,0 +1,138 @@
+"""What is made of decisions: one row for each model, set and contender."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bench.decisions.contenders import FFI, FREE, GUIDED, STEPPING, TRIE, Outcome
+from bench.decisions.tasks import Case, Task
+from bench.decisions.tree import n_branch_points_after_first, skip_ratios
+
+
+@dataclass(frozen=True)
+class DecisionRow:
+    """What is not known, or has no meaning for a mode, is None. Shares are in [0, 1], overheads of the same time."""
+
+    mode: str
+    model: str
+    backend: str
+    n_vocab: int
+    set: str
+    members: int
+    decisions: int
+    latency_ms: dict[str, float]  # p50, p90, p99 of a decision, its prompt evaluated
+    prefill_ms: float  # p50 of evaluating what a request's prompt does not share with the others
+    tokens_per_decision: float
+    tokens_per_second: float
+    tokens_per_second_vs_grammar: float | None
+    decision_vs_grammar: float | None  # the grammar's median over this one's
+    forward_passes_total: int
+    forward_passes_saved: int  # of one a token
+    passes_as_predicted: float | None  # share of decisions with just one pass a branch point after the first token's
+    token_accuracy: float | None  # share that an independent greedy walk over the allowed sets agrees with
+    grammar_agreement: float | None  # share of texts that are the grammar's
+    differs_from_stepping: float | None  # share that comes out otherwise without jump-forward
+    widest_gap_lost_nats: float | None  # among those, the widest between the two best at the walk's nearest tie
+    valid: float  # share of members of the set
+    right: float | None  # share that a person would agree with
+    skip_ratio_mean: float | None
+    skip_ratio_std: float | None
+    host_overhead: float  # share of generate's time (llama-cpp-python: of the call's) outside llama_decode
+    host_overhead_wall: float  # the same of the caller's time
+
+
+@dataclass
+class Decided:
+    """One case, decided by all once."""
+
+    case: Case
+    outcomes: dict[str, Outcome]
+    prefill_ns: dict[str, int]
+    walk: list[int]
+    nearest: float  # nats between the two best of the walk's nearest tie
+
+
+@dataclass
+class Log:
+    """All decisions over one set."""
+
+    task: Task
+    decided: list[Decided] = field(default_factory=list)
+
+    def row(self, who: str) -> DecisionRow:
+        """Return the figures of a contender that took part."""
+        task, model = self.task, self.task.model
+        outcomes = [d.outcomes[who] for d in self.decided]
+        wall = np.array([o.wall_ns for o in outcomes])
+        n_tokens = sum(len(o.tokens) for o in outcomes)
+        inner_ns, decode_ns = sum(o.inner_ns for o in outcomes), sum(o.decode_ns for o in outcomes)
+        n_passes = sum(o.n_passes for o in outcomes)
+        speed = n_tokens / wall.sum() * 1e9
+        steps = [task.tree.steps(o.tokens) for o in outcomes] if who in (TRIE, FFI, STEPPING) else []
+        skipped = [ratio for sizes in steps if sizes for ratio in skip_ratios(sizes, model.n_vocab)]
+        differs, gap = self._against_stepping(who)
+        texts = {text.strip() for text in task.texts}
+        return DecisionRow(
+            mode=who,
+            model=model.name,
+            backend=model.backend,
+            n_vocab=model.n_vocab,
+            set=task.name,
+            members=len(task.trie),
+            decisions=len(outcomes),
+            latency_ms={f"p{p}": _round(float(np.percentile(wall, p)) / 1e6) for p in (50, 90, 99)},
+            prefill_ms=_round(float(np.median([d.prefill_ns[who] for d in self.decided])) / 1e6),
+            tokens_per_decision=_round(n_tokens / len(outcomes)),
+            tokens_per_second=_round(speed),
+            tokens_per_second_vs_grammar=self._against_grammar(lambda wall_ns, n: n / wall_ns.sum(), who),
+            decision_vs_grammar=self._against_grammar(lambda wall_ns, _: 1 / float(np.median(wall_ns)), who),
+            forward_passes_total=n_passes,
+            forward_passes_saved=n_tokens - n_passes,
+            passes_as_predicted=_share(
+                sizes is not None and o.n_passes == n_branch_points_after_first(sizes)
+                for o, sizes in zip(outcomes, steps, strict=True)
+            ) if who == FFI else None,
+            token_accuracy=None if who == FREE else _share(d.outcomes[who].tokens == d.walk for d in self.decided),
+            grammar_agreement=_share(
+                d.outcomes[who].text.strip() == d.outcomes[GUIDED].text.strip() for d in self.decided
+            ) if self._has(GUIDED) else None,
+            differs_from_stepping=differs,
+            widest_gap_lost_nats=gap,
+            valid=_share(o.text.strip() in texts for o in outcomes),
+            right=_share(d.outcomes[who].text.strip() == d.case.expected for d in self.decided)
+            if self.decided[0].case.expected is not None else None,
+            skip_ratio_mean=float(np.mean(skipped)) if skipped else None,
+            skip_ratio_std=float(np.std(skipped)) if skipped else None,
+            host_overhead=_round(1 - decode_ns / inner_ns),
+            host_overhead_wall=_round(1 - decode_ns / int(wall.sum())),
+        )  # fmt: skip
+
+    def _has(self, who: str) -> bool:
+        return who in self.decided[0].outcomes
+
+    def _against_grammar(self, speed: Callable[[Any, int], float], who: str) -> float | None:
+        if not self._has(GUIDED):
+            return None
+
+        def of(contender: str) -> float:
+            outcomes = [d.outcomes[contender] for d in self.decided]
+            return speed(np.array([o.wall_ns for o in outcomes]), sum(len(o.tokens) for o in outcomes))
+
+        return _round(of(who) / of(GUIDED))
+
+    def _against_stepping(self, who: str) -> tuple[float | None, float | None]:
+        if who != FFI or not self._has(STEPPING):
+            return None, None
+        lost = [d for d in self.decided if d.outcomes[FFI].tokens != d.outcomes[STEPPING].tokens]
+        return len(lost) / len(self.decided), max((_round(d.nearest) for d in lost), default=None)
+
+
+def _share(values: Any) -> float:
+    found: Sequence[bool] = list(values)
+    return round(sum(found) / len(found), 4)
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,71 @@
+"""Whole decisions, alone or side by side: free text, a grammar, the trie as a sampler, the streaming handle."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.decisions.bars import bars
+from bench.decisions.contenders import FFI, FREE, GUIDED, MODES, STEPPING, TRIE
+from bench.decisions.figures import DecisionRow
+from bench.decisions.plot import plot
+from bench.decisions.random_sets import draw
+from bench.decisions.side_by_side import decide
+from bench.decisions.table import remarks, tables
+from bench.decisions.tasks import longest_prompt, tasks_for
+from bench.models import find, load
+from bench.options import Options
+from bench.results import Results
+from bench.table import bars_table
+
+_DRAWS = 10_000
+_N_BATCH = 512
+# A mode, and who takes turns with it to compare with.
+_COMPANY: dict[str, Sequence[str]] = {
+    FREE: (FREE, GUIDED),
+    GUIDED: (GUIDED,),
+    TRIE: (TRIE, GUIDED),
+    FFI: (FFI, GUIDED, STEPPING),
+    "decide": (*MODES, STEPPING),
+}
+
+
+def run(options: Options) -> None:
+    """Decide everything with all models; print, and write what was asked for."""
+    alone = options.mode in MODES
+    rounds = options.rounds or 1
+    who = _COMPANY[options.mode]
+    makers = tasks_for(options.prompt, options.descriptor)
+    results = Results[DecisionRow](options.mode, {"rounds": rounds, "n_gpu_layers": options.n_gpu_layers})
+    n_ctx = longest_prompt(options.prompt) + 256
+    known = {find(name).stem: name for name in options.models}
+    console = Console()
+    if not console.is_terminal:
+        console.width = 190
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        for name in options.models:
+            bar = progress.add_task(f"{name}: loading", total=None)
+            advance = partial(progress.advance, bar)
+            model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers)
+            for make in makers:
+                progress.update(bar, description=f"{name}: tokenizing", total=None, completed=0)
+                task = make(model)
+                progress.update(bar, description=f"{name}: {task.name}", total=rounds * len(task.cases))
+                log = decide(task, who, rounds, advance)
+                results.rows += [log.row(mode) for mode in ([options.mode] if alone else who)]
+            if not alone:
+                n = _DRAWS // len(options.models)
+                progress.update(bar, description=f"{name}: random sets", total=n, completed=0)
+                results.checks.append(draw(model, n, advance).to_dict())
+    for table in tables(results.rows):
+        console.print(table)
+    console.print(remarks(results.rows))
+    if not alone:
+        results.bars = bars(results.rows, known, results.checks)
+        console.print(bars_table(results.bars))
+    if options.output is not None:
+        results.save(options.output)
+        plot(results.rows, options.output.with_suffix(".png"))
+        console.print(f"Written: {options.output} and {options.output.with_suffix('.png').name}")

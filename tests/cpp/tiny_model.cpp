@@ -1,0 +1,241 @@
+#include "tiny_model.h"
+
+#include <ggml.h>
+#include <gguf.h>
+#include <unistd.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+namespace token_trie::test {
+namespace {
+
+constexpr std::int64_t kEmbedding = 32;
+constexpr std::int64_t kFeedForward = 64;
+constexpr std::int64_t kLayers = 2;
+constexpr std::int64_t kInner = 2 * kEmbedding;  // of mamba
+constexpr std::int64_t kState = 8;
+constexpr std::int64_t kConvolution = 4;
+constexpr std::int64_t kTimeRank = 2;
+
+// GGUF under construction.
+class ModelFile {
+   public:
+    explicit ModelFile(std::string arch)
+        : arch_(std::move(arch)), file_(gguf_init_empty()), tensors_(ggml_init({4U << 20U, nullptr, false})) {
+        gguf_set_val_str(file_, "general.architecture", arch_.c_str());
+        number("block_count", kLayers);
+        number("context_length", 1024);
+        number("embedding_length", kEmbedding);
+        number("feed_forward_length", kFeedForward);
+    }
+    ~ModelFile() {
+        gguf_free(file_);
+        ggml_free(tensors_);
+    }
+    ModelFile(const ModelFile &) = delete;
+    ModelFile & operator=(const ModelFile &) = delete;
+    ModelFile(ModelFile &&) = delete;
+    ModelFile & operator=(ModelFile &&) = delete;
+
+    void number(const char * key, std::int64_t value) {
+        gguf_set_val_u32(file_, (arch_ + "." + key).c_str(), static_cast<std::uint32_t>(value));
+    }
+    void real(const char * key, float value) { gguf_set_val_f32(file_, (arch_ + "." + key).c_str(), value); }
+
+    void tokenizer(TinyKind kind) {
+        if (kind == TinyKind::no_tokenizer) {
+            gguf_set_val_str(file_, "tokenizer.ggml.model", "no_vocab");
+            number("vocab_size", kTinyVocab);
+            return;
+        }
+        std::vector<std::string> texts = {"<unk>", "<s>", "</s>"};
+        std::vector<std::int32_t> types = {LLAMA_TOKEN_TYPE_UNKNOWN, LLAMA_TOKEN_TYPE_CONTROL,
+                                           LLAMA_TOKEN_TYPE_CONTROL};
+        for (unsigned byte = 0; byte < 256; ++byte) {
+            const char * digits = "0123456789ABCDEF";
+            texts.push_back(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">");
+            types.push_back(LLAMA_TOKEN_TYPE_BYTE);
+        }
+        for (const char * word : {"READ", "_FILE", "_MAIL", "SEND"}) {
+            texts.emplace_back(word);
+            types.push_back(LLAMA_TOKEN_TYPE_NORMAL);
+        }
+        std::vector<const char *> pointers;
+        pointers.reserve(texts.size());
+        for (const std::string & text : texts) {
+            pointers.push_back(text.c_str());
+        }
+        const std::vector<float> scores(texts.size(), 0.0F);
+        gguf_set_val_str(file_, "tokenizer.ggml.model", "llama");
+        gguf_set_arr_str(file_, "tokenizer.ggml.tokens", pointers.data(), pointers.size());
+        gguf_set_arr_data(file_, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, scores.data(), scores.size());
+        gguf_set_arr_data(file_, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(), types.size());
+        gguf_set_val_u32(file_, "tokenizer.ggml.bos_token_id", 1);
+        gguf_set_val_u32(file_, "tokenizer.ggml.eos_token_id", kTinyEnd);
+        gguf_set_val_u32(file_, "tokenizer.ggml.unknown_token_id", 0);
+        gguf_set_val_bool(file_, "tokenizer.ggml.add_bos_token", false);
+        gguf_set_val_bool(file_, "tokenizer.ggml.add_space_prefix", false);
+    }
+
+    // Normal deviates around a mean; outer 0: one-dimensional.
+    void tensor(const std::string & name, std::int64_t inner, std::int64_t outer, float spread, float mean = 0) {
+        ggml_tensor * out = outer == 0 ? ggml_new_tensor_1d(tensors_, GGML_TYPE_F32, inner)
+                                       : ggml_new_tensor_2d(tensors_, GGML_TYPE_F32, inner, outer);
+        ggml_set_name(out, name.c_str());
+        std::normal_distribution<float> value(mean, spread);
+        auto * data = static_cast<float *>(out->data);
+        for (std::int64_t i = 0; i < ggml_nelements(out); ++i) {
+            data[i] = spread == 0 ? mean : value(rng_);
+        }
+        gguf_add_tensor(file_, out);
+    }
+    void norm(const std::string & name, std::int64_t n) { tensor(name, n, 0, 0, 1); }
+    void matrix(const std::string & name, std::int64_t inner, std::int64_t outer) {
+        tensor(name, inner, outer, 1 / std::sqrt(static_cast<float>(inner)));
+    }
+
+    std::string write(const std::string & path) const {
+        EXPECT_TRUE(gguf_write_to_file(file_, path.c_str(), false));
+        return path;
+    }
+
+   private:
+    std::string arch_;
+    gguf_context * file_;
+    ggml_context * tensors_;
+    std::mt19937 rng_{1};
+};
+
+void add_attention(ModelFile & file, const std::string & layer, bool gemma) {
+    file.norm(layer + "attn_norm.weight", kEmbedding);
+    for (const char * name : {"attn_q", "attn_k", "attn_v", "attn_output"}) {
+        file.matrix(layer + name + ".weight", kEmbedding, kEmbedding);
+    }
+    file.norm(layer + "ffn_norm.weight", kEmbedding);
+    file.matrix(layer + "ffn_gate.weight", kEmbedding, kFeedForward);
+    file.matrix(layer + "ffn_up.weight", kEmbedding, kFeedForward);
+    file.matrix(layer + "ffn_down.weight", kFeedForward, kEmbedding);
+    if (gemma) {
+        file.norm(layer + "attn_q_norm.weight", kEmbedding / 2);
+        file.norm(layer + "attn_k_norm.weight", kEmbedding / 2);
+        file.norm(layer + "post_attention_norm.weight", kEmbedding);
+        file.norm(layer + "post_ffw_norm.weight", kEmbedding);
+    }
+}
+
+void add_mamba(ModelFile & file, const std::string & layer) {
+    file.norm(layer + "attn_norm.weight", kEmbedding);
+    file.matrix(layer + "ssm_in.weight", kEmbedding, 2 * kInner);
+    file.matrix(layer + "ssm_conv1d.weight", kConvolution, kInner);
+    file.tensor(layer + "ssm_conv1d.bias", kInner, 0, 0.1F);
+    file.matrix(layer + "ssm_x.weight", kInner, kTimeRank + 2 * kState);
+    file.matrix(layer + "ssm_dt.weight", kTimeRank, kInner);
+    file.tensor(layer + "ssm_dt.bias", kInner, 0, 0.1F);
+    file.tensor(layer + "ssm_a", kState, kInner, 0.1F, -1);
+    file.norm(layer + "ssm_d", kInner);
+    file.matrix(layer + "ssm_out.weight", kInner, kEmbedding);
+}
+
+std::string write_model(TinyKind kind) {
+    const bool gemma = kind == TinyKind::sliding_window;
+    const bool mamba = kind == TinyKind::recurrent;
+    ModelFile file(gemma ? "gemma3" : mamba ? "mamba" : "llama");
+    file.tokenizer(kind);
+    file.real("attention.layer_norm_rms_epsilon", 1e-5F);
+    if (mamba) {
+        file.number("ssm.conv_kernel", kConvolution);
+        file.number("ssm.inner_size", kInner);
+        file.number("ssm.state_size", kState);
+        file.number("ssm.time_step_rank", kTimeRank);
+    } else {
+        file.number("attention.head_count", 2);
+        file.number("attention.head_count_kv", 2);
+        file.number("attention.key_length", kEmbedding / 2);
+        file.number("attention.value_length", kEmbedding / 2);
+    }
+    if (gemma) {
+        file.number("attention.sliding_window", 8);
+    }
+    file.tensor("token_embd.weight", kEmbedding, kTinyVocab, 1);
+    file.norm("output_norm.weight", kEmbedding);
+    file.tensor("output.weight", kEmbedding, kTinyVocab, 0.5F);
+    for (std::int64_t i = 0; i < kLayers; ++i) {
+        const std::string layer = "blk." + std::to_string(i) + ".";
+        mamba ? add_mamba(file, layer) : add_attention(file, layer, gemma);
+    }
+    return file.write(::testing::TempDir() + "token_trie_tiny_" + std::to_string(::getpid()) + "_" +
+                      std::to_string(static_cast<int>(kind)) + ".gguf");
+}
+
+class RemovedAtExit {
+   public:
+    explicit RemovedAtExit(std::string path) : path_(std::move(path)) {}
+    ~RemovedAtExit() { std::remove(path_.c_str()); }
+    RemovedAtExit(const RemovedAtExit &) = delete;
+    RemovedAtExit & operator=(const RemovedAtExit &) = delete;
+    RemovedAtExit(RemovedAtExit &&) = delete;
+    RemovedAtExit & operator=(RemovedAtExit &&) = delete;
+
+    const std::string & path() const { return path_; }
+
+   private:
+    std::string path_;
+};
+
+template <TinyKind kind>
+const std::string & path_of() {
+    static const RemovedAtExit file(write_model(kind));
+    return file.path();
+}
+
+template <TinyKind kind>
+llama_model * model_of() {
+    static const Model model(llama_model_load_from_file(path_of<kind>().c_str(), llama_model_default_params()));
+    return model.get();
+}
+
+llama_model * tiny_model(TinyKind kind) {
+    switch (kind) {
+        case TinyKind::attention: return model_of<TinyKind::attention>();
+        case TinyKind::sliding_window: return model_of<TinyKind::sliding_window>();
+        case TinyKind::recurrent: return model_of<TinyKind::recurrent>();
+        case TinyKind::no_tokenizer: return model_of<TinyKind::no_tokenizer>();
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+Tokens bytes(std::string_view text) {
+    Tokens out;
+    for (const char c : text) {
+        out.push_back(3 + static_cast<unsigned char>(c));
+    }
+    return out;
+}
+
+const std::string & tiny_model_path(TinyKind kind) {
+    switch (kind) {
+        case TinyKind::attention: return path_of<TinyKind::attention>();
+        case TinyKind::sliding_window: return path_of<TinyKind::sliding_window>();
+        case TinyKind::recurrent: return path_of<TinyKind::recurrent>();
+        case TinyKind::no_tokenizer: break;
+    }
+    return path_of<TinyKind::no_tokenizer>();
+}
+
+const llama_vocab * WithTinyModel::tiny_vocab() { return llama_model_get_vocab(tiny_model(TinyKind::attention)); }
+
+Context WithTinyModel::tiny_context(std::uint32_t n_ctx, TinyKind kind) {
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = n_ctx;
+    params.n_batch = 64;
+    params.n_ubatch = 64;
+    params.n_threads = 1;
+    params.n_threads_batch = 1;
+    return Context(llama_init_from_model(tiny_model(kind), params));
+}
+
+}  // namespace token_trie::test

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "support.h"
+
+#include <string_view>
+
+// A whole model of 300 kB, so that the tests of the stream need no download and take milliseconds.
+namespace token_trie::test {
+
+struct FreeModel {
+    void operator()(llama_model * model) const { llama_model_free(model); }
+};
+struct FreeContext {
+    void operator()(llama_context * context) const { llama_free(context); }
+};
+using Model = std::unique_ptr<llama_model, FreeModel>;
+using Context = std::unique_ptr<llama_context, FreeContext>;
+
+// Two layers of 32 dimensions with random F32 weights, over the vocabulary
+//
+//     0 <unk>   1 <s>   2 </s>   3 .. 258 the bytes   259 "READ"   260 "_FILE"   261 "_MAIL"   262 "SEND"
+//
+// in which only </s> ends a generation.
+constexpr Token kTinyEnd = 2;
+constexpr Token kRead = 259;
+constexpr Token kFile = 260;
+constexpr Token kMail = 261;
+constexpr Token kSend = 262;
+constexpr Token kTinyVocab = 263;
+
+// One byte token for each byte of text.
+Tokens bytes(std::string_view text);
+
+enum class TinyKind {
+    attention,       // llama
+    sliding_window,  // gemma 3, with a window of 8 tokens in every layer
+    recurrent,       // mamba
+    no_tokenizer     // llama with a vocabulary of numbers alone
+};
+
+// A GGUF file of such a model, removed when the process ends.
+const std::string & tiny_model_path(TinyKind kind = TinyKind::attention);
+
+// Tests that need the model; llama.cpp's log is kept off the terminal.
+class WithTinyModel : public ::testing::Test {
+   protected:
+    // Loaded once a process.
+    static const llama_vocab * tiny_vocab();
+    static Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
+
+    CapturedLog quiet;
+};
+
+}  // namespace token_trie::test
