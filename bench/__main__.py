@@ -52,7 +52,7 @@ def main(
     ] = None,
     n_gpu_layers: Annotated[int, typer.Option(min=-1, help="Decisions: layers on the GPU; -1 for all.")] = 0,
 ) -> None:
-    """Measures what a constrained token, and a constrained decision, cost.
+    """Measure what a constrained token, and a constrained decision, cost.
 
     [bold]sampler[/bold]: one sampling step, the constraint alone, and the time to build the set, for 30, 1,000 and
     100,000 members, side by side with GBNF in llama.cpp, llguidance and xgrammar.
@@ -97,7 +97,7 @@ def report(
     results: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="JSON files of decisions.")],
     output: Annotated[Path | None, typer.Option(help="Write the picture to this PNG file.")] = None,
 ) -> None:
-    """Turns the results of several runs into one table and one picture."""
+    """Turn the results of several runs into one table and one picture."""
     import_module("bench.decisions.report").run(results, output)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import llama_cpp
 from llama_cpp.llama_grammar import LlamaGrammar
@@ -41,7 +41,7 @@ class Watched:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.llm: Any = task.model.llm
+        self.llm = cast(Any, task.model.llm)
         self.llm.reset()
         self._evaluate(task.cases[0].tokens[: task.n_shared])
 

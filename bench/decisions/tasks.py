@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from os.path import commonprefix
+from itertools import takewhile
 from pathlib import Path
 
 from token_trie import TokenTrie
@@ -56,7 +56,9 @@ class Task:
     def n_shared(self) -> int:
         """Tokens that all prompts begin with, but for their last two at least."""
         prompts = [case.tokens for case in self.cases]
-        return max(min(len(commonprefix(prompts)), min(map(len, prompts)) - 2), 0)
+        most = max(min(map(len, prompts)) - 2, 0)
+        same = (len(set(column)) == 1 for column in zip(*prompts, strict=False))
+        return min(sum(takewhile(bool, same)), most)
 
     @property
     def grammar(self) -> str:

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench.decisions.bars import bars
 from bench.decisions.contenders import FFI, FREE, GUIDED, MODES, STEPPING, TRIE
-from bench.decisions.figures import DecisionRow
+from bench.decisions.figures import SLOWEST_LEFT_OUT, DecisionRow
 from bench.decisions.plot import plot
 from bench.decisions.random_sets import draw
 from bench.decisions.side_by_side import decide
@@ -37,7 +37,8 @@ def run(options: Options) -> None:
     rounds = options.rounds or 1
     who = _COMPANY[options.mode]
     makers = tasks_for(options.prompt, options.descriptor)
-    results = Results[DecisionRow](options.mode, {"rounds": rounds, "n_gpu_layers": options.n_gpu_layers})
+    settings = {"rounds": rounds, "n_gpu_layers": options.n_gpu_layers, "slowest_left_out": SLOWEST_LEFT_OUT}
+    results = Results[DecisionRow](options.mode, settings)
     n_ctx = longest_prompt(options.prompt) + 256
     known = {find(name).stem: name for name in options.models}
     console = Console()

@@ -17,8 +17,9 @@ static_assert(static_cast<int>(Stream::Stop::end) == TOKEN_TRIE_STOP_END, "one e
 static_assert(static_cast<int>(Stream::Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
 static_assert(static_cast<int>(Stream::Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
 
-// The streams that are open. A handle is an entry's address, looked up on each call, so that a closed one is refused
-// and one that is closed during a call lives until that call returns.
+// The streams that are open. A handle is a number in a pointer's clothes, given once in a process and looked up on each
+// call, so that a closed one is refused, also when another stream has been opened since, and a stream that is closed
+// during a call lives until that call returns.
 class OpenStreams {
    public:
     static OpenStreams & shared() {
@@ -28,19 +29,17 @@ class OpenStreams {
 
     token_trie_stream * add(std::shared_ptr<Stream> stream) {
         const std::lock_guard<std::mutex> lock(mutex_);
-        streams_.push_back(std::move(stream));
-        return handle_of(streams_.back());
+        return insert(std::move(stream));
     }
 
     // The context is looked for before it is touched, as opening empties it.
     token_trie_stream * open_on(llama_context * context, const Stream::Options & options) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (std::any_of(streams_.begin(), streams_.end(),
-                        [&](const auto & open) { return open->context() == context; })) {
+                        [&](const Entry & open) { return open.stream->context() == context; })) {
             throw Error(Status::busy, "ctx: another stream is open on it");
         }
-        streams_.push_back(std::make_shared<Stream>(std::make_unique<Sequence>(context), options));
-        return handle_of(streams_.back());
+        return insert(std::make_shared<Stream>(std::make_unique<Sequence>(context), options));
     }
 
     std::shared_ptr<Stream> find(const token_trie_stream * handle) {
@@ -49,32 +48,47 @@ class OpenStreams {
         if (at == streams_.end()) {
             throw Error(Status::argument, handle == nullptr ? "stream: null" : "stream: closed, or never opened");
         }
-        return *at;
+        return at->stream;
     }
 
-    // Null if there is none.
-    std::shared_ptr<Stream> remove(const token_trie_stream * handle) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        const auto at = position_of(handle);
+    // Does nothing if it is not here.
+    void close(const token_trie_stream * handle) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        auto at = position_of(handle);
         if (at == streams_.end()) {
-            return nullptr;
+            return;
         }
-        std::shared_ptr<Stream> stream = std::move(*at);
-        streams_.erase(at);
-        return stream;
+        const std::shared_ptr<Stream> stream = at->stream;
+        lock.unlock();
+        stream->close();
+        lock.lock();
+        at = position_of(handle);  // another thread may have closed it too
+        if (at != streams_.end()) {
+            streams_.erase(at);
+        }
     }
 
    private:
-    static token_trie_stream * handle_of(const std::shared_ptr<Stream> & stream) {
-        return reinterpret_cast<token_trie_stream *>(stream.get());
+    struct Entry {
+        token_trie_stream * handle;
+        std::shared_ptr<Stream> stream;
+    };
+
+    token_trie_stream * insert(std::shared_ptr<Stream> stream) {
+        // Odd numbers: no object's address.
+        auto * handle = reinterpret_cast<token_trie_stream *>(next_);  // NOLINT(performance-no-int-to-ptr)
+        streams_.push_back({handle, std::move(stream)});
+        next_ += 2;
+        return handle;
     }
-    std::vector<std::shared_ptr<Stream>>::iterator position_of(const token_trie_stream * handle) {
+    std::vector<Entry>::iterator position_of(const token_trie_stream * handle) {
         return std::find_if(streams_.begin(), streams_.end(),
-                            [&](const auto & open) { return handle_of(open) == handle; });
+                            [&](const Entry & open) { return open.handle == handle; });
     }
 
     std::mutex mutex_;
-    std::vector<std::shared_ptr<Stream>> streams_;
+    std::vector<Entry> streams_;
+    std::uintptr_t next_ = 1;
 };
 
 std::shared_ptr<Stream> find(const token_trie_stream * handle) { return OpenStreams::shared().find(handle); }
@@ -227,12 +241,7 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
 }
 
 void token_trie_stream_close(token_trie_stream * stream) {
-    static_cast<void>(guard([&] {
-        const std::shared_ptr<Stream> open = OpenStreams::shared().remove(stream);
-        if (open != nullptr) {
-            open->close();
-        }
-    }));
+    static_cast<void>(guard([&] { OpenStreams::shared().close(stream); }));
 }
 
 }  // extern "C"

@@ -165,10 +165,11 @@ void Picker::set_grammar(const char * gbnf, const char * root) {
         unseen_by_grammar_.clear();
         return;
     }
-    Sampler grammar(llama_sampler_init_grammar(vocab_, gbnf, root == nullptr ? "root" : root));
+    root = root == nullptr ? "root" : root;
+    // llama.cpp takes an empty text for no grammar.
+    Sampler grammar(*gbnf == '\0' ? nullptr : llama_sampler_init_grammar(vocab_, gbnf, root));
     if (grammar == nullptr) {
-        throw Error(Status::grammar,
-                    "gbnf: the grammar does not parse, or has no rule " + quote(root == nullptr ? "root" : root));
+        throw Error(Status::grammar, "gbnf: the grammar does not parse, or has no rule " + quote(root));
     }
     grammar_ = std::move(grammar);
     unseen_by_grammar_.clear();

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -135,7 +137,9 @@ class StreamHandle:
         self._on_token = ffi.callback("token_trie_on_token", self._collect)
         if isinstance(llm, (str, os.PathLike)):
             self._llm = None
-            self._stream = check_pointer(lib.token_trie_stream_open_file(encode(os.fspath(llm), "llm"), params))
+            path = encode(os.fspath(llm), "llm")
+            with _quiet():
+                self._stream = check_pointer(lib.token_trie_stream_open_file(path, params))
             self._close = weakref.finalize(self, _close, self._stream, None)
             return
         self._llm = llm
@@ -363,6 +367,18 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         step, stop = self._handle._step(*self._options)
         self._left = self._left - 1 if stop == "max_tokens" else 0
         return step
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep llama.cpp's thousands of lines about a model it loads off the terminal, as `Llama(verbose=False)` does."""
+    logger = logging.getLogger("llama-cpp-python")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _close(stream: Any, context: int | None) -> None:

@@ -398,15 +398,13 @@ with token_trie.StreamHandle({str(model_paths["smollm2"])!r}, n_ctx=2048, n_thre
     for step in stream.generate(max_tokens=2000, temperature=1.0):
         print(step.token, flush=True)
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as host:
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
         assert host.stdout is not None
         host.stdout.readline()
         host.send_signal(signal.SIGINT)
-        _, errors = host.communicate(timeout=30)
-    assert "KeyboardInterrupt" in errors
-    assert host.returncode != 0
+        host.communicate(timeout=30)
+    assert host.returncode == -signal.SIGINT
 
 
 def test_a_second_thread_in_one_handle_is_refused(smollm2: Any) -> None:
