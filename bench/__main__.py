@@ -51,6 +51,10 @@ def main(
         typer.Option(exists=True, dir_okay=False, help="Decisions: a TokenTreePayload, instead of the bundled sets."),
     ] = None,
     n_gpu_layers: Annotated[int, typer.Option(min=-1, help="Decisions: layers on the GPU; -1 for all.")] = 0,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Decisions: threads of llama.cpp, in all batches. Default: llama-cpp-python's own."),
+    ] = None,
 ) -> None:
     """Measure what a constrained token, and a constrained decision, cost.
 
@@ -88,6 +92,7 @@ def main(
         prompt=prompt,
         descriptor=token_tree_descriptor,
         n_gpu_layers=n_gpu_layers,
+        threads=threads,
     )
     import_module(f"bench.modes.{mode.module}").run(options)
 

@@ -103,10 +103,18 @@ def find(name: str) -> Path:
     return _KNOWN[name]() if name in _KNOWN else Path(name)
 
 
-def load(name: str, *, n_ctx: int = 64, n_batch: int = 64, n_gpu_layers: int = 0) -> Model:
+def load(name: str, *, n_ctx: int = 64, n_batch: int = 64, n_gpu_layers: int = 0, threads: int | None = None) -> Model:
     """Load one of the known models, or a GGUF file."""
     llama_cpp.llama_log_set(_log.callback, None)
     _log.devices.clear()
     path = find(name)
-    llm = llama_cpp.Llama(str(path), n_ctx=n_ctx, n_batch=n_batch, n_gpu_layers=n_gpu_layers, verbose=False)
+    llm = llama_cpp.Llama(
+        str(path),
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        n_gpu_layers=n_gpu_layers,
+        n_threads=threads,
+        n_threads_batch=threads,
+        verbose=False,
+    )
     return Model(path.stem, path, llm, _log.backend)

@@ -33,6 +33,7 @@ class DecisionRow:
     decision_vs_grammar: float | None  # the grammar's median over this one's
     forward_passes_total: int
     forward_passes_saved: int  # of one a token
+    without_a_pass: float  # share of decisions that cost none
     passes_as_predicted: float | None  # share of decisions with just one pass a branch point after the first token's
     token_accuracy: float | None  # share that an independent greedy walk over the allowed sets agrees with
     grammar_agreement: float | None  # share of texts that are the grammar's
@@ -95,6 +96,7 @@ class Log:
             decision_vs_grammar=self._against_grammar(self._decisions_per_second, who),
             forward_passes_total=n_passes,
             forward_passes_saved=n_tokens - n_passes,
+            without_a_pass=_share(o.n_passes == 0 for o in outcomes),
             passes_as_predicted=_share(
                 sizes is not None and o.n_passes == n_branch_points_after_first(sizes)
                 for o, sizes in zip(outcomes, steps, strict=True)

@@ -9,9 +9,10 @@ from bench.decisions.figures import DecisionRow
 from bench.table import plain_table
 
 _CAPTION = (
-    "Prompt evaluated beforehand. Saved: passes, of one a token. Walk: same tokens as an independent greedy walk. "
-    "GBNF: same text as the grammar's.\nHost: share of the time of generate (llama-cpp-python: of the call) outside "
-    "llama_decode. Skipped: share of the vocabulary not asked about, a step."
+    "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. Walk: same\n"
+    "tokens as an independent greedy walk. GBNF: same text as the grammar's. Right: as a person would answer. Host:\n"
+    "share of the time of generate (llama-cpp-python: of the call) outside llama_decode. Skipped: share of the\n"
+    "vocabulary not asked about, a step."
 )
 
 
@@ -20,12 +21,12 @@ def tables(rows: Sequence[DecisionRow]) -> Iterator[Table]:
     for (model, n_vocab, backend), of_model in groupby(rows, key=lambda row: (row.model, row.n_vocab, row.backend)):
         table = plain_table(
             f"{model}, {n_vocab:,} tokens, on {backend}: milliseconds a decision",
-            "set", "mode", ">p50", ">p90", ">p99", ">x GBNF", ">tokens/s", ">x GBNF", ">passes", ">saved", ">walk",
-            ">GBNF", ">right", ">host", ">skipped",
+            "set", "mode", ">p50", ">p90", ">p99", ">x GBNF", ">tokens/s", ">x GBNF", ">passes", ">none", ">saved",
+            ">walk", ">GBNF", ">right", ">host", ">skipped",
             caption=_CAPTION,
         )  # fmt: skip
         for (name, decisions), of_set in groupby(of_model, key=lambda row: (row.set, row.decisions)):
-            title = f"{name}\n[dim]{decisions} decisions[/]"
+            title = f"{name}\n[dim]{decisions} {'decision' if decisions == 1 else 'decisions'}[/]"
             for row in of_set:
                 table.add_row(title, row.mode, *_cells(row))
                 title = ""
@@ -37,7 +38,7 @@ def remarks(rows: Sequence[DecisionRow]) -> str:
     """Return, a line each, how often jump-forward comes out otherwise than one token a pass."""
     return "\n".join(
         f"{row.model}, {row.set}: jump-forward and stepping differ on {row.differs_from_stepping:.1%} of "
-        f"{row.decisions} decisions"
+        f"{row.decisions}"
         + ("" if row.widest_gap_lost_nats is None else f", at gaps of up to {row.widest_gap_lost_nats:.3g} nats")
         for row in rows
         if row.differs_from_stepping is not None
@@ -50,6 +51,7 @@ def _cells(row: DecisionRow) -> Iterator[str]:
     yield f"{row.tokens_per_second:,.0f}"
     yield _times(row.tokens_per_second_vs_grammar)
     yield f"{row.forward_passes_total:,}"
+    yield _percent(row.without_a_pass, 0)
     yield f"{row.forward_passes_saved:,}"
     yield from (_percent(share, 1) for share in (row.token_accuracy, row.grammar_agreement, row.right))
     yield _percent(row.host_overhead, 2)

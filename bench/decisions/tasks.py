@@ -16,7 +16,8 @@ from bench.models import Model
 from bench.sets import data, ids
 
 _N_IDS = 1000
-_N_ASKED = 16  # of the labels and ids; the actions are asked for all requests
+# Of labels and ids; the actions are asked for all requests.
+_N_LABELLED, _N_LOOKED_UP = 16, 10
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _about_topics() -> list[Question]:
     examples = "".join(f"Request: {text}\nTopic: {topic}\n\n" for text, topic in shown)
     return [
         Question(f"{examples}Request: {request['text']}\nTopic:", topic_of[request["action"]])
-        for request in _requests()[:_N_ASKED]
+        for request in _requests()[:_N_LABELLED]
     ]
 
 
@@ -118,7 +119,7 @@ def _about_ids() -> list[Question]:
 
     names = ids(_N_IDS)
     examples = "".join(f"{described(names[i])} {names[i]}\n\n" for i in (7, 311, 542, 986))
-    asked = [names[(i * 61 + 23) % len(names)] for i in range(_N_ASKED)]
+    asked = [names[(i * 61 + 23) % len(names)] for i in range(_N_LOOKED_UP)]
     return [Question(examples + described(name), name) for name in asked]
 
 

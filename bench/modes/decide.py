@@ -37,7 +37,8 @@ def run(options: Options) -> None:
     rounds = options.rounds or 1
     who = _COMPANY[options.mode]
     makers = tasks_for(options.prompt, options.descriptor)
-    settings = {"rounds": rounds, "n_gpu_layers": options.n_gpu_layers, "slowest_left_out": SLOWEST_LEFT_OUT}
+    loading = {"n_gpu_layers": options.n_gpu_layers, "threads": options.threads}
+    settings = {"rounds": rounds, **loading, "slowest_left_out": SLOWEST_LEFT_OUT}
     results = Results[DecisionRow](options.mode, settings)
     n_ctx = longest_prompt(options.prompt) + 256
     known = {find(name).stem: name for name in options.models}
@@ -49,7 +50,9 @@ def run(options: Options) -> None:
         for name in options.models:
             bar = progress.add_task(f"{name}: loading", total=None)
             advance = partial(progress.advance, bar)
-            model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers)
+            model = load(
+                name, n_ctx=n_ctx, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads
+            )
             for make in makers:
                 progress.update(bar, description=f"{name}: tokenizing", total=None, completed=0)
                 task = make(model)

@@ -9,7 +9,7 @@ namespace token_trie {
 
 struct Constraint {
     Cursor cursor;
-    Mode mode;
+    Mode mode = Mode::greedy;
 };
 
 // A cursor at the root of the payload's trie, which comes from the cache, by options from across the ABI. Throws Error,

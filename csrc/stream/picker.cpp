@@ -17,7 +17,7 @@ void require(bool valid, const std::string & message) {
     }
 }
 
-// Natural logarithm of token's share among the allowed.
+// Natural logarithm of token's share among the allowed; a NaN has none.
 float log_share(const AllowedSet & allowed, const float * logits, Token token) {
     float max = logits[token];
     allowed.for_each([&](Token t) {
@@ -26,7 +26,7 @@ float log_share(const AllowedSet & allowed, const float * logits, Token token) {
     });
     double sum = 0;
     allowed.for_each([&](Token t) {
-        sum += std::exp(static_cast<double>(logits[t]) - max);
+        sum += std::isnan(logits[t]) ? 0 : std::exp(static_cast<double>(logits[t]) - max);
         return true;
     });
     return static_cast<float>(static_cast<double>(logits[token]) - max - std::log(sum));
@@ -131,8 +131,17 @@ Token Picker::draw(std::size_t n, bool greedy) {
         }
     };
     apply(penalties_);
+    const llama_token_data best = array.data[best_of(array, array.size)];
     if (greedy || temperature_ == 0 || !any_above_minus_infinity(array, array.size)) {
-        return array.data[best_of(array, array.size)].id;
+        return best.id;
+    }
+    // From the best one down, so that a temperature next to nothing divides none of them to infinity; a NaN, which the
+    // samplers would sort by, is out.
+    for (llama_token_data & candidate : candidates_) {
+        const float logit = candidate.logit;
+        candidate.logit = logit == best.logit  ? 0
+                          : logit < best.logit ? logit - best.logit
+                                               : -std::numeric_limits<float>::infinity();
     }
     for (const Sampler * sampler : {&top_k_, &top_p_sampler_, &min_p_, &temperature_sampler_, &draw_}) {
         apply(*sampler);

@@ -36,6 +36,8 @@ class Sequence {
     ~Sequence();
     Sequence(const Sequence &) = delete;
     Sequence & operator=(const Sequence &) = delete;
+    Sequence(Sequence &&) = delete;
+    Sequence & operator=(Sequence &&) = delete;
 
     llama_context * context() const noexcept { return context_; }
     const llama_vocab * vocab() const noexcept { return vocab_; }

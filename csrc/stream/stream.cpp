@@ -9,6 +9,24 @@
 #include <limits>
 
 namespace token_trie {
+namespace {
+
+// Whether the span is over, which it is too where only end-of-generation tokens are left: no need to ask the model
+// which.
+bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
+    const bool released = cursor.follow().on_complete() == OnComplete::release;
+    if (cursor.state() == State::walking && !released) {
+        const AllowedSet next = cursor.allowed();
+        if (next.children.empty() && !next.everything &&
+            std::all_of(next.follow.begin(), next.follow.end(),
+                        [&](Token t) { return llama_vocab_is_eog(vocab, t); })) {
+            cursor.accept(*next.follow.begin());
+        }
+    }
+    return cursor.state() == State::complete && !released;
+}
+
+}  // namespace
 
 Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),
@@ -152,7 +170,7 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
         cursor_->accept(step.token);
     }
     step.text = text_.feed(detokenize(vocab(), {step.token}, /* special = */ false));
-    const bool over = under_trie && finish_span();
+    const bool over = under_trie && finish_span(*cursor_, vocab());
     if (!on_step(step)) {
         return Stop::callback;
     }
@@ -164,20 +182,6 @@ void Stream::begin_span() {
     if (cursor_) {
         cursor_->reset();
     }
-}
-
-// Whether the span is over, which it is too where only end-of-generation tokens are left: no need to ask the model
-// which.
-bool Stream::finish_span() {
-    if (cursor_->state() == State::walking && cursor_->follow().on_complete() != OnComplete::release) {
-        const AllowedSet next = cursor_->allowed();
-        if (next.children.empty() && !next.everything &&
-            std::all_of(next.follow.begin(), next.follow.end(),
-                        [&](Token t) { return llama_vocab_is_eog(vocab(), t); })) {
-            cursor_->accept(*next.follow.begin());
-        }
-    }
-    return cursor_->state() == State::complete && cursor_->follow().on_complete() != OnComplete::release;
 }
 
 void Stream::close() {

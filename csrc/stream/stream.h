@@ -76,8 +76,8 @@ class Stream {
 
     struct Snapshot {
         Stats stats;
-        std::size_t n_tokens;
-        std::size_t n_cached;
+        std::size_t n_tokens = 0;
+        std::size_t n_cached = 0;
         std::optional<Cursor> cursor;  // of the trie set, if one is
     };
     Snapshot snapshot() const;
@@ -85,11 +85,10 @@ class Stream {
    private:
     std::unique_lock<std::mutex> enter() const;
     std::optional<Stop> step(const OnStep & on_step);
-    bool finish_span();
     void begin_span();
 
     mutable std::mutex mutex_;
-    std::atomic<std::thread::id> generating_{};  // the thread that is in generate
+    std::atomic<std::thread::id> generating_{std::thread::id()};  // the thread that is in generate
     std::atomic<bool> closed_{false};
     mutable std::atomic<bool> cancelled_{false};  // of the call under way; enter begins it anew
     std::unique_ptr<Sequence> sequence_;

@@ -382,7 +382,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _close(stream: Any, context: int | None) -> None:
-    lib.token_trie_stream_close(stream)
+    with _quiet():
+        lib.token_trie_stream_close(stream)
     if context is not None:
         llama_cpp.llama_free(context)
 

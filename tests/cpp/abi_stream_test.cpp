@@ -37,8 +37,7 @@ static_assert(sizeof(token_trie_stream_state) == 112 && offsetof(token_trie_stre
               offsetof(token_trie_stream_state, n_tokens) == 48 && offsetof(token_trie_stream_state, n_cached) == 56 &&
               offsetof(token_trie_stream_state, n_forced) == 64 &&
               offsetof(token_trie_stream_state, n_branches) == 72 && offsetof(token_trie_stream_state, n_free) == 80 &&
-              offsetof(token_trie_stream_state, n_passes) == 88 &&
-              offsetof(token_trie_stream_state, decode_ns) == 96 &&
+              offsetof(token_trie_stream_state, n_passes) == 88 && offsetof(token_trie_stream_state, decode_ns) == 96 &&
               offsetof(token_trie_stream_state, generate_ns) == 104);
 
 const Tokens kPrompt = bytes("Do: ");
@@ -175,9 +174,7 @@ void expect_all_refused(token_trie_stream * stream, const std::string & message)
     const token_trie_params params = end_params();
     token_trie_stream_state state{};
     state.size = sizeof state;
-    const auto expect = [&](std::int32_t status) {
-        EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, status), message);
-    };
+    const auto expect = [&](std::int32_t status) { EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, status), message); };
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_get_vocab(stream)), message);
     expect(token_trie_stream_prefill(stream, kPrompt.data(), kPrompt.size()));
     expect(token_trie_stream_set_grammar(stream, "root ::= \"a\"", nullptr));
@@ -240,7 +237,8 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, set(stream, payload_of({{"a", {kTinyVocab}}}))),
               "descriptors[0].leaves[0].tokens[0]: 263 is outside the vocabulary (263 tokens)");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB,
-                      set(stream, R"({"vocab": ")" + other + R"(", "descriptors": [{"leaves": [{"tokens": [9]}]}]})"))
+                      set(stream, R"({"vocab": ")" + other +
+                                      R"(", "descriptors": [{"leaves": [{"name": "a", "tokens": [9]}]}]})"))
                   .rfind("vocab: the set was made for another vocabulary (" + other + ")", 0),
               0U);
     const auto ext = [&](const std::function<void(token_trie_params &)> & change) {
@@ -385,8 +383,7 @@ TEST_F(AbiStream, OptionsReachTheStream) {
     // With end tokens named and none, the list ends when it is full.
     restart.end_tokens = &separator;
     restart.n_end_tokens = 0;
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), kRead4.data(), kRead4.size(), &restart),
-              TOKEN_TRIE_OK)
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), kRead4.data(), kRead4.size(), &restart), TOKEN_TRIE_OK)
         << token_trie_last_error();
     EXPECT_EQ(text_of(stream), "READ,READ");
     EXPECT_EQ(state_of(stream).n_items, 2);
@@ -588,25 +585,29 @@ TEST_F(AbiStream, AProcessMayEndWithStreamsOpen) {
         ::testing::ExitedWithCode(0), "");
 }
 
-#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Pages that this process holds in memory; 0 where they tell nothing, as sanitizers keep what was freed.
 std::size_t resident_pages() {
     std::size_t size = 0;
     std::size_t resident = 0;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     std::ifstream("/proc/self/statm") >> size >> resident;
+#endif
     return resident;
 }
 
 TEST_F(AbiStream, TenThousandRoundsTakeNoMoreMemory) {
     const Context context = tiny_context();
     const Handle stream = open(context);
-    std::vector<std::string> payloads;
-    for (Token i = 0; i < 200; ++i) {  // more than the cache holds
-        payloads.push_back(payload_of({{"A", {kRead, 3 + i}}, {"B", {kSend, 3 + i}}}));
+    std::vector<std::string> payloads(200);  // more than the cache holds
+    for (std::size_t i = 0; i < payloads.size(); ++i) {
+        const auto token = static_cast<Token>(3 + i);
+        payloads[i] = payload_of({{"A", {kRead, token}}, {"B", {kSend, token}}});
     }
-    const auto rounds = [&](int n) {
-        for (int i = 0; i < n; ++i) {
-            ASSERT_EQ(set(stream, payloads[static_cast<std::size_t>(i) % payloads.size()], i % 2), TOKEN_TRIE_OK);
-            ASSERT_EQ(token_trie_stream_generate(stream.get(), i % 3, 1, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+    const auto rounds = [&](std::size_t n) {
+        for (std::size_t i = 0; i < n; ++i) {
+            ASSERT_EQ(set(stream, payloads[i % payloads.size()], static_cast<int>(i % 2)), TOKEN_TRIE_OK);
+            const auto max_tokens = static_cast<std::int32_t>(i % 3);
+            ASSERT_EQ(token_trie_stream_generate(stream.get(), max_tokens, 1, 1, nullptr, nullptr), TOKEN_TRIE_OK);
             token_trie_stream_clear_token_trie(stream.get());
             if (i % 100 == 0) {
                 ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= [a-z]+", nullptr), TOKEN_TRIE_OK);
@@ -617,9 +618,8 @@ TEST_F(AbiStream, TenThousandRoundsTakeNoMoreMemory) {
     rounds(1000);
     const std::size_t before = resident_pages();
     rounds(10000);
-    EXPECT_LE(resident_pages(), before + 256) << "pages of 4 KiB";
+    EXPECT_LE(resident_pages(), before + 256);
 }
-#endif
 
 }  // namespace
 }  // namespace token_trie::test

@@ -9,7 +9,7 @@ constexpr std::int32_t kVocabSize = 49152;
 
 const std::string kPayload = R"({
     "modelId": "any text",
-    "vocab": "sha256:00",
+    "vocab": "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
     "descriptors": [
         {"path": "action", "leaves": [{"name": "READ", "tokens": [7]}, {"name": "READ_FILE", "tokens": [7, 8]}]},
         {"path": "mood", "leaves": [{"name": "caf\u00e9", "tokens": [100, 101]}]}
@@ -49,7 +49,7 @@ TEST(Payload, AllDescriptorsAreOneSet) {
     EXPECT_EQ(leaves.names, std::vector<std::string>({"READ", "READ_FILE", "caf\u00e9"}));
     EXPECT_EQ(leaves.tokens, Tokens({7, 7, 8, 100, 101}));
     EXPECT_EQ(leaves.offsets, std::vector<std::uint64_t>({0, 1, 3, 5}));
-    EXPECT_EQ(leaves.vocab, "sha256:00");
+    EXPECT_EQ(leaves.vocab, "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
 }
 
 TEST(Payload, APathSelectsItsDescriptorsAlone) {
@@ -173,7 +173,8 @@ TEST(Payload, ATokenIsAWholeNumberInsideTheVocabulary) {
         {with_token("300000"), place + "300000" + outside},
         {with_token("-1"), place + "-1 is not a token id"},
         {with_token("-9223372036854775808"), place + "-9223372036854775808 is not a token id"},
-        {with_token("2147483647"), place + "2147483647 is not a token id"},
+        {with_token("2147483647"), place + "2147483647" + outside},
+        {with_token("2147483648"), place + "2147483648 is not a token id"},
         {with_token("4294967297"), place + "4294967297 is not a token id"},
         {with_token("18446744073709551615"), place + "18446744073709551615 is not a token id"},
         {with_token("18446744073709551616"), place + "a fraction where a token id belongs"},

@@ -205,8 +205,8 @@ TEST_F(PickerTest, PenaltiesFallOnTheTokensAcceptedLast) {
         EXPECT_EQ(best(penalizing), 5);
         penalizing.accept(5);
         EXPECT_EQ(best(penalizing), 7);
-        EXPECT_NEAR(penalizing.pick_allowed(allow(allowed), logits.data(), true).logprob,
-                    -std::log(1 + std::exp(0.5F)), 1e-5)
+        EXPECT_NEAR(penalizing.pick_allowed(allow(allowed), logits.data(), true).logprob, -std::log(1 + std::exp(0.5F)),
+                    1e-5)
             << "the share is the model's own";
         penalizing.accept(20);
         penalizing.accept(21);
@@ -266,9 +266,8 @@ TEST_F(PickerTest, LogitsThatAreNoNumbersNeverCrash) {
             const auto is_number = [&](Token token) { return logits[static_cast<std::size_t>(token)] > -kInfinity; };
             const Token any = drawing.pick_any(logits.data(), true);
             ASSERT_TRUE(any >= 0 && any < kTinyVocab);
-            ASSERT_TRUE(is_number(any) || std::none_of(logits.begin(), logits.end(), [](float l) {
-                return l > -kInfinity;
-            }));
+            ASSERT_TRUE(is_number(any) ||
+                        std::none_of(logits.begin(), logits.end(), [](float l) { return l > -kInfinity; }));
             const Token one = drawing.pick_allowed(allow(allowed), logits.data(), false).token;
             ASSERT_TRUE(allow(allowed).contains(one));
             ASSERT_TRUE(is_number(one) || std::none_of(allowed.begin(), allowed.end(), is_number));

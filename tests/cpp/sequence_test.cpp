@@ -51,7 +51,9 @@ TEST_F(SequenceTest, EvaluatesWhatIsNewAndNothingTwice) {
 }
 
 // Whatever a model can drop from its memory, the logits after a replacement are those of a new context.
-class SequenceOf : public SequenceTest, public ::testing::WithParamInterface<TinyKind> {};
+class SequenceOf : public ::testing::TestWithParam<TinyKind> {
+    CapturedLog quiet_;
+};
 
 TEST_P(SequenceOf, LogitsAfterAReplacementAreThoseOfANewContext) {
     const Context context = tiny_context(256, GetParam());
@@ -71,8 +73,9 @@ TEST_P(SequenceOf, LogitsAfterAReplacementAreThoseOfANewContext) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<TinyKind> & info) {
-    return info.param == TinyKind::attention ? "Attention"
-                                             : info.param == TinyKind::recurrent ? "Recurrence" : "ASlidingWindow";
+    return info.param == TinyKind::attention   ? "Attention"
+           : info.param == TinyKind::recurrent ? "Recurrence"
+                                               : "ASlidingWindow";
 }
 
 INSTANTIATE_TEST_SUITE_P(AModelWith,
@@ -83,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(AModelWith,
 TEST_F(SequenceTest, WhatTwoSequencesBeginWithInCommonIsNotEvaluatedAgain) {
     const Context context = tiny_context();
     Sequence sequence(context.get());
-    Tokens first = bytes(std::string(150, 'a'));  // three batches of 64
+    const Tokens first = bytes(std::string(150, 'a'));  // three batches of 64
     Tokens second = first;
     second.back() = kRead;
     sequence.replace(first, kNotCancelled);

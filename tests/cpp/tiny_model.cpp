@@ -79,10 +79,10 @@ class ModelFile {
         gguf_set_val_bool(file_, "tokenizer.ggml.add_space_prefix", false);
     }
 
-    // Normal deviates around a mean; outer 0: one-dimensional.
-    void tensor(const std::string & name, std::int64_t inner, std::int64_t outer, float spread, float mean = 0) {
-        ggml_tensor * out = outer == 0 ? ggml_new_tensor_1d(tensors_, GGML_TYPE_F32, inner)
-                                       : ggml_new_tensor_2d(tensors_, GGML_TYPE_F32, inner, outer);
+    // Normal deviates around a mean; n_rows 0: a vector.
+    void tensor(const std::string & name, std::int64_t row, std::int64_t n_rows, float spread, float mean = 0) {
+        ggml_tensor * out = n_rows == 0 ? ggml_new_tensor_1d(tensors_, GGML_TYPE_F32, row)
+                                        : ggml_new_tensor_2d(tensors_, GGML_TYPE_F32, row, n_rows);
         ggml_set_name(out, name.c_str());
         std::normal_distribution<float> value(mean, spread);
         auto * data = static_cast<float *>(out->data);
@@ -92,8 +92,8 @@ class ModelFile {
         gguf_add_tensor(file_, out);
     }
     void norm(const std::string & name, std::int64_t n) { tensor(name, n, 0, 0, 1); }
-    void matrix(const std::string & name, std::int64_t inner, std::int64_t outer) {
-        tensor(name, inner, outer, 1 / std::sqrt(static_cast<float>(inner)));
+    void matrix(const std::string & name, std::int64_t row, std::int64_t n_rows) {
+        tensor(name, row, n_rows, 1 / std::sqrt(static_cast<float>(row)));
     }
 
     std::string write(const std::string & path) const {
@@ -226,9 +226,9 @@ const std::string & tiny_model_path(TinyKind kind) {
     return path_of<TinyKind::no_tokenizer>();
 }
 
-const llama_vocab * WithTinyModel::tiny_vocab() { return llama_model_get_vocab(tiny_model(TinyKind::attention)); }
+const llama_vocab * tiny_vocab() { return llama_model_get_vocab(tiny_model(TinyKind::attention)); }
 
-Context WithTinyModel::tiny_context(std::uint32_t n_ctx, TinyKind kind) {
+Context tiny_context(std::uint32_t n_ctx, TinyKind kind) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = n_ctx;
     params.n_batch = 64;

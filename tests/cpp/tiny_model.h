@@ -41,14 +41,13 @@ enum class TinyKind {
 // A GGUF file of such a model, removed when the process ends.
 const std::string & tiny_model_path(TinyKind kind = TinyKind::attention);
 
-// Tests that need the model; llama.cpp's log is kept off the terminal.
-class WithTinyModel : public ::testing::Test {
-   protected:
-    // Loaded once a process.
-    static const llama_vocab * tiny_vocab();
-    static Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
+// Of a model that is loaded once a process. One thread, as idle ones of llama.cpp's spin.
+const llama_vocab * tiny_vocab();
+Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
 
-    CapturedLog quiet;
+// Tests that load the model, with llama.cpp's log kept off the terminal.
+class WithTinyModel : public ::testing::Test {
+    CapturedLog quiet_;
 };
 
 }  // namespace token_trie::test
