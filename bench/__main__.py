@@ -1,5 +1,6 @@
 """`python -m bench`: parses the command line, hands over to a mode."""
 
+import os
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
@@ -53,7 +54,9 @@ def main(
     n_gpu_layers: Annotated[int, typer.Option(min=-1, help="Decisions: layers on the GPU; -1 for all.")] = 0,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Decisions: threads of llama.cpp, in all batches. Default: llama-cpp-python's own."),
+        typer.Option(
+            min=1, help="Decisions: threads of llama.cpp, in batches of any size. Default: one for two cores."
+        ),
     ] = None,
 ) -> None:
     """Measure what a constrained token, and a constrained decision, cost.
@@ -92,7 +95,9 @@ def main(
         prompt=prompt,
         descriptor=token_tree_descriptor,
         n_gpu_layers=n_gpu_layers,
-        threads=threads,
+        # llama-cpp-python's own number for one-token passes. For larger batches it takes a thread a core, which wait
+        # for one another in a loop: where another process holds a core, a pass then takes up to seconds.
+        threads=threads or max((os.cpu_count() or 1) // 2, 1),
     )
     import_module(f"bench.modes.{mode.module}").run(options)
 

@@ -16,4 +16,4 @@ class Options:
     prompt: str | None
     descriptor: Path | None
     n_gpu_layers: int
-    threads: int | None  # None: llama-cpp-python's own
+    threads: int

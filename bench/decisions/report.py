@@ -31,8 +31,10 @@ def run(paths: list[Path], output: Path | None) -> None:
             # A run given later takes the place of an earlier one.
             rows[row.model, row.backend, row.set, row.mode] = row
         bars += [Bar(**{key: value for key, value in bar.items() if key != "met"}) for bar in document["bars"]]
-    places = {key: i for i, key in enumerate(dict.fromkeys(key[:3] for key in sorted(rows)))}
-    ordered = sorted(rows.values(), key=lambda row: places[row.model, row.backend, row.set])
+    # As first met, but all of a model together.
+    models = list(dict.fromkeys(key[:2] for key in rows))
+    sets = list(dict.fromkeys(key[:3] for key in rows))
+    ordered = [rows[key] for key in sorted(rows, key=lambda key: (models.index(key[:2]), sets.index(key[:3])))]
     console = Console()
     if not console.is_terminal:
         console.width = 190

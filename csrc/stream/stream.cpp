@@ -35,13 +35,16 @@ Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
 
 std::unique_lock<std::mutex> Stream::enter() const {
     std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
-    if (generating_ == std::this_thread::get_id() || !lock.try_lock()) {
-        throw Error(Status::busy, "the stream is in a call already, of another thread or of its own callback");
+    const bool entered = generating_ != std::this_thread::get_id() && lock.try_lock();
+    if (entered) {
+        // Before closed_ is looked at: of a close that comes in between, the cancel stands.
+        cancelled_ = false;
     }
-    // In this order: of a close that comes between the two, either the cancel stands or it is seen here.
-    cancelled_ = false;
     if (closed_) {
         throw Error(Status::argument, "stream: closed");
+    }
+    if (!entered) {
+        throw Error(Status::busy, "the stream is in a call already, of another thread or of its own callback");
     }
     return lock;
 }

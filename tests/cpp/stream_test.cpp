@@ -625,6 +625,25 @@ TEST_F(StreamTest, AFullContextEndsInAnErrorBehindTheTokensThatFit) {
     EXPECT_EQ(run(stream).steps.size(), 3U) << "and a shorter sequence goes on";
 }
 
+TEST_F(StreamTest, GreedyModeTakesTheBestWhateverTheTemperature) {
+    const Opened stream = open();
+    std::mt19937 rng(7);
+    const auto trie = unnamed_trie_of(random_byte_members(rng));
+    const auto decide = [&](Mode mode, float temperature) {
+        stream->prefill(kPrompt);
+        set(*stream, trie, mode);
+        return run(stream, 32, temperature).tokens();
+    };
+    const Tokens best = decide(Mode::greedy, 0);
+    std::set<Tokens> drawn;
+    for (int i = 0; i < 30; ++i) {
+        EXPECT_EQ(decide(Mode::greedy, 5), best);
+        drawn.insert(decide(Mode::sampled, 5));
+    }
+    EXPECT_GT(drawn.size(), 1U);
+    EXPECT_EQ(decide(Mode::sampled, 0), best);
+}
+
 TEST_F(StreamTest, DrawsAreThoseOfTheSeed) {
     std::mt19937 rng(7);
     std::set<Tokens> members;
