@@ -115,6 +115,7 @@ class StreamHandle:
         n_gpu_layers: int = 0,
     ) -> None:
         self._steps: list[Step] = []
+        self._error: BaseException | None = None
         self._n_cancels = 0
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         try:
@@ -134,7 +135,7 @@ class StreamHandle:
             )
         except (TypeError, OverflowError) as error:
             raise ArgumentError(f"options: {error}") from error
-        self._on_token = ffi.callback("token_trie_on_token", self._collect)
+        self._on_token = ffi.callback("token_trie_on_token", self._collect, error=False, onerror=self._catch)
         if isinstance(llm, (str, os.PathLike)):
             self._llm = None
             path = encode(os.fspath(llm), "llm")
@@ -306,8 +307,16 @@ class StreamHandle:
     def _step(self, temperature: float, top_p: float) -> tuple[Step | None, str]:
         self._steps.clear()
         self._cancelled = False
-        check(lib.token_trie_stream_generate(self._stream, 1, temperature, top_p, self._on_token, ffi.NULL))
+        status = lib.token_trie_stream_generate(self._stream, 1, temperature, top_p, self._on_token, ffi.NULL)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        check(status)
         return self._steps.pop() if self._steps else None, _STOPS[self._state().stop]
+
+    def _catch(self, kind: type[BaseException], error: BaseException, traceback: TracebackType) -> None:
+        # An interrupt from the keyboard may hit the callback, which cannot raise through C.
+        self._error = error
 
     def _collect(self, token: Any, _: Any) -> bool:
         text = ffi.buffer(token.text, token.text_len)[:].decode()

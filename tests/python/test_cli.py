@@ -12,7 +12,7 @@ from token_trie import TokenTrie
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from token_trie.cli import main; main()", *args]
     return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, check=False, env={"COLUMNS": "120"}, timeout=120
+        command, input=stdin, capture_output=True, text=True, check=False, env={"COLUMNS": "120"}, timeout=900
     )
 
 
