@@ -171,7 +171,7 @@ class StreamHandle:
         Parameters
         ----------
         prompt : str, sequence of int, or sequence of chat messages
-            A handle on a file takes tokens alone, or text with `tokenize`.
+            A handle on a file takes text or tokens, but no messages.
 
         Raises
         ------
