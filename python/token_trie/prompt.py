@@ -66,7 +66,7 @@ def tokenize_prompt(llm: Llama, prompt: Prompt) -> list[int]:
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
         tokens = _render_chat(llm, prompt)
     else:
-        tokens = _check_tokens(llm, prompt)
+        tokens = check_tokens(prompt, llm.n_vocab())
     if not tokens or tokens[0] < 0:
         raise ArgumentError("prompt: empty, and this model has no token to begin with")
     return tokens
@@ -103,8 +103,8 @@ def fit_choices(
     return FittedChoices(prompt_tokens, n_kept, *_drop_each(tokens, offsets, n_same))
 
 
-def _check_tokens(llm: Llama, prompt: Sequence[Any]) -> list[int]:
-    n_vocab = llm.n_vocab()
+def check_tokens(prompt: Sequence[Any], n_vocab: int) -> list[int]:
+    """Token ids as a list; an error names the first that is none, or is outside the vocabulary."""
     tokens = []
     for i, token in enumerate(prompt):
         if not isinstance(token, (int, np.integer)) or isinstance(token, bool):

@@ -19,9 +19,9 @@ import numpy as np
 from token_trie._native import Llama, _core, vocab_address
 from token_trie._text import encode
 from token_trie.constrain import MODES, ON_COMPLETE, Mode, OnComplete, lookup
-from token_trie.errors import ArgumentError, ContextError, VocabularyError
+from token_trie.errors import ArgumentError, ContextError
 from token_trie.ffi import check, check_pointer, ffi, lib, new_struct
-from token_trie.prompt import Prompt, tokenize_prompt
+from token_trie.prompt import Prompt, check_tokens, tokenize_prompt
 from token_trie.trie import TokenTrie
 
 
@@ -183,7 +183,7 @@ class StreamHandle:
         elif isinstance(prompt, str):
             tokens = self._tokenize(prompt)
         else:
-            tokens = _check_ids(prompt)
+            tokens = check_tokens(prompt, llama_cpp.llama_vocab_n_tokens(self._vocab()))
         check(
             lib.token_trie_stream_prefill(
                 self._stream, ffi.from_buffer("llama_token[]", np.array(tokens, np.int32)), len(tokens)
@@ -323,11 +323,13 @@ class StreamHandle:
         self._steps.append(Step(token.id, text, token.logprob, bool(token.forced)))
         return True
 
+    def _vocab(self) -> int:
+        return int(ffi.cast("uintptr_t", check_pointer(lib.token_trie_stream_get_vocab(self._stream))))
+
     def _tokenize(self, text: str) -> list[int]:
-        vocab = int(ffi.cast("uintptr_t", check_pointer(lib.token_trie_stream_get_vocab(self._stream))))
         encoded = encode(text, "prompt")
         buffer = (llama_cpp.llama_token * (len(encoded) + 8))()
-        n = llama_cpp.llama_tokenize(vocab, encoded, len(encoded), buffer, len(buffer), True, True)
+        n = llama_cpp.llama_tokenize(self._vocab(), encoded, len(encoded), buffer, len(buffer), True, True)
         return list(buffer[: max(n, 0)])
 
 
@@ -426,13 +428,3 @@ def _set_lora(context: Any, adapter: Any, scale: float) -> None:
         llama_cpp.llama_set_adapters_lora(context, adapters, 1, (ctypes.c_float * 1)(scale))
     else:
         llama_cpp.llama_set_adapter_lora(context, adapter, scale)
-
-
-def _check_ids(prompt: Sequence[Any]) -> list[int]:
-    tokens = list(prompt)
-    for i, token in enumerate(tokens):
-        if not isinstance(token, (int, np.integer)) or isinstance(token, bool):
-            raise ArgumentError(f"prompt[{i}]: {type(token).__name__} where a token id belongs")
-        if not 0 <= token < 2**31:
-            raise VocabularyError(f"prompt[{i}]: {token} is outside any vocabulary")
-    return tokens
