@@ -75,7 +75,7 @@ enum token_trie_status {
     TOKEN_TRIE_ERROR_MEMORY = -6,    /* out of memory */
     TOKEN_TRIE_ERROR_INTERNAL = -7,  /* a defect in this library; please report it */
     TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, or llama_decode failed */
-    TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill was cancelled */
+    TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill, score or search was cancelled */
     TOKEN_TRIE_ERROR_GRAMMAR = -10,  /* a grammar does not parse, or does not fit the text so far */
     TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is in a call already, or its context in another stream */
 };
@@ -325,7 +325,81 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
                                                   token_trie_on_token on_token,
                                                   void * user);
 
-/* Ends a prefill or generate that another thread is in, within one forward pass; does nothing if none is. */
+/* What a leaf's score has beside the probability of its tokens. */
+enum token_trie_leaf_end {
+    TOKEN_TRIE_LEAF_ANY = 0,     /* nothing: what comes behind does not matter */
+    TOKEN_TRIE_LEAF_LONGEST = 1, /* that no longer member goes on from it. Members are then events that exclude each
+                                    other, and their probabilities sum to the model's for the whole set */
+    TOKEN_TRIE_LEAF_FOLLOW = 2   /* that a token of the follow set comes next: under TOKEN_TRIE_END an end token */
+};
+
+/* What to score, and how. Set size to sizeof(struct token_trie_score_params) and the rest to zero for the defaults. */
+struct token_trie_score_params {
+    size_t size;
+    int32_t leaf_end; /* enum token_trie_leaf_end */
+    int32_t branches; /* not 0: probabilities renormalized over the allowed set, and that at branch points alone: what a
+                         walk in sampled mode draws, ends as in that walk. Cheaper, as nothing is evaluated that leaves
+                         no choice behind it */
+    const llama_token * prefix; /* score behind these tokens instead of the stream's sequence; NULL for the sequence */
+    size_t n_prefix;
+    const char * payload_json; /* score this set instead of the one that is set; NULL for that */
+    size_t payload_len;
+    const struct token_trie_params * payload_params; /* of that payload; NULL: all its members, on completion
+                                                        TOKEN_TRIE_END */
+    /* token_trie_stream_search alone: */
+    int32_t beam_width; /* nodes of one depth that the search goes on from; 0: best first, which is exact */
+    uint64_t max_nodes; /* to evaluate once a member is found; 0: no limit */
+};
+
+/* What it took. Set size to sizeof(struct token_trie_score_stats) before the call. */
+struct token_trie_score_stats {
+    size_t size;
+    uint64_t n_found;     /* token_trie_stream_search: members found */
+    uint64_t n_evaluated; /* nodes of the trie that the model was asked about, the root excepted; nodes that were asked
+                             about again, for the sake of others below them, count again */
+    uint64_t n_passes;    /* batches of them */
+    double gap;           /* token_trie_stream_search: nats that a member not looked at may be above the last one found,
+                             at most. 0: the members found are the best. inf: fewer were found than asked for */
+};
+
+/*
+ * Scores every member of a set, behind the stream's sequence. The stream stays as it is: sequence, cache, span, draws.
+ *
+ * leaves  n_leaves natural logarithms of probabilities, by the members' index in the set
+ * nodes   NULL, or n_nodes of them: of each node's token behind its parent. Node 0 is the root (0 here), its children
+ *         are next in ascending order of their tokens, then theirs, level by level
+ * stats   NULL, or filled
+ *
+ * Nodes are evaluated as tree-shaped batches on the context's unified cache, so that what members share is evaluated
+ * once; a context of one sequence id, and models that are not attention alone, take one node at a time. A member's
+ * last token needs no evaluation. On failure the buffers hold nothing of use and the stream is as it was.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream,
+                                               const struct token_trie_score_params * params,
+                                               double * leaves,
+                                               size_t n_leaves,
+                                               double * nodes,
+                                               size_t n_nodes,
+                                               struct token_trie_score_stats * stats);
+
+/*
+ * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, evaluating
+ * no more nodes than that takes: for sets too large to score whole. Equal scores are ranked by their tokens.
+ *
+ * leaves, logprobs  n_best each, best first; stats->n_found of them are filled
+ * stats             NULL, or filled
+ *
+ * Best first is a search that goes on from the most probable node each time and ends when none left can lead to a
+ * better member. The stream stays as it is.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_search(struct token_trie_stream * stream,
+                                                const struct token_trie_score_params * params,
+                                                int64_t * leaves,
+                                                double * logprobs,
+                                                size_t n_best,
+                                                struct token_trie_score_stats * stats);
+
+/* Ends a prefill, score, search or generate that another thread is in, within one forward pass; else does nothing. */
 TOKEN_TRIE_API void token_trie_stream_cancel(struct token_trie_stream * stream);
 
 /* Fills *state. */

@@ -17,6 +17,10 @@ static_assert(static_cast<int>(Stream::Stop::end) == TOKEN_TRIE_STOP_END, "one e
 static_assert(static_cast<int>(Stream::Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
 static_assert(static_cast<int>(Stream::Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
 
+static_assert(static_cast<int>(LeafEnd::any) == TOKEN_TRIE_LEAF_ANY, "one enum, two spellings");
+static_assert(static_cast<int>(LeafEnd::longest) == TOKEN_TRIE_LEAF_LONGEST, "one enum, two spellings");
+static_assert(static_cast<int>(LeafEnd::follow) == TOKEN_TRIE_LEAF_FOLLOW, "one enum, two spellings");
+
 // The streams that are open. A handle is a number in a pointer's clothes, given once in a process and looked up on each
 // call, so that a closed one is refused, also when another stream has been opened since, and a stream that is closed
 // during a call lives until that call returns.
@@ -112,6 +116,58 @@ void check_not_negative(std::int32_t value, const char * what) {
     }
 }
 
+// Before the tokens are copied.
+void check_prompt_length(const Stream & stream, std::size_t n) {
+    if (n > stream.capacity()) {
+        throw Error(Status::context,
+                    std::to_string(n) + " tokens do not fit the context of " + std::to_string(stream.capacity()));
+    }
+}
+
+void write_stats(const token_trie_score_stats & out, token_trie_score_stats * stats) {
+    if (stats != nullptr) {
+        write_struct(out, stats, "stats");
+    }
+}
+
+ScoreOptions to_score_options(const Stream & stream, const token_trie_score_params & params) {
+    if (params.leaf_end < TOKEN_TRIE_LEAF_ANY || params.leaf_end > TOKEN_TRIE_LEAF_FOLLOW) {
+        throw Error(Status::argument, "params.leaf_end: " + std::to_string(params.leaf_end) + " is none");
+    }
+    ScoreOptions options;
+    options.leaf_end = static_cast<LeafEnd>(params.leaf_end);
+    options.branches = params.branches != 0;
+    if (params.prefix != nullptr) {
+        check_prompt_length(stream, params.n_prefix);
+        options.prefix.assign(params.prefix, params.prefix + params.n_prefix);
+    }
+    return options;
+}
+
+// Of the payload given, or of the trie that is set.
+Cursor cursor_of(const Stream & stream, const token_trie_score_params & params) {
+    if (params.payload_json != nullptr) {
+        token_trie_params how{};
+        how.on_complete = TOKEN_TRIE_END;
+        if (params.payload_params != nullptr) {
+            how = read_struct(params.payload_params, "params.payload_params");
+        }
+        return read_constraint(stream.vocab(), {params.payload_json, params.payload_len}, how).cursor;
+    }
+    std::optional<Cursor> set = stream.snapshot().cursor;
+    if (!set) {
+        throw Error(Status::argument, "no trie to score: give a payload or set one first");
+    }
+    return std::move(*set);
+}
+
+void check_length(std::size_t given, std::size_t needed, const char * what) {
+    if (given != needed) {
+        throw Error(Status::argument,
+                    std::string(what) + ": " + std::to_string(given) + " where the trie has " + std::to_string(needed));
+    }
+}
+
 void set_trie(token_trie_stream * handle, std::string_view json, const token_trie_params & params) {
     const std::shared_ptr<Stream> stream = find(handle);
     Constraint constraint = read_constraint(stream->vocab(), json, params);
@@ -151,10 +207,7 @@ int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token 
     return guard([&] {
         const std::shared_ptr<Stream> open = find(stream);
         require_not_null(tokens, "tokens");
-        if (n > open->capacity()) {
-            throw Error(Status::context,
-                        std::to_string(n) + " tokens do not fit the context of " + std::to_string(open->capacity()));
-        }
+        check_prompt_length(*open, n);
         open->prefill({tokens, tokens + n});
     });
 }
@@ -206,6 +259,57 @@ int32_t token_trie_stream_generate(token_trie_stream * stream,
                                             step.logprob, step.text.size(), step.text.c_str()};
             return on_token == nullptr || on_token(&token, user);
         });
+    });
+}
+
+int32_t token_trie_stream_score(token_trie_stream * stream,
+                                const token_trie_score_params * params,
+                                double * leaves,
+                                size_t n_leaves,
+                                double * nodes,
+                                size_t n_nodes,
+                                token_trie_score_stats * stats) {
+    return guard([&] {
+        const std::shared_ptr<Stream> open = find(stream);
+        const token_trie_score_params given = read_struct(params, "params");
+        require_not_null(leaves, "leaves");
+        const Cursor cursor = cursor_of(*open, given);
+        check_length(n_leaves, cursor.trie().n_leaves(), "n_leaves");
+        if (nodes != nullptr) {
+            check_length(n_nodes, cursor.trie().n_nodes(), "n_nodes");
+        }
+        const Scores scores = open->score(cursor, to_score_options(*open, given));
+        write_stats({sizeof(token_trie_score_stats), scores.leaves.size(), scores.n_evaluated, scores.n_passes, 0},
+                    stats);
+        std::copy(scores.leaves.begin(), scores.leaves.end(), leaves);
+        if (nodes != nullptr) {
+            std::copy(scores.nodes.begin(), scores.nodes.end(), nodes);
+        }
+    });
+}
+
+int32_t token_trie_stream_search(token_trie_stream * stream,
+                                 const token_trie_score_params * params,
+                                 int64_t * leaves,
+                                 double * logprobs,
+                                 size_t n_best,
+                                 token_trie_score_stats * stats) {
+    return guard([&] {
+        const std::shared_ptr<Stream> open = find(stream);
+        const token_trie_score_params given = read_struct(params, "params");
+        require_not_null(leaves, "leaves");
+        require_not_null(logprobs, "logprobs");
+        check_not_negative(given.beam_width, "params.beam_width");
+        const SearchOptions options = {to_score_options(*open, given), n_best,
+                                       static_cast<std::size_t>(given.beam_width), given.max_nodes};
+        const SearchResult result = open->search(cursor_of(*open, given), options);
+        write_stats(
+            {sizeof(token_trie_score_stats), result.found.size(), result.n_evaluated, result.n_passes, result.gap},
+            stats);
+        for (const Found & found : result.found) {
+            *leaves++ = found.leaf;
+            *logprobs++ = found.logprob;
+        }
     });
 }
 

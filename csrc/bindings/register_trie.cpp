@@ -79,6 +79,14 @@ py::tuple to_arrays(const Trie & trie) {
     return py::make_tuple(to_array(tokens.data(), tokens.size()), to_array(offsets.data(), offsets.size()));
 }
 
+py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
+    py::array_t<NodeId> out(trie.n_leaves());
+    for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
+        out.mutable_at(leaf) = trie.leaf_node(leaf);
+    }
+    return out;
+}
+
 py::list to_aliases(const Trie & trie) {
     py::list out;
     for (const Trie::Alias & alias : trie.aliases()) {
@@ -104,6 +112,7 @@ void register_trie(py::module_ & module) {
         .def_property_readonly("total_bytes", &Trie::total_bytes)
         .def_property_readonly("aliases", &to_aliases)
         .def("arrays", &to_arrays)
+        .def("leaf_nodes", &to_leaf_nodes)
         .def(
             "name",
             [](const Trie & trie, LeafId leaf) {

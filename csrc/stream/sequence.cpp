@@ -15,7 +15,23 @@ std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token>
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
+// Without an answer from the llama.cpp compiled against, no.
+template <typename Model>
+auto is_hybrid(const Model * model, int /*preferred*/) -> decltype(llama_model_is_hybrid(model)) {
+    return llama_model_is_hybrid(model);
+}
+template <typename Model>
+bool is_hybrid(const Model * /*model*/, long /*otherwise*/) {
+    return false;
+}
+
+std::string failure_of(std::int32_t result) {
+    return result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result);
+}
+
 }  // namespace
+
+bool can_drop_newest(const llama_model * model) { return !llama_model_is_recurrent(model) && !is_hybrid(model, 0); }
 
 void Sequence::FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
 void Sequence::FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
@@ -45,6 +61,7 @@ Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
     }
     context_params.swa_full = true;
     context_params.kv_unified = true;
+    context_params.n_seq_max = n_ids_for(owned_model_.get(), context_params);
     owned_context_.reset(llama_init_from_model(owned_model_.get(), context_params));
     if (!owned_context_) {
         throw Error(Status::argument, "no context of " + std::to_string(options.n_ctx) + " tokens could be made");
@@ -53,6 +70,18 @@ Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
 }
 
 Sequence::~Sequence() = default;
+
+std::uint32_t Sequence::n_ids_for(const llama_model * model, const llama_context_params & params) {
+    if (!can_drop_newest(model)) {
+        return 1;
+    }
+    // llama.cpp ends the process on more than 256, or more than there may be logits; and it keeps logits for each.
+    constexpr std::size_t logits_bytes = 64U << 20U;
+    const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
+    const std::size_t n =
+        std::min<std::size_t>({256, params.n_batch, logits_bytes / row_bytes, params.n_ctx == 0 ? 256 : params.n_ctx});
+    return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
+}
 
 void Sequence::adopt(llama_context * context) {
     const llama_model * model = llama_get_model(context);
@@ -121,14 +150,46 @@ const float * Sequence::logits(bool step_by_step, const std::atomic<bool> & canc
             decode(&tokens_[n_cached_], std::min(step_by_step ? 1 : n_batch_, tokens_.size() - n_cached_));
         }
     }
+    return kept_logits_.empty() ? row(-1) : kept_logits_.data();
+}
+
+const float * Sequence::row(std::int32_t i) {
     const auto started = std::chrono::steady_clock::now();
-    const float * row = llama_get_logits_ith(context_, -1);  // waits for the pass to end
+    const float * logits = llama_get_logits_ith(context_, i);  // waits for the pass to end
     decode_ns_ +=
         static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
-    if (row == nullptr) {
+    if (logits == nullptr) {
         throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
     }
-    return row;
+    return logits;
+}
+
+void Sequence::evaluate_beside(const llama_batch & batch) {
+    if (has_logits_ && kept_logits_.empty()) {
+        const float * logits = row(-1);
+        kept_logits_.assign(logits, logits + llama_vocab_n_tokens(vocab_));
+    }
+    const std::int32_t result = timed_decode(batch);
+    if (result != 0) {
+        throw Error(Status::context, failure_of(result));
+    }
+}
+
+void Sequence::forget_cache() noexcept {
+    n_cached_ = 0;
+    cache_is_longer_ = true;
+    has_logits_ = false;
+}
+
+bool Sequence::window_is_whole() const noexcept {
+    return llama_memory_seq_pos_min(llama_get_memory(context_), 0) <=
+           std::max(0, static_cast<llama_pos>(n_cached_) - n_swa_);
+}
+
+void Sequence::check_window() noexcept {
+    if (!window_is_whole()) {
+        forget_cache();
+    }
 }
 
 // Drops the cache entries behind n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
@@ -139,8 +200,7 @@ void Sequence::trim_cache() {
     }
     llama_memory_t memory = llama_get_memory(context_);
     const auto keep = static_cast<llama_pos>(n_cached_);
-    const bool window_is_whole = llama_memory_seq_pos_min(memory, 0) <= std::max(0, keep - n_swa_);
-    if (keep == 0 || !window_is_whole || !llama_memory_seq_rm(memory, 0, keep, -1)) {
+    if (keep == 0 || !window_is_whole() || !llama_memory_seq_rm(memory, 0, keep, -1)) {
         llama_memory_seq_rm(memory, 0, -1, -1);
         n_cached_ = 0;
     }
@@ -150,19 +210,24 @@ void Sequence::trim_cache() {
 
 void Sequence::decode(Token * tokens, std::size_t n) {
     has_logits_ = false;
-    const auto started = std::chrono::steady_clock::now();
-    const std::int32_t result = llama_decode(context_, llama_batch_get_one(tokens, static_cast<std::int32_t>(n)));
-    decode_ns_ +=
-        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
-    ++n_passes_;
+    kept_logits_.clear();
+    const std::int32_t result = timed_decode(llama_batch_get_one(tokens, static_cast<std::int32_t>(n)));
     if (result != 0) {
         // Some of the batch may have been taken in.
         cache_is_longer_ = true;
-        throw Error(Status::context,
-                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+        throw Error(Status::context, failure_of(result));
     }
     n_cached_ += n;
     has_logits_ = true;
+}
+
+std::int32_t Sequence::timed_decode(const llama_batch & batch) {
+    const auto started = std::chrono::steady_clock::now();
+    const std::int32_t result = llama_decode(context_, batch);
+    decode_ns_ +=
+        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    ++n_passes_;
+    return result;
 }
 
 }  // namespace token_trie

@@ -7,11 +7,16 @@
 #include <string>
 #include <vector>
 
+struct llama_batch;
 struct llama_context;
+struct llama_context_params;
 struct llama_model;
 struct llama_vocab;
 
 namespace [[gnu::visibility("default")]] token_trie {
+
+// Whether a model's memory can drop the tokens that came last, and share those before: attention alone can.
+bool can_drop_newest(const llama_model * model);
 
 // One sequence of tokens and the KV cache behind it. The cache lags behind: it holds a prefix of the sequence and
 // catches up, in one batch, when the logits after the last token are asked for.
@@ -39,11 +44,15 @@ class Sequence {
     Sequence(Sequence &&) = delete;
     Sequence & operator=(Sequence &&) = delete;
 
+    // Sequence ids that a context of these parameters should have, for a TreeEvaluator to work well.
+    static std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params);
+
     llama_context * context() const noexcept { return context_; }
     const llama_vocab * vocab() const noexcept { return vocab_; }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     std::size_t n_cached() const noexcept { return n_cached_; }
     std::size_t capacity() const noexcept { return capacity_; }
+    std::size_t n_batch() const noexcept { return n_batch_; }
     std::uint64_t n_passes() const noexcept { return n_passes_; }
     // Time inside llama.cpp's forward passes.
     std::uint64_t decode_ns() const noexcept { return decode_ns_; }
@@ -59,6 +68,15 @@ class Sequence {
     // token a pass. Throws Error (context, cancelled).
     const float * logits(bool step_by_step, const std::atomic<bool> & cancelled);
 
+    // Evaluates a batch that is no part of the sequence, whose logits are kept. Throws Error (context).
+    void evaluate_beside(const llama_batch & batch);
+    // Logits after token i of that batch, valid until the next call.
+    const float * row(std::int32_t i);
+    // Says that the cache was lost; it begins anew when it is needed.
+    void forget_cache() noexcept;
+    // Forgets it if the window of sliding attention before its end is gone.
+    void check_window() noexcept;
+
    private:
     struct FreeModel {
         void operator()(llama_model * model) const noexcept;
@@ -70,6 +88,8 @@ class Sequence {
     void adopt(llama_context * context);
     void trim_cache();
     void decode(Token * tokens, std::size_t n);
+    std::int32_t timed_decode(const llama_batch & batch);
+    bool window_is_whole() const noexcept;
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;
     std::unique_ptr<llama_context, FreeContext> owned_context_;
@@ -80,9 +100,10 @@ class Sequence {
     std::int32_t n_swa_ = 0;
 
     std::vector<Token> tokens_;
-    std::size_t n_cached_ = 0;      // tokens whose cache entries are right
-    bool cache_is_longer_ = false;  // entries of dropped tokens follow them
-    bool has_logits_ = false;       // of the last cached token
+    std::size_t n_cached_ = 0;        // tokens whose cache entries are right
+    bool cache_is_longer_ = false;    // entries of dropped tokens follow them
+    bool has_logits_ = false;         // of the last cached token
+    std::vector<float> kept_logits_;  // these, when the context holds others
     std::uint64_t n_passes_ = 0;
     std::uint64_t decode_ns_ = 0;
 };

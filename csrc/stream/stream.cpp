@@ -51,16 +51,10 @@ std::unique_lock<std::mutex> Stream::enter() const {
 
 void Stream::prefill(std::vector<Token> tokens) {
     const auto lock = enter();
-    const std::int32_t n_vocab = vocab_size(vocab());
     if (tokens.empty()) {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
     }
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-        if (tokens[i] < 0 || tokens[i] >= n_vocab) {
-            throw Error(Status::vocab, "tokens[" + std::to_string(i) + "]: " + std::to_string(tokens[i]) +
-                                           " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
-        }
-    }
+    check_tokens(tokens, "tokens");
     sequence_->replace(std::move(tokens), cancelled_);
     picker_.restart();
     text_.reset();
@@ -178,6 +172,38 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
         return Stop::callback;
     }
     return over ? std::optional<Stop>(Stop::complete) : std::nullopt;
+}
+
+Scores Stream::score(const Cursor & cursor, const ScoreOptions & options) {
+    const auto lock = enter();
+    check_scoring(options);
+    return score_all(*sequence_, cursor, options, cancelled_);
+}
+
+SearchResult Stream::search(const Cursor & cursor, const SearchOptions & options) {
+    const auto lock = enter();
+    check_scoring(options);
+    if (options.n_best == 0) {
+        throw Error(Status::argument, "n_best: 0");
+    }
+    return token_trie::search(*sequence_, cursor, options, cancelled_);
+}
+
+void Stream::check_scoring(const ScoreOptions & options) const {
+    check_tokens(options.prefix, "prefix");
+    if (options.prefix.empty() && sequence_->tokens().empty()) {
+        throw Error(Status::argument, "nothing to score behind: prefill first");
+    }
+}
+
+void Stream::check_tokens(const std::vector<Token> & tokens, const char * what) const {
+    const std::int32_t n_vocab = vocab_size(vocab());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        if (tokens[i] < 0 || tokens[i] >= n_vocab) {
+            throw Error(Status::vocab, std::string(what) + "[" + std::to_string(i) + "]: " + std::to_string(tokens[i]) +
+                                           " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
+        }
+    }
 }
 
 void Stream::begin_span() {

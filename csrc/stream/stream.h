@@ -2,6 +2,7 @@
 
 #include "sampler/sampler.h"
 #include "stream/picker.h"
+#include "stream/scorer.h"
 #include "stream/sequence.h"
 #include "stream/utf8.h"
 
@@ -68,7 +69,11 @@ class Stream {
     void set_seed(std::uint32_t seed);
     void generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
 
-    // Ends a prefill or generate under way within one pass; without one, does nothing.
+    // Of the cursor's trie, from its root, behind the sequence; see scorer.h.
+    Scores score(const Cursor & cursor, const ScoreOptions & options);
+    SearchResult search(const Cursor & cursor, const SearchOptions & options);
+
+    // Ends a prefill, score, search or generate under way within one pass; without one, does nothing.
     void cancel() noexcept { cancelled_ = true; }
 
     // Refuses all calls from here on, cancels the one that another thread is in and waits for it.
@@ -86,6 +91,8 @@ class Stream {
     std::unique_lock<std::mutex> enter() const;
     std::optional<Stop> step(const OnStep & on_step);
     void begin_span();
+    void check_scoring(const ScoreOptions & options) const;
+    void check_tokens(const std::vector<Token> & tokens, const char * what) const;
 
     mutable std::mutex mutex_;
     std::atomic<std::thread::id> generating_{std::thread::id()};  // the thread that is in generate

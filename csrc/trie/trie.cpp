@@ -31,13 +31,16 @@ NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
     return node;
 }
 
+NodeId Trie::parent(NodeId node) const noexcept {
+    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), node,
+                                       [](NodeId value, const Node & n) { return value < n.first; });
+    return static_cast<NodeId>(next - nodes_.begin()) - 1;
+}
+
 std::vector<Token> Trie::sequence(LeafId leaf) const {
     std::vector<Token> out;
-    for (NodeId node = leaf_nodes_[leaf]; node != kRoot;) {
-        out.push_back(tokens_[node - 1]);
-        const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), node,
-                                           [](NodeId value, const Node & n) { return value < n.first; });
-        node = static_cast<NodeId>(next - nodes_.begin()) - 1;
+    for (NodeId node = leaf_nodes_[leaf]; node != kRoot; node = parent(node)) {
+        out.push_back(token(node));
     }
     std::reverse(out.begin(), out.end());
     return out;

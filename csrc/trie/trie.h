@@ -79,6 +79,10 @@ class Trie {
     NodeId child(NodeId node, Token token) const noexcept;
     // kNoLeaf if no leaf ends at node.
     LeafId leaf(NodeId node) const noexcept { return nodes_[node].leaf; }
+    // Of any node but the root.
+    NodeId parent(NodeId node) const noexcept;
+    // The token that leads to a node, which is not the root.
+    Token token(NodeId node) const noexcept { return tokens_[node - 1]; }
     // The node that a sequence leads to from the root, kNoNode if it is no path.
     NodeId descend(const Token * tokens, std::size_t n) const noexcept;
 

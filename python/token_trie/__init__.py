@@ -3,7 +3,7 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
-from token_trie.choose import Decision, Stats, choose
+from token_trie.choose import Candidate, Decision, Stats, choose
 from token_trie.constrain import Constraint, constrain
 from token_trie.errors import (
     ArgumentError,
@@ -19,6 +19,7 @@ from token_trie.errors import (
     TokenTrieError,
     VocabularyError,
 )
+from token_trie.score import score
 from token_trie.stream import Generation, Step, StreamHandle, StreamState
 from token_trie.trie import CacheStats, Leaf, TokenTrie, cache_clear, cache_stats
 
@@ -29,6 +30,7 @@ __all__ = [
     "BusyError",
     "CacheStats",
     "CancelledError",
+    "Candidate",
     "Constraint",
     "ContextError",
     "Decision",
@@ -51,4 +53,5 @@ __all__ = [
     "cache_stats",
     "choose",
     "constrain",
+    "score",
 ]

@@ -178,12 +178,7 @@ class StreamHandle:
         ArgumentError, VocabularyError, ContextError
             The sequence before is kept.
         """
-        if self._llm is not None:
-            tokens = tokenize_prompt(self._llm, prompt)
-        elif isinstance(prompt, str):
-            tokens = self._tokenize(prompt)
-        else:
-            tokens = check_tokens(prompt, llama_cpp.llama_vocab_n_tokens(self._vocab()))
+        tokens = self._tokenize_prompt(prompt)
         check(
             lib.token_trie_stream_prefill(
                 self._stream, ffi.from_buffer("llama_token[]", np.array(tokens, np.int32)), len(tokens)
@@ -223,9 +218,7 @@ class StreamHandle:
         """
         if not isinstance(trie, TokenTrie):
             trie = TokenTrie.from_payload(trie, path)
-        if trie._json is None:
-            trie._json = trie.payload().encode()
-        payload = trie._json
+        payload = trie._payload_bytes()
         params = new_struct("token_trie_params", mode=lookup(mode, MODES, "mode"))
         params.on_complete = lookup(on_complete, ON_COMPLETE, "on_complete")
         ends, between = np.array(list(end_tokens), np.int32), np.array(list(separator), np.int32)
@@ -326,6 +319,19 @@ class StreamHandle:
     def _vocab(self) -> int:
         return int(ffi.cast("uintptr_t", check_pointer(lib.token_trie_stream_get_vocab(self._stream))))
 
+    def _tokenize_prompt(self, prompt: Prompt) -> list[int]:
+        if self._llm is not None:
+            return tokenize_prompt(self._llm, prompt)
+        if isinstance(prompt, str):
+            return self._tokenize(prompt)
+        return check_tokens(prompt, llama_cpp.llama_vocab_n_tokens(self._vocab()))
+
+    def _beginning(self) -> int:
+        """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
+        vocab = self._vocab()
+        bos = llama_cpp.llama_vocab_bos(vocab)
+        return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab))
+
     def _tokenize(self, text: str) -> list[int]:
         encoded = encode(text, "prompt")
         buffer = (llama_cpp.llama_token * (len(encoded) + 8))()
@@ -413,12 +419,23 @@ def _second_context(llm: Llama, n_ctx: int | None) -> Any:
     params.embeddings = False
     params.kv_unified = True
     params.swa_full = True
+    # llama.cpp keeps logits for each sequence and ends the process on more than there may be.
+    params.n_seq_max = _n_sequences(llm, params)
+    params.n_outputs_max = 0
     context = llama_cpp.llama_init_from_model(llm._model.model, params)
     if not context:
         raise ContextError(f"no context of {params.n_ctx} tokens could be made")
     if llm._lora_adapter is not None:
         _set_lora(context, llm._lora_adapter, llm.lora_scale)
     return ctypes.cast(context, ctypes.c_void_p).value
+
+
+def _n_sequences(llm: Llama, params: Any) -> int:
+    model = llm._model.model
+    if llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model):
+        return 1
+    n: int = min(256, params.n_batch, params.n_ctx or 256, 2**26 // (4 * llm.n_vocab()))
+    return max(1, n)
 
 
 def _set_lora(context: Any, adapter: Any, scale: float) -> None:

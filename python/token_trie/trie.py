@@ -236,6 +236,11 @@ class TokenTrie(Collection[Leaf]):
         payload["descriptors"] = [{"path": path, "leaves": leaves}]
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
 
+    def _payload_bytes(self) -> bytes:
+        if self._json is None:
+            self._json = self.payload().encode()
+        return self._json
+
     @property
     def names(self) -> list[str]:
         """Names of all leaves, in order."""

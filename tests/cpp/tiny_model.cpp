@@ -228,13 +228,19 @@ const std::string & tiny_model_path(TinyKind kind) {
 
 const llama_vocab * tiny_vocab() { return llama_model_get_vocab(tiny_model(TinyKind::attention)); }
 
-Context tiny_context(std::uint32_t n_ctx, TinyKind kind) {
+Context tiny_context(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_seq_max) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = n_ctx;
     params.n_batch = 64;
     params.n_ubatch = 64;
     params.n_threads = 1;
     params.n_threads_batch = 1;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    params.type_k = GGML_TYPE_F32;
+    params.type_v = GGML_TYPE_F32;
+    params.n_seq_max = n_seq_max;
+    params.kv_unified = true;
+    params.swa_full = true;
     return Context(llama_init_from_model(tiny_model(kind), params));
 }
 

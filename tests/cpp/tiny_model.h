@@ -43,7 +43,8 @@ const std::string & tiny_model_path(TinyKind kind = TinyKind::attention);
 
 // Of a model that is loaded once a process. One thread, as idle ones of llama.cpp's spin.
 const llama_vocab * tiny_vocab();
-Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
+// The sequence ids share one cache.
+Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention, std::uint32_t n_seq_max = 1);
 
 // Tests that load the model, with llama.cpp's log kept off the terminal.
 class WithTinyModel : public ::testing::Test {

@@ -1,0 +1,337 @@
+#include "stream/tree_evaluator.h"
+
+#include <algorithm>
+
+namespace token_trie {
+namespace {
+
+// Without an answer from the llama.cpp compiled against, the cautious one.
+template <typename Context>
+auto has_unified_cache(const Context * context, int /*preferred*/)
+    -> decltype(llama_n_ctx_seq(context) == llama_n_ctx(context)) {
+    return llama_n_ctx_seq(context) == llama_n_ctx(context);
+}
+template <typename Context>
+bool has_unified_cache(const Context * /*context*/, long /*otherwise*/) {
+    return false;
+}
+
+template <typename Items>
+std::size_t common_prefix(const Items & a, const Items & b) {
+    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+TreeEvaluator::TreeEvaluator(Sequence & sequence,
+                             const Trie & trie,
+                             std::vector<Token> prefix,
+                             const std::atomic<bool> & cancelled)
+    : sequence_(sequence),
+      trie_(trie),
+      prefix_(std::move(prefix)),
+      cancelled_(cancelled),
+      memory_(llama_get_memory(sequence.context())) {
+    const llama_context * context = sequence.context();
+    const std::size_t n_base = prefix_.empty() ? sequence.tokens().size() : prefix_.size();
+    const std::size_t n_taken = n_base + (prefix_.empty() ? 0 : sequence.tokens().size());
+    const std::size_t longest = trie.max_length() - 1;
+    if (n_taken + longest > sequence.capacity()) {
+        throw Error(Status::context, std::to_string(n_taken) + " tokens and " + std::to_string(longest) +
+                                         " of the longest leaf do not fit the context of " +
+                                         std::to_string(sequence.capacity()));
+    }
+    base_ = static_cast<llama_pos>(n_base);
+    room_ = sequence.capacity() - n_taken;
+    rewinds_ = can_drop_newest(llama_get_model(context));
+    const std::size_t n_ids = rewinds_ && has_unified_cache(context, 0) ? llama_n_seq_max(context) : 1;
+    // The sequence has an id, the prefix has one, and a path needs at least one.
+    const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
+    n_ids_ = n_ids > n_reserved ? n_ids - n_reserved : 0;
+    paths_.resize(std::max<std::size_t>(n_ids_, 1));
+    has_base_.resize(paths_.size());
+    if (prefix_.empty()) {
+        static_cast<void>(sequence_.logits(false, cancelled_));
+    }
+    try {
+        begin();
+    } catch (...) {
+        end();
+        throw;
+    }
+}
+
+TreeEvaluator::~TreeEvaluator() { end(); }
+
+// Puts what is before the root into the cache.
+void TreeEvaluator::begin() {
+    if (n_ids_ == 0 && (!rewinds_ || !prefix_.empty())) {
+        before_ = state();
+    }
+    if (!prefix_.empty()) {
+        if (n_ids_ == 0) {
+            llama_memory_seq_rm(memory_, 0, -1, -1);
+        }
+        std::vector<Row> rows;
+        for (std::size_t i = 0; i < prefix_.size(); ++i) {
+            rows.push_back({kRoot, prefix_[i], static_cast<llama_pos>(i), i + 1 == prefix_.size(), {base_id()}});
+        }
+        decode(rows, [&](NodeId, const float * logits) {
+            root_logits_.assign(logits, logits + llama_vocab_n_tokens(sequence_.vocab()));
+        });
+    }
+    if (n_ids_ == 0) {
+        keep_state();
+    }
+}
+
+// Leaves the cache as it was.
+void TreeEvaluator::end() noexcept {
+    if (n_ids_ > 0) {
+        for (std::size_t i = 0; i < n_ids_; ++i) {
+            llama_memory_seq_rm(memory_, id_of(i), -1, -1);
+        }
+        if (!prefix_.empty()) {
+            llama_memory_seq_rm(memory_, base_id(), -1, -1);
+        }
+    } else if (before_.empty() ? !llama_memory_seq_rm(memory_, 0, base_, -1) : !restore(before_)) {
+        sequence_.forget_cache();
+    }
+    sequence_.check_window();
+}
+
+void TreeEvaluator::evaluate(const std::vector<NodeId> & nodes, const Visit & visit) {
+    auto node = nodes.begin();
+    if (node != nodes.end() && *node == kRoot) {
+        check_cancelled();
+        visit(kRoot, prefix_.empty() ? sequence_.logits(false, cancelled_) : root_logits_.data());
+        ++node;
+    }
+    if (n_ids_ == 0) {
+        for (; node != nodes.end(); ++node) {
+            evaluate_singly(*node, visit);
+        }
+        return;
+    }
+    // A wave is as many nodes as there are ids and cells for.
+    std::vector<NodeId> wave;
+    std::vector<Path> tips;
+    std::size_t n_cells = 0;
+    for (; node != nodes.end(); ++node) {
+        Path path = path_to(*node);
+        std::size_t n_shared = tips.empty() ? 0 : common_prefix(tips.back(), path);
+        const bool goes_on = !tips.empty() && n_shared == tips.back().size();
+        if (tips.size() + (goes_on ? 0 : 1) > n_ids_ || n_cells + path.size() - n_shared > room_) {
+            evaluate_wave(wave, tips, visit);
+            wave.clear();
+            tips.clear();
+            n_cells = n_shared = 0;
+        }
+        n_cells += path.size() - n_shared;
+        if (goes_on && !tips.empty()) {
+            tips.back() = std::move(path);
+        } else {
+            tips.push_back(std::move(path));
+        }
+        wave.push_back(*node);
+    }
+    evaluate_wave(wave, tips, visit);
+}
+
+void TreeEvaluator::sort_depth_first(std::vector<NodeId> & nodes) const {
+    std::vector<std::pair<Path, NodeId>> keyed;
+    keyed.reserve(nodes.size());
+    for (const NodeId node : nodes) {
+        keyed.emplace_back(path_to(node), node);
+    }
+    std::sort(keyed.begin(), keyed.end());
+    std::transform(keyed.begin(), keyed.end(), nodes.begin(), [](const auto & pair) { return pair.second; });
+}
+
+TreeEvaluator::Path TreeEvaluator::path_to(NodeId node) const {
+    Path path;
+    for (; node != kRoot; node = trie_.parent(node)) {
+        path.push_back(node);
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+}
+
+void TreeEvaluator::evaluate_wave(const std::vector<NodeId> & nodes,
+                                  const std::vector<Path> & tips,
+                                  const Visit & visit) {
+    if (nodes.empty()) {
+        return;
+    }
+    std::vector<Row> rows = place(tips);
+    // Both are in depth-first order.
+    auto asked = nodes.begin();
+    for (Row & row : rows) {
+        row.visited = asked != nodes.end() && *asked == row.node;
+        asked += row.visited ? 1 : 0;
+    }
+    n_evaluated_ += rows.size();
+    decode(rows, visit);
+}
+
+// Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
+std::vector<TreeEvaluator::Row> TreeEvaluator::place(const std::vector<Path> & tips) {
+    struct Source {
+        std::size_t id;      // index into paths_
+        std::size_t n_kept;  // nodes of the path that it holds
+    };
+    std::vector<Source> sources;
+    std::vector<bool> taken(n_ids_);
+    std::vector<bool> takes_over(tips.size());
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        Source best{0, 0};
+        for (std::size_t id = 0; id < n_ids_; ++id) {
+            const std::size_t n = std::min(common_prefix(paths_[id], tips[i]), tips[i].size() - 1);
+            if (n > best.n_kept) {
+                best = {id, n};
+            }
+        }
+        takes_over[i] = best.n_kept > 0 && !taken[best.id];
+        if (takes_over[i]) {
+            taken[best.id] = true;
+        }
+        sources.push_back(best);
+    }
+    for (std::size_t id = 0; id < n_ids_; ++id) {
+        if (!taken[id] && !paths_[id].empty()) {
+            llama_memory_seq_rm(memory_, id_of(id), base_, -1);
+            paths_[id].clear();
+        }
+    }
+    std::vector<std::size_t> ids(tips.size());
+    std::size_t free = 0;
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        const Source & source = sources[i];
+        if (takes_over[i]) {
+            ids[i] = source.id;
+            continue;
+        }
+        while (taken[free]) {
+            ++free;
+        }
+        taken[free] = true;
+        ids[i] = free;
+        if (!has_base_[free]) {
+            llama_memory_seq_cp(memory_, base_id(), id_of(free), -1, base_);
+            has_base_[free] = true;
+        }
+        if (source.n_kept > 0) {
+            llama_memory_seq_cp(memory_, id_of(source.id), id_of(free), base_,
+                                base_ + static_cast<llama_pos>(source.n_kept));
+        }
+    }
+    std::vector<Row> rows;
+    std::vector<std::size_t> row_at(trie_.max_length());  // of the nodes of the path before
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        const Path & path = tips[i];
+        const auto n_kept = static_cast<llama_pos>(sources[i].n_kept);
+        if (takes_over[i]) {
+            llama_memory_seq_rm(memory_, id_of(ids[i]), base_ + n_kept, -1);
+        }
+        const std::size_t n_shared = i == 0 ? 0 : common_prefix(tips[i - 1], path);
+        for (std::size_t depth = sources[i].n_kept; depth < path.size(); ++depth) {
+            if (depth >= n_shared) {
+                row_at[depth] = rows.size();
+                rows.push_back(
+                    {path[depth], trie_.token(path[depth]), base_ + static_cast<llama_pos>(depth), false, {}});
+            }
+            rows[row_at[depth]].ids.push_back(id_of(ids[i]));
+        }
+        paths_[ids[i]] = path;
+    }
+    return rows;
+}
+
+void TreeEvaluator::evaluate_singly(NodeId node, const Visit & visit) {
+    const Path path = path_to(node);
+    Path & here = paths_.front();
+    const std::size_t n_kept = std::min(common_prefix(here, path), path.size() - 1);
+    go_back_to(n_kept);
+    for (std::size_t depth = n_kept; depth < path.size(); ++depth) {
+        decode(
+            {{path[depth], trie_.token(path[depth]), base_ + static_cast<llama_pos>(depth), path[depth] == node, {0}}},
+            visit);
+        here.push_back(path[depth]);
+        ++n_evaluated_;
+        keep_state();
+    }
+}
+
+// Takes the nodes of the path behind depth out of the cache.
+void TreeEvaluator::go_back_to(std::size_t depth) {
+    Path & here = paths_.front();
+    if (depth == here.size()) {
+        return;
+    }
+    if (rewinds_ ? !llama_memory_seq_rm(memory_, 0, base_ + static_cast<llama_pos>(depth), -1)
+                 : !restore(states_[depth])) {
+        throw Error(Status::context, "the model's state could not be taken back");
+    }
+    here.resize(depth);
+    states_.resize(rewinds_ ? 0 : depth + 1);
+}
+
+void TreeEvaluator::keep_state() {
+    if (!rewinds_) {
+        states_.push_back(state());
+    }
+}
+
+TreeEvaluator::State TreeEvaluator::state() const {
+    State state(llama_state_seq_get_size(sequence_.context(), 0));
+    if (llama_state_seq_get_data(sequence_.context(), state.data(), state.size(), 0) != state.size()) {
+        throw Error(Status::context, "the model's state could not be copied");
+    }
+    return state;
+}
+
+bool TreeEvaluator::restore(const State & state) noexcept {
+    llama_memory_seq_rm(memory_, 0, -1, -1);
+    return llama_state_seq_set_data(sequence_.context(), state.data(), state.size(), 0) == state.size();
+}
+
+void TreeEvaluator::decode(std::vector<Row> rows, const Visit & visit) {
+    // llama.cpp ends the process on more logits than a context was made for, which are at least its sequences.
+    const std::size_t max_visited = llama_n_seq_max(sequence_.context());
+    const std::size_t n_batch = sequence_.n_batch();
+    for (auto begin = rows.begin(); begin != rows.end();) {
+        check_cancelled();
+        tokens_.clear();
+        positions_.clear();
+        n_ids_of_.clear();
+        ids_of_.clear();
+        wanted_.clear();
+        std::size_t n_visited = 0;
+        auto end = begin;
+        for (; end != rows.end() && tokens_.size() < n_batch; ++end) {
+            if (end->visited && ++n_visited > max_visited) {
+                break;
+            }
+            tokens_.push_back(end->token);
+            positions_.push_back(end->pos);
+            n_ids_of_.push_back(static_cast<std::int32_t>(end->ids.size()));
+            ids_of_.push_back(end->ids.data());
+            wanted_.push_back(end->visited ? 1 : 0);
+        }
+        sequence_.evaluate_beside({static_cast<std::int32_t>(tokens_.size()), tokens_.data(), nullptr,
+                                   positions_.data(), n_ids_of_.data(), ids_of_.data(), wanted_.data()});
+        for (std::int32_t i = 0; begin != end; ++begin, ++i) {
+            if (begin->visited) {
+                visit(begin->node, sequence_.row(i));
+            }
+        }
+    }
+}
+
+void TreeEvaluator::check_cancelled() const {
+    if (cancelled_) {
+        throw Error(Status::cancelled, "cancelled");
+    }
+}
+
+}  // namespace token_trie

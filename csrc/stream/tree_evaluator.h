@@ -1,0 +1,105 @@
+#pragma once
+
+#include "stream/sequence.h"
+
+#include <llama.h>
+
+#include <functional>
+
+namespace token_trie {
+
+// Evaluates nodes of a trie behind a sequence, as many in one batch as the context has room for, each node once. The
+// sequence and its cache are as before when this goes away.
+//
+// A cache cell belongs to a set of llama.cpp's sequences, and a token sees the cells of its own. Each path to a deepest
+// node gets a sequence id, and a node that several paths share is one cell with all of their ids:
+//
+//     sequence    The answer is |  READ  _  FILE            ids 1
+//                   ids 0 1 2 3 |        _  MAIL                2     READ: 1 2    _ : 1 2    SEND: 3
+//                               |  SEND                         3
+//
+// Paths stay in the cache until the next wave of nodes, of which those that go on from them take over their ids.
+//
+// Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
+// llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or restored from
+// a copy in between.
+class TreeEvaluator {
+   public:
+    // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
+    // Throws Error (context) if the trie's inner nodes do not fit the context.
+    TreeEvaluator(Sequence & sequence,
+                  const Trie & trie,
+                  std::vector<Token> prefix,
+                  const std::atomic<bool> & cancelled);
+    ~TreeEvaluator();
+    TreeEvaluator(const TreeEvaluator &) = delete;
+    TreeEvaluator & operator=(const TreeEvaluator &) = delete;
+    TreeEvaluator(TreeEvaluator &&) = delete;
+    TreeEvaluator & operator=(TreeEvaluator &&) = delete;
+
+    using Visit = std::function<void(NodeId node, const float * logits)>;
+
+    // Visits the logits after each of the nodes, which come in depth-first order, each once for all calls. The root may
+    // be the first. Throws Error (context, cancelled).
+    void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
+
+    // Nodes in the order of a depth-first walk.
+    void sort_depth_first(std::vector<NodeId> & nodes) const;
+
+    // Nodes evaluated so far, those included that were needed again for their descendants alone.
+    std::uint64_t n_evaluated() const noexcept { return n_evaluated_; }
+
+   private:
+    using Path = std::vector<NodeId>;  // from below the root
+    using State = std::vector<std::uint8_t>;
+
+    // A token on its way into a batch.
+    struct Row {
+        NodeId node;
+        Token token;
+        llama_pos pos;
+        bool visited;
+        std::vector<llama_seq_id> ids;
+    };
+
+    void begin();
+    void end() noexcept;
+    Path path_to(NodeId node) const;
+    void evaluate_wave(const std::vector<NodeId> & nodes, const std::vector<Path> & tips, const Visit & visit);
+    std::vector<Row> place(const std::vector<Path> & tips);
+    void evaluate_singly(NodeId node, const Visit & visit);
+    void go_back_to(std::size_t depth);
+    void keep_state();
+    State state() const;
+    bool restore(const State & state) noexcept;
+    void decode(std::vector<Row> rows, const Visit & visit);
+    void check_cancelled() const;
+
+    // Sequence ids: 0 is the sequence's, then come the paths', and the prefix has the last.
+    static llama_seq_id id_of(std::size_t path) noexcept { return static_cast<llama_seq_id>(path) + 1; }
+    llama_seq_id base_id() const noexcept { return prefix_.empty() || n_ids_ == 0 ? 0 : id_of(n_ids_); }
+
+    Sequence & sequence_;
+    const Trie & trie_;
+    const std::vector<Token> prefix_;
+    const std::atomic<bool> & cancelled_;
+    llama_memory_t memory_;
+    llama_pos base_ = 0;              // position of what follows the root
+    std::size_t room_ = 0;            // cells for nodes
+    bool rewinds_ = true;             // whether the cache can drop its newest cells
+    std::size_t n_ids_ = 0;           // for paths; 0: one node after the other, on the sequence's own id
+    std::vector<Path> paths_;         // in the cache, one an id
+    std::vector<bool> has_base_;      // ids that the cells before the root belong to
+    std::vector<float> root_logits_;  // behind the prefix
+    State before_;                    // of the sequence, where it has to be copied back
+    std::vector<State> states_;       // after each node of the path, where the cache cannot drop cells
+    std::uint64_t n_evaluated_ = 0;
+
+    std::vector<Token> tokens_;  // of a batch, and so on
+    std::vector<llama_pos> positions_;
+    std::vector<std::int32_t> n_ids_of_;
+    std::vector<llama_seq_id *> ids_of_;
+    std::vector<std::int8_t> wanted_;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,52 @@
+"""The stream that `choose` and `score` work on: one a Llama, made on first use, freed with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from token_trie._native import Llama
+from token_trie.errors import BusyError, ContextError
+from token_trie.stream import StreamHandle
+from token_trie.trie import TokenTrie
+
+
+@dataclass(frozen=True)
+class _Chooser:
+    handle: StreamHandle
+    lock: threading.Lock
+
+
+_making = threading.Lock()
+
+
+@contextmanager
+def chooser(llm: Llama) -> Iterator[StreamHandle]:
+    """Lend the Llama's stream.
+
+    Raises
+    ------
+    BusyError
+        Another thread has it.
+    """
+    with _making:
+        if not hasattr(llm, "_token_trie_chooser"):
+            llm._token_trie_chooser = _Chooser(StreamHandle(llm), threading.Lock())
+        own: _Chooser = llm._token_trie_chooser
+    if not own.lock.acquire(blocking=False):
+        raise BusyError("another thread is choosing with this Llama; use one Llama a thread")
+    try:
+        yield own.handle
+    finally:
+        own.lock.release()
+
+
+def check_room(llm: Llama, prompt: list[int], trie: TokenTrie) -> None:
+    """Raise ContextError where the prompt and the longest answer do not fit the Llama."""
+    if len(prompt) + trie.max_tokens > llm.n_ctx():
+        raise ContextError(
+            f"prompt: {len(prompt)} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
+            f"{llm.n_ctx()} tokens; make the Llama with a larger n_ctx"
+        )

@@ -1,0 +1,441 @@
+#include "stream/scorer.h"
+
+#include "tiny_model.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace token_trie::test {
+namespace {
+
+const std::atomic<bool> kNotCancelled{false};
+const Tokens kPrompt = bytes("the answer is");
+constexpr double kNear = 1e-4;
+
+// Probabilities of the next token, each asked for on its own: a sequence at a time, in double.
+class Model {
+   public:
+    explicit Model(TinyKind kind = TinyKind::attention)
+        : context_(tiny_context(256, kind)), sequence_(context_.get()) {}
+
+    std::vector<double> next(const Tokens & tokens) {
+        sequence_.replace(tokens, kNotCancelled);
+        const float * logits = sequence_.logits(false, kNotCancelled);
+        std::vector<double> p(logits, logits + kTinyVocab);
+        const double max = *std::max_element(p.begin(), p.end());
+        double sum = 0;
+        for (double & value : p) {
+            sum += value = std::exp(value - max);
+        }
+        for (double & value : p) {
+            value /= sum;
+        }
+        return p;
+    }
+
+    double logprob(Tokens prefix, const Tokens & leaf) {
+        double sum = 0;
+        for (const Token token : leaf) {
+            sum += std::log(next(prefix)[static_cast<std::size_t>(token)]);
+            prefix.push_back(token);
+        }
+        return sum;
+    }
+
+   private:
+    Context context_;
+    Sequence sequence_;
+};
+
+Tokens joined(Tokens a, const Tokens & b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+Cursor cursor_of(const std::shared_ptr<const Trie> & trie,
+                 FollowSet::Options options = {OnComplete::end, {kTinyEnd}, {}, 0}) {
+    return {trie, std::make_shared<const FollowSet>(*trie, std::move(options))};
+}
+
+// Without the end token, which nothing can come behind.
+std::set<Tokens> random_texts(std::mt19937 & rng, std::size_t n, std::size_t max_length, Token n_tokens) {
+    std::set<Tokens> out;
+    for (Tokens member : random_members(rng, n, max_length, n_tokens)) {
+        for (Token & token : member) {
+            token += kTinyEnd + 1;
+        }
+        out.insert(member);
+    }
+    return out;
+}
+
+bool begins(const Tokens & prefix, const Tokens & whole) {
+    return prefix.size() < whole.size() && std::equal(prefix.begin(), prefix.end(), whole.begin());
+}
+
+std::set<Token> continuations(const std::set<Tokens> & members, const Tokens & leaf) {
+    std::set<Token> out;
+    for (const Tokens & member : members) {
+        if (begins(leaf, member)) {
+            out.insert(member[leaf.size()]);
+        }
+    }
+    return out;
+}
+
+// Contexts in which scoring takes its different ways.
+struct Setting {
+    TinyKind kind;
+    std::uint32_t n_seq_max;
+};
+
+class ScorerOn : public ::testing::TestWithParam<Setting> {
+   protected:
+    Context context(std::uint32_t n_ctx = 256) const {
+        return tiny_context(n_ctx, GetParam().kind, GetParam().n_seq_max);
+    }
+
+    // Gemma's GELU comes from a table in half precision, whose steps a difference in the last bit may cross.
+    double near() const { return GetParam().kind == TinyKind::sliding_window ? 1e-3 : kNear; }
+
+   private:
+    CapturedLog quiet_;
+};
+
+std::string name_of(const ::testing::TestParamInfo<Setting> & info) {
+    const std::string kind = info.param.kind == TinyKind::attention   ? "Attention"
+                             : info.param.kind == TinyKind::recurrent ? "Recurrence"
+                                                                      : "ASlidingWindow";
+    return kind + "And" + std::to_string(info.param.n_seq_max) + "Ids";
+}
+
+INSTANTIATE_TEST_SUITE_P(AModelWith,
+                         ScorerOn,
+                         ::testing::Values(Setting{TinyKind::attention, 1},
+                                           Setting{TinyKind::attention, 2},
+                                           Setting{TinyKind::attention, 3},
+                                           Setting{TinyKind::attention, 64},
+                                           Setting{TinyKind::sliding_window, 1},
+                                           Setting{TinyKind::sliding_window, 8},
+                                           Setting{TinyKind::recurrent, 1},
+                                           Setting{TinyKind::recurrent, 4}),
+                         name_of);
+
+TEST_P(ScorerOn, EveryLeafHasTheProbabilityThatItHasAlone) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    Model model(GetParam().kind);
+    std::mt19937 rng(1);
+    for (int round = 0; round < 6; ++round) {
+        const std::set<Tokens> members = random_texts(rng, 12, 5, 8);
+        const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
+        ScoreOptions options;
+        options.leaf_end = LeafEnd::any;
+        const Scores any = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+        options.leaf_end = LeafEnd::longest;
+        const Scores longest = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+        options.leaf_end = LeafEnd::follow;
+        const Scores follow = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+        ASSERT_EQ(any.leaves.size(), trie->n_leaves());
+        for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+            const Tokens tokens = trie->sequence(leaf);
+            const double alone = model.logprob(kPrompt, tokens);
+            EXPECT_NEAR(any.leaves[leaf], alone, near());
+            const std::vector<double> next = model.next(joined(kPrompt, tokens));
+            double goes_on = 0;
+            for (const Token token : continuations(members, tokens)) {
+                goes_on += next[static_cast<std::size_t>(token)];
+            }
+            EXPECT_NEAR(longest.leaves[leaf], alone + std::log1p(-goes_on), near());
+            EXPECT_NEAR(follow.leaves[leaf], alone + std::log(next[kTinyEnd]), near());
+        }
+    }
+}
+
+TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    Model model(GetParam().kind);
+    std::mt19937 rng(2);
+    const std::set<Tokens> members = random_texts(rng, 12, 5, 8);
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
+    ScoreOptions options;
+    options.branches = true;
+    const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+    double total = 0;
+    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+        Cursor cursor = cursor_of(trie);
+        Tokens tokens = trie->sequence(leaf);
+        tokens.push_back(kTinyEnd);
+        Tokens text = kPrompt;
+        double expected = 0;
+        for (const Token token : tokens) {
+            const std::vector<double> next = model.next(text);
+            double allowed = 0;
+            cursor.allowed().for_each([&](Token t) {
+                allowed += next[static_cast<std::size_t>(t)];
+                return true;
+            });
+            expected += std::log(next[static_cast<std::size_t>(token)] / allowed);
+            cursor.accept(token);
+            text.push_back(token);
+        }
+        EXPECT_NEAR(scores.leaves[leaf], expected, near());
+        total += std::exp(scores.leaves[leaf]);
+    }
+    EXPECT_NEAR(total, 1, near());
+}
+
+TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    sequence.append(kRead);
+    const float * row = sequence.logits(false, kNotCancelled);
+    const std::vector<float> before(row, row + kTinyVocab);
+    std::mt19937 rng(3);
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 30, 4, 8));
+    for (const Tokens & prefix : {Tokens{}, bytes("other")}) {
+        ScoreOptions options;
+        options.prefix = prefix;
+        static_cast<void>(score_all(sequence, cursor_of(trie), options, kNotCancelled));
+        EXPECT_EQ(sequence.tokens(), joined(kPrompt, {kRead}));
+        EXPECT_EQ(sequence.n_cached(), sequence.tokens().size());
+        EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), 0), static_cast<llama_pos>(kPrompt.size()));
+        const std::uint64_t passes = sequence.n_passes();
+        row = sequence.logits(false, kNotCancelled);
+        EXPECT_EQ(std::vector<float>(row, row + kTinyVocab), before);
+        EXPECT_EQ(sequence.n_passes(), passes) << "nothing to evaluate again";
+    }
+    for (llama_seq_id id = 1; id < static_cast<llama_seq_id>(GetParam().n_seq_max); ++id) {
+        EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), id), -1);
+    }
+    sequence.append(kFile);
+    const std::vector<float> after(sequence.logits(false, kNotCancelled),
+                                   sequence.logits(false, kNotCancelled) + kTinyVocab);
+    const Context other = context();
+    Sequence fresh(other.get());
+    fresh.replace(joined(kPrompt, {kRead, kFile}), kNotCancelled);
+    row = fresh.logits(false, kNotCancelled);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+        ASSERT_NEAR(after[i], row[i], 0.02);
+    }
+}
+
+TEST_P(ScorerOn, BehindAPrefixScoresAreThoseOfASequenceOfIt) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    std::mt19937 rng(4);
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 30, 4, 8));
+    sequence.replace(bytes("x"), kNotCancelled);
+    const Scores expected = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
+    sequence.replace(kPrompt, kNotCancelled);
+    ScoreOptions options;
+    options.prefix = bytes("x");
+    const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+        EXPECT_NEAR(scores.leaves[leaf], expected.leaves[leaf], near());
+    }
+}
+
+TEST_P(ScorerOn, NoNodeIsEvaluatedTwice) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    std::mt19937 rng(5);
+    for (int round = 0; round < 5; ++round) {
+        const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 40, 5, 8));
+        std::uint64_t n_inner = 0;
+        for (NodeId node = kRoot + 1; node < trie->n_nodes(); ++node) {
+            n_inner += trie->children(node).empty() ? 0 : 1;
+        }
+        EXPECT_EQ(score_all(sequence, cursor_of(trie), {}, kNotCancelled).n_evaluated, n_inner);
+    }
+}
+
+TEST_P(ScorerOn, AContextWithoutRoomForTheLongestLeafIsRefusedAndOneWithJustEnoughIsNot) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    const std::shared_ptr<const Trie> trie =
+        unnamed_trie_of({bytes("abcd"), bytes("efgh"), bytes("ijkl"), bytes("abxy")});
+    sequence.replace(Tokens(sequence.capacity() - 2, kRead), kNotCancelled);
+    EXPECT_EQ(message_of([&] { static_cast<void>(score_all(sequence, cursor_of(trie), {}, kNotCancelled)); }),
+              "254 tokens and 3 of the longest leaf do not fit the context of 256");
+    const Tokens prompt(sequence.capacity() - 3, kRead);
+    sequence.replace(prompt, kNotCancelled);
+    const Scores scores = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
+    Model model(GetParam().kind);
+    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+        EXPECT_NEAR(scores.leaves[leaf], model.logprob(prompt, trie->sequence(leaf)), near());
+    }
+}
+
+TEST_P(ScorerOn, ACancelledCallLeavesTheSequenceToGoOnFrom) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("efgh")});
+    const std::atomic<bool> cancelled{true};
+    EXPECT_EQ(message_of([&] { static_cast<void>(score_all(sequence, cursor_of(trie), {}, cancelled)); }), "cancelled");
+    EXPECT_EQ(sequence.n_cached(), kPrompt.size());
+    EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), 0), static_cast<llama_pos>(kPrompt.size()) - 1);
+}
+
+TEST_P(ScorerOn, SearchFindsTheBestLeavesInOrder) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    std::mt19937 rng(6);
+    for (const LeafEnd leaf_end : {LeafEnd::any, LeafEnd::longest, LeafEnd::follow}) {
+        for (int round = 0; round < 4; ++round) {
+            const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 40, 4, 8));
+            SearchOptions options;
+            options.leaf_end = leaf_end;
+            const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+            std::vector<LeafId> ranked(trie->n_leaves());
+            std::iota(ranked.begin(), ranked.end(), 0);
+            std::sort(ranked.begin(), ranked.end(),
+                      [&](LeafId a, LeafId b) { return scores.leaves[a] > scores.leaves[b]; });
+            for (const std::size_t beam_width : {std::size_t{0}, std::size_t{1000}}) {
+                options.n_best = 5;
+                options.beam_width = beam_width;
+                const SearchResult result = search(sequence, cursor_of(trie), options, kNotCancelled);
+                ASSERT_EQ(result.found.size(), 5U);
+                EXPECT_EQ(result.gap, 0);
+                EXPECT_LE(result.n_evaluated, scores.n_evaluated);
+                for (std::size_t i = 0; i < 5; ++i) {
+                    EXPECT_NEAR(result.found[i].logprob, scores.leaves[ranked[i]], near());
+                    EXPECT_NEAR(scores.leaves[result.found[i].leaf], scores.leaves[ranked[i]], near());
+                }
+            }
+        }
+    }
+}
+
+class ScorerTest : public WithTinyModel {
+   protected:
+    const Context context_ = tiny_context(256, TinyKind::attention, 16);
+    Sequence sequence_{context_.get()};
+
+    void SetUp() override { sequence_.replace(kPrompt, kNotCancelled); }
+};
+
+TEST_F(ScorerTest, AllStringsAndWhatLiesOutsideSumToOne) {
+    // Every sequence of two tokens but those that begin with READ, which is a leaf of its own.
+    std::set<Tokens> members = {{kRead}};
+    for (Token a = 0; a < kTinyVocab; ++a) {
+        for (Token b = 0; b < kTinyVocab; ++b) {
+            if (a != kRead && a < 24) {
+                members.insert({a, b});
+            }
+        }
+    }
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
+    const Scores scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
+    double inside = 0;
+    for (const double logprob : scores.leaves) {
+        inside += std::exp(logprob);
+    }
+    const std::vector<double> next = Model().next(kPrompt);
+    double outside = 0;
+    for (Token token = 24; token < kTinyVocab; ++token) {
+        outside += token == kRead ? 0 : next[static_cast<std::size_t>(token)];
+    }
+    EXPECT_NEAR(inside + outside, 1, kNear);
+}
+
+TEST_F(ScorerTest, LeavesThatBeginOthersExcludeThemUnderLongest) {
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead}, {kRead, kFile}, {kRead, kMail}, {kSend}});
+    const Scores scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
+    double sum = 0;
+    for (const double logprob : scores.leaves) {
+        sum += std::exp(logprob);
+    }
+    const std::vector<double> next = Model().next(kPrompt);
+    EXPECT_NEAR(sum, next[kRead] + next[kSend], kNear) << "the probability of what the set begins with";
+}
+
+TEST_F(ScorerTest, ASetOfOneLeafOfOneTokenCostsNoPass) {
+    const Scores scores = score_all(sequence_, cursor_of(unnamed_trie_of({{kRead}})), {}, kNotCancelled);
+    EXPECT_EQ(scores.n_passes, 0U);
+    EXPECT_NEAR(scores.leaves[0], Model().logprob(kPrompt, {kRead}), kNear);
+}
+
+TEST_F(ScorerTest, NodesHaveTheirTokensOwnLogprob) {
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead, kFile}, {kRead, kMail}, {kSend}});
+    ScoreOptions options;
+    options.leaf_end = LeafEnd::any;
+    const Scores scores = score_all(sequence_, cursor_of(trie), options, kNotCancelled);
+    Model model;
+    for (NodeId node = kRoot + 1; node < trie->n_nodes(); ++node) {
+        Tokens text = kPrompt;
+        if (trie->parent(node) != kRoot) {
+            text.push_back(trie->token(trie->parent(node)));
+        }
+        EXPECT_NEAR(scores.nodes[node], model.logprob(text, {trie->token(node)}), kNear);
+    }
+}
+
+TEST_F(ScorerTest, UnderReleaseTheFollowSetIsEveryTokenThatGoesOnWithNoLongerLeaf) {
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead}, {kRead, kFile}, {kSend}});
+    const Cursor released = cursor_of(trie, {OnComplete::release, {}, {}, 0});
+    ScoreOptions options;
+    options.leaf_end = LeafEnd::follow;
+    const Scores follow = score_all(sequence_, released, options, kNotCancelled);
+    options.leaf_end = LeafEnd::longest;
+    EXPECT_EQ(follow.leaves, score_all(sequence_, released, options, kNotCancelled).leaves);
+}
+
+TEST_F(ScorerTest, AWaveGoesOnFromTheOneBefore) {
+    // Three ids for paths, nine leaves of a common beginning.
+    const Context narrow = tiny_context(256, TinyKind::attention, 4);
+    Sequence sequence(narrow.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    std::set<Tokens> members;
+    for (const char * end : {"aa", "ab", "ba", "bb", "ca", "cb", "da", "db", "ea"}) {
+        members.insert(bytes(std::string("beginning") + end + "z"));
+    }
+    const Scores scores = score_all(sequence, cursor_of(unnamed_trie_of(members)), {}, kNotCancelled);
+    EXPECT_EQ(scores.n_evaluated, 9U + 5U + 9U) << "the beginning, its branches, their ends";
+}
+
+TEST_F(ScorerTest, ABudgetGivesLeavesAndHowMuchIsUnproved) {
+    std::mt19937 rng(7);
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 3000, 6, 40));
+    SearchOptions options;
+    options.n_best = 20;
+    const SearchResult exact = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    EXPECT_EQ(exact.gap, 0);
+    options.max_nodes = 1;
+    const SearchResult hasty = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    ASSERT_GE(hasty.found.size(), 1U) << "one, whatever it costs";
+    EXPECT_LT(hasty.n_evaluated, exact.n_evaluated);
+    EXPECT_GT(hasty.gap, 0);
+    EXPECT_GE(hasty.found.back().logprob + hasty.gap, exact.found.back().logprob) << "the gap is a bound";
+}
+
+TEST_F(ScorerTest, ANarrowBeamSaysWhatItMayHaveMissed) {
+    std::mt19937 rng(8);
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 3000, 6, 40));
+    SearchOptions options;
+    const SearchResult exact = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    options.beam_width = 1;
+    const SearchResult beam = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    ASSERT_EQ(beam.found.size(), 1U);
+    EXPECT_GE(beam.found[0].logprob + beam.gap, exact.found[0].logprob - kNear);
+}
+
+TEST_F(ScorerTest, MoreLeavesThanThereAreAreNotFound) {
+    SearchOptions options;
+    options.n_best = 10;
+    const SearchResult result =
+        search(sequence_, cursor_of(unnamed_trie_of({{kRead}, {kSend}})), options, kNotCancelled);
+    EXPECT_EQ(result.found.size(), 2U);
+    EXPECT_EQ(result.gap, 0);
+}
+
+}  // namespace
+}  // namespace token_trie::test
