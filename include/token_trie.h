@@ -328,8 +328,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
 /* What a leaf's score has beside the probability of its tokens. */
 enum token_trie_leaf_end {
     TOKEN_TRIE_LEAF_ANY = 0,     /* nothing: what comes behind does not matter */
-    TOKEN_TRIE_LEAF_LONGEST = 1, /* that no longer member goes on from it. Members are then events that exclude each
-                                    other, and their probabilities sum to the model's for the whole set */
+    TOKEN_TRIE_LEAF_LONGEST = 1, /* that no token comes next by which a longer member goes on. Members are then events
+                                    that exclude each other */
     TOKEN_TRIE_LEAF_FOLLOW = 2   /* that a token of the follow set comes next: under TOKEN_TRIE_END an end token */
 };
 

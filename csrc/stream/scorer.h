@@ -11,7 +11,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 // checks against these.
 enum class LeafEnd {
     any = 0,      // nothing: what comes behind does not matter
-    longest = 1,  // that no longer leaf goes on from it
+    longest = 1,  // that no token comes next by which a longer leaf goes on
     follow = 2    // that a token of the follow set comes next
 };
 

@@ -165,7 +165,7 @@ def choose(
         For sampled and aligned mode: the same seed draws the same answer.
     end : {"longest", "any", "follow"}
         For exact, aligned and beam: what the probability of an answer has beside its tokens; see `score`. By default
-        that no longer answer goes on from it.
+        that the text does not go on towards a longer answer.
     n_best : int
         For exact and beam: answers to return as candidates.
     beam_width : int

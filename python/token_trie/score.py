@@ -50,9 +50,8 @@ def score(
     choices : TokenTrie or sequence of str
         The answers. Texts are tokenized as they follow this very prompt, by a Llama.
     end : {"any", "longest", "follow"}
-        What a score has beside the probability of the tokens: nothing; that no longer answer of the set goes on from
-        them, so that answers exclude each other and the sum of all is the model's probability for the set; that an
-        end-of-generation token follows.
+        What a score has beside the probability of the tokens: nothing; that no token comes next by which a longer
+        answer of the set goes on, so that answers exclude each other; that an end-of-generation token follows.
     branches : bool
         Whether to take, instead of the model's own probabilities, those renormalized over what the set allows, at
         branch points alone. This is the probability that a walk in sampled mode takes, ends included, and cheaper. It
@@ -77,20 +76,20 @@ def score(
     if normalize not in (None, "tokens", "prior"):
         raise ArgumentError(f"normalize: {normalize!r} is not 'tokens', 'prior' or None")
     handle_given = isinstance(target, StreamHandle)
+    if prompt is None and not handle_given:
+        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
     llm = target._llm if isinstance(target, StreamHandle) else target
     if isinstance(choices, TokenTrie):
         trie = choices
         tokens = None if prompt is None else _tokenize(target, prompt)
     elif llm is None:
         raise ArgumentError("choices: a handle on a file takes a TokenTrie")
-    elif prompt is None and handle_given:
+    elif prompt is None:
         raise ArgumentError("choices: texts need the prompt that they follow; or give a TokenTrie")
     else:
         fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
         trie = TokenTrie._from_fitted(llm, choices, fitted)
         tokens = fitted.prompt[: fitted.n_kept]
-    if tokens is None and not handle_given:
-        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
 
     def on(handle: StreamHandle, prefix: Sequence[int] | None) -> npt.NDArray[np.float64]:
         scores = score_leaves(handle, trie, end=end, branches=branches, prefix=prefix).leaves

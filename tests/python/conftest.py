@@ -32,9 +32,9 @@ def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
     return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny}
 
 
-def _open(path: Path) -> Iterator[Any]:
+def _open(path: Path, **options: Any) -> Iterator[Any]:
     # One thread: llama.cpp's threads wait for each other by spinning, which a busy machine makes slow without bound.
-    llm = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, n_threads_batch=1, seed=1, verbose=False)
+    llm = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, n_threads_batch=1, seed=1, verbose=False, **options)
     yield llm
     llm.close()
 
@@ -52,6 +52,12 @@ def gemma(model_paths: dict[str, Path]) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def tiny(model_paths: dict[str, Path]) -> Iterator[Any]:
     yield from _open(model_paths["tiny"])
+
+
+@pytest.fixture(scope="session")
+def precise(model_paths: dict[str, Path]) -> Iterator[Any]:
+    # With a cache in F32, as its weights are, results hardly depend on the batch.
+    yield from _open(model_paths["tiny"], type_k=0, type_v=0)
 
 
 @pytest.fixture(params=["smollm2", "gemma"])

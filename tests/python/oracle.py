@@ -46,3 +46,23 @@ def greedy_walk(llm: Any, prompt: list[int], members: set[Member]) -> tuple[Memb
         if walked in members and allowed(members, walked, set()) == set():
             break
     return walked, logprob
+
+
+def logprobs(llm: Any, prompt: list[int], member: Member) -> list[float]:
+    """Natural log-probability of each token of a member behind the prompt, one pass a token, over all tokens."""
+    llm.reset()
+    llm.eval(prompt)
+    out = []
+    for token in member:
+        row = logits(llm).astype(np.float64)
+        out.append(float(row[token] - np.logaddexp.reduce(row)))
+        llm.eval([token])
+    return out
+
+
+def next_probabilities(llm: Any, tokens: list[int]) -> np.ndarray:
+    """Probability of every next token."""
+    llm.reset()
+    llm.eval(tokens)
+    row = logits(llm).astype(np.float64)
+    return np.exp(row - np.logaddexp.reduce(row))

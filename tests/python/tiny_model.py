@@ -9,6 +9,8 @@ import numpy as np
 
 N_EMBD, N_HEAD, N_FF, N_CTX = 32, 2, 64, 512
 WORDS = ["▁Pizza", "Pizza", "▁Pa", "▁Paris", "ris", "▁yes", "▁no", "yes", "no", "▁Answer", "[INST]", "[/INST]"]
+# Two words that are always equally probable.
+EQUAL = ("▁yes", "▁no")
 
 
 def vocabulary() -> tuple[list[str], list[float], list[gguf.TokenType]]:
@@ -52,7 +54,10 @@ def write_tiny_model(path: Path) -> None:
         writer.add_tensor(name, rng.normal(0, 0.5, shape).astype(np.float32))
 
     tensor("token_embd.weight", len(tokens), N_EMBD)
-    tensor("output.weight", len(tokens), N_EMBD)
+    output = rng.normal(0, 0.5, (len(tokens), N_EMBD)).astype(np.float32)
+    first, second = map(tokens.index, EQUAL)
+    output[second] = output[first]
+    writer.add_tensor("output.weight", output)
     writer.add_tensor("output_norm.weight", np.ones(N_EMBD, np.float32))
     for name in ("attn_norm", "ffn_norm"):
         writer.add_tensor(f"blk.0.{name}.weight", np.ones(N_EMBD, np.float32))
