@@ -7,18 +7,54 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 namespace token_trie {
 namespace {
+
+// A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there
+// are would wait for each other longer than they work.
+constexpr std::size_t kStep = 32;
 
 std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
+std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
+    return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+}
+
+// Batches take the threads of a single token meanwhile.
+class FewThreads {
+   public:
+    explicit FewThreads(llama_context * context)
+        : context_(context), n_(llama_n_threads(context)), n_batch_(llama_n_threads_batch(context)) {
+        llama_set_n_threads(context_, n_, std::min(n_, n_batch_));
+    }
+    ~FewThreads() { llama_set_n_threads(context_, n_, n_batch_); }
+    FewThreads(const FewThreads &) = delete;
+    FewThreads & operator=(const FewThreads &) = delete;
+    FewThreads(FewThreads &&) = delete;
+    FewThreads & operator=(FewThreads &&) = delete;
+
+   private:
+    llama_context * context_;
+    std::int32_t n_;
+    std::int32_t n_batch_;
+};
+
 }  // namespace
 
 void Sequence::FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
 void Sequence::FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
+
+void Sequence::prepare(llama_context_params & params) {
+    require_same_llama();
+    params.embeddings = false;
+    params.kv_unified = true;
+    params.swa_full = true;
+    OutputHead::listen(params);
+}
 
 Sequence::Sequence(llama_context * context) {
     require_same_llama();
@@ -43,8 +79,7 @@ Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
         context_params.n_threads = options.n_threads;
         context_params.n_threads_batch = options.n_threads;
     }
-    context_params.swa_full = true;
-    context_params.kv_unified = true;
+    prepare(context_params);
     owned_context_.reset(llama_init_from_model(owned_model_.get(), context_params));
     if (!owned_context_) {
         throw Error(Status::argument, "no context of " + std::to_string(options.n_ctx) + " tokens could be made");
@@ -89,7 +124,7 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
     };
     switch_to(tokens);
     try {
-        static_cast<void>(logits(false, cancelled));
+        static_cast<void>(logits({true, {}, {}}, false, cancelled));
     } catch (...) {
         switch_to(tokens);
         throw;
@@ -103,7 +138,9 @@ void Sequence::append(Token token) {
     tokens_.push_back(token);
 }
 
-const float * Sequence::logits(bool step_by_step, const std::atomic<bool> & cancelled) {
+const float * Sequence::logits(const AllowedSet & wanted,
+                               bool step_by_step,
+                               const std::atomic<bool> & cancelled) {
     if (tokens_.empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
@@ -114,20 +151,25 @@ const float * Sequence::logits(bool step_by_step, const std::atomic<bool> & canc
             cache_is_longer_ = true;
         }
         trim_cache();
+        const bool cut = !step_by_step && head_.suits(wanted);
         while (n_cached_ < tokens_.size()) {
             if (cancelled) {
                 throw Error(Status::cancelled, "cancelled");
             }
-            decode(&tokens_[n_cached_], std::min(step_by_step ? 1 : n_batch_, tokens_.size() - n_cached_));
+            const std::size_t n_left = tokens_.size() - n_cached_;
+            const std::size_t n = std::min(step_by_step ? 1 : n_batch_, n_left);
+            decode(&tokens_[n_cached_], n, cut && n == n_left);
         }
     }
     const auto started = std::chrono::steady_clock::now();
-    const float * row = llama_get_logits_ith(context_, -1);  // waits for the pass to end
-    decode_ns_ +=
-        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    float * row = llama_get_logits_ith(context_, -1);  // waits for the pass to end
     if (row == nullptr) {
         throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
     }
+    if (head_.was_cut()) {
+        head_.multiply(wanted, llama_n_threads(context_), row);
+    }
+    decode_ns_ += ns_since(started);
     return row;
 }
 
@@ -148,12 +190,13 @@ void Sequence::trim_cache() {
     has_logits_ = false;
 }
 
-void Sequence::decode(Token * tokens, std::size_t n) {
+void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     has_logits_ = false;
     const auto started = std::chrono::steady_clock::now();
-    const std::int32_t result = llama_decode(context_, llama_batch_get_one(tokens, static_cast<std::int32_t>(n)));
-    decode_ns_ +=
-        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    const std::optional<FewThreads> few = n <= kStep ? std::optional<FewThreads>(context_) : std::nullopt;
+    const std::int32_t result =
+        head_.decode(context_, llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
+    decode_ns_ += ns_since(started);
     ++n_passes_;
     if (result != 0) {
         // Some of the batch may have been taken in.

@@ -66,7 +66,14 @@ class Stream {
     void set_trie(Cursor cursor, Mode mode);
     void clear_trie();
     void set_seed(std::uint32_t seed);
-    void generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
+    Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
+
+    // generate for one token, which is handed out.
+    struct Next {
+        const Step * step;  // null: none; valid until the next call
+        Stop stop;          // max_tokens: more may follow
+    };
+    Next next(float temperature, float top_p);
 
     // Ends a prefill or generate under way within one pass; without one, does nothing.
     void cancel() noexcept { cancelled_ = true; }
@@ -98,6 +105,7 @@ class Stream {
     Mode mode_ = Mode::greedy;
     bool jump_forward_;
     Stats stats_;
+    Step last_{};  // handed out by next
 };
 
 }  // namespace token_trie
