@@ -261,8 +261,8 @@ struct token_trie_stream_state {
  * Sets in *params what a stream wants of a context to be made with them, of llama_context_default_params or the
  * caller's own: no embeddings, one cache for all sequences, a whole cache for sliding windows, and a cb_eval, through
  * which the stream ends a pass before the model's output matrix where only a few tokens are allowed; of these alone it
- * then computes the logits. That takes half the time where the vocabulary is large. A cb_eval that is set already stays,
- * and passes are whole.
+ * then computes the logits. That takes half the time where the vocabulary is large. A cb_eval that is set already
+ * stays, and passes are whole.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_context_params(struct llama_context_params * params);
 
@@ -350,11 +350,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
  * text "". *stop is TOKEN_TRIE_STOP_MAX_TOKENS as long as more may follow, otherwise why not; the last token may come
  * along with that. The text is valid until the next call on the stream. On failure nothing is written.
  */
-TOKEN_TRIE_API int32_t token_trie_stream_next(struct token_trie_stream * stream,
-                                              float temperature,
-                                              float top_p,
-                                              struct token_trie_token * token,
-                                              int32_t * stop);
+TOKEN_TRIE_API int32_t token_trie_stream_next(
+    struct token_trie_stream * stream, float temperature, float top_p, struct token_trie_token * token, int32_t * stop);
 
 /* Ends a prefill or generate that another thread is in, within one forward pass; does nothing if none is. */
 TOKEN_TRIE_API void token_trie_stream_cancel(struct token_trie_stream * stream);

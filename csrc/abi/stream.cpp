@@ -107,8 +107,8 @@ Stream::Options to_options(const token_trie_stream_params & params) {
 }
 
 token_trie_token to_token(const Stream::Step & step) {
-    return {sizeof(token_trie_token), step.token,       step.forced ? 1 : 0,
-            step.logprob,             step.text.size(), step.text.c_str()};
+    return {sizeof(token_trie_token), step.token,       step.forced ? 1 : 0, step.logprob,
+            step.text.size(),         step.text.c_str()};
 }
 
 void check_not_negative(std::int32_t value, const char * what) {
@@ -228,7 +228,8 @@ int32_t token_trie_stream_next(
         require_not_null(token, "token");
         check_struct_size(token->size, "token");
         const Stream::Next next = open->next(temperature, top_p);
-        write_struct(next.step == nullptr ? token_trie_token{0, -1, 0, 0, 0, ""} : to_token(*next.step), token, "token");
+        write_struct(next.step == nullptr ? token_trie_token{0, -1, 0, 0, 0, ""} : to_token(*next.step), token,
+                     "token");
         *stop = static_cast<std::int32_t>(next.stop);
     });
 }

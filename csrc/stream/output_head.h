@@ -22,7 +22,8 @@ namespace token_trie {
 //                    '-> some of its rows                   -> logits of those tokens
 //
 // What the graph ends in is learned from each pass that runs to its end. Passes are cut only where it is that product
-// and nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
+// and nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the
+// rows.
 class OutputHead {
    public:
     // Makes contexts of these params report here, unless they are to report elsewhere.

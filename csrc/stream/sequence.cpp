@@ -24,14 +24,20 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
     return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
-// Batches take the threads of a single token meanwhile.
+// Meanwhile, a batch takes no more threads than a single token. llama.cpp logs each change, so none is made in vain.
 class FewThreads {
    public:
     explicit FewThreads(llama_context * context)
         : context_(context), n_(llama_n_threads(context)), n_batch_(llama_n_threads_batch(context)) {
-        llama_set_n_threads(context_, n_, std::min(n_, n_batch_));
+        if (n_ < n_batch_) {
+            llama_set_n_threads(context_, n_, n_);
+        }
     }
-    ~FewThreads() { llama_set_n_threads(context_, n_, n_batch_); }
+    ~FewThreads() {
+        if (n_ < n_batch_) {
+            llama_set_n_threads(context_, n_, n_batch_);
+        }
+    }
     FewThreads(const FewThreads &) = delete;
     FewThreads & operator=(const FewThreads &) = delete;
     FewThreads(FewThreads &&) = delete;
@@ -138,9 +144,7 @@ void Sequence::append(Token token) {
     tokens_.push_back(token);
 }
 
-const float * Sequence::logits(const AllowedSet & wanted,
-                               bool step_by_step,
-                               const std::atomic<bool> & cancelled) {
+const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled) {
     if (tokens_.empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
@@ -194,8 +198,7 @@ void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     has_logits_ = false;
     const auto started = std::chrono::steady_clock::now();
     const std::optional<FewThreads> few = n <= kStep ? std::optional<FewThreads>(context_) : std::nullopt;
-    const std::int32_t result =
-        head_.decode(context_, llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
+    const std::int32_t result = head_.decode(context_, llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
     decode_ns_ += ns_since(started);
     ++n_passes_;
     if (result != 0) {

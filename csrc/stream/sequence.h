@@ -61,7 +61,8 @@ class Sequence {
     void append(Token token);
 
     // Logits after the last token, over the vocabulary, valid until the next call; only those of the tokens wanted mean
-    // anything. step_by_step evaluates the lag one token a pass, and each to its end. Throws Error (context, cancelled).
+    // anything. step_by_step evaluates the lag one token a pass, and each to its end. Throws Error (context,
+    // cancelled).
     const float * logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled);
 
    private:

@@ -174,7 +174,11 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
         }
         return allowed.everything ? Stop::end : Stop::complete;
     }
+    // First what may fail: a token that is part of the sequence is passed on.
+    Utf8Stream text = text_;
+    step.text = text.feed(detokenize(vocab(), {step.token}, /* special = */ false));
     sequence_->append(step.token);
+    text_ = std::move(text);
     stats_.span_logprob = span_logprob;
     picker_.accept(step.token);
     std::uint64_t & count = allowed.everything ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
@@ -182,7 +186,6 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     if (under_trie) {
         cursor_->accept(step.token);
     }
-    step.text = text_.feed(detokenize(vocab(), {step.token}, /* special = */ false));
     const bool over = under_trie && finish_span(*cursor_, vocab());
     if (!on_step(step)) {
         return Stop::callback;
