@@ -395,9 +395,7 @@ def _second_context(llm: Llama, n_ctx: int | None) -> Any:
         if not 0 < n_ctx < 2**31:
             raise ArgumentError(f"n_ctx: {n_ctx} is not a number of tokens")
         params.n_ctx = n_ctx
-    check(
-        lib.token_trie_stream_context_params(ffi.cast("struct llama_context_params *", ctypes.addressof(params)))
-    )
+    check(lib.token_trie_stream_context_params(ffi.cast("struct llama_context_params *", ctypes.addressof(params))))
     context = llama_cpp.llama_init_from_model(llm._model.model, params)
     if not context:
         raise ContextError(f"no context of {params.n_ctx} tokens could be made")
