@@ -185,7 +185,7 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
  * Forced tokens, the only ones allowed where they stand, are never sampled and never evaluated alone. They are passed
  * on at once and evaluated in one batch with the next branch point's; after the last branch point nothing is evaluated
  * until a later call needs it. So a decision costs as many forward passes as it has branch points after its first
- * token's.
+ * token's, and a pass whose branch point allows few tokens is cut short: see token_trie_stream_context_params.
  *
  * A closed or null stream is refused with TOKEN_TRIE_ERROR_ARGUMENT.
  */
@@ -207,7 +207,7 @@ struct token_trie_stream_params {
     float penalty_repeat;   /* 0 or 1: off */
     float penalty_freq;     /* 0: off */
     float penalty_present;  /* 0: off */
-    int32_t step_by_step;   /* not 0: evaluate every token alone, forced ones too. Slower; on quantized models, whose
+    int32_t step_by_step;   /* not 0: evaluate every token alone, forced ones too, and whole. Slower; on quantized models, whose
                                logits change a little with the size of a batch, bit-exact to other one-token loops */
 };
 
@@ -258,11 +258,12 @@ struct token_trie_stream_state {
 };
 
 /*
- * Sets in *params what a stream wants of a context to be made with them, of llama_context_default_params or the
- * caller's own: no embeddings, one cache for all sequences, a whole cache for sliding windows, and a cb_eval, through
- * which the stream ends a pass before the model's output matrix where only a few tokens are allowed; of these alone it
- * then computes the logits. That takes half the time where the vocabulary is large. A cb_eval that is set already
- * stays, and passes are whole.
+ * Sets what a stream wants of a context in *params, which come from llama_context_default_params or hold what the caller
+ * wants: no embeddings, one cache for all sequences, a whole cache for sliding windows, and a cb_eval. Through that one,
+ * a pass ends before the model's output matrix where no more than a sixteenth of the vocabulary is allowed, and only the
+ * logits of these tokens are computed, by llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model that
+ * halves the pass. Passes stay whole where the matrix is not in plain memory, as on a GPU, where the graph goes on
+ * behind it, and where *params have a cb_eval already, which stays.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_context_params(struct llama_context_params * params);
 

@@ -196,18 +196,18 @@ void Sequence::trim_cache() {
 
 void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     has_logits_ = false;
+    cache_is_longer_ = true;  // some of a batch that fails may have been taken in
     const auto started = std::chrono::steady_clock::now();
     const std::optional<FewThreads> few = n <= kStep ? std::optional<FewThreads>(context_) : std::nullopt;
     const std::int32_t result = head_.decode(context_, llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
     decode_ns_ += ns_since(started);
     ++n_passes_;
     if (result != 0) {
-        // Some of the batch may have been taken in.
-        cache_is_longer_ = true;
         throw Error(Status::context,
                     result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
     }
     n_cached_ += n;
+    cache_is_longer_ = false;
     has_logits_ = true;
 }
 
