@@ -58,6 +58,8 @@ extern "C" {
 #endif
 
 struct llama_context;
+struct llama_context_params;
+struct llama_model;
 struct llama_sampler;
 struct llama_vocab;
 
@@ -184,7 +186,7 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
  * Forced tokens, the only ones allowed where they stand, are never sampled and never evaluated alone. They are passed
  * on at once and evaluated in one batch with the next branch point's; after the last branch point nothing is evaluated
  * until a later call needs it. So a decision costs as many forward passes as it has branch points after its first
- * token's.
+ * token's, and a pass whose branch point allows few tokens is cut short: see token_trie_stream_context_params.
  *
  * A closed or null stream is refused with TOKEN_TRIE_ERROR_ARGUMENT.
  */
@@ -206,14 +208,15 @@ struct token_trie_stream_params {
     float penalty_repeat;   /* 0 or 1: off */
     float penalty_freq;     /* 0: off */
     float penalty_present;  /* 0: off */
-    int32_t step_by_step;   /* not 0: evaluate every token alone, forced ones too. Slower; on quantized models, whose
-                               logits change a little with the size of a batch, bit-exact to other one-token loops */
+    int32_t
+        step_by_step; /* not 0: evaluate every token alone, forced ones too, and whole. Slower; on quantized models,
+                         whose logits change a little with the size of a batch, bit-exact to other one-token loops */
 };
 
-/* A token passed on by token_trie_stream_generate. Valid during the callback. */
+/* A token passed on by token_trie_stream_generate, valid during the callback, or by token_trie_stream_next. */
 struct token_trie_token {
     size_t size;
-    llama_token id;
+    llama_token id;    /* -1: none */
     int32_t forced;    /* 1: the only token allowed here; 0: chosen */
     float logprob;     /* natural logarithm of its share among the allowed tokens, by the model's own logits;
                           0 if forced, NaN in free text */
@@ -251,13 +254,27 @@ struct token_trie_stream_state {
     uint64_t n_branches; /* chosen at a branch point (ends among them), */
     uint64_t n_free;     /* and tokens of free text */
     uint64_t n_passes;   /* forward passes of generate */
-    uint64_t decode_ns;  /* time of generate in llama.cpp's forward passes, nanoseconds */
+    uint64_t decode_ns;  /* time of generate in forward passes, in nanoseconds: llama_decode, and the rows of the output
+                            matrix that are multiplied behind it where only a few tokens are allowed */
     uint64_t generate_ns; /* time of generate in all, callbacks included */
 };
 
 /*
+ * Sets what a stream wants of a context on this model in *params, which come from llama_context_default_params or hold
+ * what the caller wants: no embeddings, one cache for all sequences and up to 64 of these for token_trie_stream_score,
+ * a whole cache for sliding windows, and a cb_eval. Through that one, a pass ends before the model's output matrix
+ * where no more than a sixteenth of the vocabulary is allowed, and only the logits of these tokens are computed, by
+ * llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model that halves the pass. Passes stay whole
+ * where the matrix is not in plain memory, as on a GPU, where the graph goes on behind it, and where *params have a
+ * cb_eval already, which stays.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model * model,
+                                                        struct llama_context_params * params);
+
+/*
  * Opens a stream on a context that the caller made for it, which has to outlive it and be left alone until it is
- * closed. The context's memory is emptied. One stream a context. Returns NULL on failure.
+ * closed. The context's memory is emptied. One stream a context. Any context will do; the best is one of params that
+ * token_trie_stream_context_params has seen. Returns NULL on failure.
  */
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
                                                                  const struct token_trie_stream_params * params);
@@ -324,6 +341,22 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
                                                   float top_p,
                                                   token_trie_on_token on_token,
                                                   void * user);
+
+/*
+ * The same for one token, without a callback, for hosts that call C better than C calls them:
+ *
+ *     struct token_trie_token token = {sizeof token};
+ *     int32_t stop = TOKEN_TRIE_STOP_MAX_TOKENS;
+ *     while (stop == TOKEN_TRIE_STOP_MAX_TOKENS && token_trie_stream_next(stream, 0.0f, 1.0f, &token, &stop) == 0) {
+ *         fwrite(token.text, 1, token.text_len, stdout);
+ *     }
+ *
+ * Set token->size to sizeof(struct token_trie_token) before the call. Where there is no token, its id is -1 and its
+ * text "". *stop is TOKEN_TRIE_STOP_MAX_TOKENS as long as more may follow, otherwise why not; the last token may come
+ * along with that. The text is valid until the next call on the stream. On failure nothing is written.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_next(
+    struct token_trie_stream * stream, float temperature, float top_p, struct token_trie_token * token, int32_t * stop);
 
 /* What a leaf's score has beside the probability of its tokens. */
 enum token_trie_leaf_end {

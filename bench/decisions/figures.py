@@ -43,7 +43,7 @@ class DecisionRow:
     right: float | None  # share that a person would agree with
     skip_ratio_mean: float | None
     skip_ratio_std: float | None
-    host_overhead: float  # share of generate's time (llama-cpp-python: of the call's) outside llama_decode
+    host_overhead: float  # share of generate's time (llama-cpp-python: of the call's) outside forward passes
     host_overhead_wall: float  # the same of the caller's time
 
 

@@ -11,7 +11,7 @@ from bench.table import plain_table
 _CAPTION = (
     "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. Walk: same\n"
     "tokens as an independent greedy walk. GBNF: same text as the grammar's. Right: as a person would answer. Host:\n"
-    "share of the time of generate (llama-cpp-python: of the call) outside llama_decode. Skipped: share of the\n"
+    "share of the time of generate (llama-cpp-python: of the call) outside forward passes. Skipped: share of the\n"
     "vocabulary not asked about, a step."
 )
 

@@ -110,6 +110,11 @@ Stream::Options to_options(const token_trie_stream_params & params) {
     return options;
 }
 
+token_trie_token to_token(const Stream::Step & step) {
+    return {sizeof(token_trie_token), step.token,       step.forced ? 1 : 0, step.logprob,
+            step.text.size(),         step.text.c_str()};
+}
+
 void check_not_negative(std::int32_t value, const char * what) {
     if (value < 0) {
         throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is negative");
@@ -177,6 +182,14 @@ void set_trie(token_trie_stream * handle, std::string_view json, const token_tri
 }  // namespace
 
 extern "C" {
+
+int32_t token_trie_stream_context_params(const llama_model * model, llama_context_params * params) {
+    return guard([&] {
+        require_not_null(params, "params");
+        require_not_null(model, "model");
+        Sequence::prepare(model, *params);
+    });
+}
 
 token_trie_stream * token_trie_stream_open(llama_context * ctx, const token_trie_stream_params * params) {
     return guard_pointer<token_trie_stream *>([&] {
@@ -255,8 +268,7 @@ int32_t token_trie_stream_generate(token_trie_stream * stream,
                                    void * user) {
     return guard([&] {
         find(stream)->generate(max_tokens, temperature, top_p, [&](const Stream::Step & step) {
-            const token_trie_token token = {sizeof token, step.token,       step.forced ? 1 : 0,
-                                            step.logprob, step.text.size(), step.text.c_str()};
+            const token_trie_token token = to_token(step);
             return on_token == nullptr || on_token(&token, user);
         });
     });
@@ -310,6 +322,20 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
             *leaves++ = found.leaf;
             *logprobs++ = found.logprob;
         }
+    });
+}
+
+int32_t token_trie_stream_next(
+    token_trie_stream * stream, float temperature, float top_p, token_trie_token * token, int32_t * stop) {
+    return guard([&] {
+        const std::shared_ptr<Stream> open = find(stream);
+        require_not_null(stop, "stop");
+        require_not_null(token, "token");
+        check_struct_size(token->size, "token");
+        const Stream::Next next = open->next(temperature, top_p);
+        write_struct(next.step == nullptr ? token_trie_token{0, -1, 0, 0, 0, ""} : to_token(*next.step), token,
+                     "token");
+        *stop = static_cast<std::int32_t>(next.stop);
     });
 }
 

@@ -7,9 +7,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 namespace token_trie {
 namespace {
+
+// A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there
+// are would wait for each other longer than they work.
+constexpr std::size_t kStep = 32;
 
 std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -25,9 +30,45 @@ bool is_hybrid(const Model * /*model*/, long /*otherwise*/) {
     return false;
 }
 
+// llama.cpp ends the process where there are more sequences, or more logits in a batch, than this.
+template <typename Params>
+auto allow_all_outputs(Params & params, int /*preferred*/) -> decltype(static_cast<void>(params.n_outputs_max = 0)) {
+    params.n_outputs_max = 0;
+}
+template <typename Params>
+void allow_all_outputs(Params & /*params*/, long /*otherwise*/) {}
+
 std::string failure_of(std::int32_t result) {
     return result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result);
 }
+std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
+    return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+}
+
+// Meanwhile, a batch takes no more threads than a single token. llama.cpp logs each change, so none is made in vain.
+class FewThreads {
+   public:
+    explicit FewThreads(llama_context * context)
+        : context_(context), n_(llama_n_threads(context)), n_batch_(llama_n_threads_batch(context)) {
+        if (n_ < n_batch_) {
+            llama_set_n_threads(context_, n_, n_);
+        }
+    }
+    ~FewThreads() {
+        if (n_ < n_batch_) {
+            llama_set_n_threads(context_, n_, n_batch_);
+        }
+    }
+    FewThreads(const FewThreads &) = delete;
+    FewThreads & operator=(const FewThreads &) = delete;
+    FewThreads(FewThreads &&) = delete;
+    FewThreads & operator=(FewThreads &&) = delete;
+
+   private:
+    llama_context * context_;
+    std::int32_t n_;
+    std::int32_t n_batch_;
+};
 
 }  // namespace
 
@@ -35,6 +76,34 @@ bool can_drop_newest(const llama_model * model) { return !llama_model_is_recurre
 
 void Sequence::FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
 void Sequence::FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
+
+namespace {
+
+// Sequence ids for a TreeEvaluator to work well with: enough for a batch to be worth it, and not more, as every pass
+// compares them in pairs and the context keeps logits for each. llama.cpp ends the process on more than a batch has
+// tokens.
+std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params) {
+    if (!can_drop_newest(model)) {
+        return 1;
+    }
+    constexpr std::size_t logits_bytes = 64U << 20U;
+    const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
+    const std::size_t n =
+        std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, params.n_ctx == 0 ? 64 : params.n_ctx});
+    return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
+}
+
+}  // namespace
+
+void Sequence::prepare(const llama_model * model, llama_context_params & params) {
+    require_same_llama();
+    params.embeddings = false;
+    params.kv_unified = true;
+    params.swa_full = true;
+    params.n_seq_max = n_ids_for(model, params);
+    allow_all_outputs(params, 0);
+    OutputHead::listen(params);
+}
 
 Sequence::Sequence(llama_context * context) {
     require_same_llama();
@@ -59,9 +128,7 @@ Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
         context_params.n_threads = options.n_threads;
         context_params.n_threads_batch = options.n_threads;
     }
-    context_params.swa_full = true;
-    context_params.kv_unified = true;
-    context_params.n_seq_max = n_ids_for(owned_model_.get(), context_params);
+    prepare(owned_model_.get(), context_params);
     owned_context_.reset(llama_init_from_model(owned_model_.get(), context_params));
     if (!owned_context_) {
         throw Error(Status::argument, "no context of " + std::to_string(options.n_ctx) + " tokens could be made");
@@ -70,18 +137,6 @@ Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
 }
 
 Sequence::~Sequence() = default;
-
-std::uint32_t Sequence::n_ids_for(const llama_model * model, const llama_context_params & params) {
-    if (!can_drop_newest(model)) {
-        return 1;
-    }
-    // llama.cpp ends the process on more than 256, or more than there may be logits; and it keeps logits for each.
-    constexpr std::size_t logits_bytes = 64U << 20U;
-    const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
-    const std::size_t n =
-        std::min<std::size_t>({256, params.n_batch, logits_bytes / row_bytes, params.n_ctx == 0 ? 256 : params.n_ctx});
-    return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
-}
 
 void Sequence::adopt(llama_context * context) {
     const llama_model * model = llama_get_model(context);
@@ -118,7 +173,7 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
     };
     switch_to(tokens);
     try {
-        static_cast<void>(logits(false, cancelled));
+        static_cast<void>(logits({true, {}, {}}, false, cancelled));
     } catch (...) {
         switch_to(tokens);
         throw;
@@ -132,7 +187,7 @@ void Sequence::append(Token token) {
     tokens_.push_back(token);
 }
 
-const float * Sequence::logits(bool step_by_step, const std::atomic<bool> & cancelled) {
+const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled) {
     if (tokens_.empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
@@ -143,21 +198,35 @@ const float * Sequence::logits(bool step_by_step, const std::atomic<bool> & canc
             cache_is_longer_ = true;
         }
         trim_cache();
+        const bool cut = !step_by_step && head_.suits(wanted);
         while (n_cached_ < tokens_.size()) {
             if (cancelled) {
                 throw Error(Status::cancelled, "cancelled");
             }
-            decode(&tokens_[n_cached_], std::min(step_by_step ? 1 : n_batch_, tokens_.size() - n_cached_));
+            const std::size_t n_left = tokens_.size() - n_cached_;
+            const std::size_t n = std::min(step_by_step ? 1 : n_batch_, n_left);
+            decode(&tokens_[n_cached_], n, cut && n == n_left);
         }
     }
-    return kept_logits_.empty() ? row(-1) : kept_logits_.data();
+    if (!kept_logits_.empty()) {
+        return kept_logits_.data();
+    }
+    const auto started = std::chrono::steady_clock::now();
+    float * row = llama_get_logits_ith(context_, -1);  // waits for the pass to end
+    if (row == nullptr) {
+        throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
+    }
+    if (head_.was_cut()) {
+        head_.multiply(wanted, llama_n_threads(context_), row);
+    }
+    decode_ns_ += ns_since(started);
+    return row;
 }
 
 const float * Sequence::row(std::int32_t i) {
     const auto started = std::chrono::steady_clock::now();
     const float * logits = llama_get_logits_ith(context_, i);  // waits for the pass to end
-    decode_ns_ +=
-        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    decode_ns_ += ns_since(started);
     if (logits == nullptr) {
         throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
     }
@@ -165,11 +234,12 @@ const float * Sequence::row(std::int32_t i) {
 }
 
 void Sequence::evaluate_beside(const llama_batch & batch) {
-    if (has_logits_ && kept_logits_.empty()) {
-        const float * logits = row(-1);
+    if (has_logits_ && n_cached_ == tokens_.size() && kept_logits_.empty()) {
+        const std::atomic<bool> not_cancelled{false};
+        const float * logits = this->logits({true, {}, {}}, false, not_cancelled);
         kept_logits_.assign(logits, logits + llama_vocab_n_tokens(vocab_));
     }
-    const std::int32_t result = timed_decode(batch);
+    const std::int32_t result = timed_decode(batch, false);
     if (result != 0) {
         throw Error(Status::context, failure_of(result));
     }
@@ -208,24 +278,25 @@ void Sequence::trim_cache() {
     has_logits_ = false;
 }
 
-void Sequence::decode(Token * tokens, std::size_t n) {
+void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     has_logits_ = false;
     kept_logits_.clear();
-    const std::int32_t result = timed_decode(llama_batch_get_one(tokens, static_cast<std::int32_t>(n)));
+    cache_is_longer_ = true;  // some of a batch that fails may have been taken in
+    const std::int32_t result = timed_decode(llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
     if (result != 0) {
-        // Some of the batch may have been taken in.
-        cache_is_longer_ = true;
         throw Error(Status::context, failure_of(result));
     }
     n_cached_ += n;
+    cache_is_longer_ = false;
     has_logits_ = true;
 }
 
-std::int32_t Sequence::timed_decode(const llama_batch & batch) {
+std::int32_t Sequence::timed_decode(const llama_batch & batch, bool cut) {
     const auto started = std::chrono::steady_clock::now();
-    const std::int32_t result = llama_decode(context_, batch);
-    decode_ns_ +=
-        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    const std::optional<FewThreads> few =
+        static_cast<std::size_t>(batch.n_tokens) <= kStep ? std::optional<FewThreads>(context_) : std::nullopt;
+    const std::int32_t result = head_.decode(context_, batch, cut);
+    decode_ns_ += ns_since(started);
     ++n_passes_;
     return result;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trie/trie.h"
+#include "stream/output_head.h"
 
 #include <atomic>
 #include <memory>
@@ -34,6 +34,10 @@ class Sequence {
         std::int32_t n_gpu_layers = 0;
     };
 
+    // Sets what this wants of a context. Throws Error (llama) if another llama.cpp is loaded than the one compiled
+    // against.
+    static void prepare(const llama_model * model, llama_context_params & params);
+
     // On a context of the caller's, which is emptied, must outlive this, and is used by nobody else meanwhile.
     explicit Sequence(llama_context * context);
     // On a model file. Throws Error (argument) if it cannot be loaded.
@@ -44,9 +48,6 @@ class Sequence {
     Sequence(Sequence &&) = delete;
     Sequence & operator=(Sequence &&) = delete;
 
-    // Sequence ids that a context of these parameters should have, for a TreeEvaluator to work well.
-    static std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params);
-
     llama_context * context() const noexcept { return context_; }
     const llama_vocab * vocab() const noexcept { return vocab_; }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
@@ -54,7 +55,7 @@ class Sequence {
     std::size_t capacity() const noexcept { return capacity_; }
     std::size_t n_batch() const noexcept { return n_batch_; }
     std::uint64_t n_passes() const noexcept { return n_passes_; }
-    // Time inside llama.cpp's forward passes.
+    // Time inside forward passes, rows of the output matrix included.
     std::uint64_t decode_ns() const noexcept { return decode_ns_; }
 
     // Makes the sequence these tokens, evaluated; what it begins with of them already is not evaluated again. A set
@@ -64,9 +65,10 @@ class Sequence {
     // Throws Error (context) where the context has no room.
     void append(Token token);
 
-    // Logits after the last token, over the vocabulary, valid until the next call. step_by_step evaluates the lag one
-    // token a pass. Throws Error (context, cancelled).
-    const float * logits(bool step_by_step, const std::atomic<bool> & cancelled);
+    // Logits after the last token, over the vocabulary, valid until the next call; only those of the tokens wanted mean
+    // anything. step_by_step evaluates the lag one token a pass, and each to its end. Throws Error (context,
+    // cancelled).
+    const float * logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled);
 
     // Evaluates a batch that is no part of the sequence, whose logits are kept. Throws Error (context).
     void evaluate_beside(const llama_batch & batch);
@@ -87,8 +89,8 @@ class Sequence {
 
     void adopt(llama_context * context);
     void trim_cache();
-    void decode(Token * tokens, std::size_t n);
-    std::int32_t timed_decode(const llama_batch & batch);
+    void decode(Token * tokens, std::size_t n, bool cut);
+    std::int32_t timed_decode(const llama_batch & batch, bool cut);
     bool window_is_whole() const noexcept;
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;
@@ -99,10 +101,11 @@ class Sequence {
     std::size_t n_batch_ = 0;
     std::int32_t n_swa_ = 0;
 
+    OutputHead head_;
     std::vector<Token> tokens_;
     std::size_t n_cached_ = 0;        // tokens whose cache entries are right
     bool cache_is_longer_ = false;    // entries of dropped tokens follow them
-    bool has_logits_ = false;         // of the last cached token
+    bool has_logits_ = false;         // of the last cached token, in the context or, after a cut, to be had of the head
     std::vector<float> kept_logits_;  // these, when the context holds others
     std::uint64_t n_passes_ = 0;
     std::uint64_t decode_ns_ = 0;

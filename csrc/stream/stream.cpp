@@ -83,7 +83,7 @@ void Stream::set_seed(std::uint32_t seed) {
     picker_.set_seed(seed);
 }
 
-void Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
+Stream::Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
     const auto lock = enter();
     if (max_tokens < 0) {
         throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
@@ -119,20 +119,30 @@ void Stream::generate(std::int32_t max_tokens, float temperature, float top_p, c
         if (error.status() != Status::cancelled) {
             throw;
         }
-        stats_.stop = Stop::cancelled;
-        return;
+        return stats_.stop = Stop::cancelled;
     } catch (...) {
         account();
         throw;
     }
     account();
+    return stats_.stop;
+}
+
+Stream::Next Stream::next(float temperature, float top_p) {
+    Next out{nullptr, Stop::none};
+    out.stop = generate(1, temperature, top_p, [&](const Step & step) {
+        last_ = step;
+        out.step = &last_;
+        return true;
+    });
+    return out;
 }
 
 // Emits a token, or finds that there is none; returns the reason to stop, if any.
 std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     const bool under_trie = cursor_ && cursor_->state() == State::walking;
     const AllowedSet allowed = under_trie ? cursor_->allowed() : AllowedSet{true, {}, {}};
-    const auto logits = [&] { return sequence_->logits(!jump_forward_, cancelled_); };
+    const auto logits = [&] { return sequence_->logits(allowed, !jump_forward_, cancelled_); };
     Step step{-1, false, 0, {}};
     if (allowed.everything) {
         step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_);
@@ -151,22 +161,25 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     const double span_logprob = stats_.span_logprob + (allowed.everything ? 0 : static_cast<double>(step.logprob));
     if (!allowed.children.contains(step.token) && llama_vocab_is_eog(vocab(), step.token)) {
         // An end is not part of the text: neither passed on nor put into the sequence.
-        stats_.n_branches += under_trie && !step.forced ? 1 : 0;
+        stats_.n_branches += !allowed.everything && !step.forced ? 1 : 0;
         stats_.span_logprob = span_logprob;
         if (under_trie) {
             cursor_->accept(step.token);
         }
         return allowed.everything ? Stop::end : Stop::complete;
     }
+    // First what may fail: a token that is part of the sequence is passed on.
+    Utf8Stream text = text_;
+    step.text = text.feed(detokenize(vocab(), {step.token}, /* special = */ false));
     sequence_->append(step.token);
+    text_ = std::move(text);
     stats_.span_logprob = span_logprob;
     picker_.accept(step.token);
-    std::uint64_t & count = !under_trie ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
+    std::uint64_t & count = allowed.everything ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
     ++count;
     if (under_trie) {
         cursor_->accept(step.token);
     }
-    step.text = text_.feed(detokenize(vocab(), {step.token}, /* special = */ false));
     const bool over = under_trie && finish_span(*cursor_, vocab());
     if (!on_step(step)) {
         return Stop::callback;

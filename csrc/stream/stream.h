@@ -67,7 +67,14 @@ class Stream {
     void set_trie(Cursor cursor, Mode mode);
     void clear_trie();
     void set_seed(std::uint32_t seed);
-    void generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
+    Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
+
+    // generate for one token, which is handed out.
+    struct Next {
+        const Step * step;  // null: none; valid until the next call
+        Stop stop;          // max_tokens: more may follow
+    };
+    Next next(float temperature, float top_p);
 
     // Of the cursor's trie, from its root, behind the sequence; see scorer.h.
     Scores score(const Cursor & cursor, const ScoreOptions & options);
@@ -105,6 +112,7 @@ class Stream {
     Mode mode_ = Mode::greedy;
     bool jump_forward_;
     Stats stats_;
+    Step last_{};  // handed out by next
 };
 
 }  // namespace token_trie

@@ -51,7 +51,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     paths_.resize(std::max<std::size_t>(n_ids_, 1));
     has_base_.resize(paths_.size());
     if (prefix_.empty()) {
-        static_cast<void>(sequence_.logits(false, cancelled_));
+        static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
     }
     try {
         begin();
@@ -104,7 +104,7 @@ void TreeEvaluator::evaluate(const std::vector<NodeId> & nodes, const Visit & vi
     auto node = nodes.begin();
     if (node != nodes.end() && *node == kRoot) {
         check_cancelled();
-        visit(kRoot, prefix_.empty() ? sequence_.logits(false, cancelled_) : root_logits_.data());
+        visit(kRoot, prefix_.empty() ? sequence_.logits({true, {}, {}}, false, cancelled_) : root_logits_.data());
         ++node;
     }
     if (n_ids_ == 0) {

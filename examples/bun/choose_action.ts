@@ -31,7 +31,7 @@ Request: ${request}
 Action:`;
 
 // Forced tokens are dim, chosen ones bold.
-const print = (token: Token): boolean => process.stdout.write(styleText(token.forced ? "dim" : "bold", token.text));
+const print = (token: Token) => process.stdout.write(styleText(token.forced ? "dim" : "bold", token.text));
 
 const library = openLibrary(options.library);
 if (!options.verbose) {
@@ -45,7 +45,9 @@ stream.prefill(prompt);
 const leaves = ACTIONS.map((name) => ({ name, tokens: [...stream.tokenize(` ${name}`, false)] }));
 stream.setTrie({ descriptors: [{ leaves }] }, GREEDY);
 process.stdout.write("Action:");
-stream.generate(32, 0, 1, print);
+for (const token of stream.generate(32, 0, 1)) {
+  print(token);
+}
 const { leafName, logprob, n_branches, n_forced, n_passes } = stream.state();
 stream.clearTrie();
 
@@ -53,7 +55,12 @@ stream.clearTrie();
 const answer = stream.tokenize(` ${leafName}\nReply:`, false);
 stream.prefill(new Int32Array([...prompt, ...answer]));
 process.stdout.write("\nReply:");
-stream.generate(48, 0.7, 0.95, (token) => !token.text.includes("\n") && print(token));
+for (const token of stream.generate(48, 0.7, 0.95)) {
+  if (token.text.includes("\n")) {
+    break;
+  }
+  print(token);
+}
 
 const percent = (100 * Math.exp(logprob)).toFixed(1);
 console.log(`\n\n${leafName} (${percent} %); tokens chosen: ${n_branches}, forced: ${n_forced}; passes: ${n_passes}`);

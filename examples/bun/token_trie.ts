@@ -1,6 +1,6 @@
 // The C ABI of include/token_trie.h, as much of it as a stream needs, for bun:ffi.
 
-import { CString, dlopen, JSCallback, type Pointer, toArrayBuffer } from "bun:ffi";
+import { CString, dlopen, JSCallback, type Pointer } from "bun:ffi";
 
 const { prototype } = DataView;
 const i32 = { width: 4, get: prototype.getInt32, set: prototype.setInt32 };
@@ -71,7 +71,7 @@ const SYMBOLS = {
   token_trie_stream_prefill: { args: ["ptr", "ptr", "usize"], returns: "i32" },
   token_trie_stream_set_token_trie: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
   token_trie_stream_clear_token_trie: { args: ["ptr"], returns: "void" },
-  token_trie_stream_generate: { args: ["ptr", "i32", "f32", "f32", "ptr", "ptr"], returns: "i32" },
+  token_trie_stream_next: { args: ["ptr", "f32", "f32", "ptr", "ptr"], returns: "i32" },
   token_trie_stream_get_state: { args: ["ptr", "ptr"], returns: "i32" },
   token_trie_stream_close: { args: ["ptr"], returns: "void" },
   // llama.cpp's own. Symbols are looked for in a library and in all that it is linked with, so these are found in the
@@ -90,6 +90,7 @@ export function silence(library: Library): void {
 
 export const GREEDY = 0;
 export const SAMPLED = 1;
+const STOP_MAX_TOKENS = 1; // more may follow
 
 export interface Token {
   id: number;
@@ -131,30 +132,18 @@ export class Stream {
     this.#c.token_trie_stream_clear_token_trie(this.#stream);
   }
 
-  // onToken returns whether to go on. What it throws must not cross C, so it is kept and thrown behind it.
-  generate(maxTokens: number, temperature: number, topP: number, onToken: (token: Token) => boolean): void {
-    const thrown: unknown[] = [];
-    const callback = new JSCallback(
-      (pointer: Pointer): boolean => {
-        try {
-          const { id, forced, logprob, text_len, text } = readStruct(TOKEN, toArrayBuffer(pointer, 0, TOKEN.bytes));
-          // A length of 0 would mean: up to the next NUL.
-          const piece = text_len === 0 ? "" : `${new CString(text as Pointer, 0, text_len)}`;
-          return onToken({ id, forced: forced === 1, logprob, text: piece });
-        } catch (error) {
-          thrown.push(error);
-          return false;
-        }
-      },
-      { args: ["ptr", "ptr"], returns: "bool" },
-    );
-    try {
-      this.#check(this.#c.token_trie_stream_generate(this.#stream, maxTokens, temperature, topP, callback.ptr, null));
-    } finally {
-      callback.close();
-    }
-    if (thrown.length > 0) {
-      throw thrown[0];
+  // Each token is computed when it is asked for.
+  *generate(maxTokens: number, temperature: number, topP: number): Generator<Token> {
+    const bytes = makeStruct(TOKEN);
+    const stop = new Int32Array([STOP_MAX_TOKENS]);
+    for (let n = 0; n < maxTokens && stop[0] === STOP_MAX_TOKENS; n++) {
+      this.#check(this.#c.token_trie_stream_next(this.#stream, temperature, topP, bytes, stop));
+      const { id, forced, logprob, text_len, text } = readStruct(TOKEN, bytes.buffer);
+      if (id >= 0) {
+        // A length of 0 would mean: up to the next NUL.
+        const piece = text_len === 0 ? "" : `${new CString(text as Pointer, 0, text_len)}`;
+        yield { id, forced: forced === 1, logprob, text: piece };
+      }
     }
   }
 

@@ -114,8 +114,6 @@ class StreamHandle:
         n_threads: int = 0,
         n_gpu_layers: int = 0,
     ) -> None:
-        self._steps: list[Step] = []
-        self._error: BaseException | None = None
         self._n_cancels = 0
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         try:
@@ -135,7 +133,6 @@ class StreamHandle:
             )
         except (TypeError, OverflowError) as error:
             raise ArgumentError(f"options: {error}") from error
-        self._on_token = ffi.callback("token_trie_on_token", self._collect, error=False, onerror=self._catch)
         if isinstance(llm, (str, os.PathLike)):
             self._llm = None
             path = encode(os.fspath(llm), "llm")
@@ -297,25 +294,6 @@ class StreamHandle:
         check(lib.token_trie_stream_get_state(self._stream, state))
         return state
 
-    def _step(self, temperature: float, top_p: float) -> tuple[Step | None, str]:
-        self._steps.clear()
-        self._cancelled = False
-        status = lib.token_trie_stream_generate(self._stream, 1, temperature, top_p, self._on_token, ffi.NULL)
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        check(status)
-        return self._steps.pop() if self._steps else None, _STOPS[self._state().stop]
-
-    def _catch(self, kind: type[BaseException], error: BaseException, traceback: TracebackType) -> None:
-        # An interrupt from the keyboard may hit the callback, which cannot raise through C.
-        self._error = error
-
-    def _collect(self, token: Any, _: Any) -> bool:
-        text = ffi.buffer(token.text, token.text_len)[:].decode()
-        self._steps.append(Step(token.id, text, token.logprob, bool(token.forced)))
-        return True
-
     def _vocab(self) -> int:
         return int(ffi.cast("uintptr_t", check_pointer(lib.token_trie_stream_get_vocab(self._stream))))
 
@@ -349,6 +327,8 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         self._handle = handle
         self._left = max_tokens
         self._options = temperature, top_p
+        self._token = new_struct("token_trie_token")
+        self._stop = ffi.new("int32_t *")
         self._n_cancels = handle._n_cancels
 
     def __iter__(self) -> Generation:
@@ -381,9 +361,14 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             self._left = 0
             self._handle._cancelled = True
             return None
-        step, stop = self._handle._step(*self._options)
-        self._left = self._left - 1 if stop == "max_tokens" else 0
-        return step
+        self._handle._cancelled = False
+        token = self._token
+        check(lib.token_trie_stream_next(self._handle._stream, *self._options, token, self._stop))
+        self._left = self._left - 1 if self._stop[0] == lib.TOKEN_TRIE_STOP_MAX_TOKENS else 0
+        if token.id < 0:
+            return None
+        text = ffi.buffer(token.text, token.text_len)[:].decode()
+        return Step(token.id, text, token.logprob, bool(token.forced))
 
 
 @contextmanager
@@ -416,26 +401,15 @@ def _second_context(llm: Llama, n_ctx: int | None) -> Any:
         if not 0 < n_ctx < 2**31:
             raise ArgumentError(f"n_ctx: {n_ctx} is not a number of tokens")
         params.n_ctx = n_ctx
-    params.embeddings = False
-    params.kv_unified = True
-    params.swa_full = True
-    # llama.cpp keeps logits for each sequence and ends the process on more than there may be.
-    params.n_seq_max = _n_sequences(llm, params)
-    params.n_outputs_max = 0
+    model = ffi.cast("struct llama_model *", ctypes.cast(llm._model.model, ctypes.c_void_p).value)
+    own = ffi.cast("struct llama_context_params *", ctypes.addressof(params))
+    check(lib.token_trie_stream_context_params(model, own))
     context = llama_cpp.llama_init_from_model(llm._model.model, params)
     if not context:
         raise ContextError(f"no context of {params.n_ctx} tokens could be made")
     if llm._lora_adapter is not None:
         _set_lora(context, llm._lora_adapter, llm.lora_scale)
     return ctypes.cast(context, ctypes.c_void_p).value
-
-
-def _n_sequences(llm: Llama, params: Any) -> int:
-    model = llm._model.model
-    if llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model):
-        return 1
-    n: int = min(256, params.n_batch, params.n_ctx or 256, 2**26 // (4 * llm.n_vocab()))
-    return max(1, n)
 
 
 def _set_lora(context: Any, adapter: Any, scale: float) -> None:

@@ -174,6 +174,9 @@ void expect_all_refused(token_trie_stream * stream, const std::string & message)
     const token_trie_params params = end_params();
     token_trie_stream_state state{};
     state.size = sizeof state;
+    token_trie_token token{};
+    token.size = sizeof token;
+    std::int32_t stop = 0;
     const auto expect = [&](std::int32_t status) { EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, status), message); };
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_get_vocab(stream)), message);
     expect(token_trie_stream_prefill(stream, kPrompt.data(), kPrompt.size()));
@@ -183,6 +186,7 @@ void expect_all_refused(token_trie_stream * stream, const std::string & message)
     expect(token_trie_stream_set_token_trie_ext(stream, kRead4.data(), kRead4.size(), &params));
     expect(token_trie_stream_set_seed(stream, 1));
     expect(token_trie_stream_generate(stream, 1, 0, 1, nullptr, nullptr));
+    expect(token_trie_stream_next(stream, 0, 1, &token, &stop));
     expect(token_trie_stream_get_state(stream, &state));
     token_trie_stream_clear_token_trie(stream);
     expect(token_trie_last_status());
@@ -271,6 +275,17 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
     EXPECT_EQ(generate_with(1, 0, 0), "top_p: not in (0, 1]");
     EXPECT_EQ(generate_with(1, 0, 1.01F), "top_p: not in (0, 1]");
     EXPECT_EQ(generate_with(1, 0, nan), "top_p: not in (0, 1]");
+
+    token_trie_token token{};
+    std::int32_t stop = 77;
+    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 1, &token, &stop)), "token.size: 0 is not sizeof(*token)");
+    token.size = sizeof token;
+    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 1, nullptr, &stop)), "token: null");
+    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 1, &token, nullptr)), "stop: null");
+    EXPECT_EQ(argument(token_trie_stream_next(s, nan, 1, &token, &stop)), "temperature: not in [0, inf)");
+    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 0, &token, &stop)), "top_p: not in (0, 1]");
+    EXPECT_EQ(token.text, nullptr) << "nothing written";
+    EXPECT_EQ(stop, 77);
 
     token_trie_stream_state state{};
     EXPECT_EQ(argument(token_trie_stream_get_state(s, nullptr)), "state: null");
@@ -399,10 +414,12 @@ TEST_F(AbiStream, ACallFromTheCallbackIsBusyExceptCancel) {
         token_trie_stream * s = stream.get();
         token_trie_stream_state state{};
         state.size = sizeof state;
+        token_trie_token next{};
+        next.size = sizeof next;
         for (const std::int32_t status :
              {prefill(stream, kPrompt), set(stream, kReadOrSend), token_trie_stream_set_grammar(s, nullptr, nullptr),
               token_trie_stream_set_seed(s, 1), token_trie_stream_generate(s, 1, 0, 1, nullptr, nullptr),
-              token_trie_stream_get_state(s, &state)}) {
+              token_trie_stream_next(s, 0, 1, &next, &state.stop), token_trie_stream_get_state(s, &state)}) {
             EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, status),
                       "the stream is in a call already, of another thread or of its own callback");
         }
@@ -439,6 +456,37 @@ TEST_F(AbiStream, ACallbackMayCloseItsStream) {
         EXPECT_EQ(listener.text, "R") << "cancelled";
         expect_all_refused(handle, "stream: closed, or never opened");
     }
+}
+
+TEST_F(AbiStream, TokensMayBePulledOneByOne) {
+    const Handle stream = open_file(file_params());
+    ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
+    const std::string text = "READ\u00e9";
+    ASSERT_EQ(set(stream, payload_of({{"A", bytes(text)}, {"READ", bytes("READ")}})), TOKEN_TRIE_OK);
+    const std::string expected = text_of(stream);
+    ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
+    token_trie_token token{};
+    token.size = sizeof token;
+    std::int32_t stop = TOKEN_TRIE_STOP_MAX_TOKENS;
+    std::string pulled;
+    while (stop == TOKEN_TRIE_STOP_MAX_TOKENS) {
+        ASSERT_EQ(token_trie_stream_next(stream.get(), 0, 1, &token, &stop), TOKEN_TRIE_OK) << token_trie_last_error();
+        EXPECT_EQ(token.size, sizeof token);
+        EXPECT_EQ(token.text[token.text_len], '\0');
+        EXPECT_EQ(token.forced, token.id >= 0 && pulled.size() != 4 ? 1 : 0);
+        pulled.append(token.text, token.text_len);
+    }
+    EXPECT_EQ(stop, TOKEN_TRIE_STOP_COMPLETE);
+    EXPECT_EQ(pulled, expected);
+    // An end is no token.
+    ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= \"yes\"", nullptr), TOKEN_TRIE_OK);
+    token_trie_stream_clear_token_trie(stream.get());
+    for (stop = TOKEN_TRIE_STOP_MAX_TOKENS; stop == TOKEN_TRIE_STOP_MAX_TOKENS;) {
+        ASSERT_EQ(token_trie_stream_next(stream.get(), 0, 1, &token, &stop), TOKEN_TRIE_OK) << token_trie_last_error();
+    }
+    EXPECT_EQ(stop, TOKEN_TRIE_STOP_END);
+    EXPECT_EQ(token.id, -1);
+    EXPECT_STREQ(token.text, "");
 }
 
 // A list that nothing ends, so that only the other thread can.

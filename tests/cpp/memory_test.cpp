@@ -1,7 +1,8 @@
-#include "support.h"
+#include "tiny_model.h"
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 // Memory runs out at the first, second, third ... allocation, in the library as in llama.cpp, until there is enough.
 
@@ -33,6 +34,10 @@ void * operator new(std::size_t n, const std::nothrow_t & /*tag*/) noexcept { re
 void operator delete(void * p) noexcept { std::free(p); }
 void operator delete(void * p, std::size_t /*n*/) noexcept { std::free(p); }
 void operator delete(void * p, const std::nothrow_t & /*tag*/) noexcept { std::free(p); }
+
+// llama.cpp loses what it holds when an allocation of its own fails. Nothing but sanitizers calls this.
+extern "C" const char * __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
+extern "C" const char * __lsan_default_suppressions() { return "leak:libllama"; }
 
 namespace token_trie::test {
 namespace {
@@ -93,6 +98,74 @@ TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
     params.on_complete = TOKEN_TRIE_END;
     fail_at_every_allocation(
         [&] { return llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params); });
+}
+
+class MemoryStream : public WithTinyModel {
+   protected:
+    // Runs work with no allocation, with one, ... until it succeeds; returns how many that took.
+    static long fail_until_done(const std::function<std::int32_t()> & work) {
+        for (long n = 0; n < 100000; ++n) {
+            token_trie_cache_clear();
+            allowance = n;
+            const std::int32_t status = work();
+            allowance = -1;
+            if (status == TOKEN_TRIE_OK) {
+                return n;
+            }
+            EXPECT_EQ(status, TOKEN_TRIE_ERROR_MEMORY) << token_trie_last_error() << " at allocation " << n;
+        }
+        ADD_FAILURE() << "no number of allocations is enough";
+        return -1;
+    }
+};
+
+TEST_F(MemoryStream, RunningOutInAStreamLosesNothing) {
+    const Tokens prompt = bytes("Do: ");
+    const std::string payload = payload_of({{"GET_A", bytes("GET_A")}, {"GET_B", bytes("GET_B")}});
+    const Context context = tiny_stream_context();
+    token_trie_stream_params params{};
+    params.size = sizeof params;
+    token_trie_stream * stream = nullptr;
+    EXPECT_GT(fail_until_done([&] {
+                  stream = token_trie_stream_open(context.get(), &params);
+                  return stream != nullptr ? TOKEN_TRIE_OK : token_trie_last_status();
+              }),
+              0);
+    EXPECT_GT(fail_until_done([&] { return token_trie_stream_prefill(stream, prompt.data(), prompt.size()); }), 0);
+    EXPECT_GT(fail_until_done([&] {
+                  return token_trie_stream_set_token_trie(stream, payload.data(), payload.size(), TOKEN_TRIE_GREEDY);
+              }),
+              10);
+    std::string text;
+    EXPECT_GT(fail_until_done([&] {
+                  return token_trie_stream_generate(
+                      stream, 32, 0, 1,
+                      [](const token_trie_token * token, void * user) {
+                          const long left = std::exchange(allowance, -1);  // what the host allocates is its own
+                          static_cast<std::string *>(user)->append(token->text, token->text_len);
+                          allowance = left;
+                          return true;
+                      },
+                      &text);
+              }),
+              0);
+    token_trie_stream_state state{};
+    state.size = sizeof state;
+    EXPECT_EQ(token_trie_stream_get_state(stream, &state), TOKEN_TRIE_OK);
+    EXPECT_EQ(text, state.leaf_name);
+    EXPECT_EQ(state.n_branches, 1U);
+
+    // What failed left nothing behind in the model's memory.
+    double logprob = 0;
+    ASSERT_EQ(token_trie_stream_prefill(stream, bytes("x").data(), 1), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_prefill(stream, prompt.data(), prompt.size()), TOKEN_TRIE_OK);
+    const auto keep = [](const token_trie_token * token, void * user) {
+        *static_cast<double *>(user) += static_cast<double>(token->logprob);
+        return true;
+    };
+    ASSERT_EQ(token_trie_stream_generate(stream, 32, 0, 1, keep, &logprob), TOKEN_TRIE_OK);
+    EXPECT_NEAR(logprob, state.logprob, 1e-4);
+    token_trie_stream_close(stream);
 }
 
 // A message that there is no memory for is "out of memory" too, and the call fails all the same.

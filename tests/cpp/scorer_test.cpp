@@ -21,7 +21,7 @@ class Model {
 
     std::vector<double> next(const Tokens & tokens) {
         sequence_.replace(tokens, kNotCancelled);
-        const float * logits = sequence_.logits(false, kNotCancelled);
+        const float * logits = sequence_.logits({true, {}, {}}, false, kNotCancelled);
         std::vector<double> p(logits, logits + kTinyVocab);
         const double max = *std::max_element(p.begin(), p.end());
         double sum = 0;
@@ -194,7 +194,7 @@ TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
     Sequence sequence(own.get());
     sequence.replace(kPrompt, kNotCancelled);
     sequence.append(kRead);
-    const float * row = sequence.logits(false, kNotCancelled);
+    const float * row = sequence.logits({true, {}, {}}, false, kNotCancelled);
     const std::vector<float> before(row, row + kTinyVocab);
     std::mt19937 rng(3);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 30, 4, 8));
@@ -206,7 +206,7 @@ TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
         EXPECT_EQ(sequence.n_cached(), sequence.tokens().size());
         EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), 0), static_cast<llama_pos>(kPrompt.size()));
         const std::uint64_t passes = sequence.n_passes();
-        row = sequence.logits(false, kNotCancelled);
+        row = sequence.logits({true, {}, {}}, false, kNotCancelled);
         EXPECT_EQ(std::vector<float>(row, row + kTinyVocab), before);
         EXPECT_EQ(sequence.n_passes(), passes) << "nothing to evaluate again";
     }
@@ -214,12 +214,12 @@ TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
         EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(own.get()), id), -1);
     }
     sequence.append(kFile);
-    const std::vector<float> after(sequence.logits(false, kNotCancelled),
-                                   sequence.logits(false, kNotCancelled) + kTinyVocab);
+    const std::vector<float> after(sequence.logits({true, {}, {}}, false, kNotCancelled),
+                                   sequence.logits({true, {}, {}}, false, kNotCancelled) + kTinyVocab);
     const Context other = context();
     Sequence fresh(other.get());
     fresh.replace(joined(kPrompt, {kRead, kFile}), kNotCancelled);
-    row = fresh.logits(false, kNotCancelled);
+    row = fresh.logits({true, {}, {}}, false, kNotCancelled);
     for (std::size_t i = 0; i < after.size(); ++i) {
         ASSERT_NEAR(after[i], row[i], 0.02);
     }

@@ -10,6 +10,7 @@ namespace {
 const std::atomic<bool> kNotCancelled{false};
 const std::atomic<bool> kCancelled{true};
 const Tokens kPrompt = bytes("the answer is");
+const AllowedSet kAll = {true, {}, {}};
 
 Status status_of(const std::function<void()> & work) {
     try {
@@ -43,10 +44,10 @@ TEST_F(SequenceTest, EvaluatesWhatIsNewAndNothingTwice) {
     EXPECT_EQ(sequence.tokens(), bytes("abcdef"));
     EXPECT_EQ(sequence.n_cached(), 4U) << "the cache lags behind";
     EXPECT_EQ(sequence.n_passes(), 1U);
-    static_cast<void>(sequence.logits(false, kNotCancelled));
+    static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
     EXPECT_EQ(sequence.n_cached(), 6U);
     EXPECT_EQ(sequence.n_passes(), 2U) << "both at once";
-    static_cast<void>(sequence.logits(false, kNotCancelled));
+    static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
     EXPECT_EQ(sequence.n_passes(), 2U) << "still there";
 }
 
@@ -68,7 +69,7 @@ TEST_P(SequenceOf, LogitsAfterAReplacementAreThoseOfANewContext) {
         const Context fresh = tiny_context(256, GetParam());
         Sequence other(fresh.get());
         other.replace(bytes(text), kNotCancelled);
-        expect_near(row(sequence.logits(false, kNotCancelled)), row(other.logits(false, kNotCancelled)));
+        expect_near(row(sequence.logits(kAll, false, kNotCancelled)), row(other.logits(kAll, false, kNotCancelled)));
     }
 }
 
@@ -105,14 +106,14 @@ TEST_F(SequenceTest, AReplacementThatFailsLeavesTheTokens) {
     const Context context = tiny_context();
     Sequence sequence(context.get());
     sequence.replace(kPrompt, kNotCancelled);
-    const std::vector<float> before = row(sequence.logits(false, kNotCancelled));
+    const std::vector<float> before = row(sequence.logits(kAll, false, kNotCancelled));
     const Tokens long_ones = bytes(std::string(sequence.capacity() + 1, 'x'));
     EXPECT_EQ(status_of([&] { sequence.replace(long_ones, kNotCancelled); }), Status::context);
     EXPECT_EQ(sequence.tokens(), kPrompt);
     EXPECT_EQ(status_of([&] { sequence.replace(bytes("the other"), kCancelled); }), Status::cancelled);
     EXPECT_EQ(sequence.tokens(), kPrompt);
     EXPECT_LE(sequence.n_cached(), kPrompt.size());
-    expect_near(row(sequence.logits(false, kNotCancelled)), before);
+    expect_near(row(sequence.logits(kAll, false, kNotCancelled)), before);
 }
 
 TEST_F(SequenceTest, ALagEvaluatedInOneBatchGivesTheLogitsOfSteps) {
@@ -124,7 +125,7 @@ TEST_F(SequenceTest, ALagEvaluatedInOneBatchGivesTheLogitsOfSteps) {
         for (const Token token : bytes("READ")) {
             sequence.append(token);
         }
-        const std::vector<float> logits = row(sequence.logits(step_by_step, kNotCancelled));
+        const std::vector<float> logits = row(sequence.logits(kAll, step_by_step, kNotCancelled));
         EXPECT_EQ(sequence.n_passes() - before, step_by_step ? 4U : 1U);
 
         const Context other = tiny_context();
@@ -140,7 +141,7 @@ TEST_F(SequenceTest, AFullContextTakesNoTokenMore) {
     Sequence sequence(context.get());
     sequence.replace(bytes(std::string(sequence.capacity() - 1, 'x')), kNotCancelled);
     sequence.append(kRead);
-    static_cast<void>(sequence.logits(false, kNotCancelled));
+    static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
     EXPECT_EQ(status_of([&] { sequence.append(kFile); }), Status::context);
     EXPECT_EQ(message_of([&] { sequence.append(kFile); }), "the context of 256 tokens is full");
     EXPECT_EQ(sequence.tokens().size(), sequence.capacity());
@@ -149,7 +150,7 @@ TEST_F(SequenceTest, AFullContextTakesNoTokenMore) {
 TEST_F(SequenceTest, LogitsOfNothingAreRefused) {
     const Context context = tiny_context();
     Sequence sequence(context.get());
-    EXPECT_EQ(message_of([&] { static_cast<void>(sequence.logits(false, kNotCancelled)); }),
+    EXPECT_EQ(message_of([&] { static_cast<void>(sequence.logits(kAll, false, kNotCancelled)); }),
               "nothing to go on from: prefill first");
 }
 

@@ -52,7 +52,7 @@ class StreamTest : public WithTinyModel {
     };
 
     static Opened open(const Stream::Options & options = {}) {
-        Opened out{tiny_context(), nullptr};
+        Opened out{tiny_stream_context(), nullptr};
         out.stream = std::make_unique<Stream>(std::make_unique<Sequence>(out.context.get()), options);
         out->prefill(kPrompt);
         return out;
@@ -322,6 +322,17 @@ TEST_F(StreamTest, UnderReleaseFreeTextFollows) {
     EXPECT_EQ(leaf_of(stream), leaf) << "released text stays free: no second span";
 }
 
+TEST_F(StreamTest, BehindALeafThatIsReleasedAnyTokenIsFreeTextAndNoBranchPoint) {
+    const Opened stream = open();
+    set(*stream, trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}}), Mode::greedy, {});
+    const Output out = run(stream, 4);
+    const Stream::Stats stats = stream->snapshot().stats;
+    EXPECT_EQ(stats.n_forced, 1U);
+    EXPECT_EQ(stats.n_branches, 0U);
+    EXPECT_EQ(stats.n_free, out.steps.size() - 1);
+    EXPECT_EQ(stats.span_logprob, 0.0);
+}
+
 TEST_F(StreamTest, UnderRestartAListOfMembersComesOut) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", {kRead}}, {"SEND", {kSend}}}), Mode::sampled,
@@ -390,6 +401,71 @@ TEST_F(StreamTest, ATrieClearedMidSpanLeavesFreeText) {
     }
     EXPECT_EQ(stream->snapshot().stats.n_free, out.steps.size());
     stream->clear_trie();  // none to clear
+}
+
+// An end chosen beside a longer member is not part of the sequence, so that free text goes on from the very logits of
+// which a few alone were computed.
+TEST_F(StreamTest, FreeTextBehindABranchPointIsWhatItIsWithoutOne) {
+    std::set<std::string> reached;
+    for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+        const Opened stream = open(drawing_from(seed));
+        set(*stream, trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}}), Mode::sampled);
+        const Output member = run(stream, 32, 2);
+        reached.insert(member.text());
+        stream->clear_trie();
+        const Tokens rest = run(stream, 4).tokens();
+
+        const Opened other = open();
+        set(*other, unnamed_trie_of({member.tokens()}));
+        EXPECT_EQ(run(other).tokens(), member.tokens());
+        other->clear_trie();
+        EXPECT_EQ(run(other, 4).tokens(), rest);
+    }
+    EXPECT_EQ(reached.size(), 2U);
+}
+
+TEST_F(StreamTest, AnotherTrieAtABranchPointThatWasEvaluatedNeedsNoOtherPass) {
+    const Opened stream = open();
+    set(*stream, trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}}));
+    stream->generate(32, 0, 1, [](const Stream::Step & step) { return step.token != kFile; });
+    const bool ended = stream->snapshot().n_tokens == kPrompt.size() + 1;
+    const std::uint64_t passes = stream->snapshot().stats.n_passes;
+    set(*stream, trie_of({{"A", bytes("A")}, {"B", bytes("B")}}));
+    const Output out = run(stream);
+    EXPECT_EQ(stream->snapshot().stats.n_passes - passes, ended ? 0U : 1U);
+
+    const Opened other = open();
+    Tokens prompt = kPrompt;
+    prompt.push_back(kRead);
+    if (!ended) {
+        prompt.push_back(kFile);
+    }
+    other->prefill(prompt);
+    set(*other, trie_of({{"A", bytes("A")}, {"B", bytes("B")}}));
+    const Output expected = run(other);
+    ASSERT_EQ(out.tokens(), expected.tokens());
+    EXPECT_NEAR(out.steps[0].logprob, expected.steps[0].logprob, 1e-4);
+}
+
+TEST_F(StreamTest, NextGivesTheStepsOfGenerateOneByOne) {
+    const Opened stream = open();
+    const auto trie = trie_of({{"GET", bytes("GET")}, {"GET_A", bytes("GET_A")}, {"GET_B", bytes("GET_B")}});
+    set(*stream, trie);
+    const Output expected = run(stream);
+    stream->prefill(kPrompt);
+    set(*stream, trie);
+    Output out;
+    Stream::Next next{nullptr, Stream::Stop::max_tokens};
+    while (next.stop == Stream::Stop::max_tokens) {
+        next = stream->next(0, 1);
+        if (next.step != nullptr) {
+            out.steps.push_back(*next.step);
+        }
+        EXPECT_EQ(stop_of(stream), next.stop);
+    }
+    EXPECT_EQ(next.stop, Stream::Stop::complete);
+    EXPECT_EQ(out.tokens(), expected.tokens());
+    EXPECT_EQ(out.text(), expected.text());
 }
 
 TEST_F(StreamTest, ATrieSetMidSpanBeginsAtItsRoot) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 namespace token_trie::test {
 namespace {
@@ -90,6 +91,14 @@ class ModelFile {
             data[i] = spread == 0 ? mean : value(rng_);
         }
         gguf_add_tensor(file_, out);
+        last_ = out;
+    }
+    void quantize_last() {
+        auto * data = static_cast<std::uint8_t *>(last_->data);
+        std::vector<float> values(static_cast<std::size_t>(ggml_nelements(last_)));
+        std::memcpy(values.data(), data, ggml_nbytes(last_));
+        ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), data, 0, last_->ne[1], last_->ne[0], nullptr);
+        gguf_set_tensor_type(file_, ggml_get_name(last_), GGML_TYPE_Q8_0);
     }
     void norm(const std::string & name, std::int64_t n) { tensor(name, n, 0, 0, 1); }
     void matrix(const std::string & name, std::int64_t row, std::int64_t n_rows) {
@@ -105,6 +114,7 @@ class ModelFile {
     std::string arch_;
     gguf_context * file_;
     ggml_context * tensors_;
+    ggml_tensor * last_ = nullptr;
     std::mt19937 rng_{1};
 };
 
@@ -139,7 +149,7 @@ void add_mamba(ModelFile & file, const std::string & layer) {
 }
 
 std::string write_model(TinyKind kind) {
-    const bool gemma = kind == TinyKind::sliding_window;
+    const bool gemma = kind == TinyKind::sliding_window || kind == TinyKind::capped;
     const bool mamba = kind == TinyKind::recurrent;
     ModelFile file(gemma ? "gemma3" : mamba ? "mamba" : "llama");
     file.tokenizer(kind);
@@ -161,6 +171,12 @@ std::string write_model(TinyKind kind) {
     file.tensor("token_embd.weight", kEmbedding, kTinyVocab, 1);
     file.norm("output_norm.weight", kEmbedding);
     file.tensor("output.weight", kEmbedding, kTinyVocab, 0.5F);
+    if (kind == TinyKind::quantized) {
+        file.quantize_last();
+    }
+    if (kind == TinyKind::capped) {
+        file.real("final_logit_softcapping", 0.5F);
+    }
     for (std::int64_t i = 0; i < kLayers; ++i) {
         const std::string layer = "blk." + std::to_string(i) + ".";
         mamba ? add_mamba(file, layer) : add_attention(file, layer, gemma);
@@ -196,17 +212,19 @@ llama_model * model_of() {
     return model.get();
 }
 
+}  // namespace
+
 llama_model * tiny_model(TinyKind kind) {
     switch (kind) {
         case TinyKind::attention: return model_of<TinyKind::attention>();
         case TinyKind::sliding_window: return model_of<TinyKind::sliding_window>();
         case TinyKind::recurrent: return model_of<TinyKind::recurrent>();
+        case TinyKind::quantized: return model_of<TinyKind::quantized>();
+        case TinyKind::capped: return model_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return model_of<TinyKind::no_tokenizer>();
     }
     return nullptr;
 }
-
-}  // namespace
 
 Tokens bytes(std::string_view text) {
     Tokens out;
@@ -221,6 +239,8 @@ const std::string & tiny_model_path(TinyKind kind) {
         case TinyKind::attention: return path_of<TinyKind::attention>();
         case TinyKind::sliding_window: return path_of<TinyKind::sliding_window>();
         case TinyKind::recurrent: return path_of<TinyKind::recurrent>();
+        case TinyKind::quantized: return path_of<TinyKind::quantized>();
+        case TinyKind::capped: return path_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: break;
     }
     return path_of<TinyKind::no_tokenizer>();
@@ -228,7 +248,7 @@ const std::string & tiny_model_path(TinyKind kind) {
 
 const llama_vocab * tiny_vocab() { return llama_model_get_vocab(tiny_model(TinyKind::attention)); }
 
-Context tiny_context(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_seq_max) {
+llama_context_params tiny_context_params(std::uint32_t n_ctx) {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = n_ctx;
     params.n_batch = 64;
@@ -238,10 +258,25 @@ Context tiny_context(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_seq_max
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.type_k = GGML_TYPE_F32;
     params.type_v = GGML_TYPE_F32;
+    return params;
+}
+
+Context tiny_context_of(const llama_context_params & params, TinyKind kind) {
+    return Context(llama_init_from_model(tiny_model(kind), params));
+}
+
+Context tiny_context(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_seq_max) {
+    llama_context_params params = tiny_context_params(n_ctx);
     params.n_seq_max = n_seq_max;
     params.kv_unified = true;
     params.swa_full = true;
-    return Context(llama_init_from_model(tiny_model(kind), params));
+    return tiny_context_of(params, kind);
+}
+
+Context tiny_stream_context(std::uint32_t n_ctx, TinyKind kind) {
+    llama_context_params params = tiny_context_params(n_ctx);
+    EXPECT_EQ(token_trie_stream_context_params(tiny_model(kind), &params), TOKEN_TRIE_OK) << token_trie_last_error();
+    return tiny_context_of(params, kind);
 }
 
 }  // namespace token_trie::test

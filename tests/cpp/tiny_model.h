@@ -35,6 +35,8 @@ enum class TinyKind {
     attention,       // llama
     sliding_window,  // gemma 3, with a window of 8 tokens in every layer
     recurrent,       // mamba
+    quantized,       // llama with its output matrix in Q8_0
+    capped,          // gemma 3 whose logits are squeezed behind the output matrix
     no_tokenizer     // llama with a vocabulary of numbers alone
 };
 
@@ -42,9 +44,14 @@ enum class TinyKind {
 const std::string & tiny_model_path(TinyKind kind = TinyKind::attention);
 
 // Of a model that is loaded once a process. One thread, as idle ones of llama.cpp's spin.
+llama_model * tiny_model(TinyKind kind = TinyKind::attention);
 const llama_vocab * tiny_vocab();
 // The sequence ids share one cache.
 Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention, std::uint32_t n_seq_max = 1);
+// Of params that token_trie_stream_context_params has seen.
+Context tiny_stream_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
+llama_context_params tiny_context_params(std::uint32_t n_ctx = 256);
+Context tiny_context_of(const llama_context_params & params, TinyKind kind = TinyKind::attention);
 
 // Tests that load the model, with llama.cpp's log kept off the terminal.
 class WithTinyModel : public ::testing::Test {

@@ -123,6 +123,48 @@ def test_stepping_is_the_plain_greedy_walk(llm: Any) -> None:
             assert stream.state.logprob == pytest.approx(logprob, abs=1e-4)
 
 
+def test_a_few_logits_give_the_tokens_and_logprobs_of_all(llm: Any) -> None:
+    rng = np.random.default_rng(3)
+    ends = oracle.end_of_generation(llm)
+    n_cut = 0
+    with StreamHandle(llm, n_ctx=256) as stream:
+        for case in range(100):
+            # Runs of forced tokens of every length, from a few tokens up to more than are evaluated alone.
+            width = (2, 30, 700, 5000)[case % 4]
+            heads = [tuple(rng.integers(300, 2000, rng.integers(1, 4)).tolist()) for _ in range(2)]
+            members = {(*head, int(last)) for head in heads for last in rng.integers(300, 40_000, width)}
+            prompt = tokenize_prompt(llm, f"Case {case}:")
+            stream.prefill([9])
+            stream.prefill(prompt)
+            stream.set_token_trie(TokenTrie.from_sequences({repr(member): member for member in sorted(members)}))
+            steps = list(stream.generate())
+            llm.reset()
+            llm.eval(prompt)
+            evaluated = 0
+            walked: tuple[int, ...] = ()
+            for step in steps:
+                tokens = sorted(oracle.allowed(members, walked, ends))
+                if len(tokens) > 1:
+                    # In the very batches of the stream, which quantized models' logits depend on a little.
+                    if evaluated < len(walked):
+                        llm.eval(list(walked[evaluated:]))
+                        n_cut += len(tokens) <= llm.n_vocab() // 16
+                    evaluated = len(walked)
+                    row = oracle.logits(llm)[tokens].astype(np.float64)
+                    assert step.token == tokens[int(row.argmax())]
+                    assert step.logprob == pytest.approx(float(row.max() - np.logaddexp.reduce(row)), abs=1e-4)
+                else:
+                    assert step.forced
+                walked += (step.token,)
+            assert walked in members
+            # And what was evaluated in part is whole for what follows.
+            stream.clear_token_trie()
+            (free,) = stream.generate(max_tokens=1)
+            llm.eval(list(walked[evaluated:]))
+            assert free.token == int(oracle.logits(llm).argmax())
+    assert n_cut >= 75
+
+
 def test_every_answer_at_a_high_temperature_is_a_member(smollm2: Any) -> None:
     rng = np.random.default_rng(11)
     with StreamHandle(smollm2, n_ctx=64, seed=1) as stream:

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "sampler/cursor.h"
+
+#include <memory>
+
+struct ggml_backend;
+struct ggml_cgraph;
+struct ggml_context;
+struct ggml_tensor;
+struct llama_batch;
+struct llama_context;
+struct llama_context_params;
+
+namespace token_trie {
+
+// The end of a model's graph, where a forward pass over a large vocabulary spends half its time, evaluated for a few
+// tokens alone: the pass is cut before the output matrix, and only the rows asked for are multiplied.
+//
+//     layers -> result_norm -> output matrix, a row a token -> logits
+//                    |
+//                    '-> some of its rows                   -> logits of those tokens
+//
+// What the graph ends in is learned from each pass that runs to its end. Passes are cut only where it is that product
+// and nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the
+// rows.
+class OutputHead {
+   public:
+    // Makes contexts of these params report here, unless they are to report elsewhere.
+    static void listen(llama_context_params & params);
+
+    OutputHead() = default;
+    ~OutputHead() = default;
+    OutputHead(const OutputHead &) = delete;
+    OutputHead & operator=(const OutputHead &) = delete;
+    OutputHead(OutputHead &&) = delete;
+    OutputHead & operator=(OutputHead &&) = delete;
+
+    // llama_decode. If it is cut, the context's logits are not valid.
+    std::int32_t decode(llama_context * context, const llama_batch & batch, bool cut);
+    bool was_cut() const noexcept { return was_cut_; }
+
+    // Whether a pass can be cut, and for these tokens should.
+    bool suits(const AllowedSet & wanted) const noexcept { return can_cut_ && are_few(wanted); }
+
+    // Behind a pass that was cut: the logits of the tokens wanted, each at its own index; the others are left as they
+    // are. Throws Error (context).
+    void multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits);
+
+   private:
+    struct Free {
+        void operator()(ggml_backend * backend) const noexcept;
+        void operator()(ggml_context * context) const noexcept;
+    };
+
+    bool see(ggml_tensor * node, bool ask);
+    bool learn();
+    bool prepare(ggml_tensor * matrix);
+    bool are_few(const AllowedSet & wanted) const noexcept;
+    void compute(ggml_cgraph * graph, std::int32_t n_threads);
+
+    // Of the pass under way, or the last one.
+    bool cut_ = false;
+    bool was_cut_ = false;
+    const ggml_tensor * norm_ = nullptr;
+    const ggml_tensor * last_ = nullptr;
+    std::size_t n_behind_norm_ = 0;
+
+    // Learned.
+    bool can_cut_ = false;
+    std::unique_ptr<ggml_backend, Free> backend_;
+    std::unique_ptr<ggml_context, Free> context_;  // of what follows
+    ggml_tensor * norm_row_ = nullptr;
+    ggml_tensor * matrix_ = nullptr;  // the model's
+    ggml_tensor * rows_ = nullptr;    // some of its rows
+    ggml_tensor * logits_ = nullptr;
+    ggml_tensor * logits_of_rows_ = nullptr;
+    ggml_cgraph * multiply_matrix_ = nullptr;
+    ggml_cgraph * multiply_rows_ = nullptr;
+};
+
+}  // namespace token_trie
