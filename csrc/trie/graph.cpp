@@ -8,8 +8,8 @@ namespace token_trie {
 // that no spelling passes through are left out.
 class Trie::GraphBuilder {
    public:
-    GraphBuilder(std::shared_ptr<Trie> bytes, const Lexicon & lexicon)
-        : trie_(std::move(bytes)), lexicon_(lexicon), n_(trie_->n_nodes()) {}
+    GraphBuilder(std::shared_ptr<Trie> bytes, const Lexicon & lexicon, std::size_t max_edges)
+        : trie_(std::move(bytes)), lexicon_(lexicon), max_edges_(max_edges), n_(trie_->n_nodes()) {}
 
     std::shared_ptr<const Trie> run() {
         find_edges();
@@ -61,8 +61,9 @@ class Trie::GraphBuilder {
             tokens_.push_back(static_cast<Token>(edge >> kTokenShift));
             targets_.push_back(static_cast<NodeId>(edge));
         }
-        if (tokens_.size() > kMaxGraphEdges) {
-            throw Error(Status::limit, "the texts have too many spellings: a graph of more than 268435456 edges");
+        if (tokens_.size() > max_edges_) {
+            throw Error(Status::limit, "the texts have too many spellings: a graph of more than " +
+                                           std::to_string(max_edges_) + " edges");
         }
     }
 
@@ -146,6 +147,7 @@ class Trie::GraphBuilder {
 
     std::shared_ptr<Trie> trie_;  // of bytes, until keep_what_leads_to_a_leaf
     const Lexicon & lexicon_;
+    const std::size_t max_edges_;
     const NodeId n_;
     std::vector<unsigned char> kept_;
     std::vector<std::size_t> firsts_;  // n + 1
@@ -155,7 +157,7 @@ class Trie::GraphBuilder {
     std::vector<std::uint64_t> found_;  // edges of one node, token above target
 };
 
-std::shared_ptr<const Trie> Trie::build(LeafList texts, const Lexicon & lexicon) {
+std::shared_ptr<const Trie> Trie::build(LeafList texts, const Lexicon & lexicon, std::size_t max_edges) {
     if (!texts.vocab.empty() && texts.vocab != lexicon.vocab()) {
         throw Error(Status::vocab, "vocab: the set was made for another vocabulary (" + texts.vocab +
                                        ") than this model's (" + lexicon.vocab() + ")");
@@ -164,7 +166,7 @@ std::shared_ptr<const Trie> Trie::build(LeafList texts, const Lexicon & lexicon)
         throw Error(Status::limit, "texts of more than 268435456 bytes together");
     }
     texts.texts = true;
-    return GraphBuilder(std::const_pointer_cast<Trie>(build(std::move(texts))), lexicon).run();
+    return GraphBuilder(std::const_pointer_cast<Trie>(build(std::move(texts))), lexicon, max_edges).run();
 }
 
 }  // namespace token_trie

@@ -21,7 +21,7 @@ constexpr LeafId kNoLeaf = UINT32_MAX;
 constexpr std::size_t kMaxNameBytes = 65535;
 constexpr std::size_t kMaxLeafTokens = 65535;
 constexpr std::size_t kMaxGraphBytes = std::size_t{1} << 28U;
-constexpr std::size_t kMaxGraphEdges = std::size_t{1} << 28U;
+constexpr std::size_t kMaxGraphEdges = std::size_t{1} << 27U;
 
 // A run of tokens in ascending order, without repeats.
 struct TokenSpan {
@@ -90,7 +90,9 @@ class Trie {
 
     // Builds the graph of all spellings of texts, in time linear in its edges. Leaves are texts, as above. Throws
     // Error: vocab if a text cannot be spelled or belongs to another vocabulary, limit.
-    static std::shared_ptr<const Trie> build(LeafList texts, const Lexicon & lexicon);
+    static std::shared_ptr<const Trie> build(LeafList texts,
+                                             const Lexicon & lexicon,
+                                             std::size_t max_edges = kMaxGraphEdges);
 
     bool is_tree() const noexcept { return targets_.empty(); }
 

@@ -95,6 +95,22 @@ TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
         [&] { return llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params); });
 }
 
+TEST_F(MemoryVocab, RunningOutWhileSpellingTexts) {
+    const std::string texts =
+        R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "a", "text": "a long text, in many tokens"}]}]})";
+    const std::string tokens = payload_of({{"A", {7}}});
+    Sampler prepared(llama_sampler_init_token_trie(vocab, texts.c_str(), TOKEN_TRIE_GREEDY));
+    ASSERT_NE(prepared, nullptr) << token_trie_last_error();
+    fail_at_every_allocation([&]() -> llama_sampler * {
+        const Sampler sampler(llama_sampler_init_token_trie(vocab, texts.c_str(), TOKEN_TRIE_GREEDY));
+        if (sampler == nullptr) {
+            return nullptr;
+        }
+        allowance = -1;
+        return llama_sampler_init_token_trie(nullptr, tokens.c_str(), TOKEN_TRIE_GREEDY);
+    });
+}
+
 // A message that there is no memory for is "out of memory" too, and the call fails all the same.
 TEST(Memory, RunningOutWhileRefusingIsARefusal) {
     const std::string payload = payload_of({{"a name that is too long to stand in a string itself", {7, -1}}});
