@@ -1,7 +1,7 @@
 """Random sets, and random walks through their spellings with other engines at hand."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -109,6 +109,7 @@ def compare(model: Model, n: int, advance: Callable[[], object]) -> list[Compare
     pieces = model.pieces(special=False)
     fragments = [text for piece in pieces if (text := _text(piece))]
     ends = model.end_tokens()
+    apart = [token for engine in engines.values() for token in engine.apart]
     for _ in range(n):
         texts = _random_texts(rng, fragments)
         trie = TokenTrie.from_choices(model.llm, texts, leading_space=False, tokenization="any")
@@ -141,7 +142,8 @@ def compare(model: Model, n: int, advance: Callable[[], object]) -> list[Compare
                     out[name].first_difference = out[name].first_difference or (
                         f"after {walked!r}, tokens {tokens[:9]}, of {texts}"
                     )
-            tokens = np.setdiff1d(np.flatnonzero(ours), [t for engine in engines.values() for t in engine.apart])
+            ours[apart] = False
+            tokens = np.flatnonzero(ours)
             if not len(tokens):
                 break
             token = int(rng.choice(tokens))
@@ -157,11 +159,15 @@ def _random_texts(rng: np.random.Generator, fragments: list[str]) -> list[str]:
     """Return texts of whole tokens and of single characters, some of them the beginnings of others."""
     texts: list[str] = []
     for _ in range(int(rng.integers(1, _MOST_MEMBERS + 1))):
-        text = str(rng.choice(texts)) if texts and rng.random() < 0.3 else ""
+        text = _one_of(rng, texts) if texts and rng.random() < 0.3 else ""
         for _ in range(int(rng.integers(1, _MOST_FRAGMENTS + 1))):
-            text += str(rng.choice(fragments) if rng.random() < 0.7 else rng.choice(list(_CHARACTERS)))
+            text += _one_of(rng, fragments if rng.random() < 0.7 else _CHARACTERS)
         texts.append(text)
     return list(dict.fromkeys(texts))
+
+
+def _one_of(rng: np.random.Generator, texts: Sequence[str]) -> str:
+    return texts[int(rng.integers(len(texts)))]
 
 
 def _text(piece: bytes) -> str:
