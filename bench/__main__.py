@@ -18,6 +18,7 @@ class Mode(str, Enum):
 
     sampler = "sampler"
     decide = "decide"
+    any_spelling = "any"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -26,7 +27,7 @@ class Mode(str, Enum):
     @property
     def module(self) -> str:
         """Module of bench/modes that measures it."""
-        return "sampler" if self is Mode.sampler else "decide"
+        return {Mode.sampler: "sampler", Mode.any_spelling: "any_spelling"}.get(self, "decide")
 
 
 @app.callback(invoke_without_command=True)
@@ -70,6 +71,9 @@ def main(
     1,000 ids. The grammar takes turns with each, to compare with.
 
     [bold]decide[/bold]: all of these, taking turns, what token-trie promises, and 10,000 draws from random sets.
+
+    [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
+    xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.
 
     [bold]Examples[/]
 

@@ -52,11 +52,11 @@ class Model:
         """Return the tokens of a piece of an answer: no beginning of text, no special tokens."""
         return list(self.llm.tokenize(text.encode(), add_bos=False, special=False))
 
-    def pieces(self) -> list[bytes]:
-        """Return the bytes of every token."""
+    def pieces(self, *, special: bool = True) -> list[bytes]:
+        """Return the bytes of every token; without special, none for control tokens."""
         buffer = ctypes.create_string_buffer(1024)
         lengths = (
-            llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
+            llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
             for token in range(self.n_vocab)
         )
         return [buffer.raw[:n] for n in lengths]

@@ -43,9 +43,19 @@ class Answers:
         leaves = [{"name": name, "tokens": tokens} for name, tokens in zip(names, self.tokens, strict=True)]
         return json.dumps({"descriptors": [{"path": "", "leaves": leaves}]}, separators=(",", ":")).encode()[1:]
 
+    @cached_property
+    def _tail_of_texts(self) -> bytes:
+        leaves = [{"name": name, "text": name} for name in self.names]
+        descriptor = {"tokenization": "any", "leaves": leaves}
+        return json.dumps({"descriptors": [descriptor]}, separators=(",", ":")).encode()[1:]
+
     def payload(self, nonce: int = 0) -> bytes:
         """Return the set as token-trie's payload; another nonce makes other bytes of the same set."""
         return b'{"modelId":"%010d",' % nonce + self._tail
+
+    def payload_of_texts(self, nonce: int = 0) -> bytes:
+        """Return the names as a payload for any tokenization."""
+        return b'{"modelId":"%010d",' % nonce + self._tail_of_texts
 
 
 def actions(model: Model) -> Answers:

@@ -28,7 +28,21 @@
  * of equal tokens become one leaf, under the name that is smallest in byte order. "vocab" is the fingerprint of the
  * vocabulary that the tokens were made with: SHA-256 over the number of tokens and then, for every token, the length
  * and the bytes of its text (numbers as 32-bit little-endian); where present, any other vocabulary is refused.
- * Limits: 1 GiB a payload, 64 levels of nesting, 65,535 bytes a name, 65,535 tokens a leaf, 2^32 - 2 nodes.
+ *
+ * Members may also be given as texts, which any tokens may spell:
+ *
+ *     {"descriptors": [{"tokenization": "any", "leaves": [{"name": "yes", "text": " yes"},
+ *                                                         {"name": "no", "text": " no"}]}]}
+ *
+ * In place of the tree there is then a graph, made for the vocabulary of the model at hand, which is needed, and shared
+ * by all that use the payload with that vocabulary; the rest is the same. A text is what follows the prompt, a space
+ * before a word included. A token spells what llama_token_to_piece gives without special text, as in llama.cpp's own
+ * grammars, but control tokens never spell anything. "tokenization" is "canonical" where it is left out; descriptors of
+ * both kinds do not make one set. A vocabulary is prepared once as long as its model lives (tenths of a second for
+ * 262,144 tokens).
+ *
+ * Limits: 1 GiB a payload, 64 levels of nesting, 65,535 bytes a name or text, 65,535 tokens a leaf, 2^32 - 2 nodes;
+ * texts of 2^28 bytes together, and 2^27 edges of their graph.
  *
  * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and leaves a
  * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process.
@@ -71,7 +85,7 @@ enum token_trie_status {
     TOKEN_TRIE_OK = 0,
     TOKEN_TRIE_ERROR_ARGUMENT = -1,  /* a null pointer, an unknown mode, a value out of range */
     TOKEN_TRIE_ERROR_PAYLOAD = -2,   /* the payload is not what this header describes */
-    TOKEN_TRIE_ERROR_VOCAB = -3,     /* the tokens do not fit the vocabulary */
+    TOKEN_TRIE_ERROR_VOCAB = -3,     /* the tokens do not fit the vocabulary, or a text cannot be spelled in it */
     TOKEN_TRIE_ERROR_LIMIT = -4,     /* larger than the limits above */
     TOKEN_TRIE_ERROR_LLAMA = -5,     /* another llama.cpp is loaded than the one compiled against */
     TOKEN_TRIE_ERROR_MEMORY = -6,    /* out of memory */
@@ -144,7 +158,7 @@ struct token_trie_cache_stats {
 /*
  * Makes a sampler from a payload, with the defaults of struct token_trie_params: on completion, release.
  *
- * vocab                 the model's; NULL for no range check and no end-of-generation tokens
+ * vocab                 the model's; NULL for no range check and no end-of-generation tokens, and no texts
  * trie_descriptor_json  the payload
  * mode                  enum token_trie_mode
  *
@@ -405,7 +419,8 @@ struct token_trie_score_stats {
  *
  * Nodes are evaluated as tree-shaped batches on the context's unified cache, so that what members share is evaluated
  * once; a context of one sequence id, and models that are not attention alone, take one node at a time. A member's
- * last token needs no evaluation. On failure the buffers hold nothing of use and the stream is as it was.
+ * last token needs no evaluation. Texts in any tokenization are refused. On failure the buffers hold nothing of use and
+ * the stream is as it was.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream,
                                                const struct token_trie_score_params * params,

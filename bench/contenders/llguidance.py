@@ -34,8 +34,8 @@ class LLGuidance(MaskContender):
 
         self._tokenizer = _tokenizer(model)
         self._fill = with_numpy.fill_next_token_bitmask
-        self._mask = with_numpy.allocate_token_bitmask(1, model.n_vocab)
-        self._apply: Callable[[], None] = partial(with_numpy.apply_token_bitmask_inplace, model.live_logits, self._mask)
+        self.mask = with_numpy.allocate_token_bitmask(1, model.n_vocab)
+        self._apply: Callable[[], None] = partial(with_numpy.apply_token_bitmask_inplace, model.live_logits, self.mask)
         if apply == "torch":
             import llguidance.torch as with_torch
 
@@ -43,7 +43,7 @@ class LLGuidance(MaskContender):
             self._apply = partial(
                 with_torch.apply_token_bitmask_inplace,
                 torch.from_numpy(model.live_logits),
-                torch.from_numpy(self._mask),
+                torch.from_numpy(self.mask),
             )
         self.apply()  # compiles what is compiled on first use
 
@@ -52,10 +52,22 @@ class LLGuidance(MaskContender):
         return "|".join(map(re.escape, answers.names))
 
     def build(self, text: str) -> "LLMatcher":
-        """Return a matcher; it reports a grammar that it could not build by a flag."""
+        """Return a matcher of a regular expression."""
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_regex(text))
+        return self._matcher(LLMatcher.grammar_from_regex(text))
+
+    def build_lark(self, text: str) -> "LLMatcher":
+        """Return a matcher of a grammar, which may hold options."""
+        from llguidance import LLMatcher
+
+        return self._matcher(LLMatcher.grammar_from_lark(text))
+
+    def _matcher(self, grammar: str) -> "LLMatcher":
+        from llguidance import LLMatcher
+
+        # It reports a grammar that it could not build by a flag.
+        matcher = LLMatcher(self._tokenizer, grammar)
         if matcher.is_error():
             raise RuntimeError(matcher.get_error())
         return matcher
@@ -66,7 +78,7 @@ class LLGuidance(MaskContender):
 
     def fill(self, matcher: "LLMatcher") -> None:
         """Fill the mask."""
-        self._fill(matcher, self._mask)
+        self._fill(matcher, self.mask)
 
     def apply(self) -> None:
         """Apply the mask."""

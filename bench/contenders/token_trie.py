@@ -34,23 +34,25 @@ def _library() -> ctypes.CDLL:
 
 
 class TokenTrie:
-    """llama_sampler_init_token_trie, in the one or the other mode."""
+    """llama_sampler_init_token_trie, in the one or the other mode, of tokens or of texts to be spelled in any way."""
 
-    def __init__(self, model: Model, mode: int) -> None:
+    def __init__(self, model: Model, mode: int, *, any_spelling: bool = False) -> None:
         self._model = model
         self._mode = mode
         self._library = _library()
         self._nonces = count(1)
+        self._payload = Answers.payload_of_texts if any_spelling else Answers.payload
+        self._timed_init(self._payload(Answers("", ["a"], [[1]])))  # prepares the vocabulary
 
     def measures(self, answers: Answers) -> dict[str, Measure]:
         """Return all but `fill`: there is no mask."""
-        payload = answers.payload()
+        payload = self._payload(answers)
         sampler = Owned(self._init(payload))
         last = llama_cpp.llama_sampler_init_greedy() if self._mode == GREEDY else llama_cpp.llama_sampler_init_dist(0)
         steps = chain(self._init(payload), last)
 
         def build(n: int) -> dict[str, native.Samples]:
-            return {"build": samples([self._cold(answers.payload(next(self._nonces))) for _ in range(n)])}
+            return {"build": samples([self._cold(self._payload(answers, next(self._nonces))) for _ in range(n)])}
 
         def hit(n: int) -> dict[str, native.Samples]:
             self._timed_init(payload)

@@ -38,7 +38,7 @@ class XGrammar(MaskContender):
 
         self._xgrammar = xgrammar
         self._compiler = _compiler(model)
-        self._mask = xgrammar.allocate_token_bitmask(1, model.n_vocab)
+        self.mask = xgrammar.allocate_token_bitmask(1, model.n_vocab)
         self._logits = single_threaded_torch().from_numpy(model.live_logits).unsqueeze(0)
         self._backend = backend
         self.apply()  # compiles what is compiled on first use
@@ -57,8 +57,8 @@ class XGrammar(MaskContender):
 
     def fill(self, matcher: "GrammarMatcher") -> None:
         """Fill the mask."""
-        matcher.fill_next_token_bitmask(self._mask)
+        matcher.fill_next_token_bitmask(self.mask)
 
     def apply(self) -> None:
         """Apply the mask."""
-        self._xgrammar.apply_token_bitmask_inplace(self._logits, self._mask, backend=self._backend)
+        self._xgrammar.apply_token_bitmask_inplace(self._logits, self.mask, backend=self._backend)

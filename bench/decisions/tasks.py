@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
 
 from token_trie import TokenTrie
 from token_trie.demo import ACTIONS, prompt_for
 from token_trie.prompt import tokenize_prompt
+from token_trie.trie import Tokenization
 
 from bench.contenders.gbnf import alternatives
 from bench.decisions.tree import Tree
@@ -77,11 +78,15 @@ class Task:
 
 
 def _over_choices(
-    name: str, choices: Callable[[], list[str]], questions: Callable[[], list[Question]]
+    name: str,
+    choices: Callable[[], list[str]],
+    questions: Callable[[], list[Question]],
+    tokenization: Tokenization = "canonical",
 ) -> Callable[[Model], Task]:
     def make(model: Model) -> Task:
         asked = questions()
-        return Task(name, model, asked, TokenTrie.from_choices(model.llm, choices(), prompt=asked[0].prompt))
+        trie = TokenTrie.from_choices(model.llm, choices(), prompt=asked[0].prompt, tokenization=tokenization)
+        return Task(name, model, asked, trie)
 
     return make
 
@@ -102,24 +107,24 @@ def _about_actions() -> list[Question]:
     return [Question(prompt_for(request["text"]), request["action"]) for request in _requests()]
 
 
-def _about_topics() -> list[Question]:
+def _about_topics(n: int = _N_LABELLED) -> list[Question]:
     topic_of = {action: topic for topic, actions in _topics().items() for action in actions}
     shown = [(ACTIONS[action], topic) for topic, actions in _topics().items() for action in actions[:2]]
     examples = "".join(f"Request: {text}\nTopic: {topic}\n\n" for text, topic in shown)
     return [
         Question(f"{examples}Request: {request['text']}\nTopic:", topic_of[request["action"]])
-        for request in _requests()[:_N_LABELLED]
+        for request in _requests()[:n]
     ]
 
 
-def _about_ids() -> list[Question]:
+def _about_ids(n: int = _N_LOOKED_UP) -> list[Question]:
     def described(name: str) -> str:
         kind, thing, number = name.split("-")
         return f"Item: the {kind} {thing}, number {number}\nId:"
 
     names = ids(_N_IDS)
     examples = "".join(f"{described(names[i])} {names[i]}\n\n" for i in (7, 311, 542, 986))
-    asked = [names[(i * 61 + 23) % len(names)] for i in range(_N_LOOKED_UP)]
+    asked = [names[(i * 61 + 23) % len(names)] for i in range(n)]
     return [Question(examples + described(name), name) for name in asked]
 
 
@@ -128,6 +133,13 @@ _TASKS = [
     _over_choices(ACTIONS_TASK, lambda: list(ACTIONS), _about_actions),
     _over_choices("8 labels", lambda: list(_topics()), _about_topics),
     _over_choices(f"{_N_IDS:,} ids", lambda: ids(_N_IDS), _about_ids),
+]
+
+# The same sets in any spelling, and 200 questions in all.
+ANY_SPELLING_TASKS = [
+    _over_choices(ACTIONS_TASK, lambda: list(ACTIONS), _about_actions, "any"),
+    _over_choices("8 labels", lambda: list(_topics()), partial(_about_topics, 63), "any"),
+    _over_choices(f"{_N_IDS:,} ids", lambda: ids(_N_IDS), partial(_about_ids, 74), "any"),
 ]
 
 

@@ -54,7 +54,8 @@ Constraint read_constraint(const llama_vocab * vocab, std::string_view json, con
     const std::optional<std::string> path =
         params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
     FollowSet::Options options = to_follow(params, vocab);
-    std::shared_ptr<const Trie> trie = Cache::shared().get(json, path, vocab_size(vocab));
+    std::shared_ptr<const Trie> trie =
+        Cache::shared().get(json, path, vocab_size(vocab), [vocab] { return vocab_lexicon(vocab); });
     check_vocab(*trie, vocab);
     auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
     check_vocab(*follow, vocab);

@@ -1,4 +1,5 @@
 #include "bindings/bindings.h"
+#include "sampler/vocab.h"
 #include "trie/cache.h"
 
 namespace token_trie {
@@ -7,11 +8,12 @@ void register_cache(py::module_ & module) {
     using namespace pybind11::literals;
     module.def(
         "cached_trie",
-        [](const std::string & json, const std::optional<std::string> & path) {
+        [](const std::string & json, const std::optional<std::string> & path, std::uintptr_t vocab) {
             const py::gil_scoped_release unlocked;
-            return std::const_pointer_cast<Trie>(Cache::shared().get(json, path, 0));
+            return std::const_pointer_cast<Trie>(
+                Cache::shared().get(json, path, 0, [vocab] { return vocab_lexicon(to_vocab(vocab)); }));
         },
-        "json"_a, "path"_a);
+        "json"_a, "path"_a, "vocab"_a);
     module.def("cache_stats", [] {
         const Cache::Stats stats = Cache::shared().stats();
         return py::make_tuple(stats.hits, stats.misses, stats.evictions, stats.entries, Cache::kCapacity, stats.bytes);

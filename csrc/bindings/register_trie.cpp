@@ -102,6 +102,7 @@ void register_trie(py::module_ & module) {
     using namespace pybind11::literals;
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a)
+        .def_property_readonly("is_tree", &Trie::is_tree)
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)
         .def_property_readonly("n_tokens", &Trie::n_tokens)
@@ -118,6 +119,13 @@ void register_trie(py::module_ & module) {
             [](const Trie & trie, LeafId leaf) {
                 check_leaf(trie, leaf);
                 return trie.name(leaf);
+            },
+            "leaf"_a)
+        .def(
+            "text",
+            [](const Trie & trie, LeafId leaf) {
+                check_leaf(trie, leaf);
+                return py::bytes(std::string(trie.text(leaf)));
             },
             "leaf"_a)
         .def(
@@ -144,12 +152,13 @@ void register_trie(py::module_ & module) {
             },
             "node"_a)
         .def(
-            "first_child",
-            [](const Trie & trie, NodeId node) {
+            "child",
+            [](const Trie & trie, NodeId node, Token token) -> py::object {
                 check_node(trie, node);
-                return trie.first_child(node);
+                const NodeId child = trie.child(node, token);
+                return child == kNoNode ? py::object(py::none()) : py::object(py::int_(child));
             },
-            "node"_a)
+            "node"_a, "token"_a)
         .def(
             "leaf",
             [](const Trie & trie, NodeId node) -> py::object {

@@ -119,6 +119,17 @@ void append_piece(const llama_vocab * vocab, Token token, bool special, std::str
     text.resize(start + static_cast<std::size_t>(std::max(n, 0)));
 }
 
+std::shared_ptr<const Lexicon> compute_lexicon(const llama_vocab * vocab) {
+    std::vector<std::string> pieces(static_cast<std::size_t>(llama_vocab_n_tokens(vocab)));
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        const auto token = static_cast<Token>(i);
+        if (!llama_vocab_is_eog(vocab, token)) {
+            append_piece(vocab, token, /* special = */ false, pieces[i]);
+        }
+    }
+    return std::make_shared<const Lexicon>(pieces, vocab_fingerprint(vocab));
+}
+
 template <typename Iterator, typename Where>
 void check_range(Iterator begin, Iterator end, std::int32_t n_vocab, Where && where) {
     const auto at = std::find_if(begin, end, [n_vocab](Token t) { return t < 0 || t >= n_vocab; });
@@ -141,6 +152,11 @@ std::string vocab_fingerprint(const llama_vocab * vocab) {
 std::vector<Token> vocab_end_of_generation(const llama_vocab * vocab) {
     static Memo<std::vector<Token>> memo;
     return has_texts(vocab) ? memo.get(vocab, compute_end_of_generation) : std::vector<Token>();
+}
+
+std::shared_ptr<const Lexicon> vocab_lexicon(const llama_vocab * vocab) {
+    static Memo<std::shared_ptr<const Lexicon>> memo;
+    return has_texts(vocab) ? memo.get(vocab, compute_lexicon) : nullptr;
 }
 
 void check_vocab(const Trie & trie, const llama_vocab * vocab) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sampler/cursor.h"
+#include "trie/lexicon.h"
 
 #include <string>
 #include <vector>
@@ -21,6 +22,10 @@ std::int32_t vocab_size(const llama_vocab * vocab);
 // are the same; a model freed and another loaded into its place is noticed by these.
 std::string vocab_fingerprint(const llama_vocab * vocab);
 std::vector<Token> vocab_end_of_generation(const llama_vocab * vocab);
+
+// What each token spells, remembered likewise; null without a tokenizer. Control tokens, unused ones and those that end
+// a generation spell nothing; user-defined ones, such as Gemma's HTML tags, spell their text.
+std::shared_ptr<const Lexicon> vocab_lexicon(const llama_vocab * vocab);
 
 // Throws Error (vocab) if the tokens cannot belong to this vocabulary, naming the leaf, the list or the fingerprints.
 void check_vocab(const Trie & trie, const llama_vocab * vocab);

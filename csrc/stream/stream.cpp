@@ -189,20 +189,23 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
 
 Scores Stream::score(const Cursor & cursor, const ScoreOptions & options) {
     const auto lock = enter();
-    check_scoring(options);
+    check_scoring(cursor, options);
     return score_all(*sequence_, cursor, options, cancelled_);
 }
 
 SearchResult Stream::search(const Cursor & cursor, const SearchOptions & options) {
     const auto lock = enter();
-    check_scoring(options);
+    check_scoring(cursor, options);
     if (options.n_best == 0) {
         throw Error(Status::argument, "n_best: 0");
     }
     return token_trie::search(*sequence_, cursor, options, cancelled_);
 }
 
-void Stream::check_scoring(const ScoreOptions & options) const {
+void Stream::check_scoring(const Cursor & cursor, const ScoreOptions & options) const {
+    if (!cursor.trie().is_tree()) {
+        throw Error(Status::argument, "a set of texts in any tokenization cannot be scored; give the members' tokens");
+    }
     check_tokens(options.prefix, "prefix");
     if (options.prefix.empty() && sequence_->tokens().empty()) {
         throw Error(Status::argument, "nothing to score behind: prefill first");

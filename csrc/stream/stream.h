@@ -98,7 +98,7 @@ class Stream {
     std::unique_lock<std::mutex> enter() const;
     std::optional<Stop> step(const OnStep & on_step);
     void begin_span();
-    void check_scoring(const ScoreOptions & options) const;
+    void check_scoring(const Cursor & cursor, const ScoreOptions & options) const;
     void check_tokens(const std::vector<Token> & tokens, const char * what) const;
 
     mutable std::mutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 namespace token_trie {
@@ -112,6 +113,11 @@ class Trie::Builder {
             }
             ids[leaf] = next++;
             trie_->n_tokens_ += length(leaf);
+            if (leaves_.texts) {
+                trie_->text_offsets_.push_back(trie_->texts_.size());
+                std::transform(begin(leaf), end(leaf), std::back_inserter(trie_->texts_),
+                               [](Token byte) { return static_cast<char>(byte); });
+            }
             if (!leaves_.names.empty()) {
                 trie_->name_offsets_.push_back(trie_->names_.size());
                 trie_->names_.append(leaves_.names[leaf]).push_back('\0');
@@ -122,6 +128,9 @@ class Trie::Builder {
         if (!leaves_.names.empty()) {
             trie_->name_offsets_.push_back(trie_->names_.size());
             trie_->names_.shrink_to_fit();
+        }
+        if (leaves_.texts) {
+            trie_->text_offsets_.push_back(trie_->texts_.size());
         }
         for (Alias & alias : trie_->aliases_) {
             alias.leaf = ids[alias.leaf];

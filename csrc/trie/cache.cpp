@@ -14,7 +14,8 @@ Cache & Cache::shared() {
 
 std::shared_ptr<const Trie> Cache::get(std::string_view json,
                                        const std::optional<std::string> & path,
-                                       std::int32_t n_vocab) {
+                                       std::int32_t n_vocab,
+                                       const FindLexicon & lexicon) {
     Sha256 hash;
     hash.update(json);
     if (path) {
@@ -24,24 +25,47 @@ std::shared_ptr<const Trie> Cache::get(std::string_view json,
     }
     const Key key = hash.finish();
 
-    std::shared_ptr<const Trie> trie = find(key);
+    std::shared_ptr<const Trie> trie = find(key, lexicon);
     const bool in_range = trie && (n_vocab <= 0 || trie->max_token() < n_vocab);
     if (in_range) {
         return trie;
     }
     // A cached trie that does not fit this vocabulary is read again for the message that names the place.
-    trie = Trie::build(read_payload(json, path, n_vocab));
+    LeafList leaves = read_payload(json, path, n_vocab);
+    if (leaves.texts) {
+        const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
+        if (words == nullptr) {
+            throw Error(Status::vocab, "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
+        }
+        trie = Trie::build(std::move(leaves), *words);
+    } else {
+        trie = Trie::build(std::move(leaves));
+    }
     return insert(key, std::move(trie));
 }
 
-std::shared_ptr<const Trie> Cache::find(const Key & key) {
+std::shared_ptr<const Trie> Cache::find(const Key & key, const FindLexicon & lexicon) {
+    std::shared_ptr<const Trie> trie = look_up(key, nullptr);
+    if (trie && !trie->is_tree()) {
+        const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
+        trie = words ? look_up(key, &words->vocab()) : nullptr;
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.key == key; });
+    ++(trie ? counts_.hits : counts_.misses);
+    return trie;
+}
+
+bool Cache::is_of(const Trie & trie, const std::string * vocab) {
+    return trie.is_tree() || vocab == nullptr || trie.vocab() == *vocab;
+}
+
+std::shared_ptr<const Trie> Cache::look_up(const Key & key, const std::string * vocab) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto at = std::find_if(entries_.begin(), entries_.end(),
+                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, vocab); });
     if (at == entries_.end()) {
-        ++counts_.misses;
         return nullptr;
     }
-    ++counts_.hits;
     std::rotate(entries_.begin(), at, at + 1);
     return entries_.front().trie;
 }
@@ -52,7 +76,8 @@ std::shared_ptr<const Trie> Cache::insert(const Key & key, std::shared_ptr<const
     const std::lock_guard<std::mutex> lock(mutex_);
     entries_.reserve(kCapacity);
     // Another thread may have built the same trie meanwhile; all then share the first.
-    const auto at = std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.key == key; });
+    const auto at = std::find_if(entries_.begin(), entries_.end(),
+                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, &trie->vocab()); });
     if (at != entries_.end()) {
         return at->trie;
     }

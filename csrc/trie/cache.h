@@ -1,8 +1,9 @@
 #pragma once
 
-#include "trie/trie.h"
+#include "trie/lexicon.h"
 
 #include <array>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -26,11 +27,16 @@ class Cache {
     // The one of this process.
     static Cache & shared();
 
+    // Null where there is no vocabulary to spell with.
+    using FindLexicon = std::function<std::shared_ptr<const Lexicon>()>;
+
     // The payload's trie, built now if it is not here. n_vocab > 0 refuses token ids from n_vocab on, also on a hit.
-    // Throws what read_payload and Trie::build throw, and then keeps nothing.
+    // Of a payload of texts there is one trie a vocabulary; lexicon is called for these alone. Throws what read_payload
+    // and Trie::build throw, and then keeps nothing.
     std::shared_ptr<const Trie> get(std::string_view json,
                                     const std::optional<std::string> & path,
-                                    std::int32_t n_vocab);
+                                    std::int32_t n_vocab,
+                                    const FindLexicon & lexicon = nullptr);
 
     Stats stats() const;
     void clear();
@@ -42,7 +48,9 @@ class Cache {
         std::shared_ptr<const Trie> trie;
     };
 
-    std::shared_ptr<const Trie> find(const Key & key);
+    std::shared_ptr<const Trie> find(const Key & key, const FindLexicon & lexicon);
+    std::shared_ptr<const Trie> look_up(const Key & key, const std::string * vocab);
+    static bool is_of(const Trie & trie, const std::string * vocab);
     std::shared_ptr<const Trie> insert(const Key & key, std::shared_ptr<const Trie> trie);
 
     mutable std::mutex mutex_;

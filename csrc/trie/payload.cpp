@@ -3,6 +3,7 @@
 #include "trie/json.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 namespace token_trie {
@@ -20,6 +21,12 @@ class Reader : public nlohmann::json_sax<Json> {
         if (wanted_path_ && !path_found_) {
             fail(Status::payload, "payload: no descriptor has the path " + quote(*wanted_path_) + paths_seen());
         }
+        if (is_any_ == true) {
+            leaves_.tokens = std::move(texts_.tokens);
+            leaves_.offsets = std::move(texts_.offsets);
+            leaves_.texts = true;
+        }
+        leaves_.names = std::move(names_);
         if (leaves_.tokens.empty()) {
             fail(Status::payload, "payload: no leaf with tokens: a set needs at least one");
         }
@@ -46,7 +53,9 @@ class Reader : public nlohmann::json_sax<Json> {
             case Key::model_id:
             case Key::vocab:
             case Key::path:
-            case Key::name: break;
+            case Key::tokenization:
+            case Key::name:
+            case Key::text: break;
             default: return scalar("a string");
         }
         if (value.size() > kMaxNameBytes) {
@@ -62,8 +71,17 @@ class Reader : public nlohmann::json_sax<Json> {
             leaves_.vocab = std::move(value);
         } else if (key_ == Key::path) {
             path_ = std::move(value);
+        } else if (key_ == Key::tokenization) {
+            if (value != "any" && value != "canonical") {
+                fail(Status::payload, place() + ": " + quote(value) + R"( is neither "any" nor "canonical")");
+            }
+            descriptor_is_any_ = value == "any";
         } else if (key_ == Key::name) {
-            leaves_.names.push_back(std::move(value));
+            names_.push_back(std::move(value));
+        } else if (key_ == Key::text) {
+            std::transform(value.begin(), value.end(), std::back_inserter(texts_.tokens),
+                           [](char byte) { return static_cast<unsigned char>(byte); });
+            texts_.end_leaf();
         }
         next();
         return true;
@@ -87,7 +105,11 @@ class Reader : public nlohmann::json_sax<Json> {
             case At::document: return open(At::root);
             case At::descriptors:
                 path_.clear();
+                descriptor_is_any_ = false;
+                first_name_ = names_.size();
                 first_leaf_ = leaves_.size();
+                first_text_ = texts_.size();
+                without_tokens_ = without_text_ = kNone;
                 return open(At::descriptor);
             case At::leaves: return open(At::leaf);
             default: return open_unknown("an object");
@@ -97,7 +119,11 @@ class Reader : public nlohmann::json_sax<Json> {
     bool end_object() override {
         if (at() == At::leaf) {
             require(Key::name, "name");
-            require(Key::tokens, "tokens");
+            if (!has(Key::text)) {
+                require(Key::tokens, "tokens");
+            }
+            note_if_missing(Key::tokens, without_tokens_);
+            note_if_missing(Key::text, without_text_);
         } else if (at() == At::descriptor) {
             require(Key::leaves, "leaves");
             end_descriptor();
@@ -143,7 +169,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
    private:
     enum class At { document, root, descriptors, descriptor, leaves, leaf, tokens, skipped };
-    enum class Key { unknown, model_id, vocab, descriptors, path, leaves, name, tokens };
+    enum class Key { unknown, model_id, vocab, descriptors, path, tokenization, leaves, name, tokens, text };
 
     [[noreturn]] static void fail(Status status, const std::string & message) { throw Error(status, message); }
 
@@ -156,8 +182,16 @@ class Reader : public nlohmann::json_sax<Json> {
                        : name == "vocab"       ? Key::vocab
                        : name == "descriptors" ? Key::descriptors
                                                : Key::unknown;
-            case At::descriptor: return name == "path" ? Key::path : name == "leaves" ? Key::leaves : Key::unknown;
-            case At::leaf: return name == "name" ? Key::name : name == "tokens" ? Key::tokens : Key::unknown;
+            case At::descriptor:
+                return name == "path"           ? Key::path
+                       : name == "tokenization" ? Key::tokenization
+                       : name == "leaves"       ? Key::leaves
+                                                : Key::unknown;
+            case At::leaf:
+                return name == "name"     ? Key::name
+                       : name == "tokens" ? Key::tokens
+                       : name == "text"   ? Key::text
+                                          : Key::unknown;
             default: return Key::unknown;
         }
     }
@@ -248,24 +282,54 @@ class Reader : public nlohmann::json_sax<Json> {
     // The array around, if it is one, moves on to its next element.
     void next() { ++index_.back(); }
 
+    bool has(Key key) const { return (seen_.back() & 1U << static_cast<unsigned>(key)) != 0; }
+
     void require(Key key, const char * name) const {
-        if ((seen_.back() & 1U << static_cast<unsigned>(key)) == 0) {
-            const std::string where = place_of(stack_.size());
-            fail(Status::payload, where + ": the key \"" + name + "\" is missing");
+        if (!has(key)) {
+            fail_missing(place_of(stack_.size()), name);
+        }
+    }
+
+    [[noreturn]] static void fail_missing(const std::string & where, const char * name) {
+        fail(Status::payload, where + ": the key \"" + name + "\" is missing");
+    }
+
+    // What a leaf has to have is known at the end of its descriptor, where "tokenization" may stand too.
+    void note_if_missing(Key key, std::uint64_t & leaf) const {
+        if (!has(key) && leaf == kNone) {
+            leaf = index_[index_.size() - 2];
         }
     }
 
     void end_descriptor() {
-        if (!wanted_path_) {
-            return;
+        const std::uint64_t lacking = descriptor_is_any_ ? without_text_ : without_tokens_;
+        if (lacking != kNone) {
+            fail_missing(place_of(stack_.size()) + ".leaves[" + std::to_string(lacking) + "]",
+                         descriptor_is_any_ ? "text" : "tokens");
         }
-        if (path_ == *wanted_path_) {
-            path_found_ = true;
-        } else {
-            leaves_.truncate(first_leaf_);
-            if (paths_.size() < 5) {
-                paths_.push_back(quote(path_));
+        bool is_kept = true;
+        if (wanted_path_) {
+            is_kept = path_ == *wanted_path_;
+            path_found_ = path_found_ || is_kept;
+            if (!is_kept) {
+                names_.resize(first_name_);
+                if (paths_.size() < 5) {
+                    paths_.push_back(quote(path_));
+                }
             }
+        }
+        if (!is_kept || descriptor_is_any_) {
+            leaves_.truncate(first_leaf_);
+        }
+        if (!is_kept || !descriptor_is_any_) {
+            texts_.truncate(first_text_);
+        }
+        if (is_kept && names_.size() > first_name_) {
+            if (is_any_.value_or(descriptor_is_any_) != descriptor_is_any_) {
+                fail(Status::payload, place_of(stack_.size()) +
+                                          R"(.tokenization: "any" and "canonical" in one set; choose one by its path)");
+            }
+            is_any_ = descriptor_is_any_;
         }
     }
 
@@ -305,11 +369,22 @@ class Reader : public nlohmann::json_sax<Json> {
 
     const std::optional<std::string> & wanted_path_;
     const std::int32_t n_vocab_;
+    static constexpr std::uint64_t kNone = UINT64_MAX;
+
     LeafList leaves_;
+    LeafList texts_;                  // of the descriptors with "tokenization": "any"
+    std::vector<std::string> names_;  // of either
+    std::optional<bool> is_any_;
     bool seen_descriptors_ = false;
     bool path_found_ = false;
     std::string path_;
+    // Of the descriptor under way: where its leaves begin, and the first leaf that lacks a key.
+    bool descriptor_is_any_ = false;
+    std::size_t first_name_ = 0;
     std::size_t first_leaf_ = 0;
+    std::size_t first_text_ = 0;
+    std::uint64_t without_tokens_ = kNone;
+    std::uint64_t without_text_ = kNone;
     std::vector<std::string> paths_;
 
     std::vector<At> stack_{At::document};

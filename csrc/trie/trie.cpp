@@ -20,7 +20,11 @@ void LeafList::truncate(std::size_t n_leaves) {
 NodeId Trie::child(NodeId node, Token token) const noexcept {
     const TokenSpan span = children(node);
     const std::uint32_t at = span.find(token);
-    return at == span.size ? kNoNode : nodes_[node].first + at;
+    if (at == span.size) {
+        return kNoNode;
+    }
+    const std::uint32_t edge = nodes_[node].first + at;
+    return is_tree() ? edge : targets_[edge - 1];
 }
 
 NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
@@ -32,8 +36,8 @@ NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
 }
 
 NodeId Trie::parent(NodeId node) const noexcept {
-    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), node,
-                                       [](NodeId value, const Node & n) { return value < n.first; });
+    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), edge_to(node),
+                                       [](std::uint32_t value, const Node & n) { return value < n.first; });
     return static_cast<NodeId>(next - nodes_.begin()) - 1;
 }
 
@@ -44,6 +48,13 @@ std::vector<Token> Trie::sequence(LeafId leaf) const {
     }
     std::reverse(out.begin(), out.end());
     return out;
+}
+
+std::string_view Trie::text(LeafId leaf) const noexcept {
+    if (is_tree()) {
+        return {};
+    }
+    return {texts_.data() + text_offsets_[leaf], text_offsets_[leaf + 1] - text_offsets_[leaf]};
 }
 
 const char * Trie::stored_name(LeafId leaf) const noexcept {
@@ -58,12 +69,14 @@ std::string Trie::name(LeafId leaf) const {
 }
 
 std::size_t Trie::structure_bytes() const noexcept {
-    return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(Token) + leaf_nodes_.size() * sizeof(NodeId);
+    return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(Token) + leaf_nodes_.size() * sizeof(NodeId) +
+           targets_.size() * sizeof(NodeId) + entries_.size() * sizeof(std::uint32_t);
 }
 
 std::size_t Trie::total_bytes() const noexcept {
     std::size_t bytes = structure_bytes() + names_.size() + name_offsets_.size() * sizeof(std::uint64_t) +
-                        rows_.size() * sizeof(std::uint32_t) + vocab_.size();
+                        rows_.size() * sizeof(std::uint32_t) + vocab_.size() + texts_.size() +
+                        text_offsets_.size() * sizeof(std::uint64_t);
     for (const Alias & alias : aliases_) {
         bytes += sizeof(Alias) + alias.name.size();
     }

@@ -20,6 +20,8 @@ constexpr LeafId kNoLeaf = UINT32_MAX;
 
 constexpr std::size_t kMaxNameBytes = 65535;
 constexpr std::size_t kMaxLeafTokens = 65535;
+constexpr std::size_t kMaxGraphBytes = std::size_t{1} << 28U;
+constexpr std::size_t kMaxGraphEdges = std::size_t{1} << 27U;
 
 // A run of tokens in ascending order, without repeats.
 struct TokenSpan {
@@ -36,22 +38,25 @@ struct TokenSpan {
 
 // Leaves on their way into a trie, one after the other in flat arrays; leaf i has tokens[offsets[i] .. offsets[i + 1]).
 struct LeafList {
-    std::vector<Token> tokens;
+    std::vector<Token> tokens;  // or the bytes of texts, each as a number
     std::vector<std::uint64_t> offsets{0};
     // Empty for an unnamed list (its leaves are called by their position, "0", "1", ...), else one name a leaf.
     std::vector<std::string> names;
     // Fingerprint of the vocabulary that the tokens belong to, "" if unknown.
     std::string vocab;
+    bool texts = false;
 
     std::size_t size() const noexcept { return offsets.size() - 1; }
     void end_leaf() { offsets.push_back(tokens.size()); }
     void truncate(std::size_t n_leaves);
 };
 
+class Lexicon;
+
 // An immutable set of token sequences, shared between any number of cursors and threads.
 //
-// Nodes are numbered level by level, so the children of one node are neighbours, sorted by token, and node n + 1's
-// children begin where node n's end. No pointers, no per-node objects:
+// A tree holds the sequences it was given. Nodes are numbered level by level, so the children of one node are
+// neighbours, sorted by token, and node n + 1's children begin where node n's end. No pointers, no per-node objects:
 //
 //     leaves  D=[5]  A=[7]  B=[7,8]  C=[7,9]            node    0    1    2    3    4   end
 //                                                       first   1    3    3    5    5    5    children of n are
@@ -63,6 +68,17 @@ struct LeafList {
 //
 // first and leaf share a cache line, as a step needs both: 8 bytes a node, 4 for its token, 4 a leaf; 16 at the most.
 // A parent is found by binary search in first, which never decreases.
+//
+// A graph holds every sequence that spells one of the texts it was given. Its nodes are the texts' beginnings, byte by
+// byte, and its edges tokens, so that several may lead to one node and none leads back:
+//
+//     text  abc      tokens  a=1 b=2 c=3 ab=4 bc=5       node    0       1       2    3    end
+//                                                        first   1       3       5    6    6    as above, of edges
+//     0 -a-> 1 -b-> 2 -c-> 3                             token   1   4   2   5   3              of an edge
+//     0 ----ab----> 2                                    target  1   2   2   3   3              node it leads to
+//            1 ----bc----> 3                             entry   -       1       2    4         edge 1, 2, ... by which
+//                                                                                               a shortest spelling
+// 8 bytes an edge, 12 a node.                                                                   comes to the node
 class Trie {
    public:
     // Builds the set in one sort and then time linear in the tokens. Empty leaves are skipped; equal ones become one
@@ -70,26 +86,35 @@ class Trie {
     // negative, limit.
     static std::shared_ptr<const Trie> build(LeafList leaves);
 
+    // Builds the graph of all spellings of texts, in time linear in its edges. Leaves are texts, as above. Throws
+    // Error: vocab if a text cannot be spelled or belongs to another vocabulary, limit.
+    static std::shared_ptr<const Trie> build(LeafList texts,
+                                             const Lexicon & lexicon,
+                                             std::size_t max_edges = kMaxGraphEdges);
+
+    bool is_tree() const noexcept { return targets_.empty(); }
+
     TokenSpan children(NodeId node) const noexcept {
         const std::uint32_t first = nodes_[node].first;
         return {tokens_.data() + (first - 1), nodes_[node + 1].first - first};
     }
+    // Of a tree alone.
     NodeId first_child(NodeId node) const noexcept { return nodes_[node].first; }
     // kNoNode if token does not lead on from node.
     NodeId child(NodeId node, Token token) const noexcept;
     // kNoLeaf if no leaf ends at node.
     LeafId leaf(NodeId node) const noexcept { return nodes_[node].leaf; }
-    // Of any node but the root.
+    // Of any node but the root; in a graph, the last but one of a shortest spelling.
     NodeId parent(NodeId node) const noexcept;
-    // The token that leads to a node, which is not the root.
-    Token token(NodeId node) const noexcept { return tokens_[node - 1]; }
+    // The token that leads to a node, which is not the root, from its parent.
+    Token token(NodeId node) const noexcept { return tokens_[edge_to(node) - 1]; }
     // The node that a sequence leads to from the root, kNoNode if it is no path.
     NodeId descend(const Token * tokens, std::size_t n) const noexcept;
 
     std::uint32_t n_nodes() const noexcept { return static_cast<std::uint32_t>(nodes_.size() - 1); }
     std::uint32_t n_leaves() const noexcept { return static_cast<std::uint32_t>(leaf_nodes_.size()); }
     std::uint64_t n_tokens() const noexcept { return n_tokens_; }
-    // Tokens of the longest leaf.
+    // Tokens of the longest sequence.
     std::uint32_t max_length() const noexcept { return max_length_; }
     Token max_token() const noexcept { return max_token_; }
     const std::string & vocab() const noexcept { return vocab_; }
@@ -98,7 +123,10 @@ class Trie {
     std::size_t total_bytes() const noexcept;
 
     NodeId leaf_node(LeafId leaf) const noexcept { return leaf_nodes_[leaf]; }
+    // Of a graph, one of the shortest that spell the leaf.
     std::vector<Token> sequence(LeafId leaf) const;
+    // What the leaf spells; "" in a tree, which does not know.
+    std::string_view text(LeafId leaf) const noexcept;
     std::string name(LeafId leaf) const;
     // Ends in NUL and lives as long as the trie; nullptr if the leaves have no names of their own.
     const char * stored_name(LeafId leaf) const noexcept;
@@ -118,12 +146,21 @@ class Trie {
     };
 
     class Builder;
+    class GraphBuilder;
     Trie() = default;
 
+    std::uint32_t edge_to(NodeId node) const noexcept { return is_tree() ? node : entries_[node]; }
+
     std::vector<Node> nodes_;         // n_nodes + 1
-    std::vector<Token> tokens_;       // n_nodes - 1; the root has none
+    std::vector<Token> tokens_;       // one an edge: in a tree n_nodes - 1, as nothing leads to the root
     std::vector<NodeId> leaf_nodes_;  // n_leaves
-    std::string names_;               // each followed by a NUL
+    // Of a graph alone:
+    std::vector<NodeId> targets_;         // one an edge
+    std::vector<std::uint32_t> entries_;  // n_nodes
+    std::string texts_;
+    std::vector<std::uint64_t> text_offsets_;
+    //
+    std::string names_;  // each followed by a NUL
     std::vector<std::uint64_t> name_offsets_;
     std::vector<std::uint32_t> rows_;  // unnamed: positions in the list, where they are not 0, 1, 2, ...
     std::vector<Alias> aliases_;

@@ -14,10 +14,10 @@ from token_trie._chooser import check_room, chooser
 from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError, InternalError
-from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
+from token_trie.prompt import Prompt, fit_choices, spell_choices, tokenize_prompt
 from token_trie.score import ENDS, End, score_leaves, search_leaves
 from token_trie.stream import StreamHandle
-from token_trie.trie import TokenTrie
+from token_trie.trie import Tokenization, TokenTrie, check_tokenization
 
 Mode: TypeAlias = Literal["greedy", "sampled", "exact", "aligned", "beam"]
 MODES = {"greedy": 0, "sampled": 1, "exact": 2, "aligned": 3, "beam": 4}
@@ -140,6 +140,8 @@ def choose(
     beam_width: int = 16,
     max_nodes: int | None = None,
     leading_space: bool | None = None,
+    tokenization: Tokenization = "canonical",
+    heal: bool = False,
 ) -> Decision:
     """Let the model answer a prompt with one of a set.
 
@@ -174,8 +176,12 @@ def choose(
         For exact: nodes of the trie to evaluate at most, once an answer is found; `Decision.gap` is what is left
         unproved then. With it, or on a trie of more than 4,096 nodes, the set is searched, best first, and not scored
         whole: probabilities are None.
-    leading_space : bool, optional
-        As for `TokenTrie.from_choices`.
+    leading_space, tokenization
+        As for `TokenTrie.from_choices`; for choices given as texts.
+    heal : bool
+        With ``tokenization="any"``, for a prompt that may end inside a token, such as in a space: its last token is
+        taken back, and what it spells begins each choice, to be spelled in any way. The tokens of the decision then
+        begin there. The canonical tokenization always mends that seam by itself.
 
     Returns
     -------
@@ -200,8 +206,14 @@ def choose(
     _check_counts(n_best=n_best, beam_width=beam_width, max_nodes=1 if max_nodes is None else max_nodes)
     if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
         raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+    check_tokenization(tokenization)
     if isinstance(choices, TokenTrie):
+        if heal or tokenization != "canonical":
+            raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
         trie, prompt_tokens = choices, tokenize_prompt(llm, prompt)
+    elif tokenization == "any":
+        spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal)
+        trie, prompt_tokens = TokenTrie._from_texts(llm, choices, spelled.texts), spelled.prompt
     else:
         fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
         trie, prompt_tokens = TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]

@@ -34,6 +34,13 @@ class Mode(str, Enum):
     sampled = "sampled"
 
 
+class Tokenization(str, Enum):
+    """How choices may be spelled."""
+
+    canonical = "canonical"
+    any = "any"
+
+
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", "-m", metavar="FILE.gguf", help="By default the SmolLM2-135M of `token-trie[demo]`."),
@@ -61,6 +68,12 @@ def choose(
     temperature: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="For --mode sampled: the same seed draws the same answer.")] = None,
+    tokenization: Annotated[
+        Tokenization, typer.Option(help="The tokenizer's spelling of each choice, or any.")
+    ] = Tokenization.canonical,
+    heal: Annotated[
+        bool, typer.Option("--heal", help="For --tokenization any: the prompt may end inside a token.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
@@ -79,6 +92,8 @@ def choose(
         temperature=temperature,
         top_p=top_p,
         seed=seed,
+        tokenization=tokenization.value,
+        heal=heal,
     )
     if as_json:
         typer.echo(json.dumps(dataclasses.asdict(decision), ensure_ascii=False))
@@ -104,7 +119,7 @@ def inspect(
     payload: Annotated[Path, typer.Argument(metavar="PAYLOAD.json", help="A TokenTreePayload; - for standard input.")],
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="FILE.gguf", help="Show token texts and check the vocabulary."),
+        typer.Option("--model", "-m", metavar="FILE.gguf", help="Show token texts, check the vocabulary, spell texts."),
     ] = None,
     path: Annotated[str | None, typer.Option(help="Only the descriptors of this path.")] = None,
     max_lines: Annotated[int, typer.Option(min=1, help="Lines drawn at most.")] = 200,
@@ -113,10 +128,10 @@ def inspect(
     from token_trie import TokenTrie
     from token_trie.models import Vocabulary
 
-    trie = TokenTrie.from_payload(_read(payload), path)
+    vocabulary = None if model is None else Vocabulary(model)
+    trie = TokenTrie._read(_read(payload), path, 0 if vocabulary is None else vocabulary.address)
     piece = None
-    if model is not None:
-        vocabulary = Vocabulary(model)
+    if vocabulary is not None:
         vocabulary.check(trie)
         piece = vocabulary.piece
     console.print(draw(trie, piece, max_lines))

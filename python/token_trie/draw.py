@@ -51,22 +51,26 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
         leaf = core.leaf(node)
         return "" if leaf is None else f"  [bold green]{plain(core.name(leaf))}[/]"
 
+    def step(node: int, token: int) -> int:
+        child = core.child(node, token)
+        assert child is not None
+        return child
+
     top = Tree(f"[bold]{count_leaves(trie)}[/]")
     lines = 0
     waiting = [(top, ROOT)]
     while waiting:
         branch, node = waiting.pop()
         tokens = core.children(node).tolist()
-        first = core.first_child(node)
         added = []
         for i, token in enumerate(tokens):
             if lines == max_lines:
                 branch.add(f"[dim]… {len(tokens) - i:,} more branches")
                 break
-            child, text = first + i, label(token)
+            child, text = step(node, token), label(token)
             while core.leaf(child) is None and len(only := core.children(child)) == 1:
                 text += f" {label(int(only[0]))}"
-                child = core.first_child(child)
+                child = step(child, int(only[0]))
             added.append((branch.add(text + name(child)), child))
             lines += 1
         waiting.extend(reversed(added))

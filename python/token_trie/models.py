@@ -50,10 +50,15 @@ class Vocabulary:
         except ValueError as error:
             raise ArgumentError(f"--model: {error}") from error
 
+    @property
+    def address(self) -> int:
+        """Of llama.cpp's vocabulary, as long as this lives."""
+        return int(self._model.vocab)
+
     def check(self, trie: TokenTrie) -> None:
         """Raise VocabularyError if the trie's tokens do not fit this vocabulary."""
-        _core.check_vocab(trie._handle, int(self._model.vocab))
+        _core.check_vocab(trie._handle, self.address)
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token."""
-        return _core.detokenize(int(self._model.vocab), [token])
+        return _core.detokenize(self.address, [token])

@@ -9,6 +9,12 @@ begins with the text of them.
     choices  "Answer: yes"           [Answer] [:] [ yes]
              "Answer: no"            [Answer] [:] [ no]
     seam     after two tokens        prompt [Answer] [:], choices [ yes] and [ no]
+
+With ``tokenization="any"`` choices are texts, to be spelled in any way, and the seam stays where the prompt ends; or,
+healed, one token before:
+
+    prompt   "Answer: "              [Answer] [:]
+    texts    " yes", " no"           [ ] [yes], [ y] [es], [ yes], ...
 """
 
 from __future__ import annotations
@@ -49,6 +55,14 @@ class FittedChoices:
             )
 
 
+@dataclass(frozen=True)
+class SpelledChoices:
+    """Choices as texts that follow the tokens kept of a prompt."""
+
+    prompt: list[int]
+    texts: list[str]
+
+
 def tokenize_prompt(llm: Llama, prompt: Prompt) -> list[int]:
     """Tokens of a prompt, as llama-cpp-python would feed them to the model.
 
@@ -76,6 +90,44 @@ def fit_choices(
     llm: Llama, prompt: Prompt | None, choices: Sequence[str], *, leading_space: bool | None = None
 ) -> FittedChoices:
     """Tokenize choices as they follow a prompt; see the module's top. ``prompt=None``: the start of an answer."""
+    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space)
+    vocab = vocab_address(llm)
+    tail, lead = _tail(vocab, plain)
+    tokens, offsets = _core.tokenize(vocab, [lead + text for text in following], "choices")
+    n_same = _common_prefix(np.asarray(tail, np.int32), tokens, offsets)
+    n_kept = len(prompt_tokens) - len(tail) + n_same
+    if prompt_tokens and n_kept == 0:
+        raise VocabularyError(
+            "the whole prompt merges with the choices; let it begin with more text, or give leading_space"
+        )
+    return FittedChoices(prompt_tokens, n_kept, *_drop_each(tokens, offsets, n_same))
+
+
+def spell_choices(
+    llm: Llama, prompt: Prompt | None, choices: Sequence[str], *, leading_space: bool | None = None, heal: bool = False
+) -> SpelledChoices:
+    """Return choices as the texts that follow a prompt. With heal, its last token is taken back and begins each text.
+
+    Where that token begins inside a character, those before it are taken back too; a control token never is.
+    """
+    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space)
+    n_taken, taken = 0, ""
+    while heal and n_taken < len(plain):
+        n_taken += 1
+        try:
+            taken = _core.detokenize(vocab_address(llm), plain[-n_taken:]).decode()
+            break
+        except UnicodeDecodeError:
+            continue
+    if prompt_tokens and n_taken == len(prompt_tokens):
+        raise VocabularyError("prompt: to take its last token back leaves nothing; let it begin with more text")
+    return SpelledChoices(prompt_tokens[: len(prompt_tokens) - n_taken], [taken + text.decode() for text in following])
+
+
+def _follow(
+    llm: Llama, prompt: Prompt | None, choices: Sequence[str], leading_space: bool | None
+) -> tuple[list[int], list[int], list[bytes]]:
+    """Tokens of the prompt, those after its last control token, and the text of each choice that follows them."""
     if not isinstance(choices, (list, tuple)):
         raise ArgumentError(f"choices: {type(choices).__name__} where a list of texts belongs")
     if len(choices) == 0:
@@ -91,16 +143,7 @@ def fit_choices(
         spaces = [takes_space and not choice[0].isspace() and not _is_wide(choice[0]) for choice in choices]
     else:
         spaces = [leading_space] * len(choices)
-    tail, lead = _tail(vocab, plain)
-    texts = [lead + b" " * space + text for space, text in zip(spaces, encoded, strict=True)]
-    tokens, offsets = _core.tokenize(vocab, texts, "choices")
-    n_same = _common_prefix(np.asarray(tail, np.int32), tokens, offsets)
-    n_kept = len(prompt_tokens) - len(tail) + n_same
-    if prompt_tokens and n_kept == 0:
-        raise VocabularyError(
-            "the whole prompt merges with the choices; let it begin with more text, or give leading_space"
-        )
-    return FittedChoices(prompt_tokens, n_kept, *_drop_each(tokens, offsets, n_same))
+    return prompt_tokens, plain, [b" " * space + text for space, text in zip(spaces, encoded, strict=True)]
 
 
 def check_tokens(prompt: Sequence[Any], n_vocab: int) -> list[int]:

@@ -214,7 +214,7 @@ class StreamHandle:
             What `TokenTrie.from_payload` and `constrain` raise. The trie before is kept.
         """
         if not isinstance(trie, TokenTrie):
-            trie = TokenTrie.from_payload(trie, path)
+            trie = TokenTrie._read(trie, path, self._vocab())
         payload = trie._payload_bytes()
         params = new_struct("token_trie_params", mode=lookup(mode, MODES, "mode"))
         params.on_complete = lookup(on_complete, ON_COMPLETE, "on_complete")

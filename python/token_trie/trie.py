@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,10 @@ import numpy.typing as npt
 from token_trie._native import Llama, _core, vocab_address
 from token_trie._text import encode
 from token_trie.errors import ArgumentError, PayloadError
-from token_trie.prompt import FittedChoices, Prompt, fit_choices
+from token_trie.prompt import FittedChoices, Prompt, fit_choices, spell_choices
 
 Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
+Tokenization: TypeAlias = Literal["canonical", "any"]
 
 
 class Leaf(NamedTuple):
@@ -23,6 +24,7 @@ class Leaf(NamedTuple):
 
     name: str
     tokens: tuple[int, ...]
+    """Its sequence; with ``tokenization="any"``, one of the shortest."""
 
 
 class TokenTrie(Collection[Leaf]):
@@ -56,7 +58,13 @@ class TokenTrie(Collection[Leaf]):
 
     @classmethod
     def from_choices(
-        cls, llm: Llama, choices: Sequence[str], *, prompt: Prompt | None = None, leading_space: bool | None = None
+        cls,
+        llm: Llama,
+        choices: Sequence[str],
+        *,
+        prompt: Prompt | None = None,
+        leading_space: bool | None = None,
+        tokenization: Tokenization = "canonical",
     ) -> TokenTrie:
         """Build the set from texts, tokenized as they will follow the prompt.
 
@@ -73,15 +81,22 @@ class TokenTrie(Collection[Leaf]):
         leading_space : bool, optional
             Whether a space stands between prompt and answer. By default, where written text has one: after a word or
             ``:``, for example, but not after a line break, an opening bracket, or a chat template's control token.
+        tokenization : {"canonical", "any"}
+            The tokens that the tokenizer makes of a choice, the ones that models are trained on; or any tokens that
+            spell it. A graph then takes the tree's place, at the same cost a step.
 
         Raises
         ------
         VocabularyError
-            A choice cannot be spelled, or the prompt ends in a token that merges with the choices, such as a trailing
-            space; `choose` handles the latter by itself.
+            A choice cannot be spelled, or, canonically, the prompt ends in a token that merges with the choices, such
+            as a trailing space; `choose` handles the latter by itself.
         ArgumentError
             No choices, or an empty one.
         """
+        check_tokenization(tokenization)
+        if tokenization == "any":
+            spelled = spell_choices(llm, prompt, choices, leading_space=leading_space)
+            return cls._from_texts(llm, choices, spelled.texts)
         fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
         fitted.require_whole_prompt()
         return cls._from_fitted(llm, choices, fitted)
@@ -90,6 +105,13 @@ class TokenTrie(Collection[Leaf]):
     def _from_fitted(cls, llm: Llama, choices: Sequence[str], fitted: FittedChoices) -> TokenTrie:
         fingerprint = _core.vocab_fingerprint(vocab_address(llm))
         return cls._wrap(_core.Trie.build(fitted.tokens, fitted.offsets, list(choices), fingerprint))
+
+    @classmethod
+    def _from_texts(cls, llm: Llama, names: Sequence[str], texts: Sequence[str]) -> TokenTrie:
+        payload = _payload_of_texts(names, texts).encode()
+        trie = cls._wrap(_core.cached_trie(payload, None, vocab_address(llm)))
+        trie._json = payload
+        return trie
 
     @classmethod
     def from_sequences(cls, sequences: Mapping[str, Tokens]) -> TokenTrie:
@@ -114,7 +136,9 @@ class TokenTrie(Collection[Leaf]):
         return cls._wrap(_core.Trie.build(tokens, offsets, names, ""))
 
     @classmethod
-    def from_payload(cls, payload: str | bytes | Mapping[str, Any], path: str | None = None) -> TokenTrie:
+    def from_payload(
+        cls, payload: str | bytes | Mapping[str, Any], path: str | None = None, *, llm: Llama | None = None
+    ) -> TokenTrie:
         """Read the set from a TokenTreePayload: JSON text, or the same as a dict.
 
         Parameters
@@ -124,12 +148,20 @@ class TokenTrie(Collection[Leaf]):
             The trie comes from a process-wide cache of the 128 used last, keyed by SHA-256 of the text.
         path : str, optional
             Only the descriptors with this path; by default all of them are one set.
+        llm : llama_cpp.Llama, optional
+            Needed for descriptors with ``"tokenization": "any"``, whose leaves have a ``"text"`` in place of tokens.
 
         Raises
         ------
         PayloadError, LimitError
             With a message that begins with the place, such as ``descriptors[0].leaves[3].tokens[1]``.
+        VocabularyError
+            A text cannot be spelled, or there is no model to spell it with.
         """
+        return cls._read(payload, path, 0 if llm is None else vocab_address(llm))
+
+    @classmethod
+    def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: int) -> TokenTrie:
         if isinstance(payload, Mapping):
             try:
                 payload = json.dumps(payload, ensure_ascii=False)
@@ -139,6 +171,7 @@ class TokenTrie(Collection[Leaf]):
             _core.cached_trie(
                 payload if isinstance(payload, bytes) else encode(payload, "payload"),
                 None if path is None else encode(path, "path").decode(),
+                vocab,
             )
         )
 
@@ -182,6 +215,11 @@ class TokenTrie(Collection[Leaf]):
         return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.tokenization == "any":
+            raise ArgumentError(
+                "a trie of any tokenization belongs to a loaded vocabulary and cannot be copied or pickled; "
+                "take payload() along, and from_payload(…, llm=llm) at the other end"
+            )
         return TokenTrie.from_payload, (self.payload(),)
 
     def __len__(self) -> int:
@@ -227,9 +265,21 @@ class TokenTrie(Collection[Leaf]):
         return np.empty(0, np.int32) if node is None else self._handle.children(node)
 
     def payload(self, model_id: str = "", path: str = "") -> str:
-        """Write the set, aliases too, as TokenTreePayload JSON for `from_payload`, C and other hosts."""
-        aliases = (Leaf(name, self[leaf].tokens) for name, leaf in self._handle.aliases)
-        leaves = [{"name": leaf.name, "tokens": leaf.tokens} for leaf in chain(self, aliases)]
+        """Write the set, aliases too, as TokenTreePayload JSON for `from_payload`, C and other hosts.
+
+        With ``tokenization="any"`` it holds the texts, and fits any model.
+        """
+        if self.tokenization == "any":
+            texts = [self._handle.text(i).decode() for i in range(len(self))]
+            aliases = self._handle.aliases
+            return _payload_of_texts(
+                [*self.names, *(name for name, _ in aliases)],
+                [*texts, *(texts[leaf] for _, leaf in aliases)],
+                model_id,
+                path,
+            )
+        others = (Leaf(name, self[leaf].tokens) for name, leaf in self._handle.aliases)
+        leaves = [{"name": leaf.name, "tokens": leaf.tokens} for leaf in chain(self, others)]
         payload: dict[str, Any] = {"modelId": model_id}
         if self._handle.vocab:
             payload["vocab"] = self._handle.vocab
@@ -257,13 +307,18 @@ class TokenTrie(Collection[Leaf]):
         return self._handle.vocab
 
     @property
+    def tokenization(self) -> Tokenization:
+        """Whether a member is one token sequence, or any that spells its text."""
+        return "canonical" if self._handle.is_tree else "any"
+
+    @property
     def n_nodes(self) -> int:
-        """Nodes of the tree, the root included."""
+        """Nodes of the tree or graph, the root included."""
         return self._handle.n_nodes
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the longest leaf."""
+        """Tokens of the longest leaf; with ``tokenization="any"``, of the longest spelling of one."""
         return self._handle.max_length
 
     @property
@@ -297,6 +352,18 @@ def cache_stats() -> CacheStats:
 def cache_clear() -> None:
     """Empty the cache. Tries in use live on."""
     _core.cache_clear()
+
+
+def check_tokenization(tokenization: object) -> None:
+    """Raise ArgumentError unless there is such a one."""
+    if tokenization not in ("canonical", "any"):
+        raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
+
+
+def _payload_of_texts(names: Iterable[str], texts: Iterable[str], model_id: str = "", path: str = "") -> str:
+    leaves = [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)]
+    descriptor = {"path": path, "tokenization": "any", "leaves": leaves}
+    return json.dumps({"modelId": model_id, "descriptors": [descriptor]}, ensure_ascii=False, separators=(",", ":"))
 
 
 def _to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:

@@ -84,5 +84,47 @@ TEST(Cache, AHitIsStillRefusedByASmallerVocabularyNamingThePlace) {
     EXPECT_EQ(cache.get(payload_number(300), std::nullopt, 301), trie);
 }
 
+const std::string kTexts = R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "ab", "text": "ab"}]}]})";
+
+TEST(Cache, OfTextsThereIsOneTrieAVocabulary) {
+    Cache cache;
+    const auto get = [&](const std::shared_ptr<const Lexicon> & lexicon) {
+        return cache.get(kTexts, std::nullopt, 0, [&] { return lexicon; });
+    };
+    const auto one = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
+    const auto other = std::make_shared<const Lexicon>(std::vector<std::string>{"b", "a", "ab"}, "other");
+    const auto first = get(one);
+    const auto second = get(other);
+    EXPECT_EQ(first->max_token(), 1);
+    EXPECT_EQ(second->max_token(), 2);
+    EXPECT_EQ(get(one), first);
+    EXPECT_EQ(get(other), second);
+    EXPECT_EQ(get(std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one")), first);
+    EXPECT_EQ(cache.stats().entries, 2U);
+    EXPECT_EQ(cache.stats().hits, 3U);
+    EXPECT_EQ(cache.stats().misses, 2U);
+}
+
+TEST(Cache, TextsWithoutAVocabularyAreRefusedAlsoWhenCached) {
+    Cache cache;
+    const auto refusal = [&](const Cache::FindLexicon & lexicon) {
+        return message_of([&] { cache.get(kTexts, std::nullopt, 0, lexicon); });
+    };
+    const auto lexicon = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
+    for (int round = 0; round < 2; ++round) {
+        EXPECT_EQ(refusal(nullptr), "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
+        EXPECT_EQ(refusal([] { return nullptr; }),
+                  "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
+        EXPECT_EQ(refusal([&] { return lexicon; }), "");
+    }
+}
+
+TEST(Cache, TheVocabularyIsNotAskedForWhereThereAreTokens) {
+    Cache cache;
+    const auto unasked = []() -> std::shared_ptr<const Lexicon> { throw Error(Status::internal, "asked"); };
+    EXPECT_EQ(cache.get(payload_number(1), std::nullopt, 0, unasked),
+              cache.get(payload_number(1), std::nullopt, 0, unasked));
+}
+
 }  // namespace
 }  // namespace token_trie::test

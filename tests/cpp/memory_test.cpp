@@ -100,6 +100,22 @@ TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
         [&] { return llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params); });
 }
 
+TEST_F(MemoryVocab, RunningOutWhileSpellingTexts) {
+    const std::string texts =
+        R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "a", "text": "a long text, in many tokens"}]}]})";
+    const std::string tokens = payload_of({{"A", {7}}});
+    Sampler prepared(llama_sampler_init_token_trie(vocab, texts.c_str(), TOKEN_TRIE_GREEDY));
+    ASSERT_NE(prepared, nullptr) << token_trie_last_error();
+    fail_at_every_allocation([&]() -> llama_sampler * {
+        const Sampler sampler(llama_sampler_init_token_trie(vocab, texts.c_str(), TOKEN_TRIE_GREEDY));
+        if (sampler == nullptr) {
+            return nullptr;
+        }
+        allowance = -1;
+        return llama_sampler_init_token_trie(nullptr, tokens.c_str(), TOKEN_TRIE_GREEDY);
+    });
+}
+
 class MemoryStream : public WithTinyModel {
    protected:
     // Runs work with no allocation, with one, ... until it succeeds; returns how many that took.

@@ -25,8 +25,6 @@ TEST(Trie, ChildrenOfANodeAreNeighboursInAscendingOrder) {
     EXPECT_EQ(to_vector(trie->children(2)), Tokens({8, 9}));
     EXPECT_EQ(to_vector(trie->children(3)), Tokens());
     EXPECT_EQ(to_vector(trie->children(4)), Tokens());
-    EXPECT_EQ(trie->first_child(0), 1U);
-    EXPECT_EQ(trie->first_child(2), 3U);
 }
 
 TEST(Trie, AStepLeadsToTheChildOrNowhere) {

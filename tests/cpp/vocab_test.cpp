@@ -50,6 +50,36 @@ TEST_F(Vocab, EndOfGenerationTokensAreThoseOfTheModelInAscendingOrder) {
     }
 }
 
+// The lexicon, token by token: what llama.cpp prints without special text leads to the token, and nothing else does.
+TEST_F(Vocab, EachTokenSpellsWhatLlamaPrintsWithoutSpecialText) {
+    const std::shared_ptr<const Lexicon> lexicon = vocab_lexicon(vocab);
+    EXPECT_EQ(lexicon, vocab_lexicon(vocab)) << "remembered";
+    EXPECT_EQ(lexicon->vocab(), vocab_fingerprint(vocab));
+    std::set<NodeId> nodes;
+    std::size_t n_spelling = 0;
+    for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
+        char piece[256];
+        const std::int32_t n = llama_token_to_piece(vocab, token, piece, sizeof piece, 0, /* special = */ false);
+        ASSERT_GE(n, 0);
+        NodeId node = kRoot;
+        for (std::int32_t i = 0; i < n && node != kNoNode; ++i) {
+            node = lexicon->next(node, static_cast<unsigned char>(piece[i]));
+        }
+        const bool spells = n > 0 && !llama_vocab_is_eog(vocab, token);
+        EXPECT_EQ(node != kNoNode && lexicon->tokens(node).contains(token), spells) << token;
+        if (spells) {
+            ++n_spelling;
+            nodes.insert(node);
+        }
+    }
+    std::size_t n_found = 0;
+    for (const NodeId node : nodes) {
+        n_found += lexicon->tokens(node).size;
+    }
+    EXPECT_EQ(n_found, n_spelling);
+    EXPECT_EQ(vocab_lexicon(nullptr), nullptr);
+}
+
 TEST_F(Vocab, ATrieThatCannotBelongToItIsRefusedNamingTheLeaf) {
     const std::string n = std::to_string(llama_vocab_n_tokens(vocab));
     const auto trie = trie_of({{"near", {1}}, {"far", {1, llama_vocab_n_tokens(vocab)}}});

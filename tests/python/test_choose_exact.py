@@ -194,6 +194,12 @@ def test_bad_options_are_refused(precise: Any, options: dict[str, Any], message:
         choose(precise, "Word:", ACTIONS, mode="exact", **options)
 
 
+@pytest.mark.parametrize("mode", ["exact", "aligned", "beam"])
+def test_a_set_in_any_tokenization_cannot_be_scored(precise: Any, mode: Any) -> None:
+    with pytest.raises(ArgumentError, match="any tokenization cannot be scored"):
+        choose(precise, "Word:", ACTIONS, mode=mode, tokenization="any")
+
+
 def test_a_prompt_too_long_for_the_context_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="make the Llama with a larger n_ctx"):
         choose(precise, "word " * 2000, ACTIONS, mode="exact")
