@@ -131,7 +131,8 @@ def test_a_handle_in_the_middle_of_a_span_is_left_as_it_is(smollm2: Any) -> None
             if scored:
                 score(stream, None, other)
                 score(stream, "A colour:", other, normalize="prior")
-                assert stream.state == before
+                # It has caught up, which it would have had to anyway.
+                assert stream.state == replace(before, n_cached=before.n_tokens)
             steps += stream.generate(temperature=2.0)
             outcomes.append(steps)
     assert outcomes[0] == outcomes[1]
