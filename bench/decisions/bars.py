@@ -25,7 +25,7 @@ def bars(rows: Sequence[DecisionRow], known: dict[str, str], checks: Sequence[di
         out += [
             Bar(f"a decision, {at}: GBNF in llama-cpp-python over the handle, medians",
                 row.decision_vs_grammar, True, faster),
-            Bar(f"host_overhead, {at}: generate's time outside forward passes", row.host_overhead, False, overhead, "%"),
+            Bar(f"host_overhead, {at}: time outside forward passes", row.host_overhead, False, overhead, "%"),
         ]  # fmt: skip
     draws = sum(check["decisions"] for check in checks)
     return [
