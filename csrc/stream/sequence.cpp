@@ -234,7 +234,8 @@ const float * Sequence::row(std::int32_t i) {
 }
 
 void Sequence::evaluate_beside(const llama_batch & batch) {
-    if (has_logits_ && n_cached_ == tokens_.size() && kept_logits_.empty()) {
+    has_logits_ = has_logits_ && n_cached_ == tokens_.size();  // those of a token with others behind it are not kept
+    if (has_logits_ && kept_logits_.empty()) {
         const std::atomic<bool> not_cancelled{false};
         const float * logits = this->logits({true, {}, {}}, false, not_cancelled);
         kept_logits_.assign(logits, logits + llama_vocab_n_tokens(vocab_));

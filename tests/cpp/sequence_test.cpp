@@ -136,6 +136,37 @@ TEST_F(SequenceTest, ALagEvaluatedInOneBatchGivesTheLogitsOfSteps) {
     }
 }
 
+TEST_F(SequenceTest, WhatIsEvaluatedBesideLeavesItsLogitsAlone) {
+    const Context context = tiny_stream_context();
+    Sequence sequence(context.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    const std::vector<float> before = row(sequence.logits(kAll, false, kNotCancelled));
+    Tokens tokens = bytes("?");
+    llama_pos pos = 0;
+    llama_seq_id id = 1;
+    llama_seq_id * ids = &id;
+    std::int32_t n_ids = 1;
+    std::int8_t wanted = 1;
+    llama_batch batch{};
+    batch.n_tokens = 1;
+    batch.token = tokens.data();
+    batch.pos = &pos;
+    batch.n_seq_id = &n_ids;
+    batch.seq_id = &ids;
+    batch.logits = &wanted;
+    for (const bool lags : {false, true}) {
+        if (lags) {
+            sequence.append(kRead);
+        }
+        sequence.evaluate_beside(batch);
+        llama_memory_seq_rm(llama_get_memory(context.get()), id, -1, -1);
+        sequence.replace(kPrompt, kNotCancelled);
+        expect_near(row(sequence.logits(kAll, false, kNotCancelled)), before);
+        sequence.replace(bytes("another"), kNotCancelled);
+        sequence.replace(kPrompt, kNotCancelled);
+    }
+}
+
 TEST_F(SequenceTest, AFullContextTakesNoTokenMore) {
     const Context context = tiny_context();
     Sequence sequence(context.get());
