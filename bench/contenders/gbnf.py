@@ -12,7 +12,8 @@ from bench.sets import Answers
 def literal(text: str) -> str:
     r"""Return a text as a GBNF literal: quoted, with \, " and control characters escaped."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(f"\\x{ord(c):02X}" if ord(c) < 32 else c for c in escaped) + '"'
+    # By four digits: of \x0A xgrammar reads on into what follows.
+    return '"' + "".join(f"\\u{ord(c):04X}" if ord(c) < 32 else c for c in escaped) + '"'
 
 
 def alternatives(names: list[str]) -> str:

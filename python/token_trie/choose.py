@@ -177,7 +177,8 @@ def choose(
         unproved then. With it, or on a trie of more than 4,096 nodes, the set is searched, best first, and not scored
         whole: probabilities are None.
     leading_space, tokenization
-        As for `TokenTrie.from_choices`; for choices given as texts.
+        As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam are for the canonical
+        tokenization alone.
     heal : bool
         With ``tokenization="any"``, for a prompt that may end inside a token, such as in a space: its last token is
         taken back, and what it spells begins each choice, to be spelled in any way. The tokens of the decision then
