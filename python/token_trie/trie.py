@@ -214,10 +214,16 @@ class TokenTrie(Collection[Leaf]):
                 raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
         return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
 
+    def __copy__(self) -> TokenTrie:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TokenTrie:
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self.tokenization == "any":
             raise ArgumentError(
-                "a trie of any tokenization belongs to a loaded vocabulary and cannot be copied or pickled; "
+                "a trie of any tokenization belongs to a loaded vocabulary and cannot be pickled; "
                 "take payload() along, and from_payload(…, llm=llm) at the other end"
             )
         return TokenTrie.from_payload, (self.payload(),)
