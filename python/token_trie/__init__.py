@@ -19,6 +19,7 @@ from token_trie.errors import (
     TokenTrieError,
     VocabularyError,
 )
+from token_trie.explain import Explanation, explain
 from token_trie.score import score
 from token_trie.stream import Generation, Step, StreamHandle, StreamState
 from token_trie.trie import CacheStats, Leaf, TokenTrie, cache_clear, cache_stats
@@ -34,6 +35,7 @@ __all__ = [
     "Constraint",
     "ContextError",
     "Decision",
+    "Explanation",
     "Generation",
     "GrammarError",
     "InternalError",
@@ -53,5 +55,6 @@ __all__ = [
     "cache_stats",
     "choose",
     "constrain",
+    "explain",
     "score",
 ]

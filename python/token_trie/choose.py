@@ -15,7 +15,7 @@ from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError, InternalError
 from token_trie.prompt import Prompt, fit_choices, spell_choices, tokenize_prompt
-from token_trie.score import ENDS, End, score_leaves, search_leaves
+from token_trie.score import ENDS, End, Scores, score_leaves, search_leaves
 from token_trie.stream import StreamHandle
 from token_trie.trie import Tokenization, TokenTrie, check_tokenization
 
@@ -267,6 +267,10 @@ def _score(
     clock = _Clock(handle, prompt)
     scores = score_leaves(handle, trie, end=end)
     stats = clock.stats(n_passes=scores.n_passes, n_evaluated=scores.n_evaluated)
+    return _weigh(trie, scores, stats, n_best, drawn, seed)
+
+
+def _weigh(trie: TokenTrie, scores: Scores, stats: Stats, n_best: int, drawn: bool, seed: int | None) -> Decision:
     best = float(scores.leaves.max())
     if best == -np.inf:
         raise InternalError("the model gives no answer of the set a finite score")

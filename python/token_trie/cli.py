@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from enum import Enum
@@ -14,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from token_trie._native import Llama
-from token_trie.draw import count_leaves, draw, plain, show_bytes
+from token_trie.draw import count_leaves, draw, draw_sentence, plain, show_bytes
 from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.prompt import Prompt
+from token_trie.report import describe_time, draw_whole, to_dict
 
 app = typer.Typer(
     help="llama.cpp answers with one of a known set.",
@@ -32,6 +33,9 @@ class Mode(str, Enum):
 
     greedy = "greedy"
     sampled = "sampled"
+    exact = "exact"
+    aligned = "aligned"
+    beam = "beam"
 
 
 class Tokenization(str, Enum):
@@ -41,6 +45,27 @@ class Tokenization(str, Enum):
     any = "any"
 
 
+class End(str, Enum):
+    """What the probability of an answer has beside its tokens."""
+
+    longest = "longest"
+    any = "any"
+    follow = "follow"
+
+
+PromptOption = Annotated[
+    str, typer.Option("--prompt", "-p", help="Text that the answer follows; - reads standard input.")
+]
+ChoiceOption = Annotated[list[str] | None, typer.Option("--choice", "-c", help="One answer; repeat for each.")]
+FileOption = Annotated[Path | None, typer.Option(help="A text file with one answer a line; - for standard input.")]
+ChatOption = Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")]
+EndOption = Annotated[
+    End,
+    typer.Option(
+        help="What the probability of a whole answer has beside its tokens: that no longer answer goes on from it; "
+        "nothing; that the text ends there."
+    ),
+]
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", "-m", metavar="FILE.gguf", help="By default the SmolLM2-135M of `token-trie[demo]`."),
@@ -52,41 +77,52 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
     epilog="**Examples**\n\n"
     "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
     "`token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json`\n\n"
+    "`token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --mode exact --top 5`\n\n"
     "`git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature`"
 )
 def choose(
-    prompt: Annotated[
-        str, typer.Option("--prompt", "-p", help="Text that the answer follows; - reads standard input.")
-    ],
-    choice: Annotated[list[str] | None, typer.Option("--choice", "-c", help="One answer; repeat for each.")] = None,
-    choices_file: Annotated[
-        Path | None, typer.Option(help="A text file with one answer a line; - for standard input.")
-    ] = None,
+    prompt: PromptOption,
+    choice: ChoiceOption = None,
+    choices_file: FileOption = None,
     model: ModelOption = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")] = False,
-    mode: Annotated[Mode, typer.Option(help="The best answer step by step, or one drawn at random.")] = Mode.greedy,
+    chat: ChatOption = False,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="The best answer step by step, or one drawn at random that way; the most probable whole answer, or "
+            "one drawn from the probabilities of whole answers; the best that a beam search finds."
+        ),
+    ] = Mode.greedy,
     temperature: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="For --mode sampled: the same seed draws the same answer.")] = None,
     tokenization: Annotated[
         Tokenization, typer.Option(help="The tokenizer's spelling of each choice, or any.")
     ] = Tokenization.canonical,
     heal: Annotated[
         bool, typer.Option("--heal", help="For --tokenization any: the prompt may end inside a token.")
     ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="For --mode sampled and aligned: the same seed draws the same answer.")
+    ] = None,
+    n_best: Annotated[
+        int, typer.Option("--n-best", "--top", help="For --mode exact, aligned and beam: answers to show.")
+    ] = 10,
+    beam_width: Annotated[int, typer.Option(help="For --mode beam.")] = 16,
+    max_nodes: Annotated[
+        int | None, typer.Option(help="For --mode exact: search, and stop after so many nodes once there is an answer.")
+    ] = None,
+    end: EndOption = End.longest,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
     from token_trie import choose as choose_
 
-    choices = list(choice or []) + (_read_lines(choices_file) if choices_file else [])
-    if not choices:
-        raise ArgumentError("no choices: give some with --choice or --choices-file")
-    text = sys.stdin.read() if prompt == "-" else prompt
+    choices = _choices(choice, choices_file)
+    text = _prompt(prompt, chat)
     llm = _load(model)
     decision = choose_(
         llm,
-        [{"role": "user", "content": text}] if chat else text,
+        text,
         choices,
         mode=mode.value,
         temperature=temperature,
@@ -94,9 +130,16 @@ def choose(
         seed=seed,
         tokenization=tokenization.value,
         heal=heal,
+        end=end.value,
+        n_best=n_best,
+        beam_width=beam_width,
+        max_nodes=max_nodes,
     )
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(decision), ensure_ascii=False))
+        typer.echo(json.dumps(to_dict(decision, choices), ensure_ascii=False, allow_nan=False))
+        return
+    if mode not in (Mode.greedy, Mode.sampled):
+        console.print(draw_whole(decision, n_best), highlight=False)
         return
     stats = decision.stats
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -106,8 +149,38 @@ def choose(
         "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
     )
     table.add_row("log-probability", f"{decision.logprob:.3f} of {len(choices)} choices, branch by branch")
-    table.add_row("time", f"{stats.decide_ms:.1f} ms after {stats.prompt_ms:.1f} ms for {stats.n_prompt} prompt tokens")
+    table.add_row("time", describe_time(decision))
     console.print(table)
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`token-trie explain --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
+    "`token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --html why.html`"
+)
+def explain(
+    prompt: PromptOption,
+    choice: ChoiceOption = None,
+    choices_file: FileOption = None,
+    model: ModelOption = None,
+    chat: ChatOption = False,
+    end: EndOption = End.longest,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write it as a page, which needs nothing beside itself.")
+    ] = None,
+) -> None:
+    """Show the probability at every branch, and where greedy and exact part ways."""
+    from token_trie import explain as explain_
+
+    choices = _choices(choice, choices_file)
+    text = _prompt(prompt, chat)
+    explanation = explain_(_load(model), text, choices, end=end.value)
+    if html is None:
+        console.print(explanation)
+        return
+    html.write_text(explanation.html(), encoding="utf-8")
+    console.print(draw_sentence(explanation), highlight=False)
+    console.print(f"[dim]{plain(str(html))}", soft_wrap=True)
 
 
 @app.command(
@@ -184,6 +257,18 @@ def _root(
     if cmake_dir:
         typer.echo(Path(token_trie.__file__).parent / "cmake")
         raise typer.Exit
+
+
+def _choices(choice: list[str] | None, choices_file: Path | None) -> list[str]:
+    choices = list(choice or []) + (_read_lines(choices_file) if choices_file else [])
+    if not choices:
+        raise ArgumentError("no choices: give some with --choice or --choices-file")
+    return choices
+
+
+def _prompt(prompt: str, chat: bool) -> Prompt:
+    text = sys.stdin.read() if prompt == "-" else prompt
+    return [{"role": "user", "content": text}] if chat else text
 
 
 def _load(model: Path | None, n_ctx: int = 0) -> Llama:
