@@ -177,7 +177,7 @@ def _label(explanation: Explanation, branch: Branch, parent: Placed) -> Placed:
 def _line(x: float, y: float, item: Placed) -> str:
     middle = (x + item.x0) / 2
     end = item.x0 if item.branch is None else item.x1
-    return f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {item.y:.1f} {item.x0:.1f} {item.y:.1f}H{end:.1f}"
+    return f"M{x - 1:.1f} {y:.1f}h1C{middle:.1f} {y:.1f} {middle:.1f} {item.y:.1f} {item.x0:.1f} {item.y:.1f}H{end:.1f}"
 
 
 def _width(item: Placed) -> float:
