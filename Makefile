@@ -70,6 +70,7 @@ $(VENV)/installed: $(VENV)/build $(SOURCES)
 
 $(VENV)/test: $(VENV)/build
 	@scripts/system-packages gtest
+	@scripts/system-packages browser || echo "without a browser, the tests that open pages in one are skipped"
 	@$(PIP) --group test
 	@touch $@
 

@@ -32,6 +32,8 @@ Floats = npt.NDArray[np.float64]
 
 ROOT = 0
 MAX_BRANCHES = 40
+MIN_MASS, FEW = 1e-4, 12
+"""Less than this is drawn among the first few branches alone."""
 
 
 class Phrase(NamedTuple):
@@ -166,8 +168,10 @@ class Explanation:
         wait(root, ROOT)
         while waiting:
             priority, _, parent, branch, end = heapq.heappop(waiting)
-            if priority > -np.inf and (n := n + 1) > max_branches:
-                break
+            if priority > -np.inf:
+                n += 1
+                if n > max_branches or (n > FEW and branch.mass < MIN_MASS):
+                    break
             parent.children.append(branch)
             drawn.append(branch)
             if branch.leaf is None:

@@ -23,7 +23,7 @@ import numpy as np
 from token_trie.draw import LOW_COVERAGE, clip, describe_coverage, percent
 from token_trie.explain import Branch, Explanation
 
-ROW, BAND, GAP = 46.0, 32.0, 56.0
+ROW, BAND, GAP = 46.0, 32.0, 48.0
 """Height of an answer without its band, height of a band of 100 %, width between columns; in pixels."""
 FOLDED_ROW = 26.0
 CHAR, SMALL_CHAR, BOLD_CHAR = 7.9, 6.7, 8.7
@@ -113,10 +113,11 @@ def _place(explanation: Explanation, root: Branch) -> dict[str, Any]:
     placed = list(_unfold(explanation, root))
     columns = [0.0] * (max(item.depth for item in placed) + 1)
     for item in placed:
-        columns[item.depth] = max(columns[item.depth], _width(item))
+        if item.branch is not None:
+            columns[item.depth] = max(columns[item.depth], _width(item))
     starts = [sum(columns[:depth]) + GAP * depth for depth in range(len(columns))]
     names_width = max(_cells(item.name) for item in placed) * BOLD_CHAR + 90
-    names = max(starts[-1] + columns[-1] + 24, MIN_WIDTH - names_width)
+    names = max(MIN_WIDTH - names_width, *(starts[item.depth] + _width(item) + 24 for item in placed))
     children: dict[int, list[Placed]] = {}
     y = 12.0
     for item in placed:
