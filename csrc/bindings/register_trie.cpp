@@ -152,16 +152,6 @@ void register_trie(py::module_ & module) {
             },
             "node"_a)
         .def(
-            "first_child",
-            [](const Trie & trie, NodeId node) {
-                check_node(trie, node);
-                if (!trie.is_tree()) {
-                    throw Error(Status::argument, "a graph's nodes have no children of their own");
-                }
-                return trie.first_child(node);
-            },
-            "node"_a)
-        .def(
             "child",
             [](const Trie & trie, NodeId node, Token token) -> py::object {
                 check_node(trie, node);

@@ -95,6 +95,12 @@ def choose(
     ] = Mode.greedy,
     temperature: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
+    tokenization: Annotated[
+        Tokenization, typer.Option(help="The tokenizer's spelling of each choice, or any.")
+    ] = Tokenization.canonical,
+    heal: Annotated[
+        bool, typer.Option("--heal", help="For --tokenization any: the prompt may end inside a token.")
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(help="For --mode sampled and aligned: the same seed draws the same answer.")
     ] = None,
@@ -106,12 +112,6 @@ def choose(
         int | None, typer.Option(help="For --mode exact: search, and stop after so many nodes once there is an answer.")
     ] = None,
     end: EndOption = End.longest,
-    tokenization: Annotated[
-        Tokenization, typer.Option(help="The tokenizer's spelling of each choice, or any.")
-    ] = Tokenization.canonical,
-    heal: Annotated[
-        bool, typer.Option("--heal", help="For --tokenization any: the prompt may end inside a token.")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
@@ -128,12 +128,12 @@ def choose(
         temperature=temperature,
         top_p=top_p,
         seed=seed,
+        tokenization=tokenization.value,
+        heal=heal,
         end=end.value,
         n_best=n_best,
         beam_width=beam_width,
         max_nodes=max_nodes,
-        tokenization=tokenization.value,
-        heal=heal,
     )
     if as_json:
         typer.echo(json.dumps(to_dict(decision, choices), ensure_ascii=False, allow_nan=False))

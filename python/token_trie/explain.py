@@ -24,6 +24,7 @@ from token_trie._native import Llama, _core, vocab_address
 from token_trie.choose import Decision, _Clock, _walk, _weigh
 from token_trie.constrain import lookup
 from token_trie.draw import clip, draw_explanation, percent, quote
+from token_trie.errors import ArgumentError
 from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
 from token_trie.score import ENDS, End, score_leaves
 from token_trie.trie import TokenTrie
@@ -187,16 +188,15 @@ class Explanation:
         n_leaves = add_up(self.trie, np.ones(len(self.trie)))
 
         def behind(node: int) -> Iterator[tuple[Branch, int]]:
-            tokens, first, leaf = core.children(node), core.first_child(node), core.leaf(node)
-            if leaf is not None:
+            if (leaf := core.leaf(node)) is not None:
                 mass = float(self.probabilities[leaf])
                 is_own = leaf == self.greedy_leaf, leaf == self.exact_leaf
                 yield Branch((), self._end_share(node), mass, 1, leaf, *is_own), node
-            for child, token in enumerate(tokens.tolist(), first):
+            for child, token in zip(children_of(self.trie, node), core.children(node).tolist(), strict=True):
                 chain, end = [token], child
-                while core.leaf(end) is None and len(only := core.children(end)) == 1:
-                    chain.append(int(only[0]))
-                    end = core.first_child(end)
+                while core.leaf(end) is None and len(only := children_of(self.trie, end)) == 1:
+                    chain += core.children(end).tolist()
+                    end = only[0]
                 branch = Branch(
                     tokens=tuple(chain),
                     share=float(self.shares[child]),
@@ -235,9 +235,7 @@ class Explanation:
 
     def _end_share(self, node: int) -> float:
         """Share of ending, at a leaf that longer ones go on from."""
-        core = self.trie._handle
-        first = core.first_child(node)
-        return max(0.0, 1 - float(self.shares[first : first + len(core.children(node))].sum()))
+        return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
 
 
 def explain(
@@ -275,6 +273,8 @@ def explain(
         As of `choose`.
     """
     lookup(end, ENDS, "end")
+    if prompt is None:
+        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
     if isinstance(choices, TokenTrie):
         trie, tokens = choices, tokenize_prompt(llm, prompt)
     else:
@@ -312,23 +312,31 @@ def explain(
     )
 
 
+def children_of(trie: TokenTrie, node: int) -> range:
+    """Nodes behind a node, in the order of their tokens."""
+    tokens = trie._handle.children(node)
+    first = trie._handle.child(node, int(tokens[0])) if len(tokens) else 0
+    assert first is not None
+    return range(first, first + len(tokens))
+
+
 def path_to(trie: TokenTrie, leaf: int) -> list[int]:
     """Nodes from the root to a leaf's end."""
-    nodes, core = [ROOT], trie._handle
-    for token in core.sequence(leaf).tolist():
-        nodes.append(core.first_child(nodes[-1]) + int(np.searchsorted(core.children(nodes[-1]), token)))
+    nodes = [ROOT]
+    for token in trie._handle.sequence(leaf).tolist():
+        child = trie._handle.child(nodes[-1], token)
+        assert child is not None
+        nodes.append(child)
     return nodes
 
 
 def add_up(trie: TokenTrie, of_leaves: Floats) -> Floats:
     """Sum of the leaves behind each node, its own included."""
     core = trie._handle
-    parents = np.zeros(trie.n_nodes, np.int64)
-    for node in range(trie.n_nodes):
-        first = core.first_child(node)
-        parents[first : first + len(core.children(node))] = node
+    # Level by level, the children of a node are neighbours, behind those of the node before.
+    parents = np.repeat(np.arange(trie.n_nodes), [len(core.children(node)) for node in range(trie.n_nodes)])
     sums = np.zeros(trie.n_nodes)
     sums[core.leaf_nodes()] = of_leaves
     for node in range(trie.n_nodes - 1, 0, -1):
-        sums[parents[node]] += sums[node]
+        sums[parents[node - 1]] += sums[node]
     return sums

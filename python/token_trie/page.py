@@ -162,7 +162,7 @@ def _unfold(explanation: Explanation, root: Branch) -> Iterator[Placed]:
 
 def _label(explanation: Explanation, branch: Branch, parent: Placed) -> Placed:
     text = clip(b"".join(explanation.pieces[token] for token in branch.tokens), 28).replace(" ", "·")
-    name = "" if branch.leaf is None else explanation.trie[branch.leaf].name
+    name = "" if branch.leaf is None else clip(explanation.trie[branch.leaf].name, 48) or "(no name)"
     return Placed(
         branch,
         parent.depth + 1,
@@ -171,7 +171,7 @@ def _label(explanation: Explanation, branch: Branch, parent: Placed) -> Placed:
         " ".join(f"{clip(explanation.pieces[token])!r} {token}" for token in branch.tokens),
         percent(branch.share),
         percent(branch.mass),
-        clip(name, 48),
+        name,
     )
 
 

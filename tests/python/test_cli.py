@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from token_trie import TokenTrie
+from token_trie import TokenTrie, score
 
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -64,6 +67,70 @@ def test_choose_sampled_is_reproducible() -> None:
     assert answers[0] == answers[1]
 
 
+FRANCE = ["choose", "-p", "The capital of France is", "-c", "Rome", "-c", "Paris", "-c", "Rome"]
+NUMBERS = ["value", "index", "tokens", "logprob", "stats"]
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+def test_json_of_a_walk_has_what_a_walk_knows(mode: str) -> None:
+    assert list(json.loads(run(*FRANCE, "--mode", mode, "--json").stdout)) == NUMBERS
+
+
+@pytest.mark.parametrize("mode", ["exact", "aligned"])
+def test_json_of_whole_answers_has_all_numbers_aligned_with_the_choices(mode: str, smollm2: Any) -> None:
+    result = run(*FRANCE, "--mode", mode, "--seed", "1", "--json")
+    numbers = json.loads(result.stdout, parse_constant=no_constant)
+    rome, paris = np.exp(score(smollm2, "The capital of France is", ["Rome", "Paris"], end="longest"))
+    expected = np.array([rome, paris, rome]) / (rome + paris)
+    assert numbers["probabilities"] == pytest.approx(expected, abs=0.01)
+    assert numbers["coverage"] == pytest.approx(rome + paris, abs=0.05)
+    assert numbers["margin"] == pytest.approx((paris - rome) / (rome + paris), abs=0.01)
+    assert numbers["entropy"] == pytest.approx(-sum(p * np.log(p) for p in expected[:2]), abs=0.05)
+    assert [(answer["value"], answer["index"]) for answer in numbers["ranked"]] == [("Paris", 1), ("Rome", 0)]
+    assert (numbers["value"], numbers["index"]) == ("Paris", 1)
+    assert [answer["value"] for answer in numbers["candidates"]] == (["Paris", "Rome"] if mode == "exact" else [])
+
+
+@pytest.mark.parametrize("options", [["--mode", "beam", "--beam-width", "1"], ["--mode", "exact", "--max-nodes", "1"]])
+def test_json_of_a_search_has_candidates_and_null_for_what_is_unknown(options: list[str]) -> None:
+    result = run(
+        "choose", "-p", "A:", "-c", "ab cd ef", "-c", "ab ce", "-c", "xy zz", *options, "--n-best", "3", "--json"
+    )
+    numbers = json.loads(result.stdout, parse_constant=no_constant)
+    assert [numbers[name] for name in ("probabilities", "coverage", "entropy", "margin", "ranked")] == [None] * 5
+    assert numbers["candidates"][0]["value"] == numbers["value"]
+    assert numbers["gap"] is None or numbers["gap"] >= 0
+
+
+def test_whole_answers_are_ranked_with_bars() -> None:
+    text = run(*FRANCE, "--mode", "exact", "--top", "1").stdout
+    assert re.search(r"Paris +█+.? +(\d\d\.\d|>99\.9) %", text)
+    assert "… 1 more" in text
+    assert re.search(r"The model gives the whole set \d\d\.\d %", text)
+    assert re.search(r"Margin \S+ %, entropy 0\.\d\d nats", text)
+    assert "█" in run(*FRANCE, "--mode", "beam").stdout
+
+
+def test_a_set_that_does_not_fit_is_said_not_to() -> None:
+    text = run("choose", "-p", "The capital of France is", "-c", "xylophone", "-c", "zinc", "--mode", "exact").stdout
+    assert re.search(r"The model gives the whole set only \S+ % – none of these may fit\.", text)
+
+
+def test_explain_draws_in_the_terminal_or_writes_a_page(tmp_path: Path) -> None:
+    args = ["explain", "-p", "The capital of France is", "-c", "Paris", "-c", "Paris, of course", "-c", "Rome"]
+    text = run(*args).stdout
+    assert "After “ Paris”, greedy takes “,”" in text
+    assert re.search(r"the end”?  \S+ %  \S+ %  Paris  ← exact", text)
+    page = tmp_path / "why.html"
+    result = run(*args, "--html", str(page))
+    assert "After “ Paris”, greedy takes “,”" in result.stdout
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
 def test_inspect_draws_the_trie(payload: Path, model_paths: dict[str, Path]) -> None:
     result = run("inspect", str(payload), "--model", str(model_paths["smollm2"]))
     assert "'READ' 23646  COPY" in result.stdout
@@ -107,6 +174,9 @@ def test_version_names_what_it_runs_on() -> None:
         (["choose", "-p", "x", "-c", "a", "-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),
         (["choose", "-p", "x", "-c", "a", "-m", __file__], "--model: "),
         (["choose", "-p", "x", "-c", "a", "-c", ""], "choices[1]: empty"),
+        (["choose", "-p", "x", "-c", "a", "--mode", "beam", "--beam-width", "0"], "beam_width: 0 is not a count"),
+        (["explain", "-p", "x"], "no choices: give some with --choice or --choices-file"),
+        (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "/nowhere/why.html"),
         (["inspect", "nowhere.json"], "nowhere.json"),
         (["inspect", "-"], "payload: broken JSON at byte 1"),
     ],
@@ -118,7 +188,7 @@ def test_an_error_is_one_line_that_says_what_to_do(args: list[str], message: str
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["choose"], ["inspect"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["choose"], ["explain"], ["inspect"], ["demo"]])
 def test_help_shows_examples(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.returncode == 0

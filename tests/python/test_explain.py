@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
-from token_trie import ArgumentError, Explanation, TokenTrie, choose, explain, score
+from token_trie import ArgumentError, Explanation, TokenTrie, VocabularyError, choose, explain, score
 from token_trie.demo import ACTIONS, prompt_for
 from token_trie.draw import percent
 from token_trie.explain import Branch, path_to
@@ -141,6 +141,13 @@ def test_bad_arguments_are_refused(smollm2: Any) -> None:
         explain(smollm2, "x", ["a"], end="never")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="choices"):
         explain(smollm2, "x", [])
+    with pytest.raises(ArgumentError, match="prompt: None"):
+        explain(smollm2, None, ["a"])  # type: ignore[arg-type]
+    with pytest.raises(VocabularyError, match="300000 is outside"):
+        explain(smollm2, "x", TokenTrie.from_sequences({"a": [7, 300000]}))
+    spelled = TokenTrie.from_choices(smollm2, ["Paris"], prompt="In", tokenization="any")
+    with pytest.raises(ArgumentError, match="any tokenization"):
+        explain(smollm2, "In", spelled)
 
 
 # What is drawn
