@@ -171,7 +171,31 @@ void TreeEvaluator::evaluate_wave(const std::vector<NodeId> & nodes,
         asked += row.visited ? 1 : 0;
     }
     n_evaluated_ += rows.size();
+    fill_up(rows, tips);
     decode(rows, visit);
+}
+
+// llama.cpp multiplies four rows at a time, and two or three that remain take longer than four: rows that nobody asks
+// about, behind the last path, fill them up. The next wave drops their cells.
+void TreeEvaluator::fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const {
+    constexpr std::size_t width = 4;
+    const std::size_t n_left = rows.size() % width;
+    if (rows.size() < width || n_left < 2) {
+        return;
+    }
+    std::size_t n_cells = tips.front().size();
+    for (std::size_t i = 1; i < tips.size(); ++i) {
+        n_cells += tips[i].size() - common_prefix(tips[i - 1], tips[i]);
+    }
+    if (n_cells + width - n_left > room_) {
+        return;
+    }
+    Row filler = rows.back();
+    filler.visited = false;
+    for (std::size_t i = n_left; i < width; ++i) {
+        ++filler.pos;
+        rows.push_back(filler);
+    }
 }
 
 // Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.

@@ -67,6 +67,7 @@ class TreeEvaluator {
     Path path_to(NodeId node) const;
     void evaluate_wave(const std::vector<NodeId> & nodes, const std::vector<Path> & tips, const Visit & visit);
     std::vector<Row> place(const std::vector<Path> & tips);
+    void fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const;
     void evaluate_singly(NodeId node, const Visit & visit);
     void go_back_to(std::size_t depth);
     void keep_state();
