@@ -191,7 +191,8 @@ void TreeEvaluator::fill_up(std::vector<Row> & rows, const std::vector<Path> & t
         return;
     }
     Row filler = rows.back();
-    filler.visited = false;
+    filler.node = kFiller;
+    filler.visited = true;  // the last layer multiplies logits
     for (std::size_t i = n_left; i < width; ++i) {
         ++filler.pos;
         rows.push_back(filler);
@@ -345,7 +346,7 @@ void TreeEvaluator::decode(std::vector<Row> rows, const Visit & visit) {
         sequence_.evaluate_beside({static_cast<std::int32_t>(tokens_.size()), tokens_.data(), nullptr,
                                    positions_.data(), n_ids_of_.data(), ids_of_.data(), wanted_.data()});
         for (std::int32_t i = 0; begin != end; ++begin, ++i) {
-            if (begin->visited) {
+            if (begin->visited && begin->node != kFiller) {
                 visit(begin->node, sequence_.row(i));
             }
         }

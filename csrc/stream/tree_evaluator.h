@@ -5,6 +5,7 @@
 #include <llama.h>
 
 #include <functional>
+#include <limits>
 
 namespace token_trie {
 
@@ -52,6 +53,7 @@ class TreeEvaluator {
    private:
     using Path = std::vector<NodeId>;  // from below the root
     using State = std::vector<std::uint8_t>;
+    static constexpr NodeId kFiller = std::numeric_limits<NodeId>::max();
 
     // A token on its way into a batch.
     struct Row {
