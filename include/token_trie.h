@@ -407,6 +407,7 @@ struct token_trie_score_stats {
     uint64_t n_passes;    /* batches of them */
     double gap;           /* token_trie_stream_search: nats that a member not looked at may be above the last one found,
                              at most. 0: the members found are the best. inf: fewer were found than asked for */
+    uint64_t decode_ns;   /* nanoseconds of the call inside llama.cpp's forward passes */
 };
 
 /*

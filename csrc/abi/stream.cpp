@@ -291,7 +291,8 @@ int32_t token_trie_stream_score(token_trie_stream * stream,
             check_length(n_nodes, cursor.trie().n_nodes(), "n_nodes");
         }
         const Scores scores = open->score(cursor, to_score_options(*open, given));
-        write_stats({sizeof(token_trie_score_stats), scores.leaves.size(), scores.n_evaluated, scores.n_passes, 0},
+        write_stats({sizeof(token_trie_score_stats), scores.leaves.size(), scores.n_evaluated, scores.n_passes, 0,
+                     scores.decode_ns},
                     stats);
         std::copy(scores.leaves.begin(), scores.leaves.end(), leaves);
         if (nodes != nullptr) {
@@ -315,9 +316,9 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
         const SearchOptions options = {to_score_options(*open, given), n_best,
                                        static_cast<std::size_t>(given.beam_width), given.max_nodes};
         const SearchResult result = open->search(cursor_of(*open, given), options);
-        write_stats(
-            {sizeof(token_trie_score_stats), result.found.size(), result.n_evaluated, result.n_passes, result.gap},
-            stats);
+        write_stats({sizeof(token_trie_score_stats), result.found.size(), result.n_evaluated, result.n_passes,
+                     result.gap, result.decode_ns},
+                    stats);
         for (const Found & found : result.found) {
             *leaves++ = found.leaf;
             *logprobs++ = found.logprob;

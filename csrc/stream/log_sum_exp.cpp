@@ -5,6 +5,15 @@
 #include <cstring>
 #include <limits>
 
+// Compiled once for each width of vector instructions, of which the loader takes the processor's widest. A sanitizer is
+// not ready when the loader asks.
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define TOKEN_TRIE_FOR_ALL_WIDTHS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define TOKEN_TRIE_FOR_ALL_WIDTHS
+#endif
+
 namespace token_trie {
 namespace {
 
@@ -29,7 +38,7 @@ inline float exp_of(float x) noexcept {
     return out;
 }
 
-float max_of(const float * values, std::size_t n) noexcept {
+TOKEN_TRIE_FOR_ALL_WIDTHS float max_of(const float * values, std::size_t n) noexcept {
     float lanes[kLanes];
     for (float & lane : lanes) {
         lane = -std::numeric_limits<float>::infinity();
@@ -52,7 +61,7 @@ float max_of(const float * values, std::size_t n) noexcept {
 
 }  // namespace
 
-double log_sum_exp(const float * values, std::size_t n) noexcept {
+TOKEN_TRIE_FOR_ALL_WIDTHS double log_sum_exp(const float * values, std::size_t n) noexcept {
     const float max = max_of(values, n);
     if (!std::isfinite(max)) {
         return std::numeric_limits<double>::infinity();

@@ -135,6 +135,7 @@ Scores score_all(Sequence & sequence,
     const Rules rules(cursor, options.leaf_end, options.branches);
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
     const std::uint64_t passes = sequence.n_passes();
+    const std::uint64_t decode_ns = sequence.decode_ns();
     Scores scores;
     scores.nodes.assign(trie.n_nodes(), 0);
     std::vector<double> ends(trie.n_leaves(), 0);
@@ -160,6 +161,7 @@ Scores score_all(Sequence & sequence,
     }
     scores.n_evaluated = evaluator.n_evaluated();
     scores.n_passes = sequence.n_passes() - passes;
+    scores.decode_ns = sequence.decode_ns() - decode_ns;
     return scores;
 }
 
@@ -317,8 +319,10 @@ SearchResult search(Sequence & sequence,
                     const SearchOptions & options,
                     const std::atomic<bool> & cancelled) {
     const std::uint64_t passes = sequence.n_passes();
+    const std::uint64_t decode_ns = sequence.decode_ns();
     SearchResult result = Search(sequence, cursor, options, cancelled).run();
     result.n_passes = sequence.n_passes() - passes;
+    result.decode_ns = sequence.decode_ns() - decode_ns;
     return result;
 }
 

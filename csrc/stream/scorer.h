@@ -30,6 +30,7 @@ struct Scores {
     std::vector<double> nodes;   // of a node's token after its parent, by NodeId; 0 for the root
     std::uint64_t n_evaluated = 0;
     std::uint64_t n_passes = 0;
+    std::uint64_t decode_ns = 0;
 };
 
 // Scores every leaf of the cursor's trie, from its root. The sequence is left as it was. Throws Error (context,
@@ -57,6 +58,7 @@ struct SearchResult {
     double gap = 0;
     std::uint64_t n_evaluated = 0;
     std::uint64_t n_passes = 0;
+    std::uint64_t decode_ns = 0;
 };
 
 // The n_best best leaves, by scores as of score_all, evaluating as few nodes as it can: a leaf's score is never above

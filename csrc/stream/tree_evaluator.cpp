@@ -171,7 +171,32 @@ void TreeEvaluator::evaluate_wave(const std::vector<NodeId> & nodes,
         asked += row.visited ? 1 : 0;
     }
     n_evaluated_ += rows.size();
+    fill_up(rows, tips);
     decode(rows, visit);
+}
+
+// llama.cpp multiplies four rows at a time, and two or three that remain take longer than four: rows that nobody asks
+// about, behind the last path, fill them up. The next wave drops their cells.
+void TreeEvaluator::fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const {
+    constexpr std::size_t width = 4;
+    const std::size_t n_left = rows.size() % width;
+    if (rows.size() < width || n_left < 2) {
+        return;
+    }
+    std::size_t n_cells = tips.front().size();
+    for (std::size_t i = 1; i < tips.size(); ++i) {
+        n_cells += tips[i].size() - common_prefix(tips[i - 1], tips[i]);
+    }
+    if (n_cells + width - n_left > room_) {
+        return;
+    }
+    Row filler = rows.back();
+    filler.node = kFiller;
+    filler.visited = true;  // the last layer multiplies logits
+    for (std::size_t i = n_left; i < width; ++i) {
+        ++filler.pos;
+        rows.push_back(filler);
+    }
 }
 
 // Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
@@ -321,7 +346,7 @@ void TreeEvaluator::decode(std::vector<Row> rows, const Visit & visit) {
         sequence_.evaluate_beside({static_cast<std::int32_t>(tokens_.size()), tokens_.data(), nullptr,
                                    positions_.data(), n_ids_of_.data(), ids_of_.data(), wanted_.data()});
         for (std::int32_t i = 0; begin != end; ++begin, ++i) {
-            if (begin->visited) {
+            if (begin->visited && begin->node != kFiller) {
                 visit(begin->node, sequence_.row(i));
             }
         }

@@ -5,6 +5,7 @@
 #include <llama.h>
 
 #include <functional>
+#include <limits>
 
 namespace token_trie {
 
@@ -52,6 +53,7 @@ class TreeEvaluator {
    private:
     using Path = std::vector<NodeId>;  // from below the root
     using State = std::vector<std::uint8_t>;
+    static constexpr NodeId kFiller = std::numeric_limits<NodeId>::max();
 
     // A token on its way into a batch.
     struct Row {
@@ -67,6 +69,7 @@ class TreeEvaluator {
     Path path_to(NodeId node) const;
     void evaluate_wave(const std::vector<NodeId> & nodes, const std::vector<Path> & tips, const Visit & visit);
     std::vector<Row> place(const std::vector<Path> & tips);
+    void fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const;
     void evaluate_singly(NodeId node, const Visit & visit);
     void go_back_to(std::size_t depth);
     void keep_state();

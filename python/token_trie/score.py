@@ -127,6 +127,8 @@ class Scores(NamedTuple):
     """Nodes that the model was asked about."""
     n_passes: int
     """Batches of them."""
+    decode_ns: int
+    """Nanoseconds inside the model's forward passes."""
 
 
 class Search(NamedTuple):
@@ -138,6 +140,7 @@ class Search(NamedTuple):
     """Nats that another leaf may be above the last of these at most; 0: proved that none is."""
     n_evaluated: int
     n_passes: int
+    decode_ns: int
 
 
 def score_leaves(
@@ -157,7 +160,7 @@ def score_leaves(
             handle._stream, params, _doubles(leaves), len(leaves), _doubles(nodes), len(nodes), stats
         )
     )
-    return Scores(leaves, nodes, stats.n_evaluated, stats.n_passes)
+    return Scores(leaves, nodes, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
 
 def search_leaves(
@@ -181,7 +184,7 @@ def search_leaves(
         )
     )
     n = stats.n_found
-    return Search(leaves[:n], logprobs[:n], stats.gap, stats.n_evaluated, stats.n_passes)
+    return Search(leaves[:n], logprobs[:n], stats.gap, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
 
 def _params(trie: TokenTrie, end: End, branches: bool, prefix: Sequence[int] | None) -> tuple[Any, list[Any]]:

@@ -1,0 +1,54 @@
+"""Whole answers by probability: all of a set as one tree, the two forms of a score, the best of 100,000."""
+
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.decisions.tasks import longest_prompt
+from bench.models import find, load
+from bench.options import Options
+from bench.results import Results
+from bench.scoring.contenders import COMPLETED
+from bench.scoring.measure import MAIN_SET, N_REQUESTS, city_prompts, forms, requests, scoring, search
+from bench.scoring.rows import AnyRow, bars
+from bench.scoring.table import tables
+from bench.table import bars_table
+
+_N_BATCH = 512
+_ROUNDS = 2
+_ROOM = 256  # for answers
+
+
+def run(options: Options) -> None:
+    """Measure with all models; print, and write what was asked for."""
+    rounds = options.rounds or _ROUNDS
+    settings = {"rounds": rounds, "threads": options.threads, "completed": COMPLETED}
+    results = Results[AnyRow]("score", settings)
+    known = {find(name).stem: name for name in options.models}
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        for name in options.models:
+            bar = progress.add_task(f"{name}: loading", total=None)
+            advance = partial(progress.advance, bar)
+
+            def begin(what: str, total: int, bar=bar, name=name) -> None:  # type: ignore[no-untyped-def]
+                progress.update(bar, description=f"{name}: {what}", total=total, completed=0)
+
+            n_ctx = longest_prompt(None) // 3 + _ROOM
+            model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, threads=options.threads)
+            begin("scoring", N_REQUESTS * rounds + 2)
+            results.rows += scoring(model, options.threads, rounds, n_ctx, advance)
+            begin("forms", len(requests()))
+            results.rows.append(forms(model, n_ctx, advance))
+            begin("searching", len(city_prompts()))
+            results.rows.append(search(model, advance))
+    results.bars = bars(results.rows, known, MAIN_SET)
+    for table in [*tables(results.rows), bars_table(results.bars)]:
+        console.print(table)
+    if options.output is not None:
+        results.save(options.output)
+        console.print(f"Written: {options.output}")
