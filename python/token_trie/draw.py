@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from token_trie._text import clip, percent, printable, quote
 from token_trie.choose import Decision
 from token_trie.trie import TokenTrie
 
@@ -32,36 +33,9 @@ def show_bytes(piece: bytes) -> str:
         return repr(piece)[1:]
 
 
-def printable(text: str) -> str:
-    """Text with control characters, line breaks and marks of direction written out."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-
-
 def plain(text: str) -> str:
     """Text that a terminal prints and nothing else: no markup, no control characters."""
     return escape(printable(text))
-
-
-def percent(p: float) -> str:
-    """Probability in percent; never 0 or 100 for what is neither."""
-    if 0 < p < 0.0001:
-        return "<0.01 %"
-    if 0.999 < p < 1:
-        return ">99.9 %"
-    return f"{100 * p:.0f} %" if p in (0, 1) else f"{100 * p:.{1 if p >= 0.01 else 2}f} %"
-
-
-def clip(text: str | bytes, width: int = 48) -> str:
-    """Text for a label: printable, and not too long."""
-    if isinstance(text, bytes):
-        text = text.decode(errors="backslashreplace")
-    text = printable(text)
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def quote(text: str | bytes) -> str:
-    """Text of tokens inside a sentence."""
-    return f"“{clip(text)}”"
 
 
 def count_leaves(trie: TokenTrie) -> str:

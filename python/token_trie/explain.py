@@ -13,21 +13,23 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console, ConsoleOptions, RenderResult
 
 from token_trie._chooser import check_room, chooser
 from token_trie._native import Llama, _core, vocab_address
+from token_trie._text import clip, percent, quote
 from token_trie.choose import Decision, _Clock, _walk, _weigh
 from token_trie.constrain import lookup
-from token_trie.draw import clip, draw_explanation, percent, quote
 from token_trie.errors import ArgumentError
 from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
 from token_trie.score import ENDS, End, score_leaves
 from token_trie.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 Floats = npt.NDArray[np.float64]
 
@@ -224,6 +226,8 @@ class Explanation:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it in a terminal."""
+        from token_trie.draw import draw_explanation
+
         yield draw_explanation(self)
 
     def _step(self, leaf: int, depth: int) -> tuple[str, float]:

@@ -20,7 +20,8 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from token_trie.draw import LOW_COVERAGE, clip, describe_coverage, percent
+from token_trie._text import clip, percent
+from token_trie.draw import LOW_COVERAGE, describe_coverage
 from token_trie.explain import Branch, Explanation
 
 ROW, BAND, GAP = 46.0, 32.0, 48.0

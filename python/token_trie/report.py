@@ -10,8 +10,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from token_trie._text import percent, printable
 from token_trie.choose import Decision
-from token_trie.draw import LOW_COVERAGE, describe_certainty, describe_coverage, percent, percent_bar, plain, printable
+from token_trie.draw import LOW_COVERAGE, describe_certainty, describe_coverage, percent_bar, plain
 
 
 def to_dict(decision: Decision, choices: list[str]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 from token_trie import ArgumentError, Explanation, TokenTrie, VocabularyError, choose, explain, score
+from token_trie._text import percent
 from token_trie.demo import ACTIONS, prompt_for
-from token_trie.draw import percent
 from token_trie.explain import Branch, path_to
 
 NAMES = list(ACTIONS)
