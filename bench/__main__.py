@@ -74,8 +74,8 @@ def main(
 
     [bold]decide[/bold]: all of these, taking turns, what token-trie promises, and 10,000 draws from random sets.
 
-    [bold]score[/bold]: the probability of whole answers: 30 actions as one tree, one by one, and by create_completion; the
-    two forms of score and the greedy walk over the 63 requests; the best of 100,000 names of places.
+    [bold]score[/bold]: the probability of whole answers: 30 actions as one tree, one by one, and by create_completion;
+    the two forms of score and the greedy walk over the 63 requests; the best of 100,000 names of places.
 
     [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
     xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.

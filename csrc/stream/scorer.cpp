@@ -226,8 +226,8 @@ class Search {
         } while (!level.empty());
     }
 
-    // The best open nodes, as far as they may still win and the budget goes; one leaf is found whatever it costs. Behind
-    // the first n_best, those within spread of the last of these.
+    // The best open nodes, as far as they may still win and the budget goes; one leaf is found whatever it costs.
+    // Behind the first n_best, those within spread of the last of these.
     std::vector<Entry> take(std::size_t n, double spread) {
         if (options_.max_nodes > 0 && !finished_.empty()) {
             n = std::min<std::size_t>(n, options_.max_nodes - std::min(options_.max_nodes, evaluator_.n_evaluated()));
