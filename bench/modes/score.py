@@ -40,7 +40,7 @@ def run(options: Options) -> None:
 
             n_ctx = longest_prompt(None) // 3 + _ROOM
             model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, threads=options.threads)
-            begin("scoring", N_REQUESTS * rounds + 2)
+            begin("scoring", N_REQUESTS * rounds + 1)
             results.rows += scoring(model, options.threads, rounds, n_ctx, advance)
             begin("forms", len(requests()))
             results.rows.append(forms(model, n_ctx, advance))

@@ -14,7 +14,7 @@ from token_trie.score import score_leaves
 
 from bench.models import Model
 
-COMPLETED = 2
+COMPLETED = 1
 """Answers that create_completion has to score."""
 
 
@@ -83,8 +83,9 @@ class OneByOne:
         """Evaluate what the context does not hold of the prompt."""
         llm: Any = self._model.llm
         llama_cpp.llama_memory_seq_rm(self._memory, 0, self._n_prompt, -1)
-        n_same = next((i for i, (a, b) in enumerate(zip(llm.input_ids[: llm.n_tokens], prompt, strict=False)) if a != b),
-                      min(llm.n_tokens, len(prompt)))  # fmt: skip
+        held = llm.input_ids[: min(llm.n_tokens, len(prompt))]
+        apart = np.flatnonzero(held != prompt[: len(held)])
+        n_same = int(apart[0]) if len(apart) else len(held)
         llm.n_tokens = min(n_same, len(prompt) - 1)
         llm.eval(prompt[llm.n_tokens :])
         self._n_prompt = len(prompt)

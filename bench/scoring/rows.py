@@ -1,4 +1,4 @@
-"""What is measured: one row for each model and thing. Times are medians of wall-clock milliseconds, shares in [0, 1]."""
+"""What is measured: one row for each model and thing. Times are medians, shares in [0, 1]."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -22,8 +22,9 @@ def _scoring(rows: Sequence[ScoringRow]) -> Table:
         "Scoring a set, prompt evaluated: medians",
         "model", "set", "contender", ">ms", ">CPU ms", ">times ours", ">tokens", ">passes", ">outside llama.cpp",
         ">nats off, median", ">most",
-        caption=f"create_completion: {COMPLETED} answers taken, times as many as there are. Nats off: a quantized model's "
-        "logits move with the size of a batch.",
+        caption=f"create_completion: {COMPLETED} of the answers taken, the time multiplied; where no token begins the "
+        "text, it takes log-probabilities of other tokens.\nNats off the tree's scores: a quantized model's logits "
+        "move with the size of a batch.",
     )  # fmt: skip
     for row in rows:
         first = row.contender == TREE

@@ -210,7 +210,7 @@ class Search {
     void best_first() {
         std::vector<Entry> batch;
         do {
-            batch = take(kBatch);
+            batch = take(kBatch, kSpread);
             expand(batch);
         } while (!batch.empty());
         miss(open_);
@@ -219,7 +219,7 @@ class Search {
     void beam() {
         std::vector<Entry> level;
         do {
-            level = take(options_.beam_width);
+            level = take(options_.beam_width, std::numeric_limits<double>::infinity());
             miss(open_);
             open_.clear();
             expand(level);
@@ -227,12 +227,17 @@ class Search {
     }
 
     // The best open nodes, as far as they may still win and the budget goes; one leaf is found whatever it costs.
-    std::vector<Entry> take(std::size_t n) {
+    // Behind the first n_best, those within spread of the last of these.
+    std::vector<Entry> take(std::size_t n, double spread) {
         if (options_.max_nodes > 0 && !finished_.empty()) {
             n = std::min<std::size_t>(n, options_.max_nodes - std::min(options_.max_nodes, evaluator_.n_evaluated()));
         }
         std::vector<Entry> taken;
-        while (taken.size() < n && !open_.empty() && may_win(open_.front())) {
+        const std::size_t n_best = options_.n_best;
+        const auto is_near = [&](const Entry & entry) {
+            return taken.size() < n_best || entry.logprob >= taken[n_best - 1].logprob - spread;
+        };
+        while (taken.size() < n && !open_.empty() && may_win(open_.front()) && is_near(open_.front())) {
             taken.push_back(pop());
         }
         return taken;
@@ -299,8 +304,10 @@ class Search {
         }
     }
 
-    // Nodes evaluated in one batch: more take longer than they save, fewer are as many passes of the model.
+    // Nodes evaluated in one batch, and the nats that they may be apart: more take longer than they save, as most prove
+    // needless, and fewer are as many more passes of the model.
     static constexpr std::size_t kBatch = 16;
+    static constexpr double kSpread = 2;
 
     const Trie & trie_;
     const Rules rules_;

@@ -265,6 +265,7 @@ def _walk(
 def _score(
     handle: StreamHandle, trie: TokenTrie, prompt: list[int], end: End, n_best: int, drawn: bool, seed: int | None
 ) -> Decision:
+    handle._hold(trie)
     clock = _Clock(handle, prompt)
     scores = score_leaves(handle, trie, end=end)
     stats = clock.stats(n_passes=scores.n_passes, n_evaluated=scores.n_evaluated)
@@ -299,6 +300,7 @@ def _search(
     beam_width: int,
     max_nodes: int,
 ) -> Decision:
+    handle._hold(trie)
     clock = _Clock(handle, prompt)
     found = search_leaves(handle, trie, n_best, end=end, beam_width=beam_width, max_nodes=max_nodes)
     if len(found.leaves) == 0:

@@ -104,6 +104,7 @@ def score(
         assert tokens is not None
         check_room(target, tokens, trie)
         with chooser(target) as handle:
+            handle._hold(trie)
             handle.prefill(tokens)
             scores = on(handle, None)
     if normalize == "tokens":
@@ -152,7 +153,7 @@ def score_leaves(
     prefix: Sequence[int] | None = None,
 ) -> Scores:
     """Score all leaves behind the handle's sequence, or behind a prefix instead."""
-    params, _kept = _params(trie, end, branches, prefix)
+    params, _kept = _params(handle, trie, end, branches, prefix)
     leaves, nodes = np.empty(len(trie)), np.empty(trie.n_nodes)
     stats = new_struct("token_trie_score_stats")
     check(
@@ -173,7 +174,7 @@ def search_leaves(
     max_nodes: int = 0,
 ) -> Search:
     """Find the best leaves behind the handle's sequence; ``beam_width=0`` for the exact search, best first."""
-    params, _kept = _params(trie, end, False, None)
+    params, _kept = _params(handle, trie, end, False, None)
     params.beam_width, params.max_nodes = beam_width, max_nodes
     n_best = min(n_best, len(trie))
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
@@ -187,14 +188,18 @@ def search_leaves(
     return Search(leaves[:n], logprobs[:n], stats.gap, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
 
-def _params(trie: TokenTrie, end: End, branches: bool, prefix: Sequence[int] | None) -> tuple[Any, list[Any]]:
-    payload = trie._payload_bytes()
+def _params(
+    handle: StreamHandle, trie: TokenTrie, end: End, branches: bool, prefix: Sequence[int] | None
+) -> tuple[Any, list[Any]]:
     params = new_struct("token_trie_score_params", leaf_end=lookup(end, ENDS, "end"), branches=int(branches))
-    kept = [ffi.from_buffer("char[]", payload)]
-    params.payload_json, params.payload_len = kept[0], len(payload)
+    kept = []
+    if handle._held is not trie:
+        payload = trie._payload_bytes()
+        kept.append(ffi.from_buffer("char[]", payload))
+        params.payload_json, params.payload_len = kept[-1], len(payload)
     if prefix is not None:
         kept.append(ffi.from_buffer("llama_token[]", np.array(prefix, np.int32)))
-        params.prefix, params.n_prefix = kept[1], len(prefix)
+        params.prefix, params.n_prefix = kept[-1], len(prefix)
     return params, kept
 
 

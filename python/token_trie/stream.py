@@ -114,6 +114,7 @@ class StreamHandle:
         n_threads: int = 0,
         n_gpu_layers: int = 0,
     ) -> None:
+        self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
         self._n_cancels = 0
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         try:
@@ -224,10 +225,17 @@ class StreamHandle:
         params.separator, params.n_separator = ffi.from_buffer("llama_token[]", between), len(between)
         params.max_items = max_items
         check(lib.token_trie_stream_set_token_trie_ext(self._stream, payload, len(payload), params))
+        self._held = trie if on_complete == "end" and not len(ends) else None
 
     def clear_token_trie(self) -> None:
         """Take the trie away; a grammar set before is back."""
         lib.token_trie_stream_clear_token_trie(self._stream)
+        self._held = None
+
+    def _hold(self, trie: TokenTrie) -> None:
+        """Set a trie, unless it is the one that is set: the payload of a large one takes milliseconds to hash."""
+        if self._held is not trie:
+            self.set_token_trie(trie)
 
     def set_seed(self, seed: int) -> None:
         """Begin draws anew from a seed in [0, 2**32)."""
