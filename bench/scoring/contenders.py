@@ -82,7 +82,6 @@ class OneByOne:
     def prepare(self, prompt: list[int]) -> None:
         """Evaluate what the context does not hold of the prompt."""
         llm: Any = self._model.llm
-        llama_cpp.llama_memory_seq_rm(self._memory, 0, self._n_prompt, -1)
         held = llm.input_ids[: min(llm.n_tokens, len(prompt))]
         apart = np.flatnonzero(held != prompt[: len(held)])
         n_same = int(apart[0]) if len(apart) else len(held)
