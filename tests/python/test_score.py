@@ -148,6 +148,22 @@ def test_a_handle_scores_behind_its_sequence_or_behind_a_prompt(precise: Any) ->
         assert score(stream, None, trie) == pytest.approx(score(precise, PROMPT, trie), abs=1e-4)
 
 
+def test_a_score_does_not_depend_on_the_trie_that_is_set_nor_on_what_follows_it(precise: Any) -> None:
+    trie = TokenTrie.from_choices(precise, ACTIONS, prompt=PROMPT)
+    other = TokenTrie.from_sequences({"a": [10], "b": [11]})
+    with StreamHandle(precise, n_ctx=256) as stream:
+        stream.prefill(PROMPT)
+        expected = score(stream, None, trie, end="follow")
+        stream.set_token_trie(trie)
+        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+        stream.set_token_trie(trie, on_complete="release")
+        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+        stream.set_token_trie(other)
+        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+        stream.clear_token_trie()
+        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+
+
 def test_a_handle_on_a_file_scores_tries(model_paths: dict[str, Path], precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ACTIONS, prompt=PROMPT)
     with StreamHandle(model_paths["tiny"], n_ctx=256) as stream:
