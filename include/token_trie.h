@@ -333,7 +333,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie_ext(struct token_trie_st
                                                             size_t payload_len,
                                                             const struct token_trie_params * params);
 
-/* Takes the trie away. */
+/* Takes the trie away; does nothing while the stream is in a call. */
 TOKEN_TRIE_API void token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
 
 /* Begins the stream's draws anew from a seed, as in struct token_trie_stream_params. */
@@ -419,9 +419,9 @@ struct token_trie_score_stats {
  * stats   NULL, or filled
  *
  * Nodes are evaluated as tree-shaped batches on the context's unified cache, so that what members share is evaluated
- * once; a context of one sequence id, and models that are not attention alone, take one node at a time. A member's
- * last token needs no evaluation. Texts in any tokenization are refused. On failure the buffers hold nothing of use and
- * the stream is as it was.
+ * once; a context of one sequence id, and models that are not attention alone, take one node at a time. Nothing is
+ * evaluated whose logits no score needs, such as most members' last tokens. Texts in any tokenization are refused. On
+ * failure the buffers hold nothing of use and the stream is as it was.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream,
                                                const struct token_trie_score_params * params,

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 
 namespace token_trie {
 namespace {
@@ -44,31 +43,6 @@ std::string failure_of(std::int32_t result) {
 std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
     return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
-
-// Meanwhile, a batch takes no more threads than a single token. llama.cpp logs each change, so none is made in vain.
-class FewThreads {
-   public:
-    explicit FewThreads(llama_context * context)
-        : context_(context), n_(llama_n_threads(context)), n_batch_(llama_n_threads_batch(context)) {
-        if (n_ < n_batch_) {
-            llama_set_n_threads(context_, n_, n_);
-        }
-    }
-    ~FewThreads() {
-        if (n_ < n_batch_) {
-            llama_set_n_threads(context_, n_, n_batch_);
-        }
-    }
-    FewThreads(const FewThreads &) = delete;
-    FewThreads & operator=(const FewThreads &) = delete;
-    FewThreads(FewThreads &&) = delete;
-    FewThreads & operator=(FewThreads &&) = delete;
-
-   private:
-    llama_context * context_;
-    std::int32_t n_;
-    std::int32_t n_batch_;
-};
 
 }  // namespace
 
@@ -136,7 +110,11 @@ Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
     adopt(owned_context_.get());
 }
 
-Sequence::~Sequence() = default;
+Sequence::~Sequence() {
+    if (owned_context_ == nullptr && context_ != nullptr) {
+        take_threads(/* of_step = */ false);
+    }
+}
 
 void Sequence::adopt(llama_context * context) {
     const llama_model * model = llama_get_model(context);
@@ -144,6 +122,8 @@ void Sequence::adopt(llama_context * context) {
     vocab_ = llama_model_get_vocab(model);
     n_swa_ = llama_model_n_swa(model);
     n_batch_ = llama_n_batch(context);
+    n_threads_ = llama_n_threads(context);
+    n_threads_batch_ = llama_n_threads_batch(context);
     capacity_ = llama_n_ctx(context);
     if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
         throw Error(Status::argument, "context: its model is not a decoder");
@@ -240,6 +220,7 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
         const float * logits = this->logits({true, {}, {}}, false, not_cancelled);
         kept_logits_.assign(logits, logits + llama_vocab_n_tokens(vocab_));
     }
+    take_threads(/* of_step = */ true);
     const std::int32_t result = timed_decode(batch, false);
     if (result != 0) {
         throw Error(Status::context, failure_of(result));
@@ -283,6 +264,7 @@ void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     has_logits_ = false;
     kept_logits_.clear();
     cache_is_longer_ = true;  // some of a batch that fails may have been taken in
+    take_threads(n <= kStep);
     const std::int32_t result = timed_decode(llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
     if (result != 0) {
         throw Error(Status::context, failure_of(result));
@@ -292,10 +274,16 @@ void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     has_logits_ = true;
 }
 
+// Not for each pass and back: llama.cpp logs a change, and what listens may be slow, or Python.
+void Sequence::take_threads(bool of_step) {
+    if (of_step != has_threads_of_step_ && n_threads_ < n_threads_batch_) {
+        llama_set_n_threads(context_, n_threads_, of_step ? n_threads_ : n_threads_batch_);
+        has_threads_of_step_ = of_step;
+    }
+}
+
 std::int32_t Sequence::timed_decode(const llama_batch & batch, bool cut) {
     const auto started = std::chrono::steady_clock::now();
-    const std::optional<FewThreads> few =
-        static_cast<std::size_t>(batch.n_tokens) <= kStep ? std::optional<FewThreads>(context_) : std::nullopt;
     const std::int32_t result = head_.decode(context_, batch, cut);
     decode_ns_ += ns_since(started);
     ++n_passes_;

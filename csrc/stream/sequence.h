@@ -91,6 +91,7 @@ class Sequence {
     void trim_cache();
     void decode(Token * tokens, std::size_t n, bool cut);
     std::int32_t timed_decode(const llama_batch & batch, bool cut);
+    void take_threads(bool of_step);
     bool window_is_whole() const noexcept;
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;
@@ -100,6 +101,9 @@ class Sequence {
     std::size_t capacity_ = 0;
     std::size_t n_batch_ = 0;
     std::int32_t n_swa_ = 0;
+    std::int32_t n_threads_ = 0;        // as the context was made: of a step,
+    std::int32_t n_threads_batch_ = 0;  // and of a prompt
+    bool has_threads_of_step_ = false;
 
     OutputHead head_;
     std::vector<Token> tokens_;

@@ -76,7 +76,7 @@ void TreeEvaluator::begin() {
         for (std::size_t i = 0; i < prefix_.size(); ++i) {
             rows.push_back({kRoot, prefix_[i], static_cast<llama_pos>(i), i + 1 == prefix_.size(), {base_id()}});
         }
-        decode(rows, [&](NodeId, const float * logits) {
+        decode(std::move(rows), [&](NodeId, const float * logits) {
             root_logits_.assign(logits, logits + llama_vocab_n_tokens(sequence_.vocab()));
         });
     }
@@ -94,7 +94,7 @@ void TreeEvaluator::end() noexcept {
         if (!prefix_.empty()) {
             llama_memory_seq_rm(memory_, base_id(), -1, -1);
         }
-    } else if (before_.empty() ? !llama_memory_seq_rm(memory_, 0, base_, -1) : !restore(before_)) {
+    } else if (!before_.empty() ? !restore(before_) : !prefix_.empty() || !llama_memory_seq_rm(memory_, 0, base_, -1)) {
         sequence_.forget_cache();
     }
     sequence_.check_window();
@@ -172,7 +172,7 @@ void TreeEvaluator::evaluate_wave(const std::vector<NodeId> & nodes,
     }
     n_evaluated_ += rows.size();
     fill_up(rows, tips);
-    decode(rows, visit);
+    decode(std::move(rows), visit);
 }
 
 // llama.cpp multiplies four rows at a time, and two or three that remain take longer than four: rows that nobody asks

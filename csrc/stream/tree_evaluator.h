@@ -23,7 +23,7 @@ namespace token_trie {
 //
 // Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
 // llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or restored from
-// a copy in between.
+// a copy in between: a copy of the whole for each node of the path under way.
 class TreeEvaluator {
    public:
     // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
@@ -40,8 +40,8 @@ class TreeEvaluator {
 
     using Visit = std::function<void(NodeId node, const float * logits)>;
 
-    // Visits the logits after each of the nodes, which come in depth-first order, each once for all calls. The root may
-    // be the first. Throws Error (context, cancelled).
+    // Visits the logits after each of the nodes, which come in depth-first order, over all calls each once and before
+    // those below it. The root may be the first. Throws Error (context, cancelled).
     void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
 
     // Nodes in the order of a depth-first walk.

@@ -34,6 +34,8 @@ except LlamaVersionError as error:
 
 def vocab_address(llm: Llama) -> int:
     """Address of the model's ``llama_vocab``."""
+    if not isinstance(llm, llama_cpp.Llama):
+        raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
     if llm._model.model is None:
         raise ArgumentError("llm: this Llama is closed")
     return int(llm._model.vocab)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError, InternalError
 from token_trie.prompt import Prompt, fit_choices, spell_choices, tokenize_prompt
-from token_trie.score import ENDS, End, Scores, score_leaves, search_leaves
+from token_trie.score import ENDS, End, Scores, check_scorable, score_leaves, search_leaves
 from token_trie.stream import StreamHandle
 from token_trie.trie import Tokenization, TokenTrie, check_tokenization
 
@@ -159,7 +160,8 @@ def choose(
     mode : {"greedy", "sampled", "exact", "aligned", "beam"}
         "greedy": the best token at each branch point, which is fastest and may miss the most probable answer;
         "sampled": one drawn at random there. "exact": the most probable whole answer. "aligned": one whole answer drawn
-        from the model's probabilities for them, which drawing token by token does not do. "beam": the best answer that
+        from the model's probabilities for them, which drawing token by token does not do and which takes scoring the
+        whole set, however large. "beam": the best answer that
         going on from the beam_width best beginnings of each length finds.
     temperature, top_p : float
         For sampled mode, as everywhere in llama.cpp; temperature above 0, top_p in (0, 1].
@@ -180,9 +182,10 @@ def choose(
         As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam are for the canonical
         tokenization alone.
     heal : bool
-        With ``tokenization="any"``, for a prompt that may end inside a token, such as in a space: its last token is
-        taken back, and what it spells begins each choice, to be spelled in any way. The tokens of the decision then
-        begin there. The canonical tokenization always mends that seam by itself.
+        With ``tokenization="any"``, for a prompt that may end inside a token, such as in a space or in ``"Fra"``: its
+        last token is taken back, and what it spells begins each choice, to be spelled in any way. The tokens of the
+        decision then begin there. Choices go on just where the prompt ends: no space is added unless leading_space
+        says so. The canonical tokenization always mends the seam by itself.
 
     Returns
     -------
@@ -205,23 +208,27 @@ def choose(
     if not 0 < top_p <= 1:
         raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
     _check_counts(n_best=n_best, beam_width=beam_width, max_nodes=1 if max_nodes is None else max_nodes)
-    if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
+    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
         raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
     check_tokenization(tokenization)
     if isinstance(choices, TokenTrie):
         if heal or tokenization != "canonical":
             raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
         trie, prompt_tokens = choices, tokenize_prompt(llm, prompt)
+    elif heal and tokenization != "any":
+        raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
     elif tokenization == "any":
         spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal)
         trie, prompt_tokens = TokenTrie._from_texts(llm, choices, spelled.texts), spelled.prompt
     else:
         fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
         trie, prompt_tokens = TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
+    if mode not in ("greedy", "sampled"):
+        check_scorable(trie)
     check_room(llm, prompt_tokens, trie)
     with chooser(llm) as handle:
         if mode == "greedy" or mode == "sampled":
-            handle.set_seed(_ANY_SEED if seed is None else seed)
+            handle.set_seed(_ANY_SEED if seed is None else int(seed))
             decision = _walk(handle, trie, prompt_tokens, mode, temperature, top_p)
         elif mode == "beam":
             decision = _search(handle, trie, prompt_tokens, end, n_best, beam_width, 0)
@@ -346,11 +353,11 @@ class _Clock:
 
 def _check_counts(**options: int) -> None:
     for name, value in options.items():
-        if not isinstance(value, int) or not 0 < value < 2**31:
+        if not isinstance(value, (int, np.integer)) or not 0 < value < 2**31:
             raise ArgumentError(f"{name}: {value!r} is not a count from 1 to 2,147,483,647")
 
 
 def _check_numbers(**options: float) -> None:
     for name, value in options.items():
-        if not isinstance(value, (int, float)):
+        if not isinstance(value, Real):
             raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from enum import Enum
@@ -225,6 +226,9 @@ def demo(model: ModelOption = None) -> None:
 
 def main() -> None:
     """Run the command line; errors end it with one line and status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where a terminal has no bars and no umlauts
     try:
         app()
     except (TokenTrieError, OSError) as error:

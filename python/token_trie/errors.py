@@ -9,7 +9,7 @@ TokenTrieError (a ValueError)
 ├── NativeMemoryError  out of memory in native code (also a MemoryError)
 ├── InternalError      a defect in token-trie
 ├── ContextError       the context is full, or the model could not be evaluated
-├── CancelledError     a prefill was cancelled
+├── CancelledError     a prefill, score or search was cancelled
 ├── GrammarError       a grammar does not parse, or does not fit the text so far
 └── BusyError          the model is already constrained, or in use by another thread
 
@@ -56,7 +56,7 @@ class ContextError(TokenTrieError):
 
 
 class CancelledError(TokenTrieError):
-    """A prefill was cancelled."""
+    """A prefill, score or search was cancelled."""
 
 
 class GrammarError(TokenTrieError):

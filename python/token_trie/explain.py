@@ -25,7 +25,7 @@ from token_trie.choose import Decision, _Clock, _walk, _weigh
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError
 from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
-from token_trie.score import ENDS, End, score_leaves
+from token_trie.score import ENDS, End, check_scorable, score_leaves
 from token_trie.trie import TokenTrie
 
 if TYPE_CHECKING:
@@ -284,6 +284,7 @@ def explain(
     else:
         fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
         trie, tokens = TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
+    check_scorable(trie)
     check_room(llm, tokens, trie)
     with chooser(llm) as handle:
         clock = _Clock(handle, tokens)

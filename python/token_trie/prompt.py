@@ -108,8 +108,10 @@ def spell_choices(
 ) -> SpelledChoices:
     """Return choices as the texts that follow a prompt. With heal, its last token is taken back and begins each text.
 
-    Where that token begins inside a character, those before it are taken back too; a control token never is.
+    Where that token begins inside a character, those before it are taken back too; a control token never is. A prompt
+    that is healed may end inside a word, so that no space is added of its own accord.
     """
+    leading_space = False if heal and leading_space is None else leading_space
     prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space)
     n_taken, taken = 0, ""
     while heal and n_taken < len(plain):
@@ -130,6 +132,8 @@ def _follow(
     """Tokens of the prompt, those after its last control token, and the text of each choice that follows them."""
     if not isinstance(choices, (list, tuple)):
         raise ArgumentError(f"choices: {type(choices).__name__} where a list of texts belongs")
+    if leading_space is not None and not isinstance(leading_space, bool):
+        raise ArgumentError(f"leading_space: {leading_space!r} is not True, False or None")
     if len(choices) == 0:
         raise ArgumentError("choices: none given")
     encoded = [encode(choice, f"choices[{i}]") for i, choice in enumerate(choices)]

@@ -12,7 +12,7 @@ from token_trie._chooser import check_room, chooser
 from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError
-from token_trie.ffi import check, ffi, lib, new_struct
+from token_trie.ffi import ffi, lib, new_struct
 from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
 from token_trie.stream import StreamHandle
 from token_trie.trie import TokenTrie
@@ -55,7 +55,8 @@ def score(
     branches : bool
         Whether to take, instead of the model's own probabilities, those renormalized over what the set allows, at
         branch points alone. This is the probability that a walk in sampled mode takes, ends included, and cheaper. It
-        favours answers with an improbable beginning that leaves no choice afterwards.
+        favours answers with an improbable beginning that leaves no choice afterwards; the README has how far the two
+        distributions are apart.
     normalize : {"tokens", "prior"}, optional
         "tokens": divided by the number of tokens. "prior": less the score behind the token that begins a text, so that
         what counts is how much the prompt speaks for an answer.
@@ -73,7 +74,7 @@ def score(
     ArgumentError, VocabularyError, ContextError, BusyError
         As of `choose`.
     """
-    if normalize not in (None, "tokens", "prior"):
+    if normalize is not None and (not isinstance(normalize, str) or normalize not in ("tokens", "prior")):
         raise ArgumentError(f"normalize: {normalize!r} is not 'tokens', 'prior' or None")
     handle_given = isinstance(target, StreamHandle)
     if prompt is None and not handle_given:
@@ -90,6 +91,8 @@ def score(
         fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
         trie = TokenTrie._from_fitted(llm, choices, fitted)
         tokens = fitted.prompt[: fitted.n_kept]
+
+    check_scorable(trie)
 
     def on(handle: StreamHandle, prefix: Sequence[int] | None) -> npt.NDArray[np.float64]:
         scores = score_leaves(handle, trie, end=end, branches=branches, prefix=prefix).leaves
@@ -115,6 +118,14 @@ def score(
         leaf_of |= dict(trie._handle.aliases)
         scores = scores[[leaf_of[str(choice)] for choice in choices]]
     return scores
+
+
+def check_scorable(trie: TokenTrie) -> None:
+    """Raise ArgumentError for a set whose members have no one spelling to score."""
+    if trie.tokenization != "canonical":
+        raise ArgumentError(
+            'choices: whole answers are scored in one spelling; make the set with tokenization="canonical"'
+        )
 
 
 class Scores(NamedTuple):
@@ -156,10 +167,9 @@ def score_leaves(
     params, _kept = _params(handle, trie, end, branches, prefix)
     leaves, nodes = np.empty(len(trie)), np.empty(trie.n_nodes)
     stats = new_struct("token_trie_score_stats")
-    check(
-        lib.token_trie_stream_score(
-            handle._stream, params, _doubles(leaves), len(leaves), _doubles(nodes), len(nodes), stats
-        )
+    of_leaves, of_nodes = _doubles(leaves), _doubles(nodes)
+    handle._run(
+        lambda: lib.token_trie_stream_score(handle._stream, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
     )
     return Scores(leaves, nodes, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
@@ -179,11 +189,8 @@ def search_leaves(
     n_best = min(n_best, len(trie))
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
     stats = new_struct("token_trie_score_stats")
-    check(
-        lib.token_trie_stream_search(
-            handle._stream, params, ffi.from_buffer("int64_t[]", leaves), _doubles(logprobs), n_best, stats
-        )
-    )
+    found, of_found = ffi.from_buffer("int64_t[]", leaves), _doubles(logprobs)
+    handle._run(lambda: lib.token_trie_stream_search(handle._stream, params, found, of_found, n_best, stats))
     n = stats.n_found
     return Search(leaves[:n], logprobs[:n], stats.gap, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
@@ -191,7 +198,7 @@ def search_leaves(
 def _params(
     handle: StreamHandle, trie: TokenTrie, end: End, branches: bool, prefix: Sequence[int] | None
 ) -> tuple[Any, list[Any]]:
-    params = new_struct("token_trie_score_params", leaf_end=lookup(end, ENDS, "end"), branches=int(branches))
+    params = new_struct("token_trie_score_params", leaf_end=lookup(end, ENDS, "end"), branches=int(bool(branches)))
     kept = []
     if handle._held is not trie:
         payload = trie._payload_bytes()

@@ -6,8 +6,9 @@ import asyncio
 import ctypes
 import logging
 import os
+import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,7 +20,7 @@ import numpy as np
 from token_trie._native import Llama, _core, vocab_address
 from token_trie._text import encode
 from token_trie.constrain import MODES, ON_COMPLETE, Mode, OnComplete, lookup
-from token_trie.errors import ArgumentError, ContextError
+from token_trie.errors import ArgumentError, BusyError, ContextError, TokenTrieError
 from token_trie.ffi import check, check_pointer, ffi, lib, new_struct
 from token_trie.prompt import Prompt, check_tokens, tokenize_prompt
 from token_trie.trie import TokenTrie
@@ -176,12 +177,9 @@ class StreamHandle:
         ArgumentError, VocabularyError, ContextError
             The sequence before is kept.
         """
-        tokens = self._tokenize_prompt(prompt)
-        check(
-            lib.token_trie_stream_prefill(
-                self._stream, ffi.from_buffer("llama_token[]", np.array(tokens, np.int32)), len(tokens)
-            )
-        )
+        tokens = np.array(self._tokenize_prompt(prompt), np.int32)
+        buffer = ffi.from_buffer("llama_token[]", tokens)
+        self._run(lambda: lib.token_trie_stream_prefill(self._stream, buffer, len(tokens)), long=len(tokens) > 32)
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
         """Put what is generated from here on under a GBNF grammar; None for none. A trie takes its place while set.
@@ -228,9 +226,43 @@ class StreamHandle:
         self._held = trie if on_complete == "end" and not len(ends) else None
 
     def clear_token_trie(self) -> None:
-        """Take the trie away; a grammar set before is back."""
+        """Take the trie away; a grammar set before is back.
+
+        Raises
+        ------
+        BusyError
+            The trie stays.
+        """
         lib.token_trie_stream_clear_token_trie(self._stream)
+        # Which says nothing itself.
+        if self._state().span >= 0:
+            raise BusyError("the stream is in a call of another thread; the trie stays")
         self._held = None
+
+    def _run(self, call: Callable[[], int], *, long: bool = True) -> None:
+        """Make a native call that an interrupt from the keyboard cancels, which only the main thread hears."""
+        if not long or threading.current_thread() is not threading.main_thread():
+            check(call())
+            return
+        failure: list[TokenTrieError] = []
+
+        def work() -> None:
+            try:
+                check(call())
+            except TokenTrieError as error:
+                failure.append(error)
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        try:
+            worker.join()
+        except BaseException:
+            while worker.is_alive():
+                lib.token_trie_stream_cancel(self._stream)
+                worker.join(0.01)
+            raise
+        if failure:
+            raise failure[0]
 
     def _hold(self, trie: TokenTrie) -> None:
         """Set a trie, unless it is the one that is set: the payload of a large one takes milliseconds to hash."""
@@ -268,7 +300,7 @@ class StreamHandle:
         return Generation(self, max_tokens, temperature, top_p)
 
     def cancel(self) -> None:
-        """End a `prefill` under way in another thread, and any `generate` begun, within one forward pass."""
+        """End what is under way in another thread, and any `generate` begun, within one forward pass."""
         self._n_cancels += 1
         lib.token_trie_stream_cancel(self._stream)
 

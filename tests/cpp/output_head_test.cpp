@@ -179,14 +179,16 @@ TEST_F(OutputHeadTest, ABatchOfAFewTokensTakesTheThreadsOfOneToken) {
     params.cb_eval_user_data = &watch;
     const Context context = tiny_context_of(params);
     watch.context = context.get();
-    Sequence sequence(context.get());
-    sequence.replace(bytes(std::string(33, 'x')), kNotCancelled);
-    EXPECT_EQ(watch.n_threads, 2);
-    for (int i = 0; i < 32; ++i) {
-        sequence.append(kRead);
+    {
+        Sequence sequence(context.get());
+        sequence.replace(bytes(std::string(33, 'x')), kNotCancelled);
+        EXPECT_EQ(watch.n_threads, 2);
+        for (int i = 0; i < 32; ++i) {
+            sequence.append(kRead);
+        }
+        static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
+        EXPECT_EQ(watch.n_threads, 1);
     }
-    static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
-    EXPECT_EQ(watch.n_threads, 1);
     EXPECT_EQ(llama_n_threads_batch(context.get()), 2) << "as the caller made it";
 }
 

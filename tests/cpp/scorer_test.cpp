@@ -364,6 +364,14 @@ TEST_F(ScorerTest, ASetOfOneLeafOfOneTokenCostsNoPass) {
     EXPECT_NEAR(scores.leaves[0], Model().logprob(kPrompt, {kRead}), kNear);
 }
 
+TEST_F(ScorerTest, BranchesAloneNeedNothingThatLeavesNoChoiceBehindIt) {
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcdef"), bytes("axyz"), bytes("b")});
+    ScoreOptions options;
+    options.branches = true;
+    EXPECT_EQ(score_all(sequence_, cursor_of(trie), options, kNotCancelled).n_evaluated, 1U) << "a";
+    EXPECT_EQ(score_all(sequence_, cursor_of(trie), {}, kNotCancelled).n_evaluated, 1U + 4U + 2U);
+}
+
 TEST_F(ScorerTest, NodesHaveTheirTokensOwnLogprob) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead, kFile}, {kRead, kMail}, {kSend}});
     ScoreOptions options;

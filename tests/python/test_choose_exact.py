@@ -87,8 +87,9 @@ def test_the_order_of_the_choices_changes_nothing(llm: Any) -> None:
         ]
         assert shuffled[decision.index] == decision.value
         for mode in ("aligned", "beam"):
-            a, b = (choose(llm, PROMPT, c, mode=mode, seed=3).value for c in (ACTIONS, shuffled))
-            assert a == b
+            for seed in range(4):
+                a, b = (choose(llm, PROMPT, c, mode=mode, seed=seed).value for c in (ACTIONS, shuffled))
+                assert a == b
 
 
 def test_equal_scores_break_the_same_way_every_time(precise: Any) -> None:
@@ -196,8 +197,15 @@ def test_bad_options_are_refused(precise: Any, options: dict[str, Any], message:
 
 @pytest.mark.parametrize("mode", ["exact", "aligned", "beam"])
 def test_a_set_in_any_tokenization_cannot_be_scored(precise: Any, mode: Any) -> None:
-    with pytest.raises(ArgumentError, match="any tokenization cannot be scored"):
+    with pytest.raises(ArgumentError, match="scored in one spelling"):
         choose(precise, "Word:", ACTIONS, mode=mode, tokenization="any")
+
+
+@pytest.mark.parametrize("llm", [None, 5, "model.gguf"])
+def test_what_is_no_llama_is_refused(llm: Any) -> None:
+    for mode in ("greedy", "exact"):
+        with pytest.raises(ArgumentError, match=r"where a llama_cpp\.Llama belongs"):
+            choose(llm, "Word:", ACTIONS, mode=mode)
 
 
 def test_a_prompt_too_long_for_the_context_is_refused(precise: Any) -> None:

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,16 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_trie import ArgumentError, StreamHandle, TokenTrie, VocabularyError, score
+from token_trie import (
+    ArgumentError,
+    BusyError,
+    CancelledError,
+    StreamHandle,
+    TokenTrie,
+    TokenTrieError,
+    VocabularyError,
+    score,
+)
 from token_trie.prompt import fit_choices, tokenize_prompt
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -69,7 +83,7 @@ def test_normalized_by_tokens_and_by_prior(precise: Any) -> None:
     assert score(precise, PROMPT, trie, normalize="prior") == pytest.approx(plain - prior, abs=2e-4)
 
 
-def test_branches_alone_are_renormalized_and_cheaper(llm: Any) -> None:
+def test_branches_alone_are_renormalized(llm: Any) -> None:
     branches = score(llm, PROMPT, ACTIONS, branches=True)
     assert np.exp(branches).sum() == pytest.approx(1, abs=1e-4)
     assert np.exp(score(llm, PROMPT, ["whatever it is"], branches=True)) == 1
@@ -195,12 +209,72 @@ def test_threads_with_contexts_of_their_own_share_a_trie(precise: Any) -> None:
             assert np.array_equal(scores, expected)
 
 
+@pytest.fixture
+def long_score(smollm2: Any) -> Iterator[tuple[StreamHandle, TokenTrie]]:
+    """Yield a handle and a set that takes it seconds to score."""
+    trie = TokenTrie.from_choices(smollm2, [f"{i} of them" for i in range(3000)], prompt="Pick")
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        stream.prefill("Pick")
+        yield stream, trie
+
+
+def test_a_score_is_cancelled_from_another_thread_and_the_handle_goes_on(long_score: Any) -> None:
+    stream, trie = long_score
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            score(stream, None, trie)
+        except TokenTrieError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    refused = None
+    while thread.is_alive() and refused is None:
+        try:
+            stream.state  # noqa: B018
+        except BusyError as error:
+            refused = error
+            with pytest.raises(BusyError):
+                stream.clear_token_trie()
+    while thread.is_alive():
+        stream.cancel()
+        thread.join(0.01)
+    assert isinstance(failures[0], CancelledError)
+    assert refused is not None
+    assert len(list(stream.generate(max_tokens=3))) == 3
+
+
+@pytest.mark.parametrize("n_threads_batch", [1, 2])
+def test_an_interrupt_from_the_keyboard_ends_a_score(model_paths: dict[str, Path], n_threads_batch: int) -> None:
+    # A shell's background job, as a test run may be, ignores the interrupt unless told otherwise.
+    code = f"""
+import signal, llama_cpp, token_trie
+signal.signal(signal.SIGINT, signal.default_int_handler)
+options = dict(n_threads=1, n_threads_batch={n_threads_batch}, n_ctx=512, verbose=False)
+llm = llama_cpp.Llama({str(model_paths["smollm2"])!r}, **options)
+trie = token_trie.TokenTrie.from_choices(llm, [f"{{i}} of them" for i in range(20000)], prompt="Pick")
+token_trie.score(llm, "Pick", ["one", "two"])
+print("scoring", flush=True)
+token_trie.score(llm, "Pick", trie)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
+        assert host.stdout is not None
+        host.stdout.readline()
+        time.sleep(1)
+        host.send_signal(signal.SIGINT)
+        host.communicate(timeout=60)
+    assert host.returncode == -signal.SIGINT
+
+
 @pytest.mark.parametrize(
     ("args", "options", "error", "message"),
     [
         ((None, ACTIONS), {}, ArgumentError, "prompt: None"),
         (("Pick:", []), {}, ArgumentError, "choices: none given"),
         (("Pick:", ACTIONS), {"end": "soon"}, ArgumentError, "end: 'soon' is none of"),
+        (("Pick:", ACTIONS), {"leading_space": 2}, ArgumentError, "leading_space: 2 is not True, False or None"),
         (("Pick:", ACTIONS), {"normalize": "softly"}, ArgumentError, "normalize: 'softly'"),
         (("Pick:", TokenTrie.from_sequences({"a": [10**6]})), {}, VocabularyError, "outside the vocabulary"),
     ],

@@ -175,6 +175,17 @@ def test_a_healed_prompt_may_end_inside_a_token(smollm2: Any) -> None:
     assert [pieces(smollm2)[t] for t in healed.tokens] == [b" Paris"]
 
 
+def test_a_healed_prompt_may_end_inside_a_word(smollm2: Any) -> None:
+    healed = choose(smollm2, "Paris is the capital of Fra", ["nce", "nkly"], tokenization="any", heal=True)
+    assert healed.value == "nce"
+    assert text_of(smollm2, healed.tokens).endswith("France")
+
+
+def test_healing_goes_with_any_tokenization_alone(smollm2: Any) -> None:
+    with pytest.raises(ArgumentError, match="heal goes with tokenization"):
+        choose(smollm2, "The capital of Fra", ["nce"], heal=True)
+
+
 def test_a_control_token_is_not_taken_back(llm: Any) -> None:
     prompt = [*tokenize_prompt(llm, "Hello"), llm.token_eos()]
     assert spell_choices(llm, prompt, ["yes"], heal=True) == spell_choices(llm, prompt, ["yes"])
