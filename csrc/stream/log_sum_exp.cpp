@@ -76,7 +76,8 @@ TOKEN_TRIE_FOR_ALL_WIDTHS double log_sum_exp(const float * values, std::size_t n
     while (i + kLanes <= n) {
         // In float as long as the error stays far below the terms', then in double.
         float lanes[kLanes] = {};
-        for (std::size_t end = i + 64 * kLanes; i + kLanes <= n && i < end; i += kLanes) {
+        const std::size_t end = i + 64 * kLanes;
+        for (; i + kLanes <= n && i < end; i += kLanes) {
             for (std::size_t j = 0; j < kLanes; ++j) {
                 lanes[j] += term(values[i + j]);
             }

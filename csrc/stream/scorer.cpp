@@ -258,6 +258,7 @@ class Search {
 
     void expand(const std::vector<Entry> & entries) {
         std::vector<NodeId> nodes;
+        nodes.reserve(entries.size());
         for (const Entry & entry : entries) {
             nodes.push_back(entry.node);
         }

@@ -62,7 +62,7 @@ std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & 
     }
     constexpr std::size_t logits_bytes = 64U << 20U;
     const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
-    const std::size_t n =
+    const auto n =
         std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, params.n_ctx == 0 ? 64 : params.n_ctx});
     return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
 }

@@ -73,6 +73,7 @@ void TreeEvaluator::begin() {
             llama_memory_seq_rm(memory_, 0, -1, -1);
         }
         std::vector<Row> rows;
+        rows.reserve(prefix_.size());
         for (std::size_t i = 0; i < prefix_.size(); ++i) {
             rows.push_back({kRoot, prefix_[i], static_cast<llama_pos>(i), i + 1 == prefix_.size(), {base_id()}});
         }

@@ -110,12 +110,12 @@ TEST(Cache, TextsWithoutAVocabularyAreRefusedAlsoWhenCached) {
     const auto refusal = [&](const Cache::FindLexicon & lexicon) {
         return message_of([&] { cache.get(kTexts, std::nullopt, 0, lexicon); });
     };
-    const auto lexicon = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
+    const auto two_tokens = std::make_shared<const Lexicon>(std::vector<std::string>{"a", "b"}, "one");
     for (int round = 0; round < 2; ++round) {
         EXPECT_EQ(refusal(nullptr), "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
         EXPECT_EQ(refusal([] { return nullptr; }),
                   "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-        EXPECT_EQ(refusal([&] { return lexicon; }), "");
+        EXPECT_EQ(refusal([&]() -> std::shared_ptr<const Lexicon> { return {two_tokens}; }), "");
     }
 }
 

@@ -30,6 +30,7 @@ std::shared_ptr<const Trie> graph_of(const Texts & texts, const Texts & pieces) 
 }
 
 // The definition, word for word: every sequence of tokens whose bytes, put together, are the text.
+// NOLINTNEXTLINE(misc-no-recursion): as deep as a test's text is long
 void spell(const std::string & text, const Texts & pieces, Tokens & begun, std::set<Tokens> & out) {
     if (text.empty()) {
         out.insert(begun);
@@ -52,6 +53,7 @@ std::set<Tokens> spellings(const std::string & text, const Texts & pieces) {
 }
 
 // Every sequence that the graph takes to a leaf, and the name of that leaf.
+// NOLINTNEXTLINE(misc-no-recursion): as deep as a test's text is long
 void walk(const Trie & trie, NodeId node, Tokens & begun, std::map<Tokens, std::string> & out) {
     if (trie.leaf(node) != kNoLeaf) {
         out[begun] = trie.name(trie.leaf(node));
@@ -222,7 +224,7 @@ TEST(Graph, ALongTextOfOneLetterTakesMemoryInProportionToItsLengthAndTheTokens) 
     EXPECT_EQ(trie->n_nodes(), kMaxLeafTokens + 1);
     EXPECT_EQ(trie->sequence(0).size(), (kMaxLeafTokens + 2) / 3);
     EXPECT_EQ(trie->max_length(), kMaxLeafTokens);
-    EXPECT_LE(trie->structure_bytes(), 3 * 8 * kMaxLeafTokens + 16 * kMaxLeafTokens);
+    EXPECT_LE(trie->structure_bytes(), std::size_t{3 * 8 + 16} * kMaxLeafTokens);
 }
 
 TEST(Graph, MoreEdgesThanTheLimitAreRefused) {

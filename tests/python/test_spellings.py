@@ -282,7 +282,7 @@ def test_what_does_not_fit_is_refused_naming_it(smollm2: Any) -> None:
         with pytest.raises(ArgumentError, match="tokenization and heal go with choices given as texts"):
             choose(llm, "x", trie, **options)
     for mode in ("exact", "aligned", "beam"):
-        with pytest.raises(ArgumentError, match="a set of texts in any tokenization cannot be scored"):
+        with pytest.raises(ArgumentError, match="scored in one spelling"):
             choose(llm, "x", ["a", "b"], mode=mode, tokenization="any")  # type: ignore[arg-type]
     with pytest.raises(VocabularyError, match='tokenization: "any" needs the vocabulary'):
         TokenTrie.from_payload(trie.payload())

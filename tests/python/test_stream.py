@@ -344,8 +344,8 @@ def test_a_closed_handle_refuses_everything_and_closes_twice(smollm2: Any) -> No
     stream.close()
     stream.close()
     stream.cancel()
-    stream.clear_token_trie()
     for call in (
+        stream.clear_token_trie,
         lambda: stream.prefill("x"),
         lambda: list(stream.generate()),
         lambda: stream.set_grammar(None),
