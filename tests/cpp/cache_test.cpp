@@ -115,7 +115,7 @@ TEST(Cache, TextsWithoutAVocabularyAreRefusedAlsoWhenCached) {
         EXPECT_EQ(refusal(nullptr), "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
         EXPECT_EQ(refusal([] { return nullptr; }),
                   "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-        EXPECT_EQ(refusal([&]() -> std::shared_ptr<const Lexicon> { return {two_tokens}; }), "");
+        EXPECT_EQ(refusal([&] { return std::shared_ptr<const Lexicon>(two_tokens); }), "");
     }
 }
 
