@@ -159,4 +159,6 @@ void CapturedLog::append(ggml_log_level /*level*/, const char * text, void * use
 
 // llama.cpp is built without sanitizers, so that how its threads wait for each other is not seen.
 extern "C" const char * __tsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
-extern "C" const char * __tsan_default_suppressions() { return "called_from_lib:libggml-cpu.so"; }
+extern "C" const char * __tsan_default_suppressions() {
+    return "called_from_lib:libggml-cpu.so\nmutex:ggml_critical_section_start";
+}
