@@ -129,8 +129,9 @@ void check_prompt_length(const Stream & stream, std::size_t n) {
     }
 }
 
-void write_stats(const token_trie_score_stats & out, token_trie_score_stats * stats) {
+void write_stats(std::size_t n_found, double gap, const Cost & cost, token_trie_score_stats * stats) {
     if (stats != nullptr) {
+        const token_trie_score_stats out = {sizeof out, n_found, cost.n_evaluated, cost.n_passes, gap, cost.decode_ns};
         write_struct(out, stats, "stats");
     }
 }
@@ -291,9 +292,7 @@ int32_t token_trie_stream_score(token_trie_stream * stream,
             check_length(n_nodes, cursor.trie().n_nodes(), "n_nodes");
         }
         const Scores scores = open->score(cursor, to_score_options(*open, given));
-        write_stats({sizeof(token_trie_score_stats), scores.leaves.size(), scores.n_evaluated, scores.n_passes, 0,
-                     scores.decode_ns},
-                    stats);
+        write_stats(scores.leaves.size(), 0, scores, stats);
         std::copy(scores.leaves.begin(), scores.leaves.end(), leaves);
         if (nodes != nullptr) {
             std::copy(scores.nodes.begin(), scores.nodes.end(), nodes);
@@ -316,9 +315,7 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
         const SearchOptions options = {to_score_options(*open, given), n_best,
                                        static_cast<std::size_t>(given.beam_width), given.max_nodes};
         const SearchResult result = open->search(cursor_of(*open, given), options);
-        write_stats({sizeof(token_trie_score_stats), result.found.size(), result.n_evaluated, result.n_passes,
-                     result.gap, result.decode_ns},
-                    stats);
+        write_stats(result.found.size(), result.gap, result, stats);
         for (const Found & found : result.found) {
             *leaves++ = found.leaf;
             *logprobs++ = found.logprob;

@@ -134,8 +134,6 @@ Scores score_all(Sequence & sequence,
     const Trie & trie = cursor.trie();
     const Rules rules(cursor, options.leaf_end, options.branches);
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
-    const std::uint64_t passes = sequence.n_passes();
-    const std::uint64_t decode_ns = sequence.decode_ns();
     Scores scores;
     scores.nodes.assign(trie.n_nodes(), 0);
     std::vector<double> ends(trie.n_leaves(), 0);
@@ -159,9 +157,7 @@ Scores score_all(Sequence & sequence,
     for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
         scores.leaves[leaf] = sums[trie.leaf_node(leaf)] + ends[leaf];
     }
-    scores.n_evaluated = evaluator.n_evaluated();
-    scores.n_passes = sequence.n_passes() - passes;
-    scores.decode_ns = sequence.decode_ns() - decode_ns;
+    static_cast<Cost &>(scores) = evaluator.cost();
     return scores;
 }
 
@@ -192,7 +188,7 @@ class Search {
         }
         const double worst = worst_kept();
         result.gap = missed_ > worst ? missed_ - worst : 0;
-        result.n_evaluated = evaluator_.n_evaluated();
+        static_cast<Cost &>(result) = evaluator_.cost();
         return result;
     }
 
@@ -230,7 +226,8 @@ class Search {
     // Behind the first n_best, those within spread of the last of these.
     std::vector<Entry> take(std::size_t n, double spread) {
         if (options_.max_nodes > 0 && !finished_.empty()) {
-            n = std::min<std::size_t>(n, options_.max_nodes - std::min(options_.max_nodes, evaluator_.n_evaluated()));
+            n = std::min<std::size_t>(n,
+                                      options_.max_nodes - std::min(options_.max_nodes, evaluator_.cost().n_evaluated));
         }
         std::vector<Entry> taken;
         const std::size_t n_best = options_.n_best;
@@ -326,12 +323,7 @@ SearchResult search(Sequence & sequence,
                     const Cursor & cursor,
                     const SearchOptions & options,
                     const std::atomic<bool> & cancelled) {
-    const std::uint64_t passes = sequence.n_passes();
-    const std::uint64_t decode_ns = sequence.decode_ns();
-    SearchResult result = Search(sequence, cursor, options, cancelled).run();
-    result.n_passes = sequence.n_passes() - passes;
-    result.decode_ns = sequence.decode_ns() - decode_ns;
-    return result;
+    return Search(sequence, cursor, options, cancelled).run();
 }
 
 }  // namespace token_trie

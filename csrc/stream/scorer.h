@@ -25,12 +25,9 @@ struct ScoreOptions {
 };
 
 // All are natural logarithms, and -inf where a logit is not finite.
-struct Scores {
+struct Scores : Cost {
     std::vector<double> leaves;  // of a whole leaf, by LeafId
     std::vector<double> nodes;   // of a node's token after its parent, by NodeId; 0 for the root
-    std::uint64_t n_evaluated = 0;
-    std::uint64_t n_passes = 0;
-    std::uint64_t decode_ns = 0;
 };
 
 // Scores every leaf of the cursor's trie, from its root. The sequence is left as it was. Throws Error (context,
@@ -51,14 +48,11 @@ struct Found {
     double logprob;
 };
 
-struct SearchResult {
+struct SearchResult : Cost {
     std::vector<Found> found;  // best first
     // Nats that what was not looked at may be above the last of found, at most; 0 if found are proved the best, +inf if
     // fewer than n_best were found and there may be more.
     double gap = 0;
-    std::uint64_t n_evaluated = 0;
-    std::uint64_t n_passes = 0;
-    std::uint64_t decode_ns = 0;
 };
 
 // The n_best best leaves, by scores as of score_all, evaluating as few nodes as it can: a leaf's score is never above

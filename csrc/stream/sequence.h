@@ -18,6 +18,13 @@ namespace [[gnu::visibility("default")]] token_trie {
 // Whether a model's memory can drop the tokens that came last, and share those before: attention alone can.
 bool can_drop_newest(const llama_model * model);
 
+// What evaluating nodes of a trie took.
+struct Cost {
+    std::uint64_t n_evaluated = 0;  // nodes, those included that were needed again for their descendants alone
+    std::uint64_t n_passes = 0;
+    std::uint64_t decode_ns = 0;
+};
+
 // One sequence of tokens and the KV cache behind it. The cache lags behind: it holds a prefix of the sequence and
 // catches up, in one batch, when the logits after the last token are asked for.
 //

@@ -47,8 +47,10 @@ class TreeEvaluator {
     // Nodes in the order of a depth-first walk.
     void sort_depth_first(std::vector<NodeId> & nodes) const;
 
-    // Nodes evaluated so far, those included that were needed again for their descendants alone.
-    std::uint64_t n_evaluated() const noexcept { return n_evaluated_; }
+    // So far, with what the sequence's own cache took to catch up.
+    Cost cost() const noexcept {
+        return {n_evaluated_, sequence_.n_passes() - n_passes_before_, sequence_.decode_ns() - decode_ns_before_};
+    }
 
    private:
     using Path = std::vector<NodeId>;  // from below the root
@@ -83,6 +85,8 @@ class TreeEvaluator {
     llama_seq_id base_id() const noexcept { return prefix_.empty() || n_ids_ == 0 ? 0 : id_of(n_ids_); }
 
     Sequence & sequence_;
+    const std::uint64_t n_passes_before_ = sequence_.n_passes();
+    const std::uint64_t decode_ns_before_ = sequence_.decode_ns();
     const Trie & trie_;
     const std::vector<Token> prefix_;
     const std::atomic<bool> & cancelled_;

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from token_trie._native import Llama
 from token_trie.errors import BusyError, ContextError
+from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
 from token_trie.stream import StreamHandle
 from token_trie.trie import TokenTrie
 
@@ -41,6 +42,16 @@ def chooser(llm: Llama) -> Iterator[StreamHandle]:
         yield own.handle
     finally:
         own.lock.release()
+
+
+def fit_set(
+    llm: Llama, prompt: Prompt, choices: TokenTrie | Sequence[str], leading_space: bool | None
+) -> tuple[TokenTrie, list[int]]:
+    """Return the set that choices are, and the tokens of the prompt that its sequences follow."""
+    if isinstance(choices, TokenTrie):
+        return choices, tokenize_prompt(llm, prompt)
+    fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
+    return TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
 
 
 def check_room(llm: Llama, prompt: list[int], trie: TokenTrie) -> None:

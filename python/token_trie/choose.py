@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser
+from token_trie._chooser import check_room, chooser, fit_set
 from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError, InternalError
-from token_trie.prompt import Prompt, fit_choices, spell_choices, tokenize_prompt
+from token_trie.prompt import Prompt, spell_choices
 from token_trie.score import ENDS, End, Scores, check_scorable, score_leaves, search_leaves
 from token_trie.stream import StreamHandle
 from token_trie.trie import Tokenization, TokenTrie, check_tokenization
@@ -211,18 +211,15 @@ def choose(
     if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
         raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
     check_tokenization(tokenization)
-    if isinstance(choices, TokenTrie):
-        if heal or tokenization != "canonical":
-            raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
-        trie, prompt_tokens = choices, tokenize_prompt(llm, prompt)
-    elif heal and tokenization != "any":
+    if isinstance(choices, TokenTrie) and (heal or tokenization != "canonical"):
+        raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
+    if heal and tokenization != "any":
         raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
-    elif tokenization == "any":
+    if not isinstance(choices, TokenTrie) and tokenization == "any":
         spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal)
         trie, prompt_tokens = TokenTrie._from_texts(llm, choices, spelled.texts), spelled.prompt
     else:
-        fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
-        trie, prompt_tokens = TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
+        trie, prompt_tokens = fit_set(llm, prompt, choices, leading_space)
     if mode not in ("greedy", "sampled"):
         check_scorable(trie)
     check_room(llm, prompt_tokens, trie)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser
+from token_trie._chooser import check_room, chooser, fit_set
 from token_trie._native import Llama, _core, vocab_address
 from token_trie._text import clip, percent, quote
 from token_trie.choose import Decision, _Clock, _walk, _weigh
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError
-from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
+from token_trie.prompt import Prompt
 from token_trie.score import ENDS, End, check_scorable, score_leaves
 from token_trie.trie import TokenTrie
 
@@ -279,11 +279,7 @@ def explain(
     lookup(end, ENDS, "end")
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    if isinstance(choices, TokenTrie):
-        trie, tokens = choices, tokenize_prompt(llm, prompt)
-    else:
-        fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
-        trie, tokens = TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
+    trie, tokens = fit_set(llm, prompt, choices, leading_space)
     check_scorable(trie)
     check_room(llm, tokens, trie)
     with chooser(llm) as handle:

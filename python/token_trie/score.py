@@ -8,12 +8,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser
+from token_trie._chooser import check_room, chooser, fit_set
 from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError
 from token_trie.ffi import ffi, lib, new_struct
-from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
+from token_trie.prompt import Prompt, tokenize_prompt
 from token_trie.stream import StreamHandle
 from token_trie.trie import TokenTrie
 
@@ -88,9 +88,7 @@ def score(
     elif prompt is None:
         raise ArgumentError("choices: texts need the prompt that they follow; or give a TokenTrie")
     else:
-        fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
-        trie = TokenTrie._from_fitted(llm, choices, fitted)
-        tokens = fitted.prompt[: fitted.n_kept]
+        trie, tokens = fit_set(llm, prompt, choices, leading_space)
 
     check_scorable(trie)
 
