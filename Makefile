@@ -57,10 +57,15 @@ $(VENV)/bin/python:
 	@scripts/system-packages c++ python-venv
 	@$(PYTHON) -m venv $(VENV)
 
+# Of llama-cpp-python, without its multimodal part, which takes most of the time to compile, and without the kernels for
+# Intel's AMX: GCC 12 forgets to fill what it configures their tiles from, and the process dies of an illegal
+# instruction at the first prompt.
+LLAMA_CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
+
 $(VENV)/build: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "setting up $(VENV): llama-cpp-python is compiled the first time, which takes some minutes"
 	@scripts/system-packages openssl python-dev
-	@$(PIP) --upgrade pip && $(PIP) --group build
+	@$(PIP) --upgrade pip && CMAKE_ARGS="$(LLAMA_CMAKE_ARGS)" $(PIP) --group build
 	@touch $@
 
 $(VENV)/installed: $(VENV)/build $(SOURCES)
