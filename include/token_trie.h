@@ -27,7 +27,9 @@
  * "modelId", "vocab" and "path" may be left out and unknown keys are ignored. A leaf with no tokens is skipped; leaves
  * of equal tokens become one leaf, under the name that is smallest in byte order. "vocab" is the fingerprint of the
  * vocabulary that the tokens were made with: SHA-256 over the number of tokens and then, for every token, the length
- * and the bytes of its text (numbers as 32-bit little-endian); where present, any other vocabulary is refused.
+ * and the bytes of its text (numbers as 32-bit little-endian); where present, any other vocabulary is refused. What a
+ * token is for (control, end of generation) is no part of it, as sequences mean the same whatever it is: a payload made
+ * with a base model fits the models tuned from it, and every release of llama.cpp.
  *
  * Members may also be given as texts, which any tokens may spell:
  *
@@ -35,11 +37,12 @@
  *                                                         {"name": "no", "text": " no"}]}]}
  *
  * In place of the tree there is then a graph, made for the vocabulary of the model at hand, which is needed, and shared
- * by all that use the payload with that vocabulary; the rest is the same. A text is what follows the prompt, a space
+ * by all that use the payload with a vocabulary whose tokens have the same texts and spell the same; the rest is as
+ * above. A text is what follows the prompt, a space
  * before a word included. A token spells what llama_token_to_piece gives without special text, as in llama.cpp's own
  * grammars, but control tokens never spell anything. "tokenization" is "canonical" where it is left out; descriptors of
- * both kinds do not make one set. A vocabulary is prepared once as long as its model lives (tenths of a second for
- * 262,144 tokens).
+ * both kinds do not make one set. A vocabulary is prepared once a process (tenths of a second for 262,144 tokens);
+ * each sampler made from such a payload looks through its tokens again (hundredths of one), a stream once.
  *
  * Limits: 1 GiB a payload, 64 levels of nesting, 65,535 bytes a name or text, 65,535 tokens a leaf, 2^32 - 2 nodes;
  * texts of 2^28 bytes together, and 2^27 edges of their graph.
@@ -48,7 +51,9 @@
  * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process.
  *
  * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp. All else may be called from any; a
- * stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel excepted.
+ * stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel, _close and _get_vocab
+ * excepted. Calls from llama.cpp's log callback are calls like others; where it runs on the thread that is in a call of
+ * a stream, that stream refuses them too, and a close frees it when that call returns.
  *
  * Strings are UTF-8 and end in NUL unless a length goes with them; lengths are in bytes.
  */
@@ -172,7 +177,7 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie(const struct
 
 /*
  * The same with a payload of known length and every option. With TOKEN_TRIE_END and TOKEN_TRIE_RESTART and no
- * end_tokens, the vocabulary is scanned for its end-of-generation tokens, once as long as the model lives.
+ * end_tokens, the vocabulary is scanned for its end-of-generation tokens (a millisecond or two for 262,144 tokens).
  */
 TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_ext(const struct llama_vocab * vocab,
                                                                         const char * payload_json,
@@ -238,7 +243,10 @@ struct token_trie_token {
     const char * text; /* whole UTF-8 characters: what this token completes, "" if it ends inside a character */
 };
 
-/* Returns whether to go on. Must not throw, and must not call the stream, token_trie_stream_cancel excepted. */
+/*
+ * Returns whether to go on. Must not throw. Of the stream it may call token_trie_stream_cancel and
+ * token_trie_stream_close; other calls are refused.
+ */
 typedef bool (*token_trie_on_token)(const struct token_trie_token * token, void * user);
 
 /* Why token_trie_stream_generate returned. */
@@ -455,7 +463,13 @@ TOKEN_TRIE_API void token_trie_stream_cancel(struct token_trie_stream * stream);
 TOKEN_TRIE_API int32_t token_trie_stream_get_state(struct token_trie_stream * stream,
                                                    struct token_trie_stream_state * state);
 
-/* Frees the stream; NULL and closed ones are ignored. A call that another thread is in is cancelled first. */
+/*
+ * Frees the stream; NULL and closed ones are ignored. A call that another thread is in, from the reading of its payload
+ * on, is cancelled and waited for, also where several threads close. Once this has returned, nothing here touches the
+ * context, which may be freed, and no call of the stream begins. From within a call (its callback, or llama.cpp's log
+ * callback on its thread) this returns at once, that call is cancelled, and the stream is freed when it returns; leave
+ * the context alone until then. Do not call it from a thread that a call of the stream waits for.
+ */
 TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
 
 /* Fills *stats. */

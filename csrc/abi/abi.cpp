@@ -21,7 +21,7 @@ static_assert(static_cast<int>(State::complete) == TOKEN_TRIE_COMPLETE, "one enu
 static_assert(static_cast<int>(State::escaped) == TOKEN_TRIE_ESCAPED, "one enum, two spellings");
 
 llama_sampler * init_sampler(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {
-    Constraint constraint = read_constraint(vocab, json, params);
+    Constraint constraint = read_constraint(Vocab(vocab), json, params);
     return make_sampler(std::move(constraint.cursor), constraint.mode);
 }
 

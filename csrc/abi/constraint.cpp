@@ -1,7 +1,6 @@
 #include "abi/constraint.h"
 
 #include "abi/structs.h"
-#include "sampler/vocab.h"
 #include "trie/cache.h"
 
 namespace token_trie {
@@ -34,14 +33,14 @@ std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const ch
     return {tokens, tokens + n};
 }
 
-FollowSet::Options to_follow(const token_trie_params & params, const llama_vocab * vocab) {
+FollowSet::Options to_follow(const token_trie_params & params, const Vocab & vocab) {
     FollowSet::Options options;
     options.on_complete = to_on_complete(params.on_complete);
     options.end_tokens = to_tokens(params.end_tokens, params.n_end_tokens, "end_tokens");
     options.separator = to_tokens(params.separator, params.n_separator, "separator");
     options.max_items = params.max_items;
     if (params.end_tokens == nullptr && options.on_complete != OnComplete::release) {
-        options.end_tokens = vocab_end_of_generation(vocab);
+        options.end_tokens = vocab.end_of_generation();
     }
     options.check();
     return options;
@@ -49,13 +48,13 @@ FollowSet::Options to_follow(const token_trie_params & params, const llama_vocab
 
 }  // namespace
 
-Constraint read_constraint(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {
+Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params) {
     const Mode mode = to_mode(params.mode);
     const std::optional<std::string> path =
         params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
     FollowSet::Options options = to_follow(params, vocab);
     std::shared_ptr<const Trie> trie =
-        Cache::shared().get(json, path, vocab_size(vocab), [vocab] { return vocab_lexicon(vocab); });
+        Cache::shared().get(json, path, vocab.size(), [&] { return vocab.lexicon(); });
     check_vocab(*trie, vocab);
     auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
     check_vocab(*follow, vocab);

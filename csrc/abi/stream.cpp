@@ -1,7 +1,6 @@
-#include "stream/stream.h"
-
 #include "abi/constraint.h"
 #include "abi/guard.h"
+#include "abi/open_streams.h"
 #include "abi/structs.h"
 
 #include <algorithm>
@@ -21,81 +20,10 @@ static_assert(static_cast<int>(LeafEnd::any) == TOKEN_TRIE_LEAF_ANY, "one enum, 
 static_assert(static_cast<int>(LeafEnd::longest) == TOKEN_TRIE_LEAF_LONGEST, "one enum, two spellings");
 static_assert(static_cast<int>(LeafEnd::follow) == TOKEN_TRIE_LEAF_FOLLOW, "one enum, two spellings");
 
-// The streams that are open. A handle is a number in a pointer's clothes, given once in a process and looked up on each
-// call, so that a closed one is refused, also when another stream has been opened since, and a stream that is closed
-// during a call lives until that call returns.
-class OpenStreams {
-   public:
-    static OpenStreams & shared() {
-        static OpenStreams streams;
-        return streams;
-    }
-
-    token_trie_stream * add(std::shared_ptr<Stream> stream) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        return insert(std::move(stream));
-    }
-
-    // The context is looked for before it is touched, as opening empties it.
-    token_trie_stream * open_on(llama_context * context, const Stream::Options & options) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (std::any_of(streams_.begin(), streams_.end(),
-                        [&](const Entry & open) { return open.stream->context() == context; })) {
-            throw Error(Status::busy, "ctx: another stream is open on it");
-        }
-        return insert(std::make_shared<Stream>(std::make_unique<Sequence>(context), options));
-    }
-
-    std::shared_ptr<Stream> find(const token_trie_stream * handle) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        const auto at = position_of(handle);
-        if (at == streams_.end()) {
-            throw Error(Status::argument, handle == nullptr ? "stream: null" : "stream: closed, or never opened");
-        }
-        return at->stream;
-    }
-
-    // Does nothing if it is not here.
-    void close(const token_trie_stream * handle) {
-        std::unique_lock<std::mutex> lock(mutex_);
-        auto at = position_of(handle);
-        if (at == streams_.end()) {
-            return;
-        }
-        const std::shared_ptr<Stream> stream = at->stream;
-        lock.unlock();
-        stream->close();
-        lock.lock();
-        at = position_of(handle);  // another thread may have closed it too
-        if (at != streams_.end()) {
-            streams_.erase(at);
-        }
-    }
-
-   private:
-    struct Entry {
-        token_trie_stream * handle;
-        std::shared_ptr<Stream> stream;
-    };
-
-    token_trie_stream * insert(std::shared_ptr<Stream> stream) {
-        // Odd numbers: no object's address.
-        auto * handle = reinterpret_cast<token_trie_stream *>(next_);  // NOLINT(performance-no-int-to-ptr)
-        streams_.push_back({handle, std::move(stream)});
-        next_ += 2;
-        return handle;
-    }
-    std::vector<Entry>::iterator position_of(const token_trie_stream * handle) {
-        return std::find_if(streams_.begin(), streams_.end(),
-                            [&](const Entry & open) { return open.handle == handle; });
-    }
-
-    std::mutex mutex_;
-    std::vector<Entry> streams_;
-    std::uintptr_t next_ = 1;
-};
-
-std::shared_ptr<Stream> find(const token_trie_stream * handle) { return OpenStreams::shared().find(handle); }
+// Being in a call of a stream that is open.
+SharedStream::Call enter(const token_trie_stream * handle) {
+    return SharedStream::Call(OpenStreams::shared().find(handle));
+}
 
 Stream::Options to_options(const token_trie_stream_params & params) {
     Stream::Options options;
@@ -158,7 +86,7 @@ Cursor cursor_of(const Stream & stream, const token_trie_score_params & params) 
         if (params.payload_params != nullptr) {
             how = read_struct(params.payload_params, "params.payload_params");
         }
-        return read_constraint(stream.vocab(), {params.payload_json, params.payload_len}, how).cursor;
+        return read_constraint(stream.facts(), {params.payload_json, params.payload_len}, how).cursor;
     }
     std::optional<Cursor> set = stream.snapshot().cursor;
     if (!set) {
@@ -174,9 +102,9 @@ void check_length(std::size_t given, std::size_t needed, const char * what) {
     }
 }
 
-void set_trie(token_trie_stream * handle, std::string_view json, const token_trie_params & params) {
-    const std::shared_ptr<Stream> stream = find(handle);
-    Constraint constraint = read_constraint(stream->vocab(), json, params);
+void set_trie(const token_trie_stream * handle, std::string_view json, const token_trie_params & params) {
+    const SharedStream::Call stream = enter(handle);
+    Constraint constraint = read_constraint(stream->facts(), json, params);
     stream->set_trie(std::move(constraint.cursor), constraint.mode);
 }
 
@@ -196,7 +124,8 @@ token_trie_stream * token_trie_stream_open(llama_context * ctx, const token_trie
     return guard_pointer<token_trie_stream *>([&] {
         require_not_null(ctx, "ctx");
         const Stream::Options options = to_options(read_struct(params, "params"));
-        return OpenStreams::shared().open_on(ctx, options);
+        return OpenStreams::shared().open(
+            ctx, [&] { return std::make_unique<Stream>(std::make_unique<Sequence>(ctx), options); });
     });
 }
 
@@ -207,19 +136,20 @@ token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const to
         check_not_negative(given.n_ctx, "n_ctx");
         check_not_negative(given.n_batch, "n_batch");
         check_not_negative(given.n_threads, "n_threads");
-        auto sequence = std::make_unique<Sequence>(
-            gguf_path, Sequence::FileOptions{given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers});
-        return OpenStreams::shared().add(std::make_shared<Stream>(std::move(sequence), to_options(given)));
+        const Sequence::FileOptions file = {given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers};
+        return OpenStreams::shared().open(nullptr, [&] {
+            return std::make_unique<Stream>(std::make_unique<Sequence>(gguf_path, file), to_options(given));
+        });
     });
 }
 
 const llama_vocab * token_trie_stream_get_vocab(token_trie_stream * stream) {
-    return guard_pointer<const llama_vocab *>([&] { return find(stream)->vocab(); });
+    return guard_pointer<const llama_vocab *>([&] { return OpenStreams::shared().find(stream)->vocab(); });
 }
 
 int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token * tokens, size_t n) {
     return guard([&] {
-        const std::shared_ptr<Stream> open = find(stream);
+        const SharedStream::Call open = enter(stream);
         require_not_null(tokens, "tokens");
         check_prompt_length(*open, n);
         open->prefill({tokens, tokens + n});
@@ -227,7 +157,7 @@ int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token 
 }
 
 int32_t token_trie_stream_set_grammar(token_trie_stream * stream, const char * gbnf, const char * root) {
-    return guard([&] { find(stream)->set_grammar(gbnf, root); });
+    return guard([&] { enter(stream)->set_grammar(gbnf, root); });
 }
 
 int32_t token_trie_stream_set_token_trie(token_trie_stream * stream,
@@ -254,11 +184,11 @@ int32_t token_trie_stream_set_token_trie_ext(token_trie_stream * stream,
 }
 
 void token_trie_stream_clear_token_trie(token_trie_stream * stream) {
-    static_cast<void>(guard([&] { find(stream)->clear_trie(); }));
+    static_cast<void>(guard([&] { enter(stream)->clear_trie(); }));
 }
 
 int32_t token_trie_stream_set_seed(token_trie_stream * stream, uint32_t seed) {
-    return guard([&] { find(stream)->set_seed(seed); });
+    return guard([&] { enter(stream)->set_seed(seed); });
 }
 
 int32_t token_trie_stream_generate(token_trie_stream * stream,
@@ -268,7 +198,7 @@ int32_t token_trie_stream_generate(token_trie_stream * stream,
                                    token_trie_on_token on_token,
                                    void * user) {
     return guard([&] {
-        find(stream)->generate(max_tokens, temperature, top_p, [&](const Stream::Step & step) {
+        enter(stream)->generate(max_tokens, temperature, top_p, [&](const Stream::Step & step) {
             const token_trie_token token = to_token(step);
             return on_token == nullptr || on_token(&token, user);
         });
@@ -283,7 +213,7 @@ int32_t token_trie_stream_score(token_trie_stream * stream,
                                 size_t n_nodes,
                                 token_trie_score_stats * stats) {
     return guard([&] {
-        const std::shared_ptr<Stream> open = find(stream);
+        const SharedStream::Call open = enter(stream);
         const token_trie_score_params given = read_struct(params, "params");
         require_not_null(leaves, "leaves");
         const Cursor cursor = cursor_of(*open, given);
@@ -307,7 +237,7 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
                                  size_t n_best,
                                  token_trie_score_stats * stats) {
     return guard([&] {
-        const std::shared_ptr<Stream> open = find(stream);
+        const SharedStream::Call open = enter(stream);
         const token_trie_score_params given = read_struct(params, "params");
         require_not_null(leaves, "leaves");
         require_not_null(logprobs, "logprobs");
@@ -326,7 +256,7 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
 int32_t token_trie_stream_next(
     token_trie_stream * stream, float temperature, float top_p, token_trie_token * token, int32_t * stop) {
     return guard([&] {
-        const std::shared_ptr<Stream> open = find(stream);
+        const SharedStream::Call open = enter(stream);
         require_not_null(stop, "stop");
         require_not_null(token, "token");
         check_struct_size(token->size, "token");
@@ -338,12 +268,12 @@ int32_t token_trie_stream_next(
 }
 
 void token_trie_stream_cancel(token_trie_stream * stream) {
-    static_cast<void>(guard([&] { find(stream)->cancel(); }));
+    static_cast<void>(guard([&] { OpenStreams::shared().find(stream)->cancel(); }));
 }
 
 int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_stream_state * state) {
     return guard([&] {
-        const Stream::Snapshot seen = find(stream)->snapshot();
+        const Stream::Snapshot seen = enter(stream)->snapshot();
         token_trie_stream_state out{};
         out.stop = static_cast<std::int32_t>(seen.stats.stop);
         out.span = -1;

@@ -9,8 +9,6 @@
 // What the Python face needs and the C ABI does not give it: tries, cursors and vocabularies over numpy arrays. Each
 // register_*.cpp binds one room; types and docstrings stand in python/token_trie/_core.pyi.
 
-struct llama_vocab;
-
 namespace token_trie {
 
 namespace py = pybind11;
@@ -27,11 +25,6 @@ void register_sampler(py::module_ & module);
 template <typename T>
 py::array_t<T> to_array(const T * data, std::size_t n) {
     return py::array_t<T>(static_cast<py::ssize_t>(n), data);
-}
-
-// llama-cpp-python hands out addresses as integers.
-inline const llama_vocab * to_vocab(std::uintptr_t address) {
-    return reinterpret_cast<const llama_vocab *>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
 }  // namespace token_trie

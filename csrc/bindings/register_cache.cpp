@@ -8,12 +8,12 @@ void register_cache(py::module_ & module) {
     using namespace pybind11::literals;
     module.def(
         "cached_trie",
-        [](const std::string & json, const std::optional<std::string> & path, std::uintptr_t vocab) {
+        [](const std::string & json, const std::optional<std::string> & path, const Vocab * vocab) {
             const py::gil_scoped_release unlocked;
             return std::const_pointer_cast<Trie>(
-                Cache::shared().get(json, path, 0, [vocab] { return vocab_lexicon(to_vocab(vocab)); }));
+                Cache::shared().get(json, path, 0, [vocab] { return vocab == nullptr ? nullptr : vocab->lexicon(); }));
         },
-        "json"_a, "path"_a, "vocab"_a);
+        "json"_a, "path"_a, "vocab"_a.none(true));
     module.def("cache_stats", [] {
         const Cache::Stats stats = Cache::shared().stats();
         return py::make_tuple(stats.hits, stats.misses, stats.evictions, stats.entries, Cache::kCapacity, stats.bytes);

@@ -8,7 +8,7 @@ namespace token_trie {
 namespace {
 
 std::shared_ptr<FollowSet> make_follow(const Trie & trie,
-                                       std::uintptr_t vocab,
+                                       const Vocab & vocab,
                                        int on_complete,
                                        std::vector<Token> end_tokens,
                                        std::vector<Token> separator,
@@ -16,7 +16,7 @@ std::shared_ptr<FollowSet> make_follow(const Trie & trie,
     FollowSet::Options options{static_cast<OnComplete>(on_complete), std::move(end_tokens), std::move(separator),
                                max_items};
     auto follow = std::make_shared<FollowSet>(trie, std::move(options));
-    check_vocab(*follow, to_vocab(vocab));
+    check_vocab(*follow, vocab);
     return follow;
 }
 

@@ -5,35 +5,17 @@
 #include <llama.h>
 
 #include <algorithm>
-#include <cstring>
-#include <mutex>
 
 namespace token_trie {
 namespace {
 
-void update_u32(Sha256 & hash, std::size_t value) {
-    const auto v = static_cast<std::uint32_t>(value);
-    const unsigned char bytes[4] = {static_cast<unsigned char>(v), static_cast<unsigned char>(v >> 8U),
-                                    static_cast<unsigned char>(v >> 16U), static_cast<unsigned char>(v >> 24U)};
-    hash.update(bytes, sizeof bytes);
-}
-
 std::string compute_fingerprint(const llama_vocab * vocab) {
-    Sha256 hash;
     const std::int32_t n = llama_vocab_n_tokens(vocab);
-    update_u32(hash, static_cast<std::size_t>(n));
+    TextsHash hash(static_cast<std::size_t>(n));
     for (Token token = 0; token < n; ++token) {
-        const std::string_view text = llama_vocab_get_text(vocab, token);
-        update_u32(hash, text.size());
-        hash.update(text);
+        hash.add(llama_vocab_get_text(vocab, token));
     }
-    std::string out = "sha256:";
-    for (const unsigned char byte : hash.finish()) {
-        constexpr char hex[] = "0123456789abcdef";
-        out += hex[byte >> 4U];
-        out += hex[byte & 15U];
-    }
-    return out;
+    return hash.finish();
 }
 
 std::vector<Token> compute_end_of_generation(const llama_vocab * vocab) {
@@ -46,64 +28,9 @@ std::vector<Token> compute_end_of_generation(const llama_vocab * vocab) {
     return out;
 }
 
-// What tells two vocabularies at one address apart, at the price of 64 texts instead of all.
-struct Probe {
-    const llama_vocab * vocab = nullptr;
-    std::int32_t n = 0;
-    const char * storage = nullptr;
-    std::string texts;
-
-    static Probe of(const llama_vocab * vocab) {
-        constexpr std::int32_t n_samples = 64;
-        Probe probe{vocab, llama_vocab_n_tokens(vocab), llama_vocab_get_text(vocab, 0), {}};
-        for (std::int64_t i = 0; i < n_samples; ++i) {
-            probe.texts += llama_vocab_get_text(vocab, static_cast<Token>(i * (probe.n - 1) / (n_samples - 1)));
-            probe.texts += '\0';
-        }
-        return probe;
-    }
-    bool operator==(const Probe & other) const {
-        return vocab == other.vocab && n == other.n && storage == other.storage && texts == other.texts;
-    }
-};
-
-// The answers of the vocabularies asked about last.
-template <typename Value>
-class Memo {
-   public:
-    template <typename Compute>
-    Value get(const llama_vocab * vocab, Compute && compute) {
-        Probe probe = Probe::of(vocab);
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            const auto at =
-                std::find_if(entries_.begin(), entries_.end(), [&](const Entry & e) { return e.probe == probe; });
-            if (at != entries_.end()) {
-                return at->value;
-            }
-        }
-        Value value = compute(vocab);
-        const std::lock_guard<std::mutex> lock(mutex_);
-        constexpr std::size_t capacity = 8;
-        if (entries_.size() == capacity) {
-            entries_.erase(entries_.begin());
-        }
-        entries_.push_back({std::move(probe), value});
-        return value;
-    }
-
-   private:
-    struct Entry {
-        Probe probe;
-        Value value;
-    };
-    std::mutex mutex_;
-    std::vector<Entry> entries_;
-};
-
 // Models without a tokenizer have a vocabulary too, which llama.cpp aborts on when asked for texts.
 bool has_texts(const llama_vocab * vocab) {
-    return vocab_size(vocab) > 0 && llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_NONE;
+    return vocab != nullptr && llama_vocab_n_tokens(vocab) > 0 && llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_NONE;
 }
 
 void append_piece(const llama_vocab * vocab, Token token, bool special, std::string & text) {
@@ -119,7 +46,7 @@ void append_piece(const llama_vocab * vocab, Token token, bool special, std::str
     text.resize(start + static_cast<std::size_t>(std::max(n, 0)));
 }
 
-std::shared_ptr<const Lexicon> compute_lexicon(const llama_vocab * vocab) {
+std::vector<std::string> compute_pieces(const llama_vocab * vocab) {
     std::vector<std::string> pieces(static_cast<std::size_t>(llama_vocab_n_tokens(vocab)));
     for (std::size_t i = 0; i < pieces.size(); ++i) {
         const auto token = static_cast<Token>(i);
@@ -127,7 +54,26 @@ std::shared_ptr<const Lexicon> compute_lexicon(const llama_vocab * vocab) {
             append_piece(vocab, token, /* special = */ false, pieces[i]);
         }
     }
-    return std::make_shared<const Lexicon>(pieces, vocab_fingerprint(vocab));
+    return pieces;
+}
+
+// One a vocabulary for the whole process, as it is large and takes tenths of a second to build; the last few are kept,
+// so that a sampler made anew each time finds it again. The lock is held while one is built: who waits wants the same.
+std::shared_ptr<const Lexicon> shared_lexicon(const std::vector<std::string> & pieces, const std::string & vocab) {
+    static std::mutex mutex;
+    static std::vector<std::shared_ptr<const Lexicon>> lexicons;
+    const std::string identity = Lexicon::identity_of(pieces, vocab);
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto at = std::find_if(lexicons.begin(), lexicons.end(),
+                                 [&](const auto & lexicon) { return lexicon->identity() == identity; });
+    if (at != lexicons.end()) {
+        return *at;
+    }
+    constexpr std::size_t capacity = 8;
+    if (lexicons.size() == capacity) {
+        lexicons.erase(lexicons.begin());
+    }
+    return lexicons.emplace_back(std::make_shared<const Lexicon>(pieces, vocab));
 }
 
 template <typename Iterator, typename Where>
@@ -142,32 +88,49 @@ void check_range(Iterator begin, Iterator end, std::int32_t n_vocab, Where && wh
 
 }  // namespace
 
-std::int32_t vocab_size(const llama_vocab * vocab) { return vocab == nullptr ? 0 : llama_vocab_n_tokens(vocab); }
+std::int32_t Vocab::size() const { return vocab_ == nullptr ? 0 : llama_vocab_n_tokens(vocab_); }
 
-std::string vocab_fingerprint(const llama_vocab * vocab) {
-    static Memo<std::string> memo;
-    return has_texts(vocab) ? memo.get(vocab, compute_fingerprint) : std::string();
+const std::string & Vocab::fingerprint() const {
+    std::call_once(has_fingerprint_, [this] { fingerprint_ = has_texts(vocab_) ? compute_fingerprint(vocab_) : ""; });
+    return fingerprint_;
 }
 
-std::vector<Token> vocab_end_of_generation(const llama_vocab * vocab) {
-    static Memo<std::vector<Token>> memo;
-    return has_texts(vocab) ? memo.get(vocab, compute_end_of_generation) : std::vector<Token>();
+const std::vector<Token> & Vocab::end_of_generation() const {
+    std::call_once(has_end_of_generation_, [this] {
+        if (has_texts(vocab_)) {
+            end_of_generation_ = compute_end_of_generation(vocab_);
+        }
+    });
+    return end_of_generation_;
 }
 
-std::shared_ptr<const Lexicon> vocab_lexicon(const llama_vocab * vocab) {
-    static Memo<std::shared_ptr<const Lexicon>> memo;
-    return has_texts(vocab) ? memo.get(vocab, compute_lexicon) : nullptr;
+const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
+    std::call_once(has_lexicon_, [this] {
+        if (has_texts(vocab_)) {
+            lexicon_ = shared_lexicon(compute_pieces(vocab_), fingerprint());
+        }
+    });
+    return lexicon_;
 }
 
-void check_vocab(const Trie & trie, const llama_vocab * vocab) {
-    const std::int32_t n = vocab_size(vocab);
+void check_vocab(const Trie & trie, const Vocab & vocab) {
+    const std::int32_t n = vocab.size();
     if (n == 0) {
         return;
     }
-    if (!trie.vocab().empty() && trie.vocab() != vocab_fingerprint(vocab)) {
-        throw Error(Status::vocab, "vocab: the set was made for another vocabulary (" + trie.vocab() +
-                                       ") than this model's (" + vocab_fingerprint(vocab) +
-                                       "); build it again with this model");
+    const auto require_same = [](const std::string & made_for, const std::string & given, const std::string & what) {
+        if (made_for != given) {
+            throw Error(Status::vocab, "vocab: the set was made for another vocabulary (" + made_for +
+                                           ") than this model's (" + given + ")" + what +
+                                           "; build it again with this model");
+        }
+    };
+    if (!trie.vocab().empty()) {
+        require_same(trie.vocab(), vocab.fingerprint(), "");
+    }
+    if (!trie.is_tree()) {
+        require_same(trie.lexicon(), vocab.lexicon() == nullptr ? "" : vocab.lexicon()->identity(),
+                     ": the texts are the same, but not which tokens are for control or end a generation");
     }
     if (trie.max_token() < n) {
         return;
@@ -178,8 +141,8 @@ void check_vocab(const Trie & trie, const llama_vocab * vocab) {
     }
 }
 
-void check_vocab(const FollowSet & follow, const llama_vocab * vocab) {
-    const std::int32_t n = vocab_size(vocab);
+void check_vocab(const FollowSet & follow, const Vocab & vocab) {
+    const std::int32_t n = vocab.size();
     if (n > 0) {
         check_range(follow.end_tokens().begin(), follow.end_tokens().end(), n, [] { return "end_tokens"; });
         check_range(follow.separator().begin(), follow.separator().end(), n, [] { return "separator"; });
@@ -218,7 +181,7 @@ std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tok
     if (!has_texts(vocab)) {
         throw Error(Status::vocab, "tokens: this model has no tokenizer");
     }
-    check_range(tokens.begin(), tokens.end(), vocab_size(vocab), [] { return "tokens"; });
+    check_range(tokens.begin(), tokens.end(), llama_vocab_n_tokens(vocab), [] { return "tokens"; });
     std::string text;
     for (const Token token : tokens) {
         append_piece(vocab, token, special, text);

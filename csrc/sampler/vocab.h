@@ -3,6 +3,7 @@
 #include "sampler/cursor.h"
 #include "trie/lexicon.h"
 
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,26 +11,41 @@ struct llama_vocab;
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// What this library asks of a model's vocabulary. A null vocab is one of unknown size without end-of-generation tokens.
-
-// 0 if vocab is null.
-std::int32_t vocab_size(const llama_vocab * vocab);
-
-// Fingerprint of the vocabulary as token_trie.h defines it, "sha256:" and 64 hex digits. One pass over the vocabulary,
-// then remembered; so are the end-of-generation tokens, which are in ascending order.
+// A model's vocabulary and what this library asks about it, each answer computed when it is first asked for. Valid as
+// long as the model lives, which is the owner's to see to: nothing is remembered by a vocabulary's address, where another
+// may stand after a reload. Safe across threads.
 //
-// What is remembered belongs to an address, and is used only as long as size, storage and a sample of the texts there
-// are the same; a model freed and another loaded into its place is noticed by these.
-std::string vocab_fingerprint(const llama_vocab * vocab);
-std::vector<Token> vocab_end_of_generation(const llama_vocab * vocab);
+// What a vocabulary is, is told in two ways. The fingerprint is of the texts of the tokens, the meaning of sequences, and
+// is the same for a base model and those tuned from it whose tokens differ in what they are for. The lexicon's identity
+// takes in what each token spells as well, and so which are control tokens and which end a generation.
+class Vocab {
+   public:
+    // null: of unknown size, without texts and end-of-generation tokens.
+    explicit Vocab(const llama_vocab * vocab) noexcept : vocab_(vocab) {}
 
-// What each token spells, remembered likewise; null without a tokenizer. Control tokens, unused ones and those that end
-// a generation spell nothing; user-defined ones, such as Gemma's HTML tags, spell their text.
-std::shared_ptr<const Lexicon> vocab_lexicon(const llama_vocab * vocab);
+    const llama_vocab * get() const noexcept { return vocab_; }
+    // 0 if null.
+    std::int32_t size() const;
+    // As token_trie.h defines it, "sha256:" and 64 hex digits; "" without texts.
+    const std::string & fingerprint() const;
+    // Ascending.
+    const std::vector<Token> & end_of_generation() const;
+    // What each token spells, shared by all vocabularies of one identity; null without a tokenizer. Control tokens,
+    // unused ones and those that end a generation spell nothing; user-defined ones, such as Gemma's HTML tags, spell
+    // their text.
+    const std::shared_ptr<const Lexicon> & lexicon() const;
 
-// Throws Error (vocab) if the tokens cannot belong to this vocabulary, naming the leaf, the list or the fingerprints.
-void check_vocab(const Trie & trie, const llama_vocab * vocab);
-void check_vocab(const FollowSet & follow, const llama_vocab * vocab);
+   private:
+    const llama_vocab * vocab_;
+    mutable std::once_flag has_fingerprint_, has_end_of_generation_, has_lexicon_;
+    mutable std::string fingerprint_;
+    mutable std::vector<Token> end_of_generation_;
+    mutable std::shared_ptr<const Lexicon> lexicon_;
+};
+
+// Throws Error (vocab) if the tokens cannot belong to this vocabulary, naming the leaf, the list or the identities.
+void check_vocab(const Trie & trie, const Vocab & vocab);
+void check_vocab(const FollowSet & follow, const Vocab & vocab);
 
 // The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Special tokens are not recognized.
 // Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown character.

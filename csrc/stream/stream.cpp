@@ -1,7 +1,5 @@
 #include "stream/stream.h"
 
-#include "sampler/vocab.h"
-
 #include <llama.h>
 
 #include <algorithm>
@@ -30,27 +28,11 @@ bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
 
 Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),
+      facts_(sequence_->vocab()),
       picker_(sequence_->vocab(), options.picker),
       jump_forward_(options.jump_forward) {}
 
-std::unique_lock<std::mutex> Stream::enter() const {
-    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
-    const bool entered = generating_ != std::this_thread::get_id() && lock.try_lock();
-    if (entered) {
-        // Before closed_ is looked at: of a close that comes in between, the cancel stands.
-        cancelled_ = false;
-    }
-    if (closed_) {
-        throw Error(Status::argument, "stream: closed");
-    }
-    if (!entered) {
-        throw Error(Status::busy, "the stream is in a call already, of another thread or of its own callback");
-    }
-    return lock;
-}
-
 void Stream::prefill(std::vector<Token> tokens) {
-    const auto lock = enter();
     if (tokens.empty()) {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
     }
@@ -62,29 +44,24 @@ void Stream::prefill(std::vector<Token> tokens) {
 }
 
 void Stream::set_grammar(const char * gbnf, const char * root) {
-    const auto lock = enter();
     picker_.set_grammar(gbnf, root);
 }
 
 void Stream::set_trie(Cursor cursor, Mode mode) {
-    const auto lock = enter();
     cursor_ = std::move(cursor);
     mode_ = mode;
     begin_span();
 }
 
 void Stream::clear_trie() {
-    const auto lock = enter();
     cursor_.reset();
 }
 
 void Stream::set_seed(std::uint32_t seed) {
-    const auto lock = enter();
     picker_.set_seed(seed);
 }
 
 Stream::Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
-    const auto lock = enter();
     if (max_tokens < 0) {
         throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
     }
@@ -100,14 +77,12 @@ Stream::Stop Stream::generate(std::int32_t max_tokens, float temperature, float 
     const std::uint64_t passes = sequence_->n_passes();
     const std::uint64_t decode_ns = sequence_->decode_ns();
     const auto account = [&] {
-        generating_ = std::thread::id();
         stats_.n_passes += sequence_->n_passes() - passes;
         stats_.decode_ns += sequence_->decode_ns() - decode_ns;
         stats_.generate_ns +=
             static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
     };
     stats_.stop = Stop::none;
-    generating_ = std::this_thread::get_id();
     try {
         std::optional<Stop> stop;
         for (std::int32_t n = 0; !stop; ++n) {
@@ -188,18 +163,24 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
 }
 
 Scores Stream::score(const Cursor & cursor, const ScoreOptions & options) {
-    const auto lock = enter();
     check_scoring(cursor, options);
+    check_cancelled();
     return score_all(*sequence_, cursor, options, cancelled_);
 }
 
 SearchResult Stream::search(const Cursor & cursor, const SearchOptions & options) {
-    const auto lock = enter();
     check_scoring(cursor, options);
     if (options.n_best == 0) {
         throw Error(Status::argument, "n_best: 0");
     }
+    check_cancelled();
     return token_trie::search(*sequence_, cursor, options, cancelled_);
+}
+
+void Stream::check_cancelled() const {
+    if (cancelled_) {
+        throw Error(Status::cancelled, "cancelled");
+    }
 }
 
 void Stream::check_scoring(const Cursor & cursor, const ScoreOptions & options) const {
@@ -213,7 +194,7 @@ void Stream::check_scoring(const Cursor & cursor, const ScoreOptions & options) 
 }
 
 void Stream::check_tokens(const std::vector<Token> & tokens, const char * what) const {
-    const std::int32_t n_vocab = vocab_size(vocab());
+    const std::int32_t n_vocab = facts_.size();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] < 0 || tokens[i] >= n_vocab) {
             throw Error(Status::vocab, std::string(what) + "[" + std::to_string(i) + "]: " + std::to_string(tokens[i]) +
@@ -229,17 +210,7 @@ void Stream::begin_span() {
     }
 }
 
-void Stream::close() {
-    closed_ = true;
-    cancel();
-    // From its own callback, there is nobody to wait for.
-    if (generating_ != std::this_thread::get_id()) {
-        const std::lock_guard<std::mutex> lock(mutex_);
-    }
-}
-
 Stream::Snapshot Stream::snapshot() const {
-    const auto lock = enter();
     return {stats_, sequence_->tokens().size(), sequence_->n_cached(), cursor_};
 }
 

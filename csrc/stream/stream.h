@@ -1,15 +1,15 @@
 #pragma once
 
 #include "sampler/sampler.h"
+#include "sampler/vocab.h"
 #include "stream/picker.h"
 #include "stream/scorer.h"
 #include "stream/sequence.h"
 #include "stream/utf8.h"
 
+#include <atomic>
 #include <functional>
-#include <mutex>
 #include <optional>
-#include <thread>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
@@ -22,7 +22,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 //     [prefill] -> GET   _   WEATHER  | SET   _   -> TIMER  |         -> chosen at a branch point
 //                  pass: none         |       one pass, of SET and _
 //
-// One thread at a time, which generate and prefill see to; cancel may come from any.
+// One call at a time, which SharedStream sees to; cancel may come from any thread.
 class Stream {
    public:
     struct Options {
@@ -56,12 +56,12 @@ class Stream {
 
     Stream(std::unique_ptr<Sequence> sequence, const Options & options);
 
-    const llama_vocab * vocab() const noexcept { return sequence_->vocab(); }
+    const Vocab & facts() const noexcept { return facts_; }
+    const llama_vocab * vocab() const noexcept { return facts_.get(); }
     std::size_t capacity() const noexcept { return sequence_->capacity(); }
     const llama_context * context() const noexcept { return sequence_->context(); }
 
-    // All of these throw Error (busy) while another thread is inside one and Error (argument) after close, and then and
-    // otherwise leave things as they were.
+    // What throws Error leaves things as they were.
     void prefill(std::vector<Token> tokens);
     void set_grammar(const char * gbnf, const char * root);
     void set_trie(Cursor cursor, Mode mode);
@@ -80,11 +80,9 @@ class Stream {
     Scores score(const Cursor & cursor, const ScoreOptions & options);
     SearchResult search(const Cursor & cursor, const SearchOptions & options);
 
-    // Ends a prefill, score, search or generate under way within one pass; without one, does nothing.
+    // Ends a prefill, score, search or generate under way within one pass, and all that follow until resume.
     void cancel() noexcept { cancelled_ = true; }
-
-    // Refuses all calls from here on, cancels the one that another thread is in and waits for it.
-    void close();
+    void resume() noexcept { cancelled_ = false; }
 
     struct Snapshot {
         Stats stats;
@@ -95,17 +93,15 @@ class Stream {
     Snapshot snapshot() const;
 
    private:
-    std::unique_lock<std::mutex> enter() const;
     std::optional<Stop> step(const OnStep & on_step);
     void begin_span();
+    void check_cancelled() const;
     void check_scoring(const Cursor & cursor, const ScoreOptions & options) const;
     void check_tokens(const std::vector<Token> & tokens, const char * what) const;
 
-    mutable std::mutex mutex_;
-    std::atomic<std::thread::id> generating_{std::thread::id()};  // the thread that is in generate
-    std::atomic<bool> closed_{false};
-    mutable std::atomic<bool> cancelled_{false};  // of the call under way; enter begins it anew
+    std::atomic<bool> cancelled_{false};
     std::unique_ptr<Sequence> sequence_;
+    Vocab facts_;
     Picker picker_;
     Utf8Stream text_;
     std::optional<Cursor> cursor_;

@@ -48,21 +48,21 @@ std::shared_ptr<const Trie> Cache::find(const Key & key, const FindLexicon & lex
     std::shared_ptr<const Trie> trie = look_up(key, nullptr);
     if (trie && !trie->is_tree()) {
         const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
-        trie = words ? look_up(key, &words->vocab()) : nullptr;
+        trie = words ? look_up(key, &words->identity()) : nullptr;
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     ++(trie ? counts_.hits : counts_.misses);
     return trie;
 }
 
-bool Cache::is_of(const Trie & trie, const std::string * vocab) {
-    return trie.is_tree() || vocab == nullptr || trie.vocab() == *vocab;
+bool Cache::is_of(const Trie & trie, const std::string * lexicon) {
+    return trie.is_tree() || lexicon == nullptr || trie.lexicon() == *lexicon;
 }
 
-std::shared_ptr<const Trie> Cache::look_up(const Key & key, const std::string * vocab) {
+std::shared_ptr<const Trie> Cache::look_up(const Key & key, const std::string * lexicon) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto at = std::find_if(entries_.begin(), entries_.end(),
-                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, vocab); });
+                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, lexicon); });
     if (at == entries_.end()) {
         return nullptr;
     }
@@ -77,7 +77,7 @@ std::shared_ptr<const Trie> Cache::insert(const Key & key, std::shared_ptr<const
     entries_.reserve(kCapacity);
     // Another thread may have built the same trie meanwhile; all then share the first.
     const auto at = std::find_if(entries_.begin(), entries_.end(),
-                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, &trie->vocab()); });
+                                 [&](const Entry & e) { return e.key == key && is_of(*e.trie, &trie->lexicon()); });
     if (at != entries_.end()) {
         return at->trie;
     }

@@ -31,7 +31,7 @@ class Cache {
     using FindLexicon = std::function<std::shared_ptr<const Lexicon>()>;
 
     // The payload's trie, built now if it is not here. n_vocab > 0 refuses token ids from n_vocab on, also on a hit.
-    // Of a payload of texts there is one trie a vocabulary; lexicon is called for these alone. Throws what read_payload
+    // Of a payload of texts there is one trie a lexicon; lexicon is called for these alone. Throws what read_payload
     // and Trie::build throw, and then keeps nothing.
     std::shared_ptr<const Trie> get(std::string_view json,
                                     const std::optional<std::string> & path,
@@ -49,8 +49,8 @@ class Cache {
     };
 
     std::shared_ptr<const Trie> find(const Key & key, const FindLexicon & lexicon);
-    std::shared_ptr<const Trie> look_up(const Key & key, const std::string * vocab);
-    static bool is_of(const Trie & trie, const std::string * vocab);
+    std::shared_ptr<const Trie> look_up(const Key & key, const std::string * lexicon);
+    static bool is_of(const Trie & trie, const std::string * lexicon);
     std::shared_ptr<const Trie> insert(const Key & key, std::shared_ptr<const Trie> trie);
 
     mutable std::mutex mutex_;

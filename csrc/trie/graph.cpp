@@ -16,6 +16,7 @@ class Trie::GraphBuilder {
         keep_what_leads_to_a_leaf();
         measure();
         trie_->vocab_ = lexicon_.vocab();
+        trie_->lexicon_ = lexicon_.identity();
         return trie_;
     }
 

@@ -1,5 +1,7 @@
 #include "trie/lexicon.h"
 
+#include "trie/sha256.h"
+
 #include <algorithm>
 #include <numeric>
 
@@ -22,7 +24,10 @@ std::shared_ptr<const Trie> trie_of_bytes(const std::vector<std::string> & piece
 }  // namespace
 
 Lexicon::Lexicon(const std::vector<std::string> & pieces, std::string vocab)
-    : bytes_(trie_of_bytes(pieces)), offsets_(bytes_->n_leaves() + 1), vocab_(std::move(vocab)) {
+    : bytes_(trie_of_bytes(pieces)),
+      offsets_(bytes_->n_leaves() + 1),
+      vocab_(std::move(vocab)),
+      identity_(identity_of(pieces, vocab_)) {
     std::vector<LeafId> leaf_of(pieces.size(), kNoLeaf);
     for (std::size_t token = 0; token < pieces.size(); ++token) {
         NodeId node = kRoot;
@@ -42,6 +47,15 @@ Lexicon::Lexicon(const std::vector<std::string> & pieces, std::string vocab)
             tokens_[next_place[leaf_of[token]]++] = static_cast<Token>(token);
         }
     }
+}
+
+std::string Lexicon::identity_of(const std::vector<std::string> & pieces, const std::string & vocab) {
+    TextsHash hash(pieces.size() + 1);
+    hash.add(vocab);
+    for (const std::string & piece : pieces) {
+        hash.add(piece);
+    }
+    return hash.finish();
 }
 
 }  // namespace token_trie

@@ -12,6 +12,9 @@ class Lexicon {
     // Error (vocab) if no token spells anything.
     Lexicon(const std::vector<std::string> & pieces, std::string vocab);
 
+    // Of the lexicon that these would make: a hash over both, as graphs made with equal ones are equal.
+    static std::string identity_of(const std::vector<std::string> & pieces, const std::string & vocab);
+
     // The node that a byte leads to, from kRoot on; kNoNode if no token goes on with it.
     NodeId next(NodeId node, Token byte) const noexcept { return bytes_->child(node, byte); }
     // Tokens that spell just the bytes that lead to node, ascending.
@@ -21,12 +24,14 @@ class Lexicon {
                                : TokenSpan{tokens_.data() + offsets_[leaf], offsets_[leaf + 1] - offsets_[leaf]};
     }
     const std::string & vocab() const noexcept { return vocab_; }
+    const std::string & identity() const noexcept { return identity_; }
 
    private:
     std::shared_ptr<const Trie> bytes_;
     std::vector<Token> tokens_;           // by leaf
     std::vector<std::uint32_t> offsets_;  // n_leaves + 1
     std::string vocab_;
+    std::string identity_;
 };
 
 }  // namespace token_trie

@@ -29,4 +29,32 @@ Sha256::Digest Sha256::finish() {
     return digest;
 }
 
+void TextsHash::add(std::string_view text) {
+    add_number(text.size());
+    pending_.append(text);
+    constexpr std::size_t piece = 1U << 16U;
+    if (pending_.size() >= piece) {
+        hash_.update(pending_);
+        pending_.clear();
+    }
+}
+
+void TextsHash::add_number(std::size_t value) {
+    const auto v = static_cast<std::uint32_t>(value);
+    for (const unsigned shift : {0U, 8U, 16U, 24U}) {
+        pending_ += static_cast<char>(v >> shift & 255U);
+    }
+}
+
+std::string TextsHash::finish() {
+    hash_.update(pending_);
+    std::string out = "sha256:";
+    for (const unsigned char byte : hash_.finish()) {
+        constexpr char hex[] = "0123456789abcdef";
+        out += hex[byte >> 4U];
+        out += hex[byte & 15U];
+    }
+    return out;
+}
+
 }  // namespace token_trie

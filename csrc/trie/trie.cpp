@@ -75,7 +75,7 @@ std::size_t Trie::structure_bytes() const noexcept {
 
 std::size_t Trie::total_bytes() const noexcept {
     std::size_t bytes = structure_bytes() + names_.size() + name_offsets_.size() * sizeof(std::uint64_t) +
-                        rows_.size() * sizeof(std::uint32_t) + vocab_.size() + texts_.size() +
+                        rows_.size() * sizeof(std::uint32_t) + vocab_.size() + lexicon_.size() + texts_.size() +
                         text_offsets_.size() * sizeof(std::uint64_t);
     for (const Alias & alias : aliases_) {
         bytes += sizeof(Alias) + alias.name.size();

@@ -118,6 +118,8 @@ class Trie {
     std::uint32_t max_length() const noexcept { return max_length_; }
     Token max_token() const noexcept { return max_token_; }
     const std::string & vocab() const noexcept { return vocab_; }
+    // Identity of the lexicon that a graph was made with; "" in a tree.
+    const std::string & lexicon() const noexcept { return lexicon_; }
     // Of nodes and leaves; names apart.
     std::size_t structure_bytes() const noexcept;
     std::size_t total_bytes() const noexcept;
@@ -165,6 +167,7 @@ class Trie {
     std::vector<std::uint32_t> rows_;  // unnamed: positions in the list, where they are not 0, 1, 2, ...
     std::vector<Alias> aliases_;
     std::string vocab_;
+    std::string lexicon_;
     std::uint64_t n_tokens_ = 0;
     std::uint32_t max_length_ = 0;
     Token max_token_ = -1;

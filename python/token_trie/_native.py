@@ -22,7 +22,7 @@ from token_trie.errors import ArgumentError, LlamaVersionError
 Llama: TypeAlias = Any
 """A ``llama_cpp.Llama``; its package has no complete type hints."""
 
-__all__ = ["Llama", "_core", "end_of_generation", "logger", "vocab_address"]
+__all__ = ["Llama", "_core", "logger", "vocab_of"]
 
 logger = logging.getLogger("token_trie")
 
@@ -32,15 +32,14 @@ except LlamaVersionError as error:
     logger.warning("%s. Until then, tries and samplers work and the rest is off.", error)
 
 
-def vocab_address(llm: Llama) -> int:
-    """Address of the model's ``llama_vocab``."""
+def vocab_of(llm: Llama) -> _core.Vocab:
+    """Return the model's vocabulary, which goes with the model."""
     if not isinstance(llm, llama_cpp.Llama):
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
-    if llm._model.model is None:
+    model = llm._model
+    if model.model is None:
         raise ArgumentError("llm: this Llama is closed")
-    return int(llm._model.vocab)
-
-
-def end_of_generation(llm: Llama) -> list[int]:
-    """Tokens that end a generation, ascending."""
-    return _core.vocab_end_of_generation(vocab_address(llm))
+    if not hasattr(model, "_token_trie_vocab"):
+        model._token_trie_vocab = _core.Vocab(int(model.vocab))
+    vocab: _core.Vocab = model._token_trie_vocab
+    return vocab

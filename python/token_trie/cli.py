@@ -203,7 +203,7 @@ def inspect(
     from token_trie.models import Vocabulary
 
     vocabulary = None if model is None else Vocabulary(model)
-    trie = TokenTrie._read(_read(payload), path, 0 if vocabulary is None else vocabulary.address)
+    trie = TokenTrie._read(_read(payload), path, None if vocabulary is None else vocabulary.vocab)
     piece = None
     if vocabulary is not None:
         vocabulary.check(trie)

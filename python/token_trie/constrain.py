@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import llama_cpp
 
-from token_trie._native import Llama, _core, end_of_generation, logger, vocab_address
+from token_trie._native import Llama, _core, logger, vocab_of
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.trie import TokenTrie
 
@@ -107,9 +107,9 @@ class Constraint:
             raise ArgumentError(f"trie: {type(trie).__name__} where TokenTrie belongs")
         self._llm = llm
         self._mode = lookup(mode, MODES, "mode")
-        vocab = vocab_address(llm)
-        _core.check_vocab(trie._handle, vocab)
-        self._end_of_generation = end_of_generation(llm)
+        vocab = vocab_of(llm)
+        vocab.check(trie._handle)
+        self._end_of_generation = vocab.end_of_generation()
         if end_tokens is None:
             end_tokens = self._end_of_generation if on_complete != "release" else []
         follow = _core.FollowSet(

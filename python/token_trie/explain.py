@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie._chooser import check_room, chooser, fit_set
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, vocab_of
 from token_trie._text import clip, percent, quote
 from token_trie.choose import Decision, _Clock, _walk, _weigh
 from token_trie.constrain import lookup
@@ -292,13 +292,13 @@ def explain(
     leaves = greedy.index, exact.index
     ways = [path_to(trie, leaf) for leaf in leaves]
     common = [a for a, b in zip(*ways, strict=False) if a == b]
-    vocab = vocab_address(llm)
+    vocab = vocab_of(llm)
     if trie is not choices:
         # Equal choices are one leaf.
         greedy, exact = (replace(d, index=list(choices).index(d.value)) for d in (greedy, exact))
     assert exact.probabilities is not None
     return Explanation(
-        prompt=_core.detokenize(vocab, tokens).decode(errors="replace"),
+        prompt=vocab.detokenize(tokens).decode(errors="replace"),
         greedy=greedy,
         exact=exact,
         greedy_leaf=leaves[0],
@@ -308,7 +308,7 @@ def explain(
         masses=add_up(trie, exact.probabilities),
         walks=np.exp(walks.leaves),
         parting=None if ways[0] == ways[1] else common[-1],
-        pieces={token: _core.detokenize(vocab, [token]) for token in np.unique(trie._handle.arrays()[0]).tolist()},
+        pieces={token: vocab.detokenize([token]) for token in np.unique(trie._handle.arrays()[0]).tolist()},
         model=str(llm.metadata.get("general.name", "")),
     )
 

@@ -49,16 +49,12 @@ class Vocabulary:
             self._model = LlamaModel(path_model=str(model), params=params, verbose=False)
         except ValueError as error:
             raise ArgumentError(f"--model: {error}") from error
-
-    @property
-    def address(self) -> int:
-        """Of llama.cpp's vocabulary, as long as this lives."""
-        return int(self._model.vocab)
+        self.vocab = _core.Vocab(int(self._model.vocab))
 
     def check(self, trie: TokenTrie) -> None:
         """Raise VocabularyError if the trie's tokens do not fit this vocabulary."""
-        _core.check_vocab(trie._handle, self.address)
+        self.vocab.check(trie._handle)
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token."""
-        return _core.detokenize(self.address, [token])
+        return self.vocab.detokenize([token])

@@ -29,7 +29,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
 from token_trie.errors import ArgumentError, VocabularyError
 
@@ -73,7 +73,7 @@ def tokenize_prompt(llm: Llama, prompt: Prompt) -> list[int]:
     """
     if not isinstance(prompt, (str, Sequence, np.ndarray)) or isinstance(prompt, (bytes, bytearray)):
         raise ArgumentError(f"prompt: {type(prompt).__name__} where text, token ids or chat messages belong")
-    vocab_address(llm)
+    vocab_of(llm)
     if isinstance(prompt, str):
         bos = [llm.token_bos()] if llm._model.add_bos_token() or not prompt else []
         tokens = bos + (llm.tokenize(encode(prompt, "prompt"), add_bos=False, special=True) if prompt else [])
@@ -91,9 +91,9 @@ def fit_choices(
 ) -> FittedChoices:
     """Tokenize choices as they follow a prompt; see the module's top. ``prompt=None``: the start of an answer."""
     prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space)
-    vocab = vocab_address(llm)
+    vocab = vocab_of(llm)
     tail, lead = _tail(vocab, plain)
-    tokens, offsets = _core.tokenize(vocab, [lead + text for text in following], "choices")
+    tokens, offsets = vocab.tokenize([lead + text for text in following], "choices")
     n_same = _common_prefix(np.asarray(tail, np.int32), tokens, offsets)
     n_kept = len(prompt_tokens) - len(tail) + n_same
     if prompt_tokens and n_kept == 0:
@@ -117,7 +117,7 @@ def spell_choices(
     while heal and n_taken < len(plain):
         n_taken += 1
         try:
-            taken = _core.detokenize(vocab_address(llm), plain[-n_taken:]).decode()
+            taken = vocab_of(llm).detokenize(plain[-n_taken:]).decode()
             break
         except UnicodeDecodeError:
             continue
@@ -139,11 +139,11 @@ def _follow(
     encoded = [encode(choice, f"choices[{i}]") for i, choice in enumerate(choices)]
     if b"" in encoded:
         raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")
-    vocab = vocab_address(llm)
+    vocab = vocab_of(llm)
     prompt_tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
     plain = _after_control_tokens(llm, prompt_tokens)
     if leading_space is None:
-        takes_space = _takes_space(_core.detokenize(vocab, plain).decode(errors="ignore"))
+        takes_space = _takes_space(vocab.detokenize(plain).decode(errors="ignore"))
         spaces = [takes_space and not choice[0].isspace() and not _is_wide(choice[0]) for choice in choices]
     else:
         spaces = [leading_space] * len(choices)
@@ -206,11 +206,11 @@ def _after_control_tokens(llm: Llama, prompt: list[int]) -> list[int]:
     return prompt
 
 
-def _tail(vocab: int, tokens: list[int]) -> tuple[list[int], bytes]:
+def _tail(vocab: _core.Vocab, tokens: list[int]) -> tuple[list[int], bytes]:
     """Last few tokens and their text, which tokenizes to just these; empty if there are none such."""
     for length in (16, 64, len(tokens)):
         tail = tokens[-length:]
-        text = _core.detokenize(vocab, tail)
+        text = vocab.detokenize(tail)
         # SentencePiece puts a space before a text; a tail that begins with one must not get another.
         for candidate in (text, text.removeprefix(b" ")):
             if candidate and _spells(vocab, tail, candidate):
@@ -218,9 +218,9 @@ def _tail(vocab: int, tokens: list[int]) -> tuple[list[int], bytes]:
     return [], b""
 
 
-def _spells(vocab: int, tokens: list[int], text: bytes) -> bool:
+def _spells(vocab: _core.Vocab, tokens: list[int], text: bytes) -> bool:
     try:
-        spelled, _ = _core.tokenize(vocab, [text], "prompt")
+        spelled, _ = vocab.tokenize([text], "prompt")
     except VocabularyError:
         return False
     return bool(np.array_equal(spelled, tokens))

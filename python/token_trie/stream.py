@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import llama_cpp
 import numpy as np
 
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
 from token_trie.constrain import MODES, ON_COMPLETE, Mode, OnComplete, lookup
 from token_trie.errors import ArgumentError, BusyError, ContextError, TokenTrieError
@@ -116,6 +116,7 @@ class StreamHandle:
         n_gpu_layers: int = 0,
     ) -> None:
         self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
+        self._known_vocab: _core.Vocab | None = None
         self._n_cancels = 0
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         try:
@@ -334,26 +335,29 @@ class StreamHandle:
         check(lib.token_trie_stream_get_state(self._stream, state))
         return state
 
-    def _vocab(self) -> int:
-        return int(ffi.cast("uintptr_t", check_pointer(lib.token_trie_stream_get_vocab(self._stream))))
+    def _vocab(self) -> _core.Vocab:
+        address = int(ffi.cast("uintptr_t", check_pointer(lib.token_trie_stream_get_vocab(self._stream))))
+        if self._known_vocab is None:
+            self._known_vocab = _core.Vocab(address)
+        return self._known_vocab
 
     def _tokenize_prompt(self, prompt: Prompt) -> list[int]:
         if self._llm is not None:
             return tokenize_prompt(self._llm, prompt)
         if isinstance(prompt, str):
             return self._tokenize(prompt)
-        return check_tokens(prompt, llama_cpp.llama_vocab_n_tokens(self._vocab()))
+        return check_tokens(prompt, len(self._vocab()))
 
     def _beginning(self) -> int:
         """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
-        vocab = self._vocab()
+        vocab = self._vocab().address
         bos = llama_cpp.llama_vocab_bos(vocab)
         return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab))
 
     def _tokenize(self, text: str) -> list[int]:
         encoded = encode(text, "prompt")
         buffer = (llama_cpp.llama_token * (len(encoded) + 8))()
-        n = llama_cpp.llama_tokenize(self._vocab(), encoded, len(encoded), buffer, len(buffer), True, True)
+        n = llama_cpp.llama_tokenize(self._vocab().address, encoded, len(encoded), buffer, len(buffer), True, True)
         return list(buffer[: max(n, 0)])
 
 
@@ -433,7 +437,7 @@ def _close(stream: Any, context: int | None) -> None:
 def _second_context(llm: Llama, n_ctx: int | None) -> Any:
     """Make a context on the weights of a Llama, like its own but for one unified cache."""
     _core.require_same_llama()
-    vocab_address(llm)
+    vocab_of(llm)
     if llm.model_params.vocab_only:
         raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
     params = type(llm.context_params).from_buffer_copy(llm.context_params)

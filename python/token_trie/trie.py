@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.prompt import FittedChoices, Prompt, fit_choices, spell_choices
@@ -103,13 +103,13 @@ class TokenTrie(Collection[Leaf]):
 
     @classmethod
     def _from_fitted(cls, llm: Llama, choices: Sequence[str], fitted: FittedChoices) -> TokenTrie:
-        fingerprint = _core.vocab_fingerprint(vocab_address(llm))
+        fingerprint = vocab_of(llm).fingerprint()
         return cls._wrap(_core.Trie.build(fitted.tokens, fitted.offsets, list(choices), fingerprint))
 
     @classmethod
     def _from_texts(cls, llm: Llama, names: Sequence[str], texts: Sequence[str]) -> TokenTrie:
         payload = _payload_of_texts(names, texts).encode()
-        trie = cls._wrap(_core.cached_trie(payload, None, vocab_address(llm)))
+        trie = cls._wrap(_core.cached_trie(payload, None, vocab_of(llm)))
         trie._json = payload
         return trie
 
@@ -158,10 +158,10 @@ class TokenTrie(Collection[Leaf]):
         VocabularyError
             A text cannot be spelled, or there is no model to spell it with.
         """
-        return cls._read(payload, path, 0 if llm is None else vocab_address(llm))
+        return cls._read(payload, path, None if llm is None else vocab_of(llm))
 
     @classmethod
-    def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: int) -> TokenTrie:
+    def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None) -> TokenTrie:
         if isinstance(payload, Mapping):
             try:
                 payload = json.dumps(payload, ensure_ascii=False)

@@ -13,15 +13,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-Status status_of(const std::function<void()> & work) {
-    try {
-        work();
-    } catch (const Error & error) {
-        return error.status();
-    }
-    return Status::ok;
-}
-
 class PickerTest : public WithTinyModel {
    protected:
     using Logits = std::vector<float>;

@@ -12,15 +12,6 @@ const std::atomic<bool> kCancelled{true};
 const Tokens kPrompt = bytes("the answer is");
 const AllowedSet kAll = {true, {}, {}};
 
-Status status_of(const std::function<void()> & work) {
-    try {
-        work();
-    } catch (const Error & error) {
-        return error.status();
-    }
-    return Status::ok;
-}
-
 std::vector<float> row(const float * logits) { return {logits, logits + kTinyVocab}; }
 
 void expect_near(const std::vector<float> & a, const std::vector<float> & b) {

@@ -38,6 +38,15 @@ std::string message_of(const std::function<void()> & work) {
     return "";
 }
 
+Status status_of(const std::function<void()> & work) {
+    try {
+        work();
+    } catch (const Error & error) {
+        return error.status();
+    }
+    return Status::ok;
+}
+
 std::set<Tokens> random_members(std::mt19937 & rng, std::size_t n, std::size_t max_length, Token n_tokens) {
     std::uniform_int_distribution<std::size_t> length(1, max_length);
     std::uniform_int_distribution<Token> token(0, n_tokens - 1);

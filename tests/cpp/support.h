@@ -33,6 +33,8 @@ std::string payload_of(const std::vector<Leaf> & leaves);
 
 // The message of the Error that work throws, "" if it throws none.
 std::string message_of(const std::function<void()> & work);
+// Its status, ok if it throws none.
+Status status_of(const std::function<void()> & work);
 
 // Sequences over few tokens, so that prefixes and repeats abound.
 std::set<Tokens> random_members(std::mt19937 & rng, std::size_t n, std::size_t max_length, Token n_tokens);

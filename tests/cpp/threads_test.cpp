@@ -1,4 +1,4 @@
-#include "support.h"
+#include "tiny_model.h"
 
 #include "trie/cache.h"
 
@@ -92,6 +92,111 @@ TEST(Threads, EachThreadHasItsOwnLastError) {
         EXPECT_EQ(token_trie_cache_get_stats(nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     }).join();
     EXPECT_EQ(token_trie_last_error(), here);
+}
+
+// A stream on a tiny model, and a payload that takes some time to read.
+class ThreadsStream : public WithTinyModel {
+   protected:
+    ThreadsStream() {
+        token_trie_stream_params params{};
+        params.size = sizeof params;
+        stream_ = token_trie_stream_open(context_.get(), &params);
+        const Tokens prompt = bytes("Do: ");
+        EXPECT_EQ(token_trie_stream_prefill(stream_, prompt.data(), prompt.size()), TOKEN_TRIE_OK);
+    }
+    ~ThreadsStream() override { token_trie_stream_close(stream_); }
+    ThreadsStream(const ThreadsStream &) = delete;
+    ThreadsStream & operator=(const ThreadsStream &) = delete;
+    ThreadsStream(ThreadsStream &&) = delete;
+    ThreadsStream & operator=(ThreadsStream &&) = delete;
+
+    // Never the same one, which the cache would hold.
+    static std::string long_payload() {
+        static int n = 0;
+        std::vector<Leaf> leaves;
+        for (Token a = 3; a < kTinyVocab; ++a) {
+            for (Token b = 3; b < kTinyVocab; ++b) {
+                leaves.push_back({std::to_string(a * kTinyVocab + b) + " of " + std::to_string(n), {a, b}});
+            }
+        }
+        ++n;
+        return payload_of(leaves);
+    }
+    bool is_busy() const {
+        token_trie_stream_state state{};
+        state.size = sizeof state;
+        return token_trie_stream_get_state(stream_, &state) == TOKEN_TRIE_ERROR_BUSY;
+    }
+    // Returns whether the stream was busy with it before it was over.
+    template <typename Work>
+    bool runs_beside(Work && work, const std::function<void()> & once_busy) {
+        std::atomic<bool> over{false};
+        std::thread worker([&] {
+            work();
+            over = true;
+        });
+        bool busy = false;
+        while (!over && !busy) {
+            busy = is_busy();
+        }
+        once_busy();
+        worker.join();
+        return busy;
+    }
+
+    Context context_ = tiny_context();
+    token_trie_stream * stream_ = nullptr;
+};
+
+TEST_F(ThreadsStream, AStreamThatReadsAPayloadIsInACallWhichCloseWaitsFor) {
+    const std::string payload = long_payload();
+    std::int32_t status = TOKEN_TRIE_ERROR_INTERNAL;
+    EXPECT_TRUE(runs_beside(
+        [&] { status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY); },
+        [&] {
+            token_trie_stream_close(stream_);
+            context_.reset();
+        }));
+    EXPECT_EQ(status, TOKEN_TRIE_OK) << "begun before the close";
+}
+
+TEST_F(ThreadsStream, ACancelWhileAScoreReadsItsPayloadStands) {
+    for (const bool whole : {true, false}) {
+        const std::string payload = long_payload();
+        token_trie_score_params params{};
+        params.size = sizeof params;
+        params.payload_json = payload.data();
+        params.payload_len = payload.size();
+        std::int32_t status = TOKEN_TRIE_OK;
+        EXPECT_TRUE(runs_beside(
+            [&] {
+                std::vector<double> leaves(std::size_t{kTinyVocab - 3} * (kTinyVocab - 3));
+                std::vector<std::int64_t> best(leaves.size());
+                status = whole ? token_trie_stream_score(stream_, &params, leaves.data(), leaves.size(), nullptr, 0,
+                                                         nullptr)
+                               : token_trie_stream_search(stream_, &params, best.data(), leaves.data(), best.size(), nullptr);
+            },
+            [&] { token_trie_stream_cancel(stream_); }));
+        EXPECT_EQ(status, TOKEN_TRIE_ERROR_CANCELLED);
+    }
+}
+
+TEST_F(ThreadsStream, NextInSeveralThreadsServesOneAndRefusesTheOthers) {
+    const std::string payload = payload_of({{"A", {kRead}}, {"B", {kSend}}});
+    ASSERT_EQ(token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY),
+              TOKEN_TRIE_OK);
+    std::atomic<int> n_wrong{0};
+    run_in_threads(3, [&](unsigned /*i*/) {
+        for (int i = 0; i < 50; ++i) {
+            token_trie_token token{};
+            token.size = sizeof token;
+            std::int32_t stop = 0;
+            const std::int32_t status = token_trie_stream_next(stream_, 0, 1, &token, &stop);
+            const bool served = status == TOKEN_TRIE_OK && (token.id == kRead || token.id == kSend);
+            n_wrong += served || status == TOKEN_TRIE_ERROR_BUSY ? 0 : 1;
+        }
+    });
+    EXPECT_EQ(n_wrong, 0);
 }
 
 }  // namespace

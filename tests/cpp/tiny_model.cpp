@@ -74,7 +74,8 @@ class ModelFile {
         gguf_set_arr_data(file_, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, scores.data(), scores.size());
         gguf_set_arr_data(file_, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(), types.size());
         gguf_set_val_u32(file_, "tokenizer.ggml.bos_token_id", 1);
-        gguf_set_val_u32(file_, "tokenizer.ggml.eos_token_id", kTinyEnd);
+        gguf_set_val_u32(file_, "tokenizer.ggml.eos_token_id",
+                         static_cast<std::uint32_t>(kind == TinyKind::other_end ? kSend : kTinyEnd));
         gguf_set_val_u32(file_, "tokenizer.ggml.unknown_token_id", 0);
         gguf_set_val_bool(file_, "tokenizer.ggml.add_bos_token", false);
         gguf_set_val_bool(file_, "tokenizer.ggml.add_space_prefix", false);
@@ -222,6 +223,7 @@ llama_model * tiny_model(TinyKind kind) {
         case TinyKind::quantized: return model_of<TinyKind::quantized>();
         case TinyKind::capped: return model_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return model_of<TinyKind::no_tokenizer>();
+        case TinyKind::other_end: return model_of<TinyKind::other_end>();
     }
     return nullptr;
 }
@@ -241,9 +243,10 @@ const std::string & tiny_model_path(TinyKind kind) {
         case TinyKind::recurrent: return path_of<TinyKind::recurrent>();
         case TinyKind::quantized: return path_of<TinyKind::quantized>();
         case TinyKind::capped: return path_of<TinyKind::capped>();
-        case TinyKind::no_tokenizer: break;
+        case TinyKind::no_tokenizer: return path_of<TinyKind::no_tokenizer>();
+        case TinyKind::other_end: break;
     }
-    return path_of<TinyKind::no_tokenizer>();
+    return path_of<TinyKind::other_end>();
 }
 
 const llama_vocab * tiny_vocab() { return llama_model_get_vocab(tiny_model(TinyKind::attention)); }

@@ -37,7 +37,8 @@ enum class TinyKind {
     recurrent,       // mamba
     quantized,       // llama with its output matrix in Q8_0
     capped,          // gemma 3 whose logits are squeezed behind the output matrix
-    no_tokenizer     // llama with a vocabulary of numbers alone
+    no_tokenizer,    // llama with a vocabulary of numbers alone
+    other_end        // llama in which "SEND" ends a generation too, and nothing else differs
 };
 
 // A GGUF file of such a model, removed when the process ends.

@@ -1,26 +1,32 @@
 #include "sampler/vocab.h"
 
-#include "support.h"
+#include "tiny_model.h"
+#include "trie/cache.h"
 #include "trie/sha256.h"
 
 namespace token_trie::test {
 namespace {
 
 TEST(VocabNone, ANullVocabularyIsOfUnknownSizeAndEndsNothing) {
-    EXPECT_EQ(vocab_size(nullptr), 0);
-    EXPECT_EQ(vocab_fingerprint(nullptr), "");
-    EXPECT_TRUE(vocab_end_of_generation(nullptr).empty());
+    const Vocab none(nullptr);
+    EXPECT_EQ(none.size(), 0);
+    EXPECT_EQ(none.fingerprint(), "");
+    EXPECT_TRUE(none.end_of_generation().empty());
+    EXPECT_EQ(none.lexicon(), nullptr);
     const auto trie = trie_of({{"far", {300000}}});
-    EXPECT_EQ(message_of([&] { check_vocab(*trie, nullptr); }), "");
+    EXPECT_EQ(message_of([&] { check_vocab(*trie, none); }), "");
     EXPECT_EQ(message_of([] { tokenize(nullptr, {"a"}, "choices"); }),
               "choices: this model has no tokenizer; give token sequences instead");
     EXPECT_EQ(message_of([] { detokenize(nullptr, {1}); }), "tokens: this model has no tokenizer");
 }
 
-class Vocab : public WithVocab {};
+class VocabTest : public WithVocab {
+   protected:
+    const Vocab facts{model_vocab()};
+};
 
 // The definition in token_trie.h, told a second time.
-TEST_F(Vocab, FingerprintIsWhatTheHeaderDefines) {
+TEST_F(VocabTest, FingerprintIsWhatTheHeaderDefines) {
     Sha256 hash;
     const auto u32 = [&hash](std::size_t n) {
         for (int i = 0; i < 4; ++i, n /= 256) {
@@ -38,12 +44,12 @@ TEST_F(Vocab, FingerprintIsWhatTheHeaderDefines) {
     for (const unsigned byte : hash.finish()) {
         expected.append({"0123456789abcdef"[byte / 16], "0123456789abcdef"[byte % 16]});
     }
-    EXPECT_EQ(vocab_fingerprint(vocab), expected);
-    EXPECT_EQ(vocab_fingerprint(vocab), expected) << "remembered";
+    EXPECT_EQ(facts.fingerprint(), expected);
+    EXPECT_EQ(facts.fingerprint(), expected) << "remembered";
 }
 
-TEST_F(Vocab, EndOfGenerationTokensAreThoseOfTheModelInAscendingOrder) {
-    const std::vector<Token> tokens = vocab_end_of_generation(vocab);
+TEST_F(VocabTest, EndOfGenerationTokensAreThoseOfTheModelInAscendingOrder) {
+    const std::vector<Token> tokens = facts.end_of_generation();
     ASSERT_FALSE(tokens.empty());
     for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
         EXPECT_EQ(std::binary_search(tokens.begin(), tokens.end(), token), llama_vocab_is_eog(vocab, token)) << token;
@@ -51,10 +57,10 @@ TEST_F(Vocab, EndOfGenerationTokensAreThoseOfTheModelInAscendingOrder) {
 }
 
 // The lexicon, token by token: what llama.cpp prints without special text leads to the token, and nothing else does.
-TEST_F(Vocab, EachTokenSpellsWhatLlamaPrintsWithoutSpecialText) {
-    const std::shared_ptr<const Lexicon> lexicon = vocab_lexicon(vocab);
-    EXPECT_EQ(lexicon, vocab_lexicon(vocab)) << "remembered";
-    EXPECT_EQ(lexicon->vocab(), vocab_fingerprint(vocab));
+TEST_F(VocabTest, EachTokenSpellsWhatLlamaPrintsWithoutSpecialText) {
+    const std::shared_ptr<const Lexicon> lexicon = facts.lexicon();
+    EXPECT_EQ(lexicon, Vocab(vocab).lexicon()) << "shared";
+    EXPECT_EQ(lexicon->vocab(), facts.fingerprint());
     std::set<NodeId> nodes;
     std::size_t n_spelling = 0;
     for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
@@ -77,33 +83,32 @@ TEST_F(Vocab, EachTokenSpellsWhatLlamaPrintsWithoutSpecialText) {
         n_found += lexicon->tokens(node).size;
     }
     EXPECT_EQ(n_found, n_spelling);
-    EXPECT_EQ(vocab_lexicon(nullptr), nullptr);
 }
 
-TEST_F(Vocab, ATrieThatCannotBelongToItIsRefusedNamingTheLeaf) {
+TEST_F(VocabTest, ATrieThatCannotBelongToItIsRefusedNamingTheLeaf) {
     const std::string n = std::to_string(llama_vocab_n_tokens(vocab));
     const auto trie = trie_of({{"near", {1}}, {"far", {1, llama_vocab_n_tokens(vocab)}}});
-    EXPECT_EQ(message_of([&] { check_vocab(*trie, vocab); }),
+    EXPECT_EQ(message_of([&] { check_vocab(*trie, facts); }),
               "leaf \"far\": tokens[1]: " + n + " is outside the vocabulary (" + n + " tokens)");
     const FollowSet follow(*trie, {OnComplete::restart, {1}, {1, llama_vocab_n_tokens(vocab)}, 0});
-    EXPECT_EQ(message_of([&] { check_vocab(follow, vocab); }),
+    EXPECT_EQ(message_of([&] { check_vocab(follow, facts); }),
               "separator[1]: " + n + " is outside the vocabulary (" + n + " tokens)");
 }
 
-TEST_F(Vocab, AFingerprintOfAnotherIsRefusedAndItsOwnAccepted) {
+TEST_F(VocabTest, AFingerprintOfAnotherIsRefusedAndItsOwnAccepted) {
     const auto with_fingerprint = [](const std::string & fingerprint) {
         LeafList leaves = leaf_list({{"a", {1}}});
         leaves.vocab = fingerprint;
         return Trie::build(std::move(leaves));
     };
-    EXPECT_EQ(message_of([&] { check_vocab(*with_fingerprint(vocab_fingerprint(vocab)), vocab); }), "");
+    EXPECT_EQ(message_of([&] { check_vocab(*with_fingerprint(facts.fingerprint()), facts); }), "");
     const std::string other = "sha256:" + std::string(64, '0');
-    EXPECT_EQ(message_of([&] { check_vocab(*with_fingerprint(other), vocab); }),
+    EXPECT_EQ(message_of([&] { check_vocab(*with_fingerprint(other), facts); }),
               "vocab: the set was made for another vocabulary (" + other + ") than this model's (" +
-                  vocab_fingerprint(vocab) + "); build it again with this model");
+                  facts.fingerprint() + "); build it again with this model");
 }
 
-TEST_F(Vocab, TokenizedTextsReadBackAsThemselves) {
+TEST_F(VocabTest, TokenizedTextsReadBackAsThemselves) {
     const std::vector<std::string> texts = {"READ", "READ_FILE", " caf\u00e9 \U0001F600", "", "<|endoftext|>"};
     const LeafList leaves = tokenize(vocab, texts, "texts");
     ASSERT_EQ(leaves.size(), texts.size());
@@ -118,15 +123,78 @@ TEST_F(Vocab, TokenizedTextsReadBackAsThemselves) {
     }
 }
 
-TEST_F(Vocab, ATextOverTheLimitIsRefused) {
+TEST_F(VocabTest, ATextOverTheLimitIsRefused) {
     EXPECT_EQ(message_of([&] { tokenize(vocab, {"a", std::string(65536, 'x')}, "choices"); }),
               "choices[1]: 65536 bytes; at most 65535");
 }
 
-TEST_F(Vocab, ATokenOutsideItCannotBeSpelled) {
+TEST_F(VocabTest, ATokenOutsideItCannotBeSpelled) {
     const std::string n = std::to_string(llama_vocab_n_tokens(vocab));
     EXPECT_EQ(message_of([&] { detokenize(vocab, {1, -1}); }),
               "tokens[1]: -1 is outside the vocabulary (" + n + " tokens)");
+}
+
+// Two models whose tokens have the same texts, of which other tokens end a generation.
+class VocabTwins : public WithTinyModel {
+   protected:
+    const Vocab one_{tiny_vocab()};
+    const Vocab other_{llama_model_get_vocab(tiny_model(TinyKind::other_end))};
+    const std::string any_ = R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "SEND", "text": "SEND"}]}]})";
+};
+
+TEST_F(VocabTwins, HaveOneFingerprintAsTheirSequencesMeanTheSame) {
+    EXPECT_EQ(one_.fingerprint(), other_.fingerprint());
+    EXPECT_EQ(one_.end_of_generation(), Tokens{kTinyEnd});
+    EXPECT_EQ(other_.end_of_generation(), (Tokens{kTinyEnd, kSend}));
+}
+
+TEST_F(VocabTwins, HaveALexiconEachAsTheirTokensSpellOtherwise) {
+    EXPECT_NE(one_.lexicon()->identity(), other_.lexicon()->identity());
+}
+
+TEST_F(VocabTwins, OfOnePayloadOfTextsEachGetsItsOwnGraph) {
+    Cache cache;
+    const auto graph_for = [&](const Vocab & vocab) {
+        return cache.get(any_, std::nullopt, vocab.size(), [&] { return vocab.lexicon(); });
+    };
+    const auto of_one = graph_for(one_);
+    const auto of_other = graph_for(other_);
+    EXPECT_TRUE(of_one->children(kRoot).contains(kSend));
+    EXPECT_FALSE(of_other->children(kRoot).contains(kSend)) << "it ends a generation here";
+    EXPECT_EQ(graph_for(one_), of_one);
+    EXPECT_EQ(graph_for(other_), of_other);
+}
+
+TEST_F(VocabTwins, AGraphOfOneIsRefusedByTheOther) {
+    const auto graph = Cache().get(any_, std::nullopt, 0, [&] { return one_.lexicon(); });
+    EXPECT_EQ(message_of([&] { check_vocab(*graph, one_); }), "");
+    EXPECT_EQ(message_of([&] { check_vocab(*graph, other_); }),
+              "vocab: the set was made for another vocabulary (" + one_.lexicon()->identity() + ") than this model's (" +
+                  other_.lexicon()->identity() +
+                  "): the texts are the same, but not which tokens are for control or end a generation; build it again "
+                  "with this model");
+}
+
+// The allocator mostly gives the second model the first one's place.
+TEST_F(VocabTwins, AModelLoadedInTheOthersPlaceBringsItsOwnEndTokens) {
+    const std::string payload = payload_of({{"READ", {kRead}}});
+    token_trie_params params{};
+    params.size = sizeof params;
+    params.mode = TOKEN_TRIE_SAMPLED;
+    params.on_complete = TOKEN_TRIE_END;
+    llama_model_params load = llama_model_default_params();
+    load.vocab_only = true;
+    for (int i = 0; i < 8; ++i) {
+        const TinyKind kind = i % 2 == 0 ? TinyKind::attention : TinyKind::other_end;
+        const Model model(llama_model_load_from_file(tiny_model_path(kind).c_str(), load));
+        const llama_vocab * vocab = llama_model_get_vocab(model.get());
+        const Sampler sampler(llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params));
+        ASSERT_NE(sampler, nullptr) << token_trie_last_error();
+        llama_sampler_accept(sampler.get(), kRead);
+        Candidates candidates = Candidates::at_own_index(std::vector<float>(kTinyVocab, 0.0F));
+        llama_sampler_apply(sampler.get(), candidates.get());
+        EXPECT_EQ(candidates.ids(), i % 2 == 0 ? Tokens{kTinyEnd} : (Tokens{kTinyEnd, kSend}));
+    }
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from token_trie import ArgumentError, TokenTrie, VocabularyError
-from token_trie._native import _core, vocab_address
+from token_trie._native import vocab_of
 from token_trie.prompt import fit_choices, tokenize_prompt
 
 AWKWARD = [
@@ -28,7 +28,7 @@ AWKWARD = [
 
 
 def texts(llm: Any, trie: TokenTrie) -> list[str]:
-    return [_core.detokenize(vocab_address(llm), leaf.tokens).decode() for leaf in trie]
+    return [vocab_of(llm).detokenize(leaf.tokens).decode() for leaf in trie]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def check_spelling(llm: Any, prompt: str, choices: list[str]) -> None:
     fitted = fit_choices(llm, prompt, choices, leading_space=False)
     for i, choice in enumerate(choices):
         tokens = fitted.prompt[: fitted.n_kept] + fitted.tokens[fitted.offsets[i] : fitted.offsets[i + 1]].tolist()
-        assert _core.detokenize(vocab_address(llm), tokens).decode().endswith(prompt + choice)
+        assert vocab_of(llm).detokenize(tokens).decode().endswith(prompt + choice)
 
 
 @pytest.mark.parametrize("prompt", ["", "Answer:\n", "Pick one:", "Pick '"])

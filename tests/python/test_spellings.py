@@ -20,7 +20,7 @@ from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from token_trie import ArgumentError, PayloadError, StreamHandle, TokenTrie, VocabularyError, choose, constrain
-from token_trie._native import _core, vocab_address
+from token_trie._native import vocab_of
 from token_trie.draw import draw
 from token_trie.prompt import spell_choices, tokenize_prompt
 
@@ -31,7 +31,7 @@ CHOICES = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "naïve", "日本語"
 def pieces(llm: Any) -> list[bytes]:
     """Bytes of each token; none for what may not stand in a text."""
     return [
-        b"" if llama_cpp.llama_vocab_is_control(llm._model.vocab, t) else _core.detokenize(vocab_address(llm), [t])
+        b"" if llama_cpp.llama_vocab_is_control(llm._model.vocab, t) else vocab_of(llm).detokenize([t])
         for t in range(llm.n_vocab())
     ]
 
@@ -229,7 +229,7 @@ def test_a_payload_of_texts_fits_every_model(smollm2: Any, gemma: Any) -> None:
         assert again.tokenization == "any"
         assert again.names == ["b", "a"]
         assert [text_of(llm, leaf.tokens) for leaf in again] == [" b", " a"]
-        assert again.vocab == _core.vocab_fingerprint(vocab_address(llm))
+        assert again.vocab == vocab_of(llm).fingerprint()
     with pytest.raises(VocabularyError, match="vocab: the set was made for another vocabulary"):
         constrain(gemma, trie)
 

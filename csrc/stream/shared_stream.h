@@ -1,0 +1,69 @@
+#pragma once
+
+#include "stream/stream.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// A stream that any thread may call: one call at a time, others are refused, and close waits for the one under way. After
+// close has returned, nothing here touches the context.
+//
+//     free --enter--> in a call --leave--> free --close--> gone
+//                         |--close: cancels, waits--'
+//
+// The thread that is in a call may come back, from a callback of the call's or from llama.cpp's log callback. What it
+// then asks is refused as busy, and a close only takes note: the stream goes when that call leaves.
+class SharedStream {
+   public:
+    explicit SharedStream(std::unique_ptr<Stream> stream);
+    ~SharedStream() = default;
+    SharedStream(const SharedStream &) = delete;
+    SharedStream & operator=(const SharedStream &) = delete;
+    SharedStream(SharedStream &&) = delete;
+    SharedStream & operator=(SharedStream &&) = delete;
+
+    // Being in a call: all that a caller asks for at once, the reading of a payload included.
+    class Call {
+       public:
+        // Throws Error: busy if another call is under way, argument if closed.
+        explicit Call(std::shared_ptr<SharedStream> shared);
+        ~Call();
+        Call(const Call &) = delete;
+        Call & operator=(const Call &) = delete;
+        Call(Call &&) = delete;
+        Call & operator=(Call &&) = delete;
+
+        Stream & operator*() const noexcept { return *shared_->stream_; }
+        Stream * operator->() const noexcept { return shared_->stream_.get(); }
+
+       private:
+        std::shared_ptr<SharedStream> shared_;
+    };
+
+    // Ends the call under way within one forward pass; without one, does nothing.
+    void cancel() noexcept;
+
+    // Refuses all calls from here on, cancels the one under way, waits for it and frees the stream.
+    void close() noexcept;
+    bool is_gone() const noexcept;
+
+    // Of the stream, while it is there.
+    const llama_context * context() const noexcept { return context_; }
+    const llama_vocab * vocab() const noexcept { return vocab_; }
+
+   private:
+    void free_and_leave(std::unique_lock<std::mutex> & lock) noexcept;
+
+    mutable std::mutex mutex_;  // of what follows; never held in a call
+    std::condition_variable left_;
+    std::thread::id inside_;  // the thread in a call, if any
+    bool closed_ = false;
+    std::unique_ptr<Stream> stream_;
+    const llama_context * const context_;
+    const llama_vocab * const vocab_;
+};
+
+}  // namespace token_trie

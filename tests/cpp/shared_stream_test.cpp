@@ -1,0 +1,198 @@
+#include "stream/shared_stream.h"
+
+#include "tiny_model.h"
+
+#include <atomic>
+
+namespace token_trie::test {
+namespace {
+
+const Tokens kPrompt = bytes("Do: ");
+
+class SharedStreamTest : public WithTinyModel {
+   protected:
+    using Call = SharedStream::Call;
+
+    SharedStreamTest() {
+        Call call(stream_);
+        call->prefill(kPrompt);
+        set(call);
+    }
+    // A list without an end, which nothing but a full context would stop.
+    static void set(const Call & call) {
+        auto trie = trie_of({{"A", {kRead}}, {"B", {kSend}}});
+        auto follow =
+            std::make_shared<const FollowSet>(*trie, FollowSet::Options{OnComplete::restart, bytes("\n"), {}, 0});
+        call->set_trie(Cursor(std::move(trie), std::move(follow)), Mode::greedy);
+    }
+    static Stream::Stop generate(const Call & call, const Stream::OnStep & on_step = [](const auto &) { return true; }) {
+        return call->generate(200, 0, 1, on_step);
+    }
+    static std::shared_ptr<SharedStream> open(llama_context * context) {
+        return std::make_shared<SharedStream>(
+            std::make_unique<Stream>(std::make_unique<Sequence>(context), Stream::Options{}));
+    }
+    void expect_busy() const {
+        EXPECT_EQ(status_of([&] { const Call call(stream_); }), Status::busy);
+    }
+    void expect_closed() const {
+        EXPECT_EQ(message_of([&] { const Call call(stream_); }), "stream: closed");
+    }
+
+    Context context_ = tiny_stream_context();
+    std::shared_ptr<SharedStream> stream_ = open(context_.get());
+};
+
+TEST_F(SharedStreamTest, WhileACallIsUnderWayEveryOtherIsRefused) {
+    const Call call(stream_);
+    expect_busy();
+    std::thread([&] { expect_busy(); }).join();
+}
+
+TEST_F(SharedStreamTest, ACallFromTheCallbackIsRefusedAndChangesNothing) {
+    std::size_t n_steps = 0;
+    const Call call(stream_);
+    call->generate(3, 0, 1, [&](const Stream::Step & /*step*/) {
+        expect_busy();
+        std::thread([&] { expect_busy(); }).join();
+        ++n_steps;
+        return true;
+    });
+    EXPECT_EQ(n_steps, 3U);
+}
+
+TEST_F(SharedStreamTest, CancelWithoutACallDoesNothing) {
+    stream_->cancel();
+    const Call call(stream_);
+    call->prefill(bytes("another prompt"));
+    EXPECT_NE(generate(call), Stream::Stop::cancelled);
+}
+
+TEST_F(SharedStreamTest, CancelStandsFromTheMomentThatACallBegins) {
+    const Call call(stream_);
+    std::thread([&] { stream_->cancel(); }).join();
+    EXPECT_EQ(generate(call), Stream::Stop::cancelled);
+    EXPECT_EQ(status_of([&] { call->prefill(bytes("another")); }), Status::cancelled);
+    const auto snapshot = call->snapshot();
+    EXPECT_EQ(snapshot.n_tokens, kPrompt.size());
+    EXPECT_EQ(status_of([&] { static_cast<void>(call->score(*snapshot.cursor, {})); }), Status::cancelled);
+    EXPECT_EQ(status_of([&] { static_cast<void>(call->search(*snapshot.cursor, {})); }), Status::cancelled);
+}
+
+TEST_F(SharedStreamTest, CancelFromAnotherThreadStopsWhateverRuns) {
+    std::atomic<bool> begun{false};
+    std::atomic<bool> cancelled{false};
+    std::thread other([&] {
+        while (!begun) {
+            std::this_thread::yield();
+        }
+        stream_->cancel();
+        cancelled = true;
+    });
+    const Call call(stream_);
+    EXPECT_EQ(generate(call,
+                       [&](const Stream::Step & /*step*/) {
+                           begun = true;
+                           while (!cancelled) {
+                               std::this_thread::yield();
+                           }
+                           return true;
+                       }),
+              Stream::Stop::cancelled);
+    other.join();
+}
+
+TEST_F(SharedStreamTest, AfterCloseEveryCallIsRefusedAndMoreClosesDoNothing) {
+    stream_->close();
+    EXPECT_TRUE(stream_->is_gone());
+    stream_->close();
+    stream_->cancel();
+    expect_closed();
+}
+
+TEST_F(SharedStreamTest, CloseFromSeveralThreadsCancelsTheCallAndAllWaitForIt) {
+    std::atomic<bool> begun{false};
+    std::atomic<bool> over{false};
+    std::thread worker([&] {
+        const Call call(stream_);
+        Stream::Stop stop = Stream::Stop::none;
+        while (stop != Stream::Stop::cancelled) {
+            call->prefill(kPrompt);
+            stop = generate(call, [&](const Stream::Step & /*step*/) { return begun = true; });
+        }
+        over = true;
+    });
+    while (!begun) {
+        std::this_thread::yield();
+    }
+    const auto close = [&] {
+        stream_->close();
+        EXPECT_TRUE(over);
+        EXPECT_TRUE(stream_->is_gone());
+    };
+    std::thread one(close);
+    std::thread two(close);
+    one.join();
+    two.join();
+    worker.join();
+}
+
+// The threads that the context had are given back as the last thing that is done to it.
+TEST_F(SharedStreamTest, WhoHoldsAClosedStreamHoldsNothingOfItsContext) {
+    llama_context_params params = tiny_context_params();
+    params.n_threads = 1;
+    params.n_threads_batch = 2;
+    Context context = tiny_context_of(params);
+    const std::shared_ptr<SharedStream> held = open(context.get());
+    Call(held)->prefill(kPrompt);
+    ASSERT_EQ(llama_n_threads_batch(context.get()), 1) << "those of a step";
+    held->close();
+    EXPECT_EQ(llama_n_threads_batch(context.get()), 2);
+    context.reset();
+}
+
+TEST_F(SharedStreamTest, CloseFromItsOwnCallbackFreesWhenTheCallReturns) {
+    {
+        const Call call(stream_);
+        EXPECT_EQ(generate(call,
+                           [&](const Stream::Step & /*step*/) {
+                               stream_->close();
+                               EXPECT_FALSE(stream_->is_gone());
+                               expect_closed();
+                               return true;
+                           }),
+                  Stream::Stop::cancelled);
+    }
+    EXPECT_TRUE(stream_->is_gone());
+}
+
+// llama.cpp calls back from within a prefill, on the thread that is in it: here about the change of its threads.
+TEST_F(SharedStreamTest, CloseFromALogCallbackFreesWhenTheCallReturns) {
+    llama_context_params params = tiny_context_params();
+    params.n_threads = 1;
+    params.n_threads_batch = 2;
+    const Context context = tiny_context_of(params);
+    struct Closing {
+        std::shared_ptr<SharedStream> stream;
+        int n_lines = 0;
+    } closing{open(context.get())};
+    llama_log_set(
+        [](ggml_log_level /*level*/, const char * /*text*/, void * user_data) {
+            auto & self = *static_cast<Closing *>(user_data);
+            ++self.n_lines;
+            self.stream->close();
+        },
+        &closing);
+    {
+        const Call call(closing.stream);
+        const Tokens prompt(100, kRead);
+        status_of([&] { call->prefill(prompt); });
+        status_of([&] { static_cast<void>(call->generate(2, 0, 1, [](const auto &) { return true; })); });
+    }
+    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
+    EXPECT_GT(closing.n_lines, 0);
+    EXPECT_TRUE(closing.stream->is_gone());
+}
+
+}  // namespace
+}  // namespace token_trie::test
