@@ -275,13 +275,13 @@ struct token_trie_stream_state {
 
 /*
  * Sets what a stream wants of a context on this model in *params, which come from llama_context_default_params or hold
- * what the caller wants: no embeddings, causal attention, no samplers on the backend, one cache for all sequences and up
- * to 64 of these for token_trie_stream_score, a whole cache for sliding windows, and a cb_eval. Through that one, a pass
- * ends before the model's output matrix where no more than a sixteenth of the vocabulary is allowed, and only the logits
- * of these tokens are computed, by llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model that halves
- * the pass. Passes stay whole where the matrix is not in plain memory, as on a GPU, where the graph goes on behind it, as
- * under an adapter for that matrix, and where *params have a cb_eval already, which stays. Fails, and leaves *params, on
- * a model without a decoder or a tokenizer.
+ * what the caller wants: no embeddings, causal attention, no samplers on the backend, one cache for all sequences and
+ * up to 64 of these for token_trie_stream_score, a whole cache for sliding windows, and a cb_eval. Through that one, a
+ * pass ends before the model's output matrix where no more than a sixteenth of the vocabulary is allowed, and only the
+ * logits of these tokens are computed, by llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model
+ * that halves the pass. Passes stay whole where the matrix is not in plain memory, as on a GPU, where the graph goes on
+ * behind it, as under an adapter for that matrix, and where *params have a cb_eval already, which stays. Fails, and
+ * leaves *params, on a model without a decoder or a tokenizer.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model * model,
                                                         struct llama_context_params * params);
@@ -291,11 +291,11 @@ TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model
  * closed. One stream a context. Any context of a decoder with a tokenizer will do; the best is one of params that
  * token_trie_stream_context_params has seen. Returns NULL on failure.
  *
- * The first call that evaluates something empties the context's memory and makes the context a stream's: its attention is
- * causal and it gives no embeddings from then on. Samplers on its backend (llama_set_sampler) keep the logits there and
- * are taken off before each pass, also later ones. Adapters are the caller's to set, between calls, and count from the
- * next pass on; what was evaluated before them stays as it is until the prompt is another. There is room for the tokens of
- * one sequence: llama_n_ctx_seq, where llama.cpp has that, and otherwise llama_n_ctx.
+ * The first call that evaluates something empties the context's memory and makes the context a stream's: its attention
+ * is causal and it gives no embeddings from then on. Samplers on its backend (llama_set_sampler) keep the logits there
+ * and are taken off before each pass, also later ones. Adapters are the caller's to set, between calls, and count from
+ * the next pass on; what was evaluated before them stays as it is until the prompt is another. There is room for the
+ * tokens of one sequence: llama_n_ctx_seq, where llama.cpp has that, and otherwise llama_n_ctx.
  */
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
                                                                  const struct token_trie_stream_params * params);

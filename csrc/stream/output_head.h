@@ -21,11 +21,12 @@ namespace token_trie {
 //                    |
 //                    '-> some of its rows                   -> logits of those tokens
 //
-// Each pass is looked at for itself, as adapters come and go: it is cut where the graph ends in that product and nothing
-// more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
+// Each pass is looked at for itself, as adapters come and go: it is cut where the graph ends in that product and
+// nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
 //
-// llama.cpp asks about the nodes of a graph, in their order, before it computes them. The product is made a node without
-// an operation, which computes nothing, when it is asked about; one more node behind it, and it is itself again.
+// llama.cpp asks about the nodes of a graph, in their order, before it computes them. The product is made a node
+// without an operation, which computes nothing, when it is asked about; one more node behind it, and it is itself
+// again.
 class OutputHead {
    public:
     // Makes contexts of these params report here, unless they are to report elsewhere.

@@ -103,8 +103,7 @@ TEST_F(ContextTest, AFailedOpenLeavesItAsItWas) {
     token_trie_stream_params params = defaults();
     params.top_k = -1;
     EXPECT_EQ(refusal_of_open(context, params), "top_k: -1 is negative");
-    EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(context.get()), 0),
-              static_cast<llama_pos>(tokens.size()) - 1);
+    EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(context.get()), 0), static_cast<llama_pos>(tokens.size()) - 1);
 }
 
 TEST_F(ContextTest, OneThatLooksAheadIsMadeCausal) {
@@ -119,8 +118,8 @@ TEST_F(ContextTest, OneThatLooksAheadIsMadeCausal) {
 
 TEST_F(ContextTest, OneForEmbeddingsOfWhateverPoolingGivesLogits) {
     for (const TinyKind kind : {TinyKind::attention, TinyKind::hybrid}) {
-        for (const enum llama_pooling_type pooling : {LLAMA_POOLING_TYPE_NONE, LLAMA_POOLING_TYPE_MEAN,
-                                                 LLAMA_POOLING_TYPE_CLS, LLAMA_POOLING_TYPE_LAST}) {
+        for (const enum llama_pooling_type pooling :
+             {LLAMA_POOLING_TYPE_NONE, LLAMA_POOLING_TYPE_MEAN, LLAMA_POOLING_TYPE_CLS, LLAMA_POOLING_TYPE_LAST}) {
             SCOPED_TRACE(static_cast<int>(pooling));
             llama_context_params params = tiny_context_params();
             params.embeddings = true;

@@ -120,11 +120,14 @@ std::string name_of(const ::testing::TestParamInfo<TinyKind> & info) {
                                                     : "AQuantizedMatrix";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    AModelWith,
-    OutputHeadOf,
-    ::testing::Values(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid, TinyKind::quantized),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(AModelWith,
+                         OutputHeadOf,
+                         ::testing::Values(TinyKind::attention,
+                                           TinyKind::sliding_window,
+                                           TinyKind::recurrent,
+                                           TinyKind::hybrid,
+                                           TinyKind::quantized),
+                         name_of);
 
 // A pass that is not cut leaves all logits right, also those that nobody asked for.
 TEST_F(OutputHeadTest, ManyTokensOrStepsAreAWholePass) {
@@ -169,8 +172,7 @@ TEST_F(OutputHeadTest, AnAdapterOnTheOutputMatrixIsHeardFromTheNextPassOn) {
 }
 
 TEST_F(OutputHeadTest, AnAdapterOnALayerLeavesPassesCut) {
-    for (const TinyKind kind :
-         {TinyKind::attention, TinyKind::sliding_window, TinyKind::hybrid, TinyKind::quantized}) {
+    for (const TinyKind kind : {TinyKind::attention, TinyKind::sliding_window, TinyKind::hybrid, TinyKind::quantized}) {
         SCOPED_TRACE(static_cast<int>(kind));
         expect_adapter_heard(kind, "blk.1.attn_q.weight", true);
     }

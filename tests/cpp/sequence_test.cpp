@@ -80,10 +80,11 @@ std::string name_of(const ::testing::TestParamInfo<TinyKind> & info) {
                                                : "ASlidingWindow";
 }
 
-INSTANTIATE_TEST_SUITE_P(AModelWith,
-                         SequenceOf,
-                         ::testing::Values(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    AModelWith,
+    SequenceOf,
+    ::testing::Values(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid),
+    name_of);
 
 TEST_F(SequenceTest, WhatTwoSequencesBeginWithInCommonIsNotEvaluatedAgain) {
     const Context context = tiny_context();

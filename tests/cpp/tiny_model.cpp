@@ -174,7 +174,7 @@ void add_lfm2(ModelFile & file, const std::string & layer, bool attends) {
 bool is_gemma(TinyKind kind) { return kind == TinyKind::sliding_window || kind == TinyKind::capped; }
 
 const char * arch_of(TinyKind kind) {
-    return is_gemma(kind)                  ? "gemma3"
+    return is_gemma(kind)                ? "gemma3"
            : kind == TinyKind::recurrent ? "mamba"
            : kind == TinyKind::hybrid    ? "lfm2"
                                          : "llama";
@@ -223,9 +223,7 @@ std::string write_model(TinyKind kind) {
     }
     for (std::int64_t i = 0; i < kLayers; ++i) {
         const std::string layer = "blk." + std::to_string(i) + ".";
-        mamba  ? add_mamba(file, layer)
-        : lfm2 ? add_lfm2(file, layer, i > 0)
-               : add_attention(file, layer, gemma);
+        mamba ? add_mamba(file, layer) : lfm2 ? add_lfm2(file, layer, i > 0) : add_attention(file, layer, gemma);
     }
     return file.write(path_in_temp(std::to_string(static_cast<int>(kind))));
 }
