@@ -215,9 +215,9 @@ struct token_trie_stream;
 struct token_trie_stream_params {
     size_t size;
     /* token_trie_stream_open_file alone: */
-    int32_t n_ctx;        /* tokens; 0: as many as the model was trained with */
+    int32_t n_ctx;        /* tokens; 0: as many as the model was trained with, and at most 16 times as many */
     int32_t n_batch;      /* tokens evaluated at once; 0: llama.cpp's default */
-    int32_t n_threads;    /* 0: llama.cpp's default */
+    int32_t n_threads;    /* 0: llama.cpp's default; at most GGML_MAX_N_THREADS */
     int32_t n_gpu_layers; /* layers on a GPU; negative: all of them */
     /* sampling, beside what token_trie_stream_generate takes: */
     uint32_t seed;          /* the same seed draws the same tokens; 0xFFFFFFFF: another each time */
@@ -283,20 +283,27 @@ struct token_trie_stream_state {
 
 /*
  * Sets what a stream wants of a context on this model in *params, which come from llama_context_default_params or hold
- * what the caller wants: no embeddings, one cache for all sequences and up to 64 of these for token_trie_stream_score,
- * a whole cache for sliding windows, and a cb_eval. Through that one, a pass ends before the model's output matrix
- * where no more than a sixteenth of the vocabulary is allowed, and only the logits of these tokens are computed, by
- * llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model that halves the pass. Passes stay whole
- * where the matrix is not in plain memory, as on a GPU, where the graph goes on behind it, and where *params have a
- * cb_eval already, which stays.
+ * what the caller wants: no embeddings, causal attention, no samplers on the backend, one cache for all sequences and
+ * up to 64 of these for token_trie_stream_score, a whole cache for sliding windows, and a cb_eval. Through that one, a
+ * pass ends before the model's output matrix where no more than a sixteenth of the vocabulary is allowed, and only the
+ * logits of these tokens are computed, by llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model
+ * that halves the pass. Passes stay whole where the matrix is not in plain memory, as on a GPU, where the graph goes on
+ * behind it, as under an adapter for that matrix, and where *params have a cb_eval already, which stays. Fails, and
+ * leaves *params, on a model without a decoder or a tokenizer.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model * model,
                                                         struct llama_context_params * params);
 
 /*
  * Opens a stream on a context that the caller made for it, which has to outlive it and be left alone until it is
- * closed. The context's memory is emptied. One stream a context. Any context will do; the best is one of params that
+ * closed. One stream a context. Any context of a decoder with a tokenizer will do; the best is one of params that
  * token_trie_stream_context_params has seen. Returns NULL on failure.
+ *
+ * The first call that evaluates something empties the context's memory and makes the context a stream's: its attention
+ * is causal and it gives no embeddings from then on. Samplers on its backend (llama_set_sampler) keep the logits there
+ * and are taken off before each pass, also later ones. Adapters are the caller's to set, between calls, and count from
+ * the next pass on; what was evaluated before them stays as it is until the prompt is another. There is room for the
+ * tokens of one sequence: llama_n_ctx_seq, where llama.cpp has that, and otherwise llama_n_ctx.
  */
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
                                                                  const struct token_trie_stream_params * params);
@@ -440,8 +447,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream
                                                struct token_trie_score_stats * stats);
 
 /*
- * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, evaluating
- * no more nodes than that takes: for sets too large to score whole. Equal scores are ranked by their tokens.
+ * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, asking about no node that
+ * that would not: for sets too large to score whole. Equal scores are ranked by their tokens.
  *
  * leaves, logprobs  n_best each, best first; stats->n_found of them are filled
  * stats             NULL, or filled

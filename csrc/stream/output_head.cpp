@@ -36,65 +36,72 @@ void OutputHead::Free::operator()(ggml_context * context) const noexcept { ggml_
 void OutputHead::listen(llama_context_params & params) {
     if (params.cb_eval == nullptr) {
         params.cb_eval = [](ggml_tensor * node, bool ask, void * /*user_data*/) {
-            return listening != nullptr && listening->see(node, ask);
+            if (listening != nullptr && ask) {
+                listening->see(*node);
+            }
+            return !ask;  // of no interest, so that a graph is asked about to its end and then computed as a whole
         };
         params.cb_eval_user_data = nullptr;
     }
 }
 
 std::int32_t OutputHead::decode(llama_context * context, const llama_batch & batch, bool cut) {
+    // However llama.cpp leaves; the graph is its to use again.
     struct Listen {
         explicit Listen(OutputHead * head) { listening = head; }
-        ~Listen() { listening = nullptr; }
+        ~Listen() {
+            listening->put_back();
+            listening = nullptr;
+        }
         Listen(const Listen &) = delete;
         Listen & operator=(const Listen &) = delete;
         Listen(Listen &&) = delete;
         Listen & operator=(Listen &&) = delete;
     };
-    cut_ = cut && can_cut_;
+    // A batch that is taken apart has a graph a part, of which only the last would still be there.
+    cut_ = cut && static_cast<std::uint32_t>(batch.n_tokens) <= llama_n_ubatch(context);
     was_cut_ = false;
     norm_ = nullptr;
-    last_ = nullptr;
-    n_behind_norm_ = 0;
-    std::int32_t result = 0;
-    {
-        const Listen listen(this);
-        result = llama_decode(context, batch);
-    }
-    if (!was_cut_) {
-        can_cut_ = result == 0 && learn();
+    const Listen listen(this);
+    const std::int32_t result = llama_decode(context, batch);
+    if (result == 0 && skipped_ != nullptr) {
+        ggml_backend_tensor_get(norm_, norm_row_->data, 0, ggml_nbytes(norm_row_));
+        was_cut_ = true;
     }
     return result;
 }
 
-// Asked first whether a node is of interest, nodes in their order; then called when it has been computed. A refusal
-// ends the graph there.
-bool OutputHead::see(ggml_tensor * node, bool ask) {
-    const bool is_norm = std::strcmp(node->name, "result_norm") == 0;
-    if (ask) {
-        if (is_norm) {
-            norm_ = node;
-            n_behind_norm_ = 0;
-        } else if (norm_ != nullptr) {
-            last_ = node;
-            ++n_behind_norm_;
-        }
-        return cut_ && is_norm;
+void OutputHead::see(ggml_tensor & node) {
+    if (!cut_) {
+        return;
     }
-    // A part of a batch has a row for each token that logits are asked of, so that it may have none.
-    if (node->ne[1] > 0) {
-        const auto at = static_cast<std::size_t>(node->ne[1] - 1) * node->nb[1];
-        ggml_backend_tensor_get(node, norm_row_->data, at, ggml_nbytes(norm_row_));
-        was_cut_ = true;
+    if (norm_ == nullptr) {
+        norm_ = std::strcmp(node.name, "result_norm") == 0 ? &node : nullptr;
+        return;
     }
-    return false;
+    cut_ = skipped_ == nullptr && can_skip(node);
+    if (cut_) {
+        node.op = GGML_OP_NONE;
+        skipped_ = &node;
+    } else {
+        put_back();
+    }
 }
 
-bool OutputHead::learn() {
-    return norm_ != nullptr && n_behind_norm_ == 1 && last_->op == GGML_OP_MUL_MAT && last_->src[1] == norm_ &&
-           last_->type == GGML_TYPE_F32 && norm_->type == GGML_TYPE_F32 && norm_->nb[0] == sizeof(float) &&
-           is_plain_matrix(*last_->src[0]) && (last_->src[0] == matrix_ || prepare(last_->src[0])) &&
-           std::memcmp(last_->op_params, logits_->op_params, sizeof last_->op_params) == 0;
+// Of one row, which no other backend takes from the CPU's: all that is behind it is asked about before any of it is
+// computed.
+bool OutputHead::can_skip(const ggml_tensor & node) {
+    return node.op == GGML_OP_MUL_MAT && node.src[1] == norm_ && node.type == GGML_TYPE_F32 &&
+           norm_->type == GGML_TYPE_F32 && ggml_nelements(norm_) == norm_->ne[0] && ggml_is_contiguous(norm_) &&
+           is_plain_matrix(*node.src[0]) && (node.src[0] == matrix_ || prepare(node.src[0])) &&
+           std::memcmp(node.op_params, logits_->op_params, sizeof node.op_params) == 0;
+}
+
+void OutputHead::put_back() noexcept {
+    if (skipped_ != nullptr) {
+        skipped_->op = GGML_OP_MUL_MAT;
+        skipped_ = nullptr;
+    }
 }
 
 // False where there is no CPU backend to multiply with.
@@ -129,13 +136,13 @@ bool OutputHead::prepare(ggml_tensor * matrix) {
     return true;
 }
 
-bool OutputHead::are_few(const AllowedSet & wanted) const noexcept {
+bool OutputHead::are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept {
     const std::size_t n = std::size_t{wanted.children.size} + wanted.follow.size;
-    return !wanted.everything && n <= static_cast<std::size_t>(matrix_->ne[1]) / kPart;
+    return !wanted.everything && n <= n_vocab / kPart;
 }
 
 void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits) {
-    if (!are_few(wanted)) {
+    if (!are_few(wanted, static_cast<std::size_t>(matrix_->ne[1]))) {
         logits_->data = logits;
         compute(multiply_matrix_, n_threads);
         return;

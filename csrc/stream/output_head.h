@@ -21,9 +21,12 @@ namespace token_trie {
 //                    |
 //                    '-> some of its rows                   -> logits of those tokens
 //
-// What the graph ends in is learned from each pass that runs to its end. Passes are cut only where it is that product
-// and nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the
-// rows.
+// Each pass is looked at for itself, as adapters come and go: it is cut where the graph ends in that product and
+// nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
+//
+// llama.cpp asks about the nodes of a graph, in their order, before it computes them. The product is made a node
+// without an operation, which computes nothing, when it is asked about; one more node behind it, and it is itself
+// again.
 class OutputHead {
    public:
     // Makes contexts of these params report here, unless they are to report elsewhere.
@@ -36,12 +39,13 @@ class OutputHead {
     OutputHead(OutputHead &&) = delete;
     OutputHead & operator=(OutputHead &&) = delete;
 
-    // llama_decode. If it is cut, the context's logits are not valid.
+    // llama_decode, cut if asked for and where that is possible. Of a pass that was cut, the context's logits are not
+    // valid.
     std::int32_t decode(llama_context * context, const llama_batch & batch, bool cut);
     bool was_cut() const noexcept { return was_cut_; }
 
-    // Whether a pass can be cut, and for these tokens should.
-    bool suits(const AllowedSet & wanted) const noexcept { return can_cut_ && are_few(wanted); }
+    // Whether a pass for these tokens, of a vocabulary, is worth cutting.
+    static bool are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept;
 
     // Behind a pass that was cut: the logits of the tokens wanted, each at its own index; the others are left as they
     // are. Throws Error (context).
@@ -53,21 +57,19 @@ class OutputHead {
         void operator()(ggml_context * context) const noexcept;
     };
 
-    bool see(ggml_tensor * node, bool ask);
-    bool learn();
+    void see(ggml_tensor & node);
+    bool can_skip(const ggml_tensor & node);
+    void put_back() noexcept;
     bool prepare(ggml_tensor * matrix);
-    bool are_few(const AllowedSet & wanted) const noexcept;
     void compute(ggml_cgraph * graph, std::int32_t n_threads);
 
     // Of the pass under way, or the last one.
     bool cut_ = false;
     bool was_cut_ = false;
-    const ggml_tensor * norm_ = nullptr;
-    const ggml_tensor * last_ = nullptr;
-    std::size_t n_behind_norm_ = 0;
+    ggml_tensor * norm_ = nullptr;
+    ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
 
-    // Learned.
-    bool can_cut_ = false;
+    // For the matrix seen last.
     std::unique_ptr<ggml_backend, Free> backend_;
     std::unique_ptr<ggml_context, Free> context_;  // of what follows
     ggml_tensor * norm_row_ = nullptr;

@@ -14,6 +14,9 @@ namespace {
 // A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there
 // are would wait for each other longer than they work.
 constexpr std::size_t kStep = 32;
+// How far a context made here may go beyond what its model was trained with: further than any way to stretch one, and
+// short of what llama.cpp takes minutes to prepare, or the system promises and does not have.
+constexpr std::int64_t kStretch = 16;
 
 std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -28,6 +31,34 @@ template <typename Model>
 bool is_hybrid(const Model * /*model*/, long /*otherwise*/) {
     return false;
 }
+
+template <typename Context>
+auto tokens_of_a_sequence(const Context * context, int /*preferred*/) -> decltype(llama_n_ctx_seq(context)) {
+    return llama_n_ctx_seq(context);
+}
+template <typename Context>
+std::uint32_t tokens_of_a_sequence(const Context * context, long /*otherwise*/) {
+    return llama_n_ctx(context);
+}
+
+// What draws on the backend keeps the logits there. Costs next to nothing where none is set.
+template <typename Context>
+auto take_off_samplers(Context * context, int /*preferred*/)
+    -> decltype(static_cast<void>(llama_set_sampler(context, 0, nullptr))) {
+    for (std::uint32_t id = 0; id < llama_n_seq_max(context); ++id) {
+        llama_set_sampler(context, static_cast<llama_seq_id>(id), nullptr);
+    }
+}
+template <typename Context>
+void take_off_samplers(Context * /*context*/, long /*otherwise*/) {}
+
+template <typename Params>
+auto without_samplers(Params & params, int /*preferred*/) -> decltype(static_cast<void>(params.samplers = nullptr)) {
+    params.samplers = nullptr;
+    params.n_samplers = 0;
+}
+template <typename Params>
+void without_samplers(Params & /*params*/, long /*otherwise*/) {}
 
 // llama.cpp ends the process where there are more sequences, or more logits in a batch, than this.
 template <typename Params>
@@ -62,18 +93,48 @@ std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & 
     }
     constexpr std::size_t logits_bytes = 64U << 20U;
     const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
-    const auto n =
-        std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, params.n_ctx == 0 ? 64 : params.n_ctx});
+    const auto n_ctx = params.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model)) : params.n_ctx;
+    const auto n = std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, n_ctx});
     return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
+}
+
+void check_model(const llama_model * model, const std::string & what) {
+    if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
+        throw Error(Status::argument, what + " is not a decoder");
+    }
+    const llama_vocab * vocab = llama_model_get_vocab(model);
+    if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE || llama_vocab_n_tokens(vocab) == 0) {
+        throw Error(Status::argument, what + " has no tokenizer");
+    }
+}
+
+// llama.cpp ends the process on more.
+void check_threads(std::int32_t n_threads, const std::string & what) {
+    if (n_threads > GGML_MAX_N_THREADS) {
+        throw Error(Status::argument,
+                    what + ": " + std::to_string(n_threads) + " is above " + std::to_string(GGML_MAX_N_THREADS));
+    }
+}
+
+void check_length(const llama_model * model, std::int32_t n_ctx) {
+    const std::int32_t trained = llama_model_n_ctx_train(model);
+    if (n_ctx > kStretch * trained) {
+        throw Error(Status::argument, "n_ctx: " + std::to_string(n_ctx) + " is more than " + std::to_string(kStretch) +
+                                          " times the " + std::to_string(trained) +
+                                          " tokens that the model was trained with");
+    }
 }
 
 }  // namespace
 
 void Sequence::prepare(const llama_model * model, llama_context_params & params) {
     require_same_llama();
+    check_model(model, "model: it");
     params.embeddings = false;
+    params.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
     params.kv_unified = true;
     params.swa_full = true;
+    without_samplers(params, 0);
     params.n_seq_max = n_ids_for(model, params);
     allow_all_outputs(params, 0);
     OutputHead::listen(params);
@@ -86,6 +147,7 @@ Sequence::Sequence(llama_context * context) {
 
 Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
     require_same_llama();
+    check_threads(options.n_threads, "n_threads");
     ggml_backend_load_all();
     llama_model_params model_params = llama_model_default_params();
     model_params.n_gpu_layers = options.n_gpu_layers < 0 ? 9999 : options.n_gpu_layers;
@@ -93,6 +155,7 @@ Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
     if (!owned_model_) {
         throw Error(Status::argument, "gguf_path: " + quote(gguf_path) + " could not be loaded as a model");
     }
+    check_length(owned_model_.get(), options.n_ctx);
     llama_context_params context_params = llama_context_default_params();
     context_params.n_ctx = static_cast<std::uint32_t>(options.n_ctx);
     if (options.n_batch > 0) {
@@ -118,23 +181,29 @@ Sequence::~Sequence() {
 
 void Sequence::adopt(llama_context * context) {
     const llama_model * model = llama_get_model(context);
+    check_model(model, "context: its model");
+    check_threads(llama_n_threads(context), "context: n_threads");
+    check_threads(llama_n_threads_batch(context), "context: n_threads_batch");
+    if (llama_get_memory(context) == nullptr) {
+        throw Error(Status::argument, "context: it has no memory for a sequence");
+    }
     context_ = context;
     vocab_ = llama_model_get_vocab(model);
+    n_vocab_ = static_cast<std::size_t>(llama_vocab_n_tokens(vocab_));
     n_swa_ = llama_model_n_swa(model);
     n_batch_ = llama_n_batch(context);
     n_threads_ = llama_n_threads(context);
     n_threads_batch_ = llama_n_threads_batch(context);
-    capacity_ = llama_n_ctx(context);
-    if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
-        throw Error(Status::argument, "context: its model is not a decoder");
-    }
-    if (llama_vocab_type(vocab_) == LLAMA_VOCAB_TYPE_NONE) {
-        throw Error(Status::argument, "context: its model has no tokenizer");
-    }
-    if (llama_get_memory(context) == nullptr) {
-        throw Error(Status::argument, "context: it has no memory for a sequence");
-    }
-    llama_memory_clear(llama_get_memory(context), true);
+    capacity_ = tokens_of_a_sequence(context, 0);
+}
+
+// There is no asking whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no logits,
+// or ends the process.
+void Sequence::take_over() {
+    llama_memory_clear(llama_get_memory(context_), true);
+    llama_set_embeddings(context_, false);
+    llama_set_causal_attn(context_, true);
+    has_taken_over_ = true;
 }
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
@@ -178,7 +247,7 @@ const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, con
             cache_is_longer_ = true;
         }
         trim_cache();
-        const bool cut = !step_by_step && head_.suits(wanted);
+        const bool cut = !step_by_step && OutputHead::are_few(wanted, n_vocab_);
         while (n_cached_ < tokens_.size()) {
             if (cancelled) {
                 throw Error(Status::cancelled, "cancelled");
@@ -218,7 +287,7 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
     if (has_logits_ && kept_logits_.empty()) {
         const std::atomic<bool> not_cancelled{false};
         const float * logits = this->logits({true, {}, {}}, false, not_cancelled);
-        kept_logits_.assign(logits, logits + llama_vocab_n_tokens(vocab_));
+        kept_logits_.assign(logits, logits + n_vocab_);
     }
     take_threads(/* of_step = */ true);
     const std::int32_t result = timed_decode(batch, false);
@@ -247,6 +316,9 @@ void Sequence::check_window() noexcept {
 // Drops the cache entries behind n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
 // of sliding attention before them is gone, the cache begins anew.
 void Sequence::trim_cache() {
+    if (!has_taken_over_) {
+        take_over();
+    }
     if (!cache_is_longer_) {
         return;
     }
@@ -283,6 +355,7 @@ void Sequence::take_threads(bool of_step) {
 }
 
 std::int32_t Sequence::timed_decode(const llama_batch & batch, bool cut) {
+    take_off_samplers(context_, 0);
     const auto started = std::chrono::steady_clock::now();
     const std::int32_t result = head_.decode(context_, batch, cut);
     decode_ns_ += ns_since(started);

@@ -42,12 +42,13 @@ class Sequence {
     };
 
     // Sets what this wants of a context. Throws Error (llama) if another llama.cpp is loaded than the one compiled
-    // against.
+    // against, and Error (argument) on a model that this can do nothing with.
     static void prepare(const llama_model * model, llama_context_params & params);
 
-    // On a context of the caller's, which is emptied, must outlive this, and is used by nobody else meanwhile.
+    // On a context of the caller's, which must outlive this and is used by nobody else meanwhile. It is left as it is
+    // until something is evaluated, when it is emptied. Throws Error (argument) on one that this can do nothing with.
     explicit Sequence(llama_context * context);
-    // On a model file. Throws Error (argument) if it cannot be loaded.
+    // On a model file. Throws Error (argument) if it cannot be loaded, or the options are out of bounds.
     Sequence(const std::string & gguf_path, const FileOptions & options);
     ~Sequence();
     Sequence(const Sequence &) = delete;
@@ -59,6 +60,7 @@ class Sequence {
     const llama_vocab * vocab() const noexcept { return vocab_; }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     std::size_t n_cached() const noexcept { return n_cached_; }
+    // Tokens that the context has room for: where its sequences do not share one cache, in one of these.
     std::size_t capacity() const noexcept { return capacity_; }
     std::size_t n_batch() const noexcept { return n_batch_; }
     std::uint64_t n_passes() const noexcept { return n_passes_; }
@@ -81,6 +83,8 @@ class Sequence {
     void evaluate_beside(const llama_batch & batch);
     // Logits after token i of that batch, valid until the next call.
     const float * row(std::int32_t i);
+    // Drops what the cache holds behind the tokens that are cached: of a sequence given up, or of a batch that failed.
+    void trim_cache();
     // Says that the cache was lost; it begins anew when it is needed.
     void forget_cache() noexcept;
     // Forgets it if the window of sliding attention before its end is gone.
@@ -95,7 +99,7 @@ class Sequence {
     };
 
     void adopt(llama_context * context);
-    void trim_cache();
+    void take_over();
     void decode(Token * tokens, std::size_t n, bool cut);
     std::int32_t timed_decode(const llama_batch & batch, bool cut);
     void take_threads(bool of_step);
@@ -107,10 +111,12 @@ class Sequence {
     const llama_vocab * vocab_ = nullptr;
     std::size_t capacity_ = 0;
     std::size_t n_batch_ = 0;
+    std::size_t n_vocab_ = 0;
     std::int32_t n_swa_ = 0;
     std::int32_t n_threads_ = 0;        // as the context was made: of a step,
     std::int32_t n_threads_batch_ = 0;  // and of a prompt
     bool has_threads_of_step_ = false;
+    bool has_taken_over_ = false;  // until then the context is as the caller left it
 
     OutputHead head_;
     std::vector<Token> tokens_;

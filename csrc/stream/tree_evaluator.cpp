@@ -52,6 +52,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     has_base_.resize(paths_.size());
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
+    } else {
+        sequence_.trim_cache();
     }
     try {
         begin();

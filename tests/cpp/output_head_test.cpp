@@ -35,6 +35,12 @@ std::vector<float> some(const Tokens & tokens, const std::vector<float> & logits
 // Sequences on two contexts of one model that do the same, one asked for a few logits and one for all.
 class Pair {
    public:
+    // One adapter for both, from here on.
+    void set_adapter(llama_adapter_lora * adapter) {
+        for (const Context & context : contexts_) {
+            test::set_adapter(context.get(), adapter);
+        }
+    }
     explicit Pair(TinyKind kind) : Pair(tiny_stream_context(256, kind), tiny_context(256, kind)) {}
     Pair(Context cut, Context whole) : contexts_{std::move(cut), std::move(whole)} {}
 
@@ -109,15 +115,19 @@ TEST_P(OutputHeadOf, OtherLogitsAreToBeHadWithoutAnotherPass) {
 std::string name_of(const ::testing::TestParamInfo<TinyKind> & info) {
     return info.param == TinyKind::attention        ? "Attention"
            : info.param == TinyKind::recurrent      ? "Recurrence"
+           : info.param == TinyKind::hybrid         ? "BothInTurn"
            : info.param == TinyKind::sliding_window ? "ASlidingWindow"
                                                     : "AQuantizedMatrix";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    AModelWith,
-    OutputHeadOf,
-    ::testing::Values(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::quantized),
-    name_of);
+INSTANTIATE_TEST_SUITE_P(AModelWith,
+                         OutputHeadOf,
+                         ::testing::Values(TinyKind::attention,
+                                           TinyKind::sliding_window,
+                                           TinyKind::recurrent,
+                                           TinyKind::hybrid,
+                                           TinyKind::quantized),
+                         name_of);
 
 // A pass that is not cut leaves all logits right, also those that nobody asked for.
 TEST_F(OutputHeadTest, ManyTokensOrStepsAreAWholePass) {
@@ -134,6 +144,38 @@ TEST_F(OutputHeadTest, AGraphThatGoesOnBehindTheMatrixIsNeverCut) {
     pair.replace(bytes("the answer is"));
     pair.append(bytes("ab"));
     EXPECT_EQ(pair.logits(set_of(kFew)), pair.all());
+}
+
+// What a few tokens' logits are under an adapter, set between passes that are cut, and without it again.
+void expect_adapter_heard(TinyKind kind, const std::string & matrix, bool is_cut) {
+    const Adapter adapter = tiny_adapter(kind, matrix);
+    ASSERT_NE(adapter, nullptr);
+    Pair pair(kind);
+    pair.replace(bytes("the answer is"));
+    for (llama_adapter_lora * set : {static_cast<llama_adapter_lora *>(nullptr), adapter.get(), adapter.get(),
+                                     static_cast<llama_adapter_lora *>(nullptr)}) {
+        pair.set_adapter(set);
+        pair.append(bytes("ab"));
+        const std::vector<float> logits = pair.logits(set_of(kFew));
+        const std::vector<float> all = pair.all();
+        EXPECT_EQ(some(kFew, logits), some(kFew, all));
+        EXPECT_EQ(logits != all, is_cut || set == nullptr) << "the others', which a cut pass leaves alone";
+    }
+}
+
+TEST_F(OutputHeadTest, AnAdapterOnTheOutputMatrixIsHeardFromTheNextPassOn) {
+    for (const TinyKind kind :
+         {TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::quantized}) {
+        SCOPED_TRACE(static_cast<int>(kind));
+        expect_adapter_heard(kind, "output.weight", false);
+    }
+}
+
+TEST_F(OutputHeadTest, AnAdapterOnALayerLeavesPassesCut) {
+    for (const TinyKind kind : {TinyKind::attention, TinyKind::sliding_window, TinyKind::hybrid, TinyKind::quantized}) {
+        SCOPED_TRACE(static_cast<int>(kind));
+        expect_adapter_heard(kind, "blk.1.attn_q.weight", true);
+    }
 }
 
 TEST_F(OutputHeadTest, AContextThatDoesNotReportIsNeverCut) {

@@ -67,13 +67,15 @@ TEST_P(SequenceOf, LogitsAfterAReplacementAreThoseOfANewContext) {
 std::string name_of(const ::testing::TestParamInfo<TinyKind> & info) {
     return info.param == TinyKind::attention   ? "Attention"
            : info.param == TinyKind::recurrent ? "Recurrence"
+           : info.param == TinyKind::hybrid    ? "BothInTurn"
                                                : "ASlidingWindow";
 }
 
-INSTANTIATE_TEST_SUITE_P(AModelWith,
-                         SequenceOf,
-                         ::testing::Values(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    AModelWith,
+    SequenceOf,
+    ::testing::Values(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid),
+    name_of);
 
 TEST_F(SequenceTest, WhatTwoSequencesBeginWithInCommonIsNotEvaluatedAgain) {
     const Context context = tiny_context();
@@ -176,13 +178,19 @@ TEST_F(SequenceTest, LogitsOfNothingAreRefused) {
               "nothing to go on from: prefill first");
 }
 
-TEST_F(SequenceTest, OpeningEmptiesTheContext) {
-    const Context context = tiny_context();
+TEST_F(SequenceTest, WhatTheContextHeldIsLeftUntilSomethingIsEvaluatedAndThenGone) {
+    const Context context = tiny_context(256, TinyKind::attention, 2);
     Tokens tokens = bytes("left over");
     ASSERT_EQ(llama_decode(context.get(), llama_batch_get_one(tokens.data(), static_cast<std::int32_t>(tokens.size()))),
               0);
-    const Sequence sequence(context.get());
-    EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(context.get()), 0), -1);
+    llama_memory_t memory = llama_get_memory(context.get());
+    llama_memory_seq_cp(memory, 0, 1, -1, -1);
+    Sequence sequence(context.get());
+    sequence.append(kRead);
+    EXPECT_EQ(llama_memory_seq_pos_max(memory, 0), 8);
+    static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
+    EXPECT_EQ(llama_memory_seq_pos_max(memory, 0), 0);
+    EXPECT_EQ(llama_memory_seq_pos_max(memory, 1), -1);
 }
 
 }  // namespace

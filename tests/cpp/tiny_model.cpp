@@ -19,6 +19,7 @@ constexpr std::int64_t kInner = 2 * kEmbedding;  // of mamba
 constexpr std::int64_t kState = 8;
 constexpr std::int64_t kConvolution = 4;
 constexpr std::int64_t kTimeRank = 2;
+constexpr std::int64_t kRank = 4;  // of an adapter
 
 // GGUF under construction.
 class ModelFile {
@@ -43,6 +44,10 @@ class ModelFile {
     void number(const char * key, std::int64_t value) {
         gguf_set_val_u32(file_, (arch_ + "." + key).c_str(), static_cast<std::uint32_t>(value));
     }
+    void numbers(const char * key, const std::vector<std::uint32_t> & values) {
+        gguf_set_arr_data(file_, (arch_ + "." + key).c_str(), GGUF_TYPE_UINT32, values.data(), values.size());
+    }
+    void text(const char * key, const char * value) { gguf_set_val_str(file_, key, value); }
     void real(const char * key, float value) { gguf_set_val_f32(file_, (arch_ + "." + key).c_str(), value); }
 
     void tokenizer(TinyKind kind) {
@@ -119,15 +124,19 @@ class ModelFile {
     std::mt19937 rng_{1};
 };
 
+void add_feed_forward(ModelFile & file, const std::string & layer) {
+    file.norm(layer + "ffn_norm.weight", kEmbedding);
+    file.matrix(layer + "ffn_gate.weight", kEmbedding, kFeedForward);
+    file.matrix(layer + "ffn_up.weight", kEmbedding, kFeedForward);
+    file.matrix(layer + "ffn_down.weight", kFeedForward, kEmbedding);
+}
+
 void add_attention(ModelFile & file, const std::string & layer, bool gemma) {
     file.norm(layer + "attn_norm.weight", kEmbedding);
     for (const char * name : {"attn_q", "attn_k", "attn_v", "attn_output"}) {
         file.matrix(layer + name + ".weight", kEmbedding, kEmbedding);
     }
-    file.norm(layer + "ffn_norm.weight", kEmbedding);
-    file.matrix(layer + "ffn_gate.weight", kEmbedding, kFeedForward);
-    file.matrix(layer + "ffn_up.weight", kEmbedding, kFeedForward);
-    file.matrix(layer + "ffn_down.weight", kFeedForward, kEmbedding);
+    add_feed_forward(file, layer);
     if (gemma) {
         file.norm(layer + "attn_q_norm.weight", kEmbedding / 2);
         file.norm(layer + "attn_k_norm.weight", kEmbedding / 2);
@@ -149,10 +158,38 @@ void add_mamba(ModelFile & file, const std::string & layer) {
     file.matrix(layer + "ssm_out.weight", kInner, kEmbedding);
 }
 
+void add_lfm2(ModelFile & file, const std::string & layer, bool attends) {
+    if (attends) {
+        add_attention(file, layer, false);
+        file.norm(layer + "attn_q_norm.weight", kEmbedding);
+        file.norm(layer + "attn_k_norm.weight", kEmbedding);
+        return;
+    }
+    file.norm(layer + "attn_norm.weight", kEmbedding);
+    file.matrix(layer + "shortconv.conv.weight", kConvolution, kEmbedding);
+    file.matrix(layer + "shortconv.in_proj.weight", kEmbedding, 3 * kEmbedding);
+    file.matrix(layer + "shortconv.out_proj.weight", kEmbedding, kEmbedding);
+    add_feed_forward(file, layer);
+}
+
+bool is_gemma(TinyKind kind) { return kind == TinyKind::sliding_window || kind == TinyKind::capped; }
+
+const char * arch_of(TinyKind kind) {
+    return is_gemma(kind)                ? "gemma3"
+           : kind == TinyKind::recurrent ? "mamba"
+           : kind == TinyKind::hybrid    ? "lfm2"
+                                         : "llama";
+}
+
+std::string path_in_temp(const std::string & name) {
+    return ::testing::TempDir() + "token_trie_tiny_" + std::to_string(::getpid()) + "_" + name + ".gguf";
+}
+
 std::string write_model(TinyKind kind) {
-    const bool gemma = kind == TinyKind::sliding_window || kind == TinyKind::capped;
+    const bool gemma = is_gemma(kind);
     const bool mamba = kind == TinyKind::recurrent;
-    ModelFile file(gemma ? "gemma3" : mamba ? "mamba" : "llama");
+    const bool lfm2 = kind == TinyKind::hybrid;
+    ModelFile file(arch_of(kind));
     file.tokenizer(kind);
     file.real("attention.layer_norm_rms_epsilon", 1e-5F);
     if (mamba) {
@@ -161,17 +198,24 @@ std::string write_model(TinyKind kind) {
         file.number("ssm.state_size", kState);
         file.number("ssm.time_step_rank", kTimeRank);
     } else {
-        file.number("attention.head_count", 2);
-        file.number("attention.head_count_kv", 2);
-        file.number("attention.key_length", kEmbedding / 2);
-        file.number("attention.value_length", kEmbedding / 2);
+        const std::uint32_t n_heads = lfm2 || kind == TinyKind::quantized ? 1 : 2;
+        file.number("attention.head_count", n_heads);
+        file.number("attention.head_count_kv", n_heads);
+        file.number("attention.key_length", kEmbedding / n_heads);
+        file.number("attention.value_length", kEmbedding / n_heads);
+    }
+    if (lfm2) {
+        file.numbers("attention.head_count_kv", {0, 1});
+        file.number("shortconv.l_cache", kConvolution);
     }
     if (gemma) {
         file.number("attention.sliding_window", 8);
     }
     file.tensor("token_embd.weight", kEmbedding, kTinyVocab, 1);
-    file.norm("output_norm.weight", kEmbedding);
-    file.tensor("output.weight", kEmbedding, kTinyVocab, 0.5F);
+    file.norm(lfm2 ? "token_embd_norm.weight" : "output_norm.weight", kEmbedding);
+    if (!lfm2) {
+        file.tensor("output.weight", kEmbedding, kTinyVocab, 0.5F);
+    }
     if (kind == TinyKind::quantized) {
         file.quantize_last();
     }
@@ -180,20 +224,46 @@ std::string write_model(TinyKind kind) {
     }
     for (std::int64_t i = 0; i < kLayers; ++i) {
         const std::string layer = "blk." + std::to_string(i) + ".";
-        mamba ? add_mamba(file, layer) : add_attention(file, layer, gemma);
+        mamba ? add_mamba(file, layer) : lfm2 ? add_lfm2(file, layer, i > 0) : add_attention(file, layer, gemma);
     }
-    return file.write(::testing::TempDir() + "token_trie_tiny_" + std::to_string(::getpid()) + "_" +
-                      std::to_string(static_cast<int>(kind)) + ".gguf");
+    return file.write(path_in_temp(std::to_string(static_cast<int>(kind))));
 }
 
-class RemovedAtExit {
+// The parameters and functions of several llama.cpp, of which an old one has the second of each pair alone.
+template <typename Params>
+auto flash_attention(Params & params, bool on, int /*preferred*/)
+    -> decltype(static_cast<void>(params.flash_attn_type)) {
+    params.flash_attn_type = on ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+}
+template <typename Params>
+auto flash_attention(Params & params, bool on, long /*otherwise*/) -> decltype(static_cast<void>(params.flash_attn)) {
+    params.flash_attn = on;
+}
+
+template <typename Context>
+auto adapt(Context * context, llama_adapter_lora * adapter, int /*preferred*/)
+    -> decltype(static_cast<void>(llama_set_adapters_lora(context, &adapter, 1, nullptr))) {
+    float scale = 1;
+    llama_set_adapters_lora(context, &adapter, adapter == nullptr ? 0 : 1, &scale);
+}
+template <typename Context>
+auto adapt(Context * context, llama_adapter_lora * adapter, long /*otherwise*/)
+    -> decltype(static_cast<void>(llama_set_adapter_lora(context, adapter, 1))) {
+    llama_clear_adapter_lora(context);
+    if (adapter != nullptr) {
+        llama_set_adapter_lora(context, adapter, 1);
+    }
+}
+
+// A file that goes when this does: for the models, as the process ends.
+class Removed {
    public:
-    explicit RemovedAtExit(std::string path) : path_(std::move(path)) {}
-    ~RemovedAtExit() { std::remove(path_.c_str()); }
-    RemovedAtExit(const RemovedAtExit &) = delete;
-    RemovedAtExit & operator=(const RemovedAtExit &) = delete;
-    RemovedAtExit(RemovedAtExit &&) = delete;
-    RemovedAtExit & operator=(RemovedAtExit &&) = delete;
+    explicit Removed(std::string path) : path_(std::move(path)) {}
+    ~Removed() { std::remove(path_.c_str()); }
+    Removed(const Removed &) = delete;
+    Removed & operator=(const Removed &) = delete;
+    Removed(Removed &&) = delete;
+    Removed & operator=(Removed &&) = delete;
 
     const std::string & path() const { return path_; }
 
@@ -203,7 +273,7 @@ class RemovedAtExit {
 
 template <TinyKind kind>
 const std::string & path_of() {
-    static const RemovedAtExit file(write_model(kind));
+    static const Removed file(write_model(kind));
     return file.path();
 }
 
@@ -220,6 +290,7 @@ llama_model * tiny_model(TinyKind kind) {
         case TinyKind::attention: return model_of<TinyKind::attention>();
         case TinyKind::sliding_window: return model_of<TinyKind::sliding_window>();
         case TinyKind::recurrent: return model_of<TinyKind::recurrent>();
+        case TinyKind::hybrid: return model_of<TinyKind::hybrid>();
         case TinyKind::quantized: return model_of<TinyKind::quantized>();
         case TinyKind::capped: return model_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return model_of<TinyKind::no_tokenizer>();
@@ -241,6 +312,7 @@ const std::string & tiny_model_path(TinyKind kind) {
         case TinyKind::attention: return path_of<TinyKind::attention>();
         case TinyKind::sliding_window: return path_of<TinyKind::sliding_window>();
         case TinyKind::recurrent: return path_of<TinyKind::recurrent>();
+        case TinyKind::hybrid: return path_of<TinyKind::hybrid>();
         case TinyKind::quantized: return path_of<TinyKind::quantized>();
         case TinyKind::capped: return path_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return path_of<TinyKind::no_tokenizer>();
@@ -258,11 +330,25 @@ llama_context_params tiny_context_params(std::uint32_t n_ctx) {
     params.n_ubatch = 64;
     params.n_threads = 1;
     params.n_threads_batch = 1;
-    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    set_flash_attention(params, false);
     params.type_k = GGML_TYPE_F32;
     params.type_v = GGML_TYPE_F32;
     return params;
 }
+
+void set_flash_attention(llama_context_params & params, bool on) { flash_attention(params, on, 0); }
+
+Adapter tiny_adapter(TinyKind kind, const std::string & matrix) {
+    ModelFile file(arch_of(kind));
+    file.text("general.type", "adapter");
+    file.text("adapter.type", "lora");
+    file.matrix(matrix + ".lora_a", kEmbedding, kRank);
+    file.matrix(matrix + ".lora_b", kRank, matrix == "output.weight" ? kTinyVocab : kEmbedding);
+    const Removed written(file.write(path_in_temp("adapter")));
+    return Adapter(llama_adapter_lora_init(tiny_model(kind), written.path().c_str()));
+}
+
+void set_adapter(llama_context * context, llama_adapter_lora * adapter) { adapt(context, adapter, 0); }
 
 Context tiny_context_of(const llama_context_params & params, TinyKind kind) {
     return Context(llama_init_from_model(tiny_model(kind), params));

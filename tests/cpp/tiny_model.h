@@ -35,7 +35,8 @@ enum class TinyKind {
     attention,       // llama
     sliding_window,  // gemma 3, with a window of 8 tokens in every layer
     recurrent,       // mamba
-    quantized,       // llama with its output matrix in Q8_0
+    hybrid,          // lfm2: a layer of convolution, and one of attention with one head
+    quantized,       // llama with one head, and its output matrix in Q8_0
     capped,          // gemma 3 whose logits are squeezed behind the output matrix
     no_tokenizer,    // llama with a vocabulary of numbers alone
     other_end        // llama in which "SEND" ends a generation too, and nothing else differs
@@ -53,6 +54,16 @@ Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attent
 Context tiny_stream_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
 llama_context_params tiny_context_params(std::uint32_t n_ctx = 256);
 Context tiny_context_of(const llama_context_params & params, TinyKind kind = TinyKind::attention);
+void set_flash_attention(llama_context_params & params, bool on);
+
+// A LoRA adapter with random weights for output.weight, or for a square matrix of the model's.
+struct FreeAdapter {
+    void operator()(llama_adapter_lora * adapter) const { llama_adapter_lora_free(adapter); }
+};
+using Adapter = std::unique_ptr<llama_adapter_lora, FreeAdapter>;
+Adapter tiny_adapter(TinyKind kind, const std::string & matrix);
+// On the context from here on; nullptr: none.
+void set_adapter(llama_context * context, llama_adapter_lora * adapter);
 
 // Tests that load the model, with llama.cpp's log kept off the terminal.
 class WithTinyModel : public ::testing::Test {
