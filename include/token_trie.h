@@ -38,10 +38,9 @@
  *
  * In place of the tree there is then a graph, made for the vocabulary of the model at hand, which is needed, and shared
  * by all that use the payload with a vocabulary whose tokens have the same texts and spell the same; the rest is as
- * above. A text is what follows the prompt, a space
- * before a word included. A token spells what llama_token_to_piece gives without special text, as in llama.cpp's own
- * grammars, but control tokens never spell anything. "tokenization" is "canonical" where it is left out; descriptors of
- * both kinds do not make one set. A vocabulary is prepared once a process (tenths of a second for 262,144 tokens);
+ * above. A text is what follows the prompt, a space before a word included. A token spells what llama_token_to_piece
+ * gives without special text, as in llama.cpp's own grammars, but control tokens never spell anything. "tokenization"
+ * is "canonical" where it is left out; descriptors of both kinds do not make one set. A vocabulary is prepared once a process (tenths of a second for 262,144 tokens);
  * each sampler made from such a payload looks through its tokens again (hundredths of one), a stream once.
  *
  * Limits: 1 GiB a payload, 64 levels of nesting, 65,535 bytes a name or text, 65,535 tokens a leaf, 2^32 - 2 nodes;
@@ -447,8 +446,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream
                                                struct token_trie_score_stats * stats);
 
 /*
- * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, asking about no node that
- * that would not: for sets too large to score whole. Equal scores are ranked by their tokens.
+ * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, asking about none of the
+ * nodes but those that may matter: for sets too large to score whole. Equal scores are ranked by their tokens.
  *
  * leaves, logprobs  n_best each, best first; stats->n_found of them are filled
  * stats             NULL, or filled
