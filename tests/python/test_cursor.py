@@ -25,7 +25,7 @@ def make_cursor(
     max_items: int = 0,
 ) -> _core.Cursor:
     trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)})._handle
-    return _core.Cursor(trie, _core.FollowSet(trie, 0, on_complete, end_tokens, separator, max_items))
+    return _core.Cursor(trie, _core.FollowSet(trie, _core.Vocab(0), on_complete, end_tokens, separator, max_items))
 
 
 def allowed(cursor: _core.Cursor) -> list[int] | None:
