@@ -325,7 +325,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stre
 /*
  * Puts what is generated from here on under a grammar, in llama.cpp's GBNF; gbnf NULL for none. root is the rule to
  * begin with, NULL for "root". A trie takes the grammar's place as long as one is set; afterwards the grammar goes on
- * behind the trie's tokens, and generate fails with TOKEN_TRIE_ERROR_GRAMMAR if these do not fit it.
+ * behind the trie's tokens, and generate fails with TOKEN_TRIE_ERROR_GRAMMAR if these do not fit it. Of a grammar that
+ * does not parse, llama.cpp prints the reason to stderr.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_set_grammar(struct token_trie_stream * stream,
                                                      const char * gbnf,

@@ -72,6 +72,9 @@ ScoreOptions to_score_options(const Stream & stream, const token_trie_score_para
     options.leaf_end = static_cast<LeafEnd>(params.leaf_end);
     options.branches = params.branches != 0;
     if (params.prefix != nullptr) {
+        if (params.n_prefix == 0) {
+            throw Error(Status::argument, "params.prefix: no tokens; NULL is for the stream's sequence");
+        }
         check_prompt_length(stream, params.n_prefix);
         options.prefix.assign(params.prefix, params.prefix + params.n_prefix);
     }
@@ -94,6 +97,20 @@ Cursor cursor_of(const Stream & stream, const token_trie_score_params & params) 
     }
     return std::move(*set);
 }
+
+// What score and search begin with.
+struct Asked {
+    Asked(const token_trie_stream * handle, const token_trie_score_params * from)
+        : stream(enter(handle)),
+          params(read_struct(from, "params")),
+          options(to_score_options(*stream, params)),
+          cursor(cursor_of(*stream, params)) {}
+
+    SharedStream::Call stream;
+    token_trie_score_params params;
+    ScoreOptions options;
+    Cursor cursor;
+};
 
 void check_length(std::size_t given, std::size_t needed, const char * what) {
     if (given != needed) {
@@ -213,15 +230,14 @@ int32_t token_trie_stream_score(token_trie_stream * stream,
                                 size_t n_nodes,
                                 token_trie_score_stats * stats) {
     return guard([&] {
-        const SharedStream::Call open = enter(stream);
-        const token_trie_score_params given = read_struct(params, "params");
         require_not_null(leaves, "leaves");
-        const Cursor cursor = cursor_of(*open, given);
-        check_length(n_leaves, cursor.trie().n_leaves(), "n_leaves");
+        const Asked asked(stream, params);
+        const Trie & trie = asked.cursor.trie();
+        check_length(n_leaves, trie.n_leaves(), "n_leaves");
         if (nodes != nullptr) {
-            check_length(n_nodes, cursor.trie().n_nodes(), "n_nodes");
+            check_length(n_nodes, trie.n_nodes(), "n_nodes");
         }
-        const Scores scores = open->score(cursor, to_score_options(*open, given));
+        const Scores scores = asked.stream->score(asked.cursor, asked.options);
         write_stats(scores.leaves.size(), 0, scores, stats);
         std::copy(scores.leaves.begin(), scores.leaves.end(), leaves);
         if (nodes != nullptr) {
@@ -237,14 +253,13 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
                                  size_t n_best,
                                  token_trie_score_stats * stats) {
     return guard([&] {
-        const SharedStream::Call open = enter(stream);
-        const token_trie_score_params given = read_struct(params, "params");
         require_not_null(leaves, "leaves");
         require_not_null(logprobs, "logprobs");
-        check_not_negative(given.beam_width, "params.beam_width");
-        const SearchOptions options = {to_score_options(*open, given), n_best,
-                                       static_cast<std::size_t>(given.beam_width), given.max_nodes};
-        const SearchResult result = open->search(cursor_of(*open, given), options);
+        const Asked asked(stream, params);
+        check_not_negative(asked.params.beam_width, "params.beam_width");
+        const SearchOptions options = {asked.options, n_best, static_cast<std::size_t>(asked.params.beam_width),
+                                       asked.params.max_nodes};
+        const SearchResult result = asked.stream->search(asked.cursor, options);
         write_stats(result.found.size(), result.gap, result, stats);
         for (const Found & found : result.found) {
             *leaves++ = found.leaf;

@@ -157,6 +157,11 @@ TEST_F(AbiScore, BadParamsAreRefusedByName) {
               "prefix[0]: 263 is outside the vocabulary (263 tokens)");
     EXPECT_EQ(refused([&](auto & p) {
                   p.prefix = &outside;
+                  p.n_prefix = 0;
+              }),
+              "params.prefix: no tokens; NULL is for the stream's sequence");
+    EXPECT_EQ(refused([&](auto & p) {
+                  p.prefix = &outside;
                   p.n_prefix = SIZE_MAX;
               }),
               "18446744073709551615 tokens do not fit the context of 256");
