@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python sanitize lint format bench clean
+.PHONY: help demo test test-cpp test-python sanitize fuzz lint format bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,15 +35,23 @@ sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
 	  $(CMAKE) --preset $$preset -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING && \
 	  $(CMAKE) --build --preset $$preset && $(BIN)/ctest --preset $$preset || exit 1; done
 
+SECONDS ?= 60
+fuzz: $(VENV)/test ## every fuzzer for SECONDS=60, under ASan + UBSan; calls of the C ABI under TSan too
+	@scripts/system-packages fuzzer
+	@for preset in fuzz fuzz-tsan; do \
+	  $(CMAKE) --preset $$preset -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING && \
+	  $(CMAKE) --build --preset $$preset || exit 1; done
+	@scripts/fuzz $(SECONDS)
+
 lint: $(VENV)/lint $(VENV)/installed ## ruff, mypy --strict, clang-format, clang-tidy, warnings as errors
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/clang-format --dry-run -Werror $(shell find csrc include tests/cpp bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
+	@$(BIN)/clang-format --dry-run -Werror $(shell find csrc include tests/cpp tests/fuzz bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
 	@scripts/tidy $(BIN)
 
 format: $(VENV)/lint ## rewrite the sources in the project's style
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-	@$(BIN)/clang-format -i $(shell find csrc include tests/cpp bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
+	@$(BIN)/clang-format -i $(shell find csrc include tests/cpp tests/fuzz bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance and xgrammar: table, JSON and PNG under build/
 	@$(BIN)/python -m bench --mode sampler --output build/bench/sampler.json

@@ -4,7 +4,7 @@
 
 #include <ggml.h>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 std::string llama_compiled() { return TOKEN_TRIE_GGML_COMPILED; }
 

@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 std::string compute_fingerprint(const llama_vocab * vocab) {

@@ -14,7 +14,7 @@
 #define TOKEN_TRIE_FOR_ALL_WIDTHS
 #endif
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 constexpr std::size_t kLanes = 16;

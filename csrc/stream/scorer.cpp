@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();

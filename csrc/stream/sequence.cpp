@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 // A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there

@@ -2,7 +2,7 @@
 
 #include "trie/json.h"
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 std::string quote(std::string_view text) {
     constexpr std::size_t max_bytes = 80;

@@ -5,7 +5,7 @@
 #include <string_view>
 
 // Everything in the namespace is visible outside the library: the Python bindings are a second library on the same
-// engine. Only include/token_trie.h is public.
+// engine. Only include/token_trie.h is public. Where a function is defined this is said again, as clang looks there.
 namespace [[gnu::visibility("default")]] token_trie {
 
 // The values of enum token_trie_status, which csrc/abi checks against these.

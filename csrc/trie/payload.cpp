@@ -6,7 +6,7 @@
 #include <iterator>
 #include <limits>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 // One instance reads one payload; the parser calls it value by value, so no document is ever held in memory.
