@@ -206,9 +206,11 @@ TEST_F(ContextTest, OneWhoseSequencesShareNoCacheHasRoomForWhatOneOfThemHolds) {
     prefill(stream, Tokens(256, kRead));
 }
 
-Sampler greedy_chain() {
+// On the backend, four logits remain of it.
+Sampler chain_of_four() {
     Sampler chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
-    llama_sampler_chain_add(chain.get(), llama_sampler_init_greedy());
+    llama_sampler_chain_add(chain.get(), llama_sampler_init_top_k(4));
+    llama_sampler_chain_add(chain.get(), llama_sampler_init_dist(1));
     return chain;
 }
 
@@ -237,7 +239,7 @@ bool set_sampler(Context * /*context*/, llama_sampler * /*chain*/, long /*otherw
 }
 
 TEST_F(ContextTest, OneThatDrawsOnTheBackendGivesItsLogitsToTheStream) {
-    const Sampler chain = greedy_chain();
+    const Sampler chain = chain_of_four();
     const Context context = context_with(tiny_context_params(), chain.get(), 0);
     if (context == nullptr) {
         GTEST_SKIP() << "this llama.cpp has no samplers on the backend";
@@ -250,7 +252,7 @@ TEST_F(ContextTest, OneThatDrawsOnTheBackendGivesItsLogitsToTheStream) {
 TEST_F(ContextTest, ASamplerSetOnTheBackendLaterIsTakenOff) {
     const Context context = tiny_stream_context();
     const Handle stream = open(context);
-    const std::array<Sampler, 3> chains = {greedy_chain(), greedy_chain(), greedy_chain()};
+    const std::array<Sampler, 3> chains = {chain_of_four(), chain_of_four(), chain_of_four()};
     for (const Sampler & chain : chains) {
         prefill(stream);
         if (!set_sampler(context.get(), chain.get(), 0)) {

@@ -1,0 +1,311 @@
+#include "oracle.h"
+#include "tiny_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <sstream>
+
+// A stream on every kind of model and context, beside a plain llama.cpp loop that takes one token after the other.
+namespace token_trie::test {
+namespace {
+
+// Members that begin others, and members whose beginning is forced for longer than a micro-batch.
+const std::vector<Leaf> kMixed = {{"READ", {kRead}},
+                                  {"READ_FILE", {kRead, kFile}},
+                                  {"READ_MAIL", {kRead, kMail}},
+                                  {"SEND_MAIL", {kSend, kMail}},
+                                  {"SEND", bytes("SEND")},
+                                  {"write", bytes("write")}};
+const std::vector<Leaf> kForced = {
+    {"x", bytes("forced up to here: x")}, {"y", bytes("forced up to here: yes")}, {"z", bytes("forced up to here: z")}};
+const Tokens kPrompt = bytes("a prompt that takes more than one batch of sixty-four tokens, and some more: ");
+const Tokens kOther = bytes("a prompt that takes one batch: ");
+
+enum class Cache { f32, f16, q8_0 };
+enum class Adapts { nothing, a_layer, the_output };
+
+struct Setting {
+    TinyKind kind;
+    std::uint32_t n_seq_max;
+    std::uint32_t n_ubatch;
+    bool unified;
+    bool swa_full;
+    bool flash;
+    Cache cache;
+    bool embeddings;
+    bool listens;  // through the params that a stream wants
+    Adapts adapts;
+};
+
+const char * name_of(TinyKind kind) {
+    switch (kind) {
+        case TinyKind::attention: return "Attention";
+        case TinyKind::sliding_window: return "SlidingWindow";
+        case TinyKind::recurrent: return "Recurrent";
+        case TinyKind::hybrid: return "Hybrid";
+        case TinyKind::quantized: return "Quantized";
+        case TinyKind::capped: return "Capped";
+        case TinyKind::no_tokenizer: break;
+    }
+    return "NoTokenizer";
+}
+
+std::string name_of(const Setting & setting) {
+    std::ostringstream out;
+    out << name_of(setting.kind) << "_" << setting.n_seq_max << "ids_" << setting.n_ubatch << "at_once"
+        << (setting.unified ? "_unified" : "_apart") << (setting.swa_full ? "_whole" : "_window")
+        << (setting.flash ? "_flash" : "")
+        << (setting.cache == Cache::f32   ? "_F32"
+            : setting.cache == Cache::f16 ? "_F16"
+                                          : "_Q8")
+        << (setting.embeddings ? "_embeddings" : "") << (setting.listens ? "_listens" : "")
+        << (setting.adapts == Adapts::nothing   ? ""
+            : setting.adapts == Adapts::a_layer ? "_adapted"
+                                                : "_adaptedOutput");
+    return out.str();
+}
+
+// Drawn from all there are, so many that each pair of values meets. llama.cpp wants flash attention and a head of 32
+// for a quantized cache, and a layer that attends for an adapter of its queries.
+std::vector<Setting> settings() {
+    std::mt19937 rng(8);
+    const auto one_of = [&](auto... values) {
+        const std::array all = {values...};
+        return all[std::uniform_int_distribution<std::size_t>(0, all.size() - 1)(rng)];
+    };
+    std::vector<Setting> out;
+    while (out.size() < 160) {
+        Setting setting = {one_of(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid,
+                                  TinyKind::quantized, TinyKind::capped),
+                           one_of(1U, 2U, 7U, 64U),
+                           one_of(7U, 16U, 64U),
+                           one_of(true, false),
+                           one_of(true, false),
+                           one_of(true, false),
+                           one_of(Cache::f32, Cache::f16, Cache::q8_0),
+                           one_of(true, false),
+                           one_of(true, false),
+                           one_of(Adapts::nothing, Adapts::a_layer, Adapts::the_output)};
+        const bool has_wide_head = setting.kind == TinyKind::quantized || setting.kind == TinyKind::hybrid;
+        const bool attends = setting.kind != TinyKind::recurrent;
+        const bool has_output = setting.kind != TinyKind::hybrid;
+        if ((setting.cache != Cache::q8_0 || (setting.flash && has_wide_head)) &&
+            (setting.adapts != Adapts::a_layer || attends) && (setting.adapts != Adapts::the_output || has_output)) {
+            out.push_back(setting);
+        }
+    }
+    return out;
+}
+
+llama_context_params params_of(const Setting & setting) {
+    llama_context_params params = tiny_context_params(256);
+    set_flash_attention(params, setting.flash);
+    params.type_k = params.type_v = setting.cache == Cache::f32   ? GGML_TYPE_F32
+                                    : setting.cache == Cache::f16 ? GGML_TYPE_F16
+                                                                  : GGML_TYPE_Q8_0;
+    return params;
+}
+
+Context context_of(const Setting & setting) {
+    llama_context_params params = params_of(setting);
+    if (setting.listens) {
+        EXPECT_EQ(token_trie_stream_context_params(tiny_model(setting.kind), &params), TOKEN_TRIE_OK);
+    }
+    params.n_seq_max = setting.n_seq_max;
+    params.n_ubatch = setting.n_ubatch;
+    params.kv_unified = setting.unified;
+    params.swa_full = setting.swa_full;
+    params.embeddings = setting.embeddings;
+    params.n_ctx = setting.unified ? 256 : 256 * setting.n_seq_max;
+    return tiny_context_of(params, setting.kind);
+}
+
+// Log-probabilities from a context with a cache and kernels of the same kind and nothing else: a prompt in batches, and
+// what goes on from there one token a pass.
+class PlainLoop {
+   public:
+    PlainLoop(const Setting & setting, llama_adapter_lora * adapter)
+        : context_(tiny_context_of(params_of(setting), setting.kind)) {
+        set_adapter(context_.get(), adapter);
+    }
+
+    const std::vector<double> & after(const Tokens & tokens) {
+        std::vector<double> & out = known_[tokens];
+        if (!out.empty()) {
+            return out;
+        }
+        const bool goes_on = here_.size() < tokens.size() && std::equal(here_.begin(), here_.end(), tokens.begin());
+        if (!goes_on) {
+            llama_memory_clear(llama_get_memory(context_.get()), true);
+            here_.clear();
+        }
+        const std::size_t n_batch = here_.empty() ? llama_n_batch(context_.get()) : 1;
+        while (here_.size() < tokens.size()) {
+            const auto from = tokens.begin() + static_cast<std::ptrdiff_t>(here_.size());
+            Tokens batch(from, from + static_cast<std::ptrdiff_t>(std::min(n_batch, tokens.size() - here_.size())));
+            EXPECT_EQ(llama_decode(context_.get(),
+                                   llama_batch_get_one(batch.data(), static_cast<std::int32_t>(batch.size()))),
+                      0);
+            here_.insert(here_.end(), batch.begin(), batch.end());
+        }
+        const float * logits = llama_get_logits_ith(context_.get(), -1);
+        out.assign(logits, logits + kTinyVocab);
+        const double max = *std::max_element(out.begin(), out.end());
+        double sum = 0;
+        for (const double logit : out) {
+            sum += std::exp(logit - max);
+        }
+        for (double & logit : out) {
+            logit -= max + std::log(sum);
+        }
+        return out;
+    }
+    double logprob(Tokens tokens, const Tokens & leaf) {
+        double sum = 0;
+        for (const Token token : leaf) {
+            sum += after(tokens)[static_cast<std::size_t>(token)];
+            tokens.push_back(token);
+        }
+        return sum;
+    }
+
+   private:
+    Context context_;
+    Tokens here_;  // in its memory
+    std::map<Tokens, std::vector<double>> known_;
+};
+
+struct CloseStream {
+    void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
+};
+using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
+
+class ContextMatrix : public ::testing::TestWithParam<Setting> {
+   protected:
+    void SetUp() override {
+        ASSERT_NE(context_, nullptr);
+        ASSERT_EQ(adapter_ == nullptr, GetParam().adapts == Adapts::nothing);
+        token_trie_stream_params params{};
+        params.size = sizeof params;
+        stream_.reset(token_trie_stream_open(context_.get(), &params));
+        ASSERT_NE(stream_, nullptr) << token_trie_last_error();
+        set_adapter(context_.get(), adapter_.get());
+    }
+
+    void prefill(const Tokens & tokens) {
+        ASSERT_EQ(token_trie_stream_prefill(stream_.get(), tokens.data(), tokens.size()), TOKEN_TRIE_OK)
+            << token_trie_last_error();
+        sequence_ = tokens;
+    }
+
+    Tokens generate(std::int32_t max_tokens) {
+        Tokens out;
+        const auto on_token = [](const token_trie_token * token, void * user) {
+            static_cast<Tokens *>(user)->push_back(token->id);
+            return true;
+        };
+        EXPECT_EQ(token_trie_stream_generate(stream_.get(), max_tokens, 0, 1, on_token, &out), TOKEN_TRIE_OK)
+            << token_trie_last_error();
+        return out;
+    }
+
+    // Whether no allowed token is better; nullopt: all are.
+    void expect_greedy(Token token, const std::optional<std::set<Token>> & allowed) {
+        const std::vector<double> & log = loop_.after(sequence_);
+        for (Token other = 0; other < kTinyVocab; ++other) {
+            if (!allowed || allowed->count(other) > 0) {
+                ASSERT_GE(log[static_cast<std::size_t>(token)], log[static_cast<std::size_t>(other)] - near_)
+                    << other << " is better than " << token << " after " << sequence_.size() << " tokens";
+            }
+        }
+    }
+
+    void expect_member(const std::vector<Leaf> & leaves) {
+        const std::string payload = payload_of(leaves);
+        ASSERT_EQ(token_trie_stream_set_token_trie(stream_.get(), payload.data(), payload.size(), TOKEN_TRIE_GREEDY),
+                  TOKEN_TRIE_OK);
+        std::set<Tokens> members;
+        for (const Leaf & leaf : leaves) {
+            members.insert(leaf.tokens);
+        }
+        Oracle oracle(members, {OnComplete::end, {kTinyEnd}, {}, 0});
+        for (const Token token : generate(64)) {
+            expect_greedy(token, oracle.allowed());
+            ASSERT_TRUE(oracle.accept(token));
+            sequence_.push_back(token);
+        }
+        expect_greedy(kTinyEnd, oracle.allowed());
+        ASSERT_TRUE(oracle.accept(kTinyEnd));
+        token_trie_stream_clear_token_trie(stream_.get());
+    }
+
+    void expect_free_text() {
+        for (const Token token : generate(6)) {
+            expect_greedy(token, std::nullopt);
+            sequence_.push_back(token);
+        }
+    }
+
+    void expect_scores(const std::vector<Leaf> & leaves, const Tokens & prefix = {}) {
+        const std::string payload = payload_of(leaves);
+        token_trie_score_params params{};
+        params.size = sizeof params;
+        params.payload_json = payload.data();
+        params.payload_len = payload.size();
+        params.prefix = prefix.empty() ? nullptr : prefix.data();
+        params.n_prefix = prefix.size();
+        std::vector<double> scores(leaves.size());
+        ASSERT_EQ(token_trie_stream_score(stream_.get(), &params, scores.data(), scores.size(), nullptr, 0, nullptr),
+                  TOKEN_TRIE_OK)
+            << token_trie_last_error();
+        for (std::size_t i = 0; i < leaves.size(); ++i) {
+            EXPECT_NEAR(scores[i], loop_.logprob(prefix.empty() ? sequence_ : prefix, leaves[i].tokens), near_)
+                << leaves[i].name;
+        }
+        std::vector<std::int64_t> found(leaves.size());
+        std::vector<double> logprobs(leaves.size());
+        ASSERT_EQ(token_trie_stream_search(stream_.get(), &params, found.data(), logprobs.data(), 2, nullptr),
+                  TOKEN_TRIE_OK)
+            << token_trie_last_error();
+        std::sort(scores.begin(), scores.end(), std::greater<>());
+        EXPECT_NEAR(logprobs[0], scores[0], near_);
+        EXPECT_NEAR(logprobs[1], scores[1], near_);
+    }
+
+   private:
+    // Of sums over a member's tokens. What is rounded to eight bits on its way falls to the other side now and then.
+    const double near_ = GetParam().kind == TinyKind::quantized || GetParam().cache == Cache::q8_0 ? 0.1 : 5e-3;
+
+    CapturedLog quiet_;
+    const Adapter adapter_ =
+        GetParam().adapts == Adapts::nothing
+            ? nullptr
+            : tiny_adapter(GetParam().kind,
+                           GetParam().adapts == Adapts::a_layer ? "blk.1.attn_q.weight" : "output.weight");
+    const Context context_ = context_of(GetParam());
+    PlainLoop loop_{GetParam(), adapter_.get()};
+    Handle stream_;
+    Tokens sequence_;
+};
+
+TEST_P(ContextMatrix, AnswersAndScoresAreThoseOfAPlainLoop) {
+    for (const Tokens & prompt : {kPrompt, kOther, kPrompt}) {
+        prefill(prompt);
+        expect_scores(kMixed);
+        expect_member(kMixed);
+        expect_free_text();
+        expect_scores(kForced, kOther);
+        expect_member(kForced);
+        expect_scores(kMixed, bytes("behind this: "));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, ContextMatrix, ::testing::ValuesIn(settings()), [](const auto & info) {
+    return std::to_string(info.index) + "_" + name_of(info.param);
+});
+
+}  // namespace
+}  // namespace token_trie::test
