@@ -47,7 +47,10 @@
  * texts of 2^28 bytes together, and 2^27 edges of their graph.
  *
  * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and leaves a
- * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process.
+ * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process; llama.cpp
+ * underneath does. It logs (llama_log_set) and prints what is wrong with a grammar. It ends the process where memory runs
+ * out, on contexts and models that are freed or used elsewhere while a stream is open on them, and on a sampler chain set
+ * on a backend that has been on one before. A model file is trusted as llama.cpp trusts it.
  *
  * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp. All else may be called from any; a
  * stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel, _close and _get_vocab
@@ -287,8 +290,8 @@ struct token_trie_stream_state {
  * pass ends before the model's output matrix where no more than a sixteenth of the vocabulary is allowed, and only the
  * logits of these tokens are computed, by llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model
  * that halves the pass. Passes stay whole where the matrix is not in plain memory, as on a GPU, where the graph goes on
- * behind it, as under an adapter for that matrix, and where *params have a cb_eval already, which stays. Fails, and
- * leaves *params, on a model without a decoder or a tokenizer.
+ * behind it, as under an adapter for that matrix, where more tokens than n_ubatch are due at once, and where *params
+ * have a cb_eval already, which stays. Fails, and leaves *params, on a model without a decoder or a tokenizer.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model * model,
                                                         struct llama_context_params * params);
@@ -301,8 +304,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model
  * The first call that evaluates something empties the context's memory and makes the context a stream's: its attention
  * is causal and it gives no embeddings from then on. Samplers on its backend (llama_set_sampler) keep the logits there
  * and are taken off before each pass, also later ones. Adapters are the caller's to set, between calls, and count from
- * the next pass on; what was evaluated before them stays as it is until the prompt is another. There is room for the
- * tokens of one sequence: llama_n_ctx_seq, where llama.cpp has that, and otherwise llama_n_ctx.
+ * the next pass on, not for tokens that are evaluated already. There is room for the tokens of one sequence:
+ * llama_n_ctx_seq, where llama.cpp has that, and otherwise llama_n_ctx.
  */
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
                                                                  const struct token_trie_stream_params * params);

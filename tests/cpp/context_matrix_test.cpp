@@ -48,9 +48,8 @@ const char * name_of(TinyKind kind) {
         case TinyKind::hybrid: return "Hybrid";
         case TinyKind::quantized: return "Quantized";
         case TinyKind::capped: return "Capped";
-        case TinyKind::no_tokenizer: break;
+        default: return "Other";
     }
-    return "NoTokenizer";
 }
 
 std::string name_of(const Setting & setting) {
@@ -94,9 +93,8 @@ std::vector<Setting> settings() {
             setting.flash = true;
             setting.kind = one_of(TinyKind::quantized, TinyKind::hybrid);
         }
-        if (setting.adapts == (setting.kind == TinyKind::recurrent ? Adapts::a_layer
-                               : setting.kind == TinyKind::hybrid  ? Adapts::the_output
-                                                                   : Adapts::nothing)) {
+        if ((setting.adapts == Adapts::a_layer && setting.kind == TinyKind::recurrent) ||
+            (setting.adapts == Adapts::the_output && setting.kind == TinyKind::hybrid)) {
             setting.adapts = Adapts::nothing;
         }
         out.push_back(setting);
