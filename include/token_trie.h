@@ -47,10 +47,10 @@
  * texts of 2^28 bytes together, and 2^27 edges of their graph.
  *
  * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and leaves a
- * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process; llama.cpp
- * underneath does. It logs (llama_log_set) and prints what is wrong with a grammar. It ends the process where memory runs
- * out, on contexts and models that are freed or used elsewhere while a stream is open on them, and on a sampler chain set
- * on a backend that has been on one before. A model file is trusted as llama.cpp trusts it.
+ * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process, but
+ * llama.cpp underneath does: it logs (llama_log_set), prints what is wrong with a grammar, and ends the process where
+ * memory runs out, where a context or model is freed or used elsewhere while a stream is open on it, and where a sampler
+ * chain is set on a backend that has been set on one before. A model file is trusted as llama.cpp trusts it.
  *
  * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp. All else may be called from any; a
  * stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel, _close and _get_vocab
