@@ -122,8 +122,8 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     if (allowed.everything) {
         step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_);
         step.logprob = std::numeric_limits<float>::quiet_NaN();
-    } else if (allowed.children.size + allowed.follow.size == 1) {
-        step.token = allowed.children.empty() ? *allowed.follow.begin() : *allowed.children.begin();
+    } else if (const Token only = allowed.only(); only >= 0) {
+        step.token = only;
         step.forced = true;
         if (!jump_forward_) {
             static_cast<void>(logits());

@@ -153,12 +153,17 @@ void WithVocab::SetUp() {
     }
 }
 
-CapturedLog::CapturedLog() {
-    llama_log_get(&before_, &before_data_);
+CapturedLog * CapturedLog::newest_ = nullptr;
+
+CapturedLog::CapturedLog() : before_(newest_) {
+    newest_ = this;
     llama_log_set(append, this);
 }
 
-CapturedLog::~CapturedLog() { llama_log_set(before_, before_data_); }
+CapturedLog::~CapturedLog() {
+    newest_ = before_;
+    llama_log_set(before_ != nullptr ? append : nullptr, before_);
+}
 
 void CapturedLog::append(ggml_log_level /*level*/, const char * text, void * user_data) {
     static_cast<CapturedLog *>(user_data)->lines_.emplace_back(text);

@@ -88,7 +88,8 @@ class WithVocab : public ::testing::Test {
     const llama_vocab * vocab = nullptr;
 };
 
-// While it lives, llama.cpp's log goes here and nowhere else.
+// While it lives, llama.cpp's log goes here and nowhere else; then where the one around it takes it, or to the
+// terminal.
 class CapturedLog {
    public:
     CapturedLog();
@@ -103,9 +104,10 @@ class CapturedLog {
    private:
     static void append(ggml_log_level level, const char * text, void * user_data);
 
+    static CapturedLog * newest_;
+
     std::vector<std::string> lines_;
-    ggml_log_callback before_ = nullptr;
-    void * before_data_ = nullptr;
+    CapturedLog * before_;
 };
 
 }  // namespace token_trie::test
