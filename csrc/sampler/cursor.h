@@ -54,14 +54,6 @@ struct AllowedSet {
         return everything || children.contains(token) || follow.contains(token);
     }
 
-    // The only one; -1 if there are others, or none.
-    Token only() const noexcept {
-        const TokenSpan & some = children.empty() ? follow : children;
-        const bool is_only =
-            !everything && some.size == 1 && (follow.empty() || (follow.size == 1 && *follow.begin() == *some.begin()));
-        return is_only ? *some.begin() : -1;
-    }
-
     // Calls visit(token) in ascending order, each token once, until it returns false; returns whether it never did.
     template <typename Visit>
     bool for_each(Visit && visit) const {

@@ -64,8 +64,6 @@ class Oracle {
     }
 
     State state() const { return state_; }
-    // The member under way, or the last one.
-    const Tokens & item() const { return item_; }
     std::int32_t n_items() const { return finished_before_ + (members_.count(item_) > 0 ? 1 : 0); }
     // The member under way or finished last; empty between two.
     const Tokens & item() const { return item_; }

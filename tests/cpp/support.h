@@ -88,8 +88,7 @@ class WithVocab : public ::testing::Test {
     const llama_vocab * vocab = nullptr;
 };
 
-// While it lives, llama.cpp's log goes here and nowhere else; then where the one around it takes it, or to the
-// terminal.
+// While it lives, llama.cpp's log goes here and nowhere else.
 class CapturedLog {
    public:
     CapturedLog();
@@ -104,10 +103,9 @@ class CapturedLog {
    private:
     static void append(ggml_log_level level, const char * text, void * user_data);
 
-    static CapturedLog * newest_;
-
     std::vector<std::string> lines_;
-    CapturedLog * before_;
+    ggml_log_callback before_ = nullptr;
+    void * before_data_ = nullptr;
 };
 
 }  // namespace token_trie::test

@@ -53,7 +53,6 @@ Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attent
 // Of params that token_trie_stream_context_params has seen.
 Context tiny_stream_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
 llama_context_params tiny_context_params(std::uint32_t n_ctx = 256);
-void set_flash_attention(llama_context_params & params, bool on);
 Context tiny_context_of(const llama_context_params & params, TinyKind kind = TinyKind::attention);
 void set_flash_attention(llama_context_params & params, bool on);
 
