@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python sanitize fuzz lint format bench clean
+.PHONY: help demo test test-cpp test-python sanitize fuzz compat soak lint format bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +25,10 @@ test: test-cpp test-python ## all tests, C++ and Python
 test-cpp: $(VENV)/test ## GoogleTest
 	@$(CMAKE) --preset release -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING
 	@$(CMAKE) --build --preset release
-	@$(BIN)/ctest --preset release
+	@$(BIN)/ctest --preset release $(CTEST_ARGS)
 
 test-python: $(VENV)/test $(VENV)/installed ## pytest
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
 	@for preset in asan tsan; do \
@@ -43,15 +43,26 @@ fuzz: $(VENV)/test ## every fuzzer for SECONDS=60, under ASan + UBSan; calls of 
 	  $(CMAKE) --build --preset $$preset || exit 1; done
 	@scripts/fuzz $(SECONDS)
 
+VERSIONS ?= 0.3.16 0.3.20 0.3.30 0.3.36
+compat: $(VENV)/installed ## all tests against each of VERSIONS of llama-cpp-python, in environments of their own
+	@$(BIN)/python scripts/compat $(VERSIONS)
+
+DECISIONS ?= 1000000
+ROUNDS ?= 10000
+soak: $(VENV)/test ## DECISIONS=1000000 random decisions and ROUNDS=10000 of streams on threads against the oracle; minutes
+	@$(CMAKE) --preset release -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING
+	@$(CMAKE) --build --preset release --target token_trie_soak
+	@build/release/tests/soak/token_trie_soak --decisions $(DECISIONS) --rounds $(ROUNDS) $(SOAK_ARGS)
+
 lint: $(VENV)/lint $(VENV)/installed ## ruff, mypy --strict, clang-format, clang-tidy, warnings as errors
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/clang-format --dry-run -Werror $(shell find csrc include tests/cpp tests/fuzz bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
+	@$(BIN)/clang-format --dry-run -Werror $(shell find csrc include tests/cpp tests/fuzz tests/soak bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
 	@scripts/tidy $(BIN)
 
 format: $(VENV)/lint ## rewrite the sources in the project's style
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-	@$(BIN)/clang-format -i $(shell find csrc include tests/cpp tests/fuzz bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
+	@$(BIN)/clang-format -i $(shell find csrc include tests/cpp tests/fuzz tests/soak bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance and xgrammar: table, JSON and PNG under build/
 	@$(BIN)/python -m bench --mode sampler --output build/bench/sampler.json

@@ -9,6 +9,14 @@
 namespace token_trie {
 namespace {
 
+// The only token there is, which may be a child and a beginning anew at once; -1 if there are several.
+Token only_of(const AllowedSet & allowed) {
+    const TokenSpan & some = allowed.children.empty() ? allowed.follow : allowed.children;
+    const bool alone = some.size == 1 && (allowed.follow.empty() ||
+                                          (allowed.follow.size == 1 && *allowed.follow.begin() == *some.begin()));
+    return alone ? *some.begin() : -1;
+}
+
 // Whether the span is over, which it is too where only end-of-generation tokens are left: no need to ask the model
 // which.
 bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
@@ -43,9 +51,7 @@ void Stream::prefill(std::vector<Token> tokens) {
     begin_span();
 }
 
-void Stream::set_grammar(const char * gbnf, const char * root) {
-    picker_.set_grammar(gbnf, root);
-}
+void Stream::set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
 
 void Stream::set_trie(Cursor cursor, Mode mode) {
     cursor_ = std::move(cursor);
@@ -53,13 +59,9 @@ void Stream::set_trie(Cursor cursor, Mode mode) {
     begin_span();
 }
 
-void Stream::clear_trie() {
-    cursor_.reset();
-}
+void Stream::clear_trie() { cursor_.reset(); }
 
-void Stream::set_seed(std::uint32_t seed) {
-    picker_.set_seed(seed);
-}
+void Stream::set_seed(std::uint32_t seed) { picker_.set_seed(seed); }
 
 Stream::Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
     if (max_tokens < 0) {
@@ -122,8 +124,8 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     if (allowed.everything) {
         step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_);
         step.logprob = std::numeric_limits<float>::quiet_NaN();
-    } else if (allowed.children.size + allowed.follow.size == 1) {
-        step.token = allowed.children.empty() ? *allowed.follow.begin() : *allowed.children.begin();
+    } else if (const Token only = only_of(allowed); only >= 0) {
+        step.token = only;
         step.forced = true;
         if (!jump_forward_) {
             static_cast<void>(logits());

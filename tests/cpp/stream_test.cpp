@@ -353,6 +353,14 @@ TEST_F(StreamTest, AListFullWithoutEndTokensIsComplete) {
     EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
 }
 
+TEST_F(StreamTest, TheOnlyTokenIsForcedThoughItContinuesAMemberAndBeginsAnother) {
+    const Opened stream = open();
+    set(*stream, trie_of({{"A", {kRead}}, {"B", {kRead, kRead}}}), Mode::greedy, {OnComplete::restart, {}, {}, 2});
+    EXPECT_EQ(run(stream, 3).tokens(), Tokens({kRead, kRead, kRead}));
+    EXPECT_EQ(stream->snapshot().stats.n_forced, 3U);
+    EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
+}
+
 TEST_F(StreamTest, MaxTokensOutAtTheLastTokenIsComplete) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", bytes("READ")}}));

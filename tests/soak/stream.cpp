@@ -1,0 +1,334 @@
+#include "reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace token_trie::soak {
+namespace {
+
+constexpr std::size_t kMaxLength = 3;  // of a member that is scored, and behind a prompt in the reference
+constexpr double kNear = 2e-3;
+
+Tokens joined(Tokens a, const Tokens & b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
+// Members are of these tokens, few enough for sets to overlap.
+const Tokens & alphabet() {
+    static const Tokens tokens = joined(bytes("abcd"), {kRead, kFile, kMail, kSend});
+    return tokens;
+}
+
+// Each alone and some the beginning of another, so that a cache is kept, cut and made anew.
+const std::vector<Tokens> & prompts() {
+    static const std::vector<Tokens> texts = {bytes("Do: "), bytes("Do: now "), bytes("so"), {kSend}};
+    return texts;
+}
+
+// 0 .. 8 into the alphabet.
+Tokens spelled(Tokens tokens) {
+    for (Token & token : tokens) {
+        token = alphabet()[static_cast<std::size_t>(token)];
+    }
+    return tokens;
+}
+
+std::set<Tokens> spelled(const std::set<Tokens> & members) {
+    std::set<Tokens> out;
+    for (const Tokens & member : members) {
+        out.insert(spelled(member));
+    }
+    return out;
+}
+
+// A set to generate under: its payload, and all sequences that are members.
+struct Set {
+    std::string payload;
+    std::set<Tokens> members;
+    bool named;  // after its members' tokens
+};
+
+Set set_of_tokens(const std::set<Tokens> & members) { return {payload_of(members), members, true}; }
+
+// Texts of one to three words, each of which is one token or bytes.
+Set random_set_of_texts(std::mt19937 & rng) {
+    struct Word {
+        const char * text;
+        std::vector<Tokens> spellings;
+    };
+    static const std::vector<Word> words = {{"a", {bytes("a")}},
+                                            {"b", {bytes("b")}},
+                                            {"READ", {{kRead}, bytes("READ")}},
+                                            {"_FILE", {{kFile}, bytes("_FILE")}},
+                                            {"SEND", {{kSend}, bytes("SEND")}}};
+    Set out{R"({"descriptors": [{"tokenization": "any", "leaves": [)", {}, false};
+    for (std::size_t n = 1 + below(rng, 6), i = 0; i < n; ++i) {
+        std::string text;
+        std::vector<Tokens> spellings = {{}};
+        for (std::size_t n_words = 1 + below(rng, 3), k = 0; k < n_words; ++k) {
+            const Word & word = words[below(rng, words.size())];
+            text += word.text;
+            std::vector<Tokens> longer;
+            for (const Tokens & begun : spellings) {
+                for (const Tokens & spelling : word.spellings) {
+                    longer.push_back(joined(begun, spelling));
+                }
+            }
+            spellings = std::move(longer);
+        }
+        out.payload += (i == 0 ? R"({"name": ")" : R"(, {"name": ")") + text + R"(", "text": ")" + text + R"("})";
+        out.members.insert(spellings.begin(), spellings.end());
+    }
+    out.payload += "]}]}";
+    return out;
+}
+
+FollowSet::Options random_options(std::mt19937 & rng, FollowSet::Options options) {
+    options.separator = spelled(options.separator);
+    options.end_tokens = spelled(options.end_tokens);
+    // The vocabulary's own, which are neither passed on nor part of the sequence.
+    if (options.on_complete != OnComplete::release && (options.end_tokens.empty() || one_in(rng, 2))) {
+        options.end_tokens = {kTinyEnd};
+    }
+    return options;
+}
+
+}  // namespace
+
+struct Streams::Place {
+    Context context;
+    Handle stream;
+    Reference reference;
+
+    // Contexts that the streams take their different ways on: passes cut short, whole ones, no way back.
+    Place(Context own, TinyKind kind)
+        : context(std::move(own)), reference(tiny_context(256, kind).get(), prompts(), alphabet(), kMaxLength) {
+        const token_trie_stream_params params = stream_defaults();
+        stream.reset(token_trie_stream_open(context.get(), &params));
+    }
+};
+
+Streams::Streams() {
+    places_.push_back(std::make_unique<Place>(tiny_stream_context(), TinyKind::attention));
+    places_.push_back(std::make_unique<Place>(tiny_context(), TinyKind::attention));
+    places_.push_back(std::make_unique<Place>(tiny_context(256, TinyKind::recurrent), TinyKind::recurrent));
+}
+
+Streams::~Streams() = default;
+
+namespace {
+
+// Compares what is generated, token by token, with what oracle and reference say.
+class Listener {
+   public:
+    Listener(const Reference & reference, std::size_t prompt, Oracle oracle, bool best, const Wrong & wrong)
+        : reference_(reference), prompt_(prompt), oracle_(std::move(oracle)), best_(best), wrong_(wrong) {}
+
+    static bool call(const token_trie_token * token, void * user) {
+        static_cast<Listener *>(user)->hear(*token);
+        return true;
+    }
+
+    void hear(const token_trie_token & token) {
+        const std::optional<std::set<Token>> allowed = oracle_.allowed();
+        const std::vector<float> * logits = reference_.logits(prompt_, tokens_);
+        if (allowed && allowed->count(token.id) == 0) {
+            say("a token that is not allowed");
+        }
+        if (allowed && (allowed->size() == 1) != (token.forced != 0)) {
+            say(token.forced != 0 ? "a token forced though there were others" : "the only token, but not forced");
+        }
+        if (!allowed && !std::isnan(token.logprob)) {
+            say("a logprob in free text");
+        }
+        if (logits != nullptr && best_) {
+            const auto below_best = [&](Token other) {
+                return (*logits)[static_cast<std::size_t>(other)] >
+                       (*logits)[static_cast<std::size_t>(token.id)] + static_cast<float>(kNear);
+            };
+            if (allowed && std::any_of(allowed->begin(), allowed->end(), below_best)) {
+                say("not the best of the allowed tokens");
+            }
+        }
+        if (allowed) {
+            logprob_ += static_cast<double>(token.logprob);
+        }
+        if (logits != nullptr && allowed) {
+            const double expected =
+                static_cast<double>((*logits)[static_cast<std::size_t>(token.id)]) - log_sum(*logits, allowed);
+            if (std::abs(expected - static_cast<double>(token.logprob)) > kNear) {
+                say("logprob " + std::to_string(token.logprob) + ", not " + std::to_string(expected));
+            }
+        }
+        oracle_.accept(token.id);
+        tokens_.push_back(token.id);
+    }
+
+    // A sum that begins anew where a span does, which here is never.
+    double logprob() const { return logprob_; }
+    Oracle & oracle() { return oracle_; }
+    const Tokens & tokens() const { return tokens_; }
+
+   private:
+    void say(const std::string & what) const { wrong_(what + ", behind " + name_of(tokens_)); }
+
+    const Reference & reference_;
+    std::size_t prompt_;
+    Oracle oracle_;
+    bool best_;
+    const Wrong & wrong_;
+    Tokens tokens_;
+    double logprob_ = 0;
+};
+
+// One call of generate, or as many of next.
+std::int32_t generate(
+    token_trie_stream * stream, bool at_once, std::int32_t n, float temperature, Listener & listener) {
+    if (at_once) {
+        return token_trie_stream_generate(stream, n, temperature, 1, Listener::call, &listener);
+    }
+    for (std::int32_t i = 0; i < n; ++i) {
+        token_trie_token token{};
+        token.size = sizeof token;
+        std::int32_t stop = TOKEN_TRIE_STOP_NONE;
+        const std::int32_t status = token_trie_stream_next(stream, temperature, 1, &token, &stop);
+        if (status != TOKEN_TRIE_OK) {
+            return status;
+        }
+        if (token.id >= 0) {
+            listener.hear(token);
+        }
+        if (stop != TOKEN_TRIE_STOP_MAX_TOKENS) {
+            break;
+        }
+    }
+    return TOKEN_TRIE_OK;
+}
+
+}  // namespace
+
+void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
+    const Place & place = *places_[below(rng, places_.size())];
+    token_trie_stream * stream = place.stream.get();
+    const std::size_t prompt = below(rng, prompts().size());
+    const RandomCase random(rng, static_cast<Token>(alphabet().size()));
+    const Set set = one_in(rng, 4) ? random_set_of_texts(rng) : set_of_tokens(spelled(random.members));
+    const FollowSet::Options options = random_options(rng, random.options);
+    const Mode mode = one_in(rng, 2) ? Mode::greedy : Mode::sampled;
+    const float temperature = one_in(rng, 3) ? 0.0F : 1.5F;
+    const auto n = static_cast<std::int32_t>(one_in(rng, 4) ? 1 + below(rng, 6) : 20);
+    const token_trie_params params = params_of(options, mode);
+    const Tokens & before = prompts()[prompt];
+    if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
+        token_trie_stream_set_seed(stream, static_cast<std::uint32_t>(rng())) != TOKEN_TRIE_OK ||
+        token_trie_stream_set_token_trie_ext(stream, set.payload.data(), set.payload.size(), &params) !=
+            TOKEN_TRIE_OK) {
+        wrong(token_trie_last_error());
+        return;
+    }
+    Listener listener(place.reference, prompt, Oracle(set.members, options),
+                      mode == Mode::greedy || temperature == 0.0F, wrong);
+    if (generate(stream, one_in(rng, 2), n, temperature, listener) != TOKEN_TRIE_OK) {
+        wrong(token_trie_last_error());
+        return;
+    }
+    token_trie_stream_state state{};
+    state.size = sizeof state;
+    token_trie_stream_get_state(stream, &state);
+    Oracle & oracle = listener.oracle();
+    const bool stopped_by_itself = state.stop == TOKEN_TRIE_STOP_COMPLETE || state.stop == TOKEN_TRIE_STOP_END;
+    // By an end token, which is not passed on.
+    const bool ended = stopped_by_itself && oracle.state() == State::walking;
+    if (ended) {
+        oracle.accept(kTinyEnd);
+    }
+    if (stopped_by_itself
+            ? oracle.state() != State::complete
+            : state.stop != TOKEN_TRIE_STOP_MAX_TOKENS || listener.tokens().size() != static_cast<std::size_t>(n)) {
+        wrong("stopped for reason " + std::to_string(state.stop) + " behind " + name_of(listener.tokens()));
+    }
+    const std::string leaf = state.leaf_name == nullptr ? "" : state.leaf_name;
+    if (state.span != static_cast<std::int32_t>(oracle.state()) || state.n_items != oracle.n_items() ||
+        state.n_tokens != before.size() + listener.tokens().size() ||
+        (set.named && !oracle.item().empty() &&
+         leaf != (set.members.count(oracle.item()) > 0 ? name_of(oracle.item()) : ""))) {
+        wrong("the stream stands elsewhere than the oracle, behind " + name_of(listener.tokens()));
+    }
+    if (!ended && std::abs(state.logprob - listener.logprob()) > kNear) {
+        wrong("the span's logprob is not the sum of its tokens'");
+    }
+}
+
+void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
+    const Place & place = *places_[below(rng, places_.size())];
+    token_trie_stream * stream = place.stream.get();
+    const std::set<Tokens> members = spelled(random_members(rng, 1 + below(rng, 12), kMaxLength, 8));
+    const std::string payload = payload_of(members);
+    const std::size_t prompt = below(rng, prompts().size());
+    const bool behind_prefix = one_in(rng, 2);
+    const Tokens & before = prompts()[behind_prefix ? below(rng, prompts().size()) : prompt];
+    token_trie_score_params params{};
+    params.size = sizeof params;
+    params.leaf_end = static_cast<std::int32_t>(below(rng, 3));
+    params.payload_json = payload.data();
+    params.payload_len = payload.size();
+    if (behind_prefix) {
+        params.prefix = prompts()[prompt].data();
+        params.n_prefix = prompts()[prompt].size();
+    }
+    std::vector<double> expected;
+    for (const Tokens & member : members) {
+        double sum = 0;
+        Tokens behind;
+        for (const Token token : member) {
+            sum += place.reference.logprob(prompt, behind, token);
+            behind.push_back(token);
+        }
+        if (params.leaf_end == TOKEN_TRIE_LEAF_FOLLOW) {
+            sum += place.reference.logprob(prompt, behind, kTinyEnd);
+        } else if (params.leaf_end == TOKEN_TRIE_LEAF_LONGEST && member.size() < kMaxLength) {
+            std::set<Token> longer;
+            for (const Tokens & other : members) {
+                if (other.size() > member.size() && std::equal(member.begin(), member.end(), other.begin())) {
+                    longer.insert(other[member.size()]);
+                }
+            }
+            if (!longer.empty()) {
+                sum += std::log1p(-std::exp(place.reference.logprob(prompt, behind, longer)));
+            }
+        }
+        expected.push_back(sum);
+    }
+
+    std::vector<double> leaves(members.size());
+    if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
+        token_trie_stream_score(stream, &params, leaves.data(), leaves.size(), nullptr, 0, nullptr) != TOKEN_TRIE_OK) {
+        wrong(token_trie_last_error());
+        return;
+    }
+    const auto is_near = [](double a, double b) { return std::abs(a - b) <= kNear; };
+    if (!std::equal(leaves.begin(), leaves.end(), expected.begin(), is_near)) {
+        wrong("scores other than the reference's");
+    }
+
+    const std::size_t n_best = std::min<std::size_t>(1 + below(rng, 4), members.size());
+    std::vector<std::int64_t> best(n_best);
+    std::vector<double> logprobs(n_best);
+    token_trie_score_stats stats{};
+    stats.size = sizeof stats;
+    if (token_trie_stream_search(stream, &params, best.data(), logprobs.data(), n_best, &stats) != TOKEN_TRIE_OK) {
+        wrong(token_trie_last_error());
+        return;
+    }
+    bool is_best = stats.n_found == n_best && stats.gap == 0;
+    for (std::size_t i = 0; is_best && i < n_best; ++i) {
+        is_best = is_near(logprobs[i], expected[static_cast<std::size_t>(best[i])]);
+    }
+    std::sort(expected.rbegin(), expected.rend());
+    if (!is_best || !std::equal(logprobs.begin(), logprobs.end(), expected.begin(), is_near)) {
+        wrong("a search that did not find the best");
+    }
+}
+
+}  // namespace token_trie::soak
