@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from token_trie._lease import attachment
 from token_trie._native import Llama
 from token_trie.errors import BusyError, ContextError
 from token_trie.prompt import Prompt, fit_choices, tokenize_prompt
@@ -14,13 +15,9 @@ from token_trie.stream import StreamHandle
 from token_trie.trie import TokenTrie
 
 
-@dataclass(frozen=True)
-class _Chooser:
+class _Chooser(NamedTuple):
     handle: StreamHandle
     lock: threading.Lock
-
-
-_making = threading.Lock()
 
 
 @contextmanager
@@ -32,16 +29,17 @@ def chooser(llm: Llama) -> Iterator[StreamHandle]:
     BusyError
         Another thread has it.
     """
-    with _making:
-        if not hasattr(llm, "_token_trie_chooser"):
-            llm._token_trie_chooser = _Chooser(StreamHandle(llm), threading.Lock())
-        own: _Chooser = llm._token_trie_chooser
-    if not own.lock.acquire(blocking=False):
+    attached = attachment(llm)
+    with attached.making:
+        own: _Chooser | None = attached.chooser
+        if own is None:
+            handle = StreamHandle(llm)
+            handle._llm = None  # which what is attached must not hold; here, prompts come as tokens
+            own = attached.chooser = _Chooser(handle, threading.Lock())
+    if own.lock.locked():
         raise BusyError("another thread is choosing with this Llama; use one Llama a thread")
-    try:
+    with own.lock:
         yield own.handle
-    finally:
-        own.lock.release()
 
 
 def fit_set(
