@@ -46,6 +46,7 @@ class Attachment:
         self.closed = False
         self.constrained = False
         self.forked = False  # with streams: llama.cpp's threads are then in another process
+        self.longest_token: int | None = None  # of the vocabulary, in bytes, once asked for
         self.chooser: Any = None
         self.making = threading.Lock()  # of the chooser
         self.streams: set[Closable] = set()
@@ -54,7 +55,7 @@ class Attachment:
         _attached.add(self)
 
     def lease(self) -> AbstractContextManager[Any]:
-        """Keep the model while the context entered lasts; whether it is there still, `vocab_address` then tells.
+        """Keep the model while the context entered lasts; whether it is there still, `vocab_of` then tells.
 
         It is the thread's lock itself, as only a lock's own ``with`` cannot be interrupted between taking and keeping.
         """

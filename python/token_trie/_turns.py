@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock, get_ident
 
 from token_trie._lease import lease
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, _core, vocab_of
 from token_trie.errors import ArgumentError, BusyError
 
 WALKING = 0  # enum token_trie_state
@@ -63,7 +63,7 @@ class Walk(Call):
             return
         try:
             with lease(llm):
-                vocab_address(llm)
+                vocab_of(llm)
                 text = llm.detokenize(self.tokens, prev_tokens=self.prompt)
                 ends = [len(llm.detokenize(self.tokens[:end], prev_tokens=self.prompt)) for end in self._ends]
         except ArgumentError:
@@ -117,7 +117,7 @@ class Turns:
             self._enter(block, call, get_ident())
         try:
             with lease(self._llm):
-                vocab_address(self._llm)
+                vocab_of(self._llm)
                 yield
         finally:
             call.stepping = 0

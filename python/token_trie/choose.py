@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser, fit_set
+from token_trie._chooser import check_room, chooser, fit_set, room_of
 from token_trie._lease import lease
 from token_trie._native import Llama
 from token_trie.constrain import lookup
@@ -218,10 +218,10 @@ def choose(
         raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
     with lease(llm):
         if not isinstance(choices, TokenTrie) and tokenization == "any":
-            spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal)
+            spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal, room=room_of(llm))
             trie, prompt_tokens = TokenTrie._from_texts(llm, choices, spelled.texts), spelled.prompt
         else:
-            trie, prompt_tokens = fit_set(llm, prompt, choices, leading_space)
+            trie, prompt_tokens = fit_set(llm, prompt, choices, leading_space, room_of(llm))
         if mode not in ("greedy", "sampled"):
             check_scorable(trie)
         check_room(llm, prompt_tokens, trie)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import llama_cpp
 
 from token_trie._lease import attachment, lease
-from token_trie._native import Llama, _core, end_of_generation, logger, vocab_address
+from token_trie._native import Llama, _core, logger, vocab_of
 from token_trie._turns import WALKING, Call, Turns, Walk
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.trie import TokenTrie, to_tokens
@@ -111,9 +111,9 @@ class Constraint:
         self._llm = llm
         self._mode = lookup(mode, MODES, "mode")
         with lease(llm):
-            vocab = vocab_address(llm)
-            _core.check_vocab(trie._handle, vocab)
-            self._end_of_generation = end_of_generation(llm)
+            vocab = vocab_of(llm)
+            vocab.check(trie._handle)
+            self._end_of_generation = vocab.end_of_generation()
             self._eos = int(llm.token_eos())
             if end_tokens is None:
                 end_tokens = self._end_of_generation if on_complete != "release" else []

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import llama_cpp
 
 from token_trie._lease import Attachment
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, _core, vocab_of
 from token_trie.errors import ArgumentError, BusyError, ContextError
 from token_trie.ffi import check, check_pointer, ffi, lib
 
@@ -34,6 +34,8 @@ class NativeStream:
         self.lock = threading.Lock()
         self._entered = 0  # the thread that has the lock, or had it last
         self._disowned = False
+        self._vocab: _core.Vocab | None = None
+        self.room = None if context is None else int(llama_cpp.llama_n_ctx(context))  # in tokens, at most
         self._context = context
         self._attached = attached
         if attached is not None:
@@ -60,12 +62,14 @@ class NativeStream:
             check(function(self.pointer, *arguments))
             return None if after is None else after()
 
-    def with_vocab(self, use: Callable[[int], T]) -> T:
-        """Let work be done on the vocabulary's address; BusyError as of `call`."""
+    def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
+        """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
         with self._enter():
             self._entered = get_ident()
-            vocab = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
-            return use(int(ffi.cast("uintptr_t", vocab)))
+            address = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
+            if self._vocab is None:
+                self._vocab = _core.Vocab(int(ffi.cast("uintptr_t", address)))
+            return use(self._vocab)
 
     def _enter(self) -> threading.Lock:
         """Return the lock, unless it is taken, for a ``with``, which no interrupt can come in the middle of.
@@ -145,7 +149,7 @@ def _work(future: Future[T], call: Callable[[], T]) -> None:
 def second_context(llm: Llama, n_ctx: int | None) -> int:
     """Make a context on the weights of a Llama, like its own but for one unified cache; return its address."""
     _core.require_same_llama()
-    vocab_address(llm)
+    vocab_of(llm)
     if llm.model_params.vocab_only:
         raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
     params = type(llm.context_params).from_buffer_copy(llm.context_params)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser, fit_set
+from token_trie._chooser import check_room, chooser, fit_set, room_of
 from token_trie._lease import lease
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, vocab_of
 from token_trie._text import clip, percent, quote
 from token_trie.choose import Decision, _Clock, _walk, _weigh
 from token_trie.constrain import lookup
@@ -281,7 +281,7 @@ def explain(
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
     with lease(llm):
-        trie, tokens = fit_set(llm, prompt, choices, leading_space)
+        trie, tokens = fit_set(llm, prompt, choices, leading_space, room_of(llm))
         check_scorable(trie)
         check_room(llm, tokens, trie)
     with chooser(llm) as handle:
@@ -296,9 +296,9 @@ def explain(
     common = [a for a, b in zip(*ways, strict=False) if a == b]
     spelled = np.unique(trie._handle.arrays()[0]).tolist()
     with lease(llm):
-        vocab = vocab_address(llm)
-        text = _core.detokenize(vocab, tokens).decode(errors="replace")
-        pieces = {token: _core.detokenize(vocab, [token]) for token in spelled}
+        vocab = vocab_of(llm)
+        text = vocab.detokenize(tokens).decode(errors="replace")
+        pieces = {token: vocab.detokenize([token]) for token in spelled}
     if trie is not choices:
         # Equal choices are one leaf.
         greedy, exact = (replace(d, index=list(choices).index(d.value)) for d in (greedy, exact))

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser, fit_set
+from token_trie._chooser import check_room, chooser, fit_set, room_of
 from token_trie._lease import lease
 from token_trie._native import Llama
 from token_trie.constrain import lookup
@@ -90,7 +90,7 @@ def score(
         raise ArgumentError("choices: texts need the prompt that they follow; or give a TokenTrie")
     else:
         with lease(llm):
-            trie, tokens = fit_set(llm, prompt, choices, leading_space)
+            trie, tokens = fit_set(llm, prompt, choices, leading_space, None if handle_given else room_of(llm))
 
     check_scorable(trie)
 
@@ -217,4 +217,4 @@ def _tokenize(target: Llama | StreamHandle, prompt: Prompt) -> list[int]:
     if isinstance(target, StreamHandle):
         return target._tokenize_prompt(prompt)
     with lease(target):
-        return tokenize_prompt(target, prompt)
+        return tokenize_prompt(target, prompt, room_of(target))

@@ -15,7 +15,7 @@ import llama_cpp
 import numpy as np
 
 from token_trie._lease import attachment, lease
-from token_trie._native import Llama
+from token_trie._native import Llama, _core
 from token_trie._text import encode
 from token_trie.constrain import MODES, ON_COMPLETE, Mode, OnComplete, lookup
 from token_trie.contexts import interruptible, open_file, open_on
@@ -78,7 +78,6 @@ class StreamHandle:
         n_gpu_layers: int = 0,
     ) -> None:
         self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
-        self._known_vocab: _core.Vocab | None = None
         self._n_cancels = 0
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way
@@ -332,18 +331,18 @@ class StreamHandle:
     def _tokenize_prompt(self, prompt: Prompt) -> list[int]:
         if self._llm is not None:
             with lease(self._llm):
-                return tokenize_prompt(self._llm, prompt)
+                return tokenize_prompt(self._llm, prompt, self._native.room)
         if isinstance(prompt, str):
             encoded = encode(prompt, "prompt")
             return self._native.with_vocab(lambda vocab: _tokenize(vocab, encoded))
-        return check_tokens(prompt, self._native.with_vocab(llama_cpp.llama_vocab_n_tokens))
+        return check_tokens(prompt, self._native.with_vocab(len))
 
     def _beginning(self) -> int:
         """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
 
-        def find(vocab: int) -> int:
-            bos = llama_cpp.llama_vocab_bos(vocab)
-            return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab))
+        def find(vocab: _core.Vocab) -> int:
+            bos = llama_cpp.llama_vocab_bos(vocab.address)
+            return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab.address))
 
         return self._native.with_vocab(find)
 
@@ -352,7 +351,7 @@ def _none() -> None:
     """Stand in for a weak reference, where there is nothing to refer to."""
 
 
-def _tokenize(vocab: int, text: bytes) -> list[int]:
+def _tokenize(vocab: _core.Vocab, text: bytes) -> list[int]:
     buffer = (llama_cpp.llama_token * (len(text) + 8))()
-    n = llama_cpp.llama_tokenize(vocab, text, len(text), buffer, len(buffer), True, True)
+    n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), True, True)
     return list(buffer[: max(n, 0)])

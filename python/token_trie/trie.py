@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie._lease import lease
-from token_trie._native import Llama, _core, vocab_address
+from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.prompt import FittedChoices, Prompt, fit_choices, spell_choices
@@ -161,9 +161,9 @@ class TokenTrie(Collection[Leaf]):
             A text cannot be spelled, or there is no model to spell it with.
         """
         if llm is None:
-            return cls._read(payload, path, 0)
+            return cls._read(payload, path, None)
         with lease(llm):
-            return cls._read(payload, path, vocab_address(llm))
+            return cls._read(payload, path, vocab_of(llm))
 
     @classmethod
     def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None) -> TokenTrie:
