@@ -20,8 +20,9 @@ from token_trie.errors import (
     VocabularyError,
 )
 from token_trie.explain import Explanation, explain
+from token_trie.generation import Generation, Step, StreamState
 from token_trie.score import score
-from token_trie.stream import Generation, Step, StreamHandle, StreamState
+from token_trie.stream import StreamHandle
 from token_trie.trie import CacheStats, Leaf, TokenTrie, cache_clear, cache_stats
 
 __version__ = "0.1.0"

@@ -36,8 +36,9 @@ def vocab_of(llm: Llama) -> _core.Vocab:
     """Return the model's vocabulary, which goes with the model."""
     if not isinstance(llm, llama_cpp.Llama):
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
-    model = llm._model
-    if model.model is None:
+    model: Any = llm._model
+    attached = llm.__dict__.get("_token_trie")
+    if model.model is None or (attached is not None and attached.closed):
         raise ArgumentError("llm: this Llama is closed")
     if not hasattr(model, "_token_trie_vocab"):
         model._token_trie_vocab = _core.Vocab(int(model.vocab))

@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser, fit_set
+from token_trie._chooser import check_room, chooser, fit_set, room_of
+from token_trie._lease import lease
 from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError, InternalError
@@ -215,14 +216,15 @@ def choose(
         raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
     if heal and tokenization != "any":
         raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
-    if not isinstance(choices, TokenTrie) and tokenization == "any":
-        spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal)
-        trie, prompt_tokens = TokenTrie._from_texts(llm, choices, spelled.texts), spelled.prompt
-    else:
-        trie, prompt_tokens = fit_set(llm, prompt, choices, leading_space)
-    if mode not in ("greedy", "sampled"):
-        check_scorable(trie)
-    check_room(llm, prompt_tokens, trie)
+    with lease(llm):
+        if not isinstance(choices, TokenTrie) and tokenization == "any":
+            spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal, room=room_of(llm))
+            trie, prompt_tokens = TokenTrie._from_texts(llm, choices, spelled.texts), spelled.prompt
+        else:
+            trie, prompt_tokens = fit_set(llm, prompt, choices, leading_space, room_of(llm))
+        if mode not in ("greedy", "sampled"):
+            check_scorable(trie)
+        check_room(llm, prompt_tokens, trie)
     with chooser(llm) as handle:
         if mode == "greedy" or mode == "sampled":
             handle.set_seed(_ANY_SEED if seed is None else int(seed))

@@ -118,6 +118,7 @@ def choose(
     """Answer a prompt with one of the choices."""
     from token_trie import choose as choose_
 
+    _check_inputs(prompt, choices_file)
     choices = _choices(choice, choices_file)
     text = _prompt(prompt, chat)
     llm = _load(model)
@@ -173,6 +174,7 @@ def explain(
     """Show the probability at every branch, and where greedy and exact part ways."""
     from token_trie import explain as explain_
 
+    _check_inputs(prompt, choices_file)
     choices = _choices(choice, choices_file)
     text = _prompt(prompt, chat)
     explanation = explain_(_load(model), text, choices, end=end.value)
@@ -270,8 +272,13 @@ def _choices(choice: list[str] | None, choices_file: Path | None) -> list[str]:
     return choices
 
 
+def _check_inputs(prompt: str, choices_file: Path | None) -> None:
+    if prompt == "-" and str(choices_file) == "-":
+        raise ArgumentError("--prompt and --choices-file: standard input is one; give the other another way")
+
+
 def _prompt(prompt: str, chat: bool) -> Prompt:
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _read(Path("-")) if prompt == "-" else prompt
     return [{"role": "user", "content": text}] if chat else text
 
 
@@ -291,10 +298,12 @@ def _load(model: Path | None, n_ctx: int = 0) -> Llama:
 
 
 def _read(path: Path) -> str:
-    if str(path) == "-":
-        return sys.stdin.read()
     try:
-        return path.read_text(encoding="utf-8-sig")
+        if str(path) != "-":
+            return path.read_text(encoding="utf-8-sig")
+        if sys.stdin is None:
+            raise ArgumentError("-: standard input is closed")
+        return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
 

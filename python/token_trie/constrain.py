@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import llama_cpp
 
+from token_trie._lease import attachment, lease
 from token_trie._native import Llama, _core, logger, vocab_of
+from token_trie._turns import WALKING, Call, Turns, Walk
 from token_trie.errors import ArgumentError, BusyError
-from token_trie.trie import TokenTrie
+from token_trie.trie import TokenTrie, to_tokens
 
 Mode: TypeAlias = Literal["greedy", "sampled"]
 OnComplete: TypeAlias = Literal["release", "end", "restart"]
 
 MODES: dict[str, int] = {"greedy": 0, "sampled": 1}
 ON_COMPLETE: dict[str, int] = {"release": 0, "end": 1, "restart": 2}
-WALKING = 0  # enum token_trie_state
-ROOT = 0
 _STOP = -1  # in place of a token
-_OVERRIDDEN = ("_init_sampler", "generate", "sample")
+_OVERRIDDEN = ("_create_completion", "_init_sampler", "create_chat_completion", "generate", "sample")
 
 # Samplers that change logits and stand before the trie; all others truncate, constrain or select, and stand after it.
 # A logits processor of llama-cpp-python is a sampler without a name.
@@ -48,6 +47,9 @@ def constrain(
     Each call begins at the trie's root. The model is restored on leaving the block, also by an exception. A call needs
     ``max_tokens`` enough for the longest member (`Llama.__call__` has 16 by default); one that stops short of a member
     says so with ``finish_reason="length"`` and a warning of the logger ``token_trie``.
+
+    A stream has to be read to its end inside the block: llama-cpp-python begins on it when it is read. While a thread
+    is inside a call, or has a stream half read, a call of another is refused and changes nothing.
 
     Parameters
     ----------
@@ -77,7 +79,8 @@ def constrain(
     ArgumentError, VocabularyError
         At once, for options that fit neither each other nor the model.
     BusyError
-        On entering, where the model is constrained already; and from a call, where another thread is inside one.
+        On entering, where the model is constrained already; from a call, where another thread is inside one; and from
+        a stream that is read after its block, or after another call of its thread.
     """
     return Constraint(llm, trie, mode, on_complete, end_tokens, separator, max_items)
 
@@ -90,7 +93,7 @@ class Constraint:
     complete : bool
         Whether the last call ended at the end of a member.
     names : list of str
-        Names of the members that it produced, one unless ``on_complete="restart"``.
+        Names of the members that it produced, one unless ``on_complete="restart"``. One that a stop string cut is none.
     """
 
     def __init__(
@@ -107,34 +110,40 @@ class Constraint:
             raise ArgumentError(f"trie: {type(trie).__name__} where TokenTrie belongs")
         self._llm = llm
         self._mode = lookup(mode, MODES, "mode")
-        vocab = vocab_of(llm)
-        vocab.check(trie._handle)
-        self._end_of_generation = vocab.end_of_generation()
-        if end_tokens is None:
-            end_tokens = self._end_of_generation if on_complete != "release" else []
-        follow = _core.FollowSet(
-            trie._handle,
-            vocab,
-            lookup(on_complete, ON_COMPLETE, "on_complete"),
-            list(end_tokens),
-            list(separator),
-            max_items,
-        )
+        with lease(llm):
+            vocab = vocab_of(llm)
+            vocab.check(trie._handle)
+            self._end_of_generation = vocab.end_of_generation()
+            self._eos = int(llm.token_eos())
+            if end_tokens is None:
+                end_tokens = self._end_of_generation if on_complete != "release" else []
+            follow = _core.FollowSet(
+                trie._handle,
+                vocab,
+                lookup(on_complete, ON_COMPLETE, "on_complete"),
+                to_tokens(end_tokens, "end_tokens").tolist(),
+                to_tokens(separator, "separator").tolist(),
+                max_items,
+            )
         self._on_complete = on_complete
         self._trie = trie
         self._start = _core.Cursor(trie._handle, follow)
         self._restore: Callable[[], None] | None = None
-        self._in_step = threading.Lock()
-        self._walk: _Walk | None = None
+        self._turns = Turns(llm)
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a Constraint cannot be copied or pickled; make another with constrain()")
 
     def __enter__(self) -> Constraint:
-        with _busy_lock:
-            if id(self._llm) in _busy:
+        llm, attached = self._llm, attachment(self._llm)
+        with attached.making:
+            if attached.constrained:
                 raise BusyError("this Llama is constrained already; leave that block first, or use another Llama")
-            _busy.add(id(self._llm))
-        llm = self._llm
+            attached.constrained = True
+        self._turns.open()
         previous = {name: llm.__dict__[name] for name in _OVERRIDDEN if name in llm.__dict__}
         sampler = llm._sampler
+        create, chat = llm._create_completion, llm.create_chat_completion
         init_sampler, generate, sample = llm._init_sampler, llm.generate, llm.sample
 
         def restore() -> None:
@@ -142,8 +151,11 @@ class Constraint:
                 llm.__dict__.pop(name, None)
             llm.__dict__.update(previous)
             llm._sampler = sampler
+            attached.constrained = False
 
         self._restore = restore
+        llm._create_completion = lambda *args, **kwargs: self._read(create(*args, **kwargs), kwargs.get("stop"))
+        llm.create_chat_completion = lambda *args, **kwargs: self._bind(chat(*args, **kwargs))
         llm._init_sampler = lambda *args, **kwargs: self._init_sampler(init_sampler, *args, **kwargs)
         llm.generate = lambda *args, **kwargs: self._generate(generate, *args, **kwargs)
         llm.sample = lambda *args, **kwargs: self._sample(sample, *args, **kwargs)
@@ -154,9 +166,8 @@ class Constraint:
     ) -> None:
         restore, self._restore = self._restore, None
         if restore is not None:
+            self._turns.close()
             restore()
-            with _busy_lock:
-                _busy.discard(id(self._llm))
 
     def new_cursor(self) -> _core.Cursor:
         """Make a cursor at the root, with this block's rules."""
@@ -165,12 +176,14 @@ class Constraint:
     @property
     def complete(self) -> bool:
         """Whether the last call ended at the end of a member."""
-        return self._walk is not None and self._walk.complete
+        walk = self._turns.walk
+        return walk is not None and walk.complete
 
     @property
     def names(self) -> list[str]:
         """Names of the members that the last call produced."""
-        return [] if self._walk is None else [self._trie._handle.name(leaf) for leaf in self._walk.leaves]
+        walk = self._turns.walk
+        return [] if walk is None else [self._trie._handle.name(leaf) for leaf in walk.leaves]
 
     def _init_sampler(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("grammar") is not None:
@@ -182,38 +195,67 @@ class Constraint:
         _splice(chain.sampler, _core.make_sampler(self._start, self._mode))
         return chain
 
+    def _bind(self, made: Any) -> Any:
+        """Let a stream be read in its block alone: what it runs when read may ask the Llama for anything."""
+        return self._read(made, None) if isinstance(made, Iterator) else made
+
+    def _read(self, stream: Any, stop: str | Sequence[str] | None) -> Iterator[Any]:
+        block = self._turns.block
+
+        def read() -> Iterator[Any]:
+            call = Call(stop)
+            with closing(stream):
+                try:
+                    while True:
+                        with self._turns.step(block, call):
+                            try:
+                                part = next(stream)
+                            except StopIteration:
+                                return
+                        yield part
+                finally:
+                    self._turns.end(call)
+
+        return read()
+
     def _generate(self, original: Callable[..., _TokenGenerator], *args: Any, **kwargs: Any) -> _TokenGenerator:
-        walk = self._walk = _Walk(self.new_cursor())
-        tokens = original(*args, **kwargs)
-        sent = None
-        try:
-            while (end := self._due_end(walk)) != _STOP:
-                if end is None:
-                    with self._step(walk):
+        block = self._turns.block
+
+        def generate() -> _TokenGenerator:
+            walk = Walk(self.new_cursor(), kwargs["tokens"] if "tokens" in kwargs else args[0])
+            tokens = original(*args, **kwargs)
+            sent = None
+            try:
+                while (end := self._due_end(walk)) != _STOP:
+                    with self._turns.step(block, walk):
                         try:
-                            token = tokens.send(sent)
+                            token = tokens.send(sent) if end is None else end
                         except StopIteration:
                             return
-                else:
-                    token = end
-                walk.accept(token)
-                sent = yield token
-        finally:
-            tokens.close()
-            if walk.n_tokens > 0 and not walk.complete:
-                logger.warning(
-                    "generation stopped inside a member, after %d tokens: its text is none of the set; "
-                    "max_tokens may be too small, or a stop string matched",
-                    walk.n_tokens,
-                )
+                    walk.accept(token)
+                    sent = yield token
+            except GeneratorExit:
+                walk.cut(self._llm)
+                raise
+            finally:
+                tokens.close()
+                self._turns.end(walk)
+                if walk.tokens and not walk.complete:
+                    logger.warning(
+                        "generation stopped inside a member, after %d tokens: its text is none of the set; "
+                        "max_tokens may be too small, or a stop string matched",
+                        len(walk.tokens),
+                    )
+
+        return generate()
 
     def _sample(self, original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
         # Llama.sample keeps no place in the set, and a generation begun before the block has a sampler without it.
-        if not self._in_step.locked():
+        if not self._turns.is_stepping():
             raise BusyError("inside constrain() tokens come from a call begun in the block, not from Llama.sample()")
         return original(*args, **kwargs)
 
-    def _due_end(self, walk: _Walk) -> int | None:
+    def _due_end(self, walk: Walk) -> int | None:
         """Return the end-of-generation token that must come next, the model unasked; _STOP to just end; else None."""
         cursor, ends = walk.cursor, self._end_of_generation
         if cursor.state == WALKING:
@@ -225,50 +267,8 @@ class Constraint:
             return None
         else:
             # An end token of the caller's choice has to be followed by one that llama-cpp-python knows for an end.
-            candidates = [] if walk.last_token in ends else ends
-        preferred = int(self._llm.token_eos())
-        return preferred if preferred in candidates else next(iter(candidates), _STOP)
-
-    @contextmanager
-    def _step(self, walk: _Walk) -> Iterator[None]:
-        if self._restore is None or walk is not self._walk:
-            why = "its constrain() block ended" if self._restore is None else "another call began"
-            raise BusyError(f"this generation cannot go on: {why}; read a stream to its end inside the block first")
-        if not self._in_step.acquire(blocking=False):
-            raise BusyError("another thread is inside a call of this Llama; use one Llama a thread")
-        try:
-            yield
-        finally:
-            self._in_step.release()
-
-
-class _Walk:
-    """One generation: a cursor beside the one in the native sampler, and the members it has finished."""
-
-    def __init__(self, cursor: _core.Cursor) -> None:
-        self.cursor = cursor
-        self.leaves: list[int] = []
-        self.n_tokens = 0
-        self.last_token = -1
-
-    def accept(self, token: int) -> None:
-        self.last_token = token
-        self.n_tokens += 1
-        cursor = self.cursor
-        if cursor.state == WALKING:
-            cursor.accept(token)
-            # A finished member may turn out to be the beginning of a longer one, which then takes its place.
-            del self.leaves[cursor.n_items :]
-            if cursor.leaf is not None:
-                self.leaves[cursor.n_items - 1 :] = [cursor.leaf]
-
-    @property
-    def complete(self) -> bool:
-        return self.cursor.leaf is not None and self.cursor.node != ROOT
-
-
-_busy: set[int] = set()
-_busy_lock = threading.Lock()
+            candidates = [] if walk.tokens[-1] in ends else ends
+        return self._eos if self._eos in candidates else next(iter(candidates), _STOP)
 
 
 def lookup(value: str, table: dict[str, int], what: str) -> int:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser, fit_set
+from token_trie._chooser import check_room, chooser, fit_set, room_of
+from token_trie._lease import lease
 from token_trie._native import Llama, vocab_of
 from token_trie._text import clip, percent, quote
 from token_trie.choose import Decision, _Clock, _walk, _weigh
@@ -279,9 +280,10 @@ def explain(
     lookup(end, ENDS, "end")
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    trie, tokens = fit_set(llm, prompt, choices, leading_space)
-    check_scorable(trie)
-    check_room(llm, tokens, trie)
+    with lease(llm):
+        trie, tokens = fit_set(llm, prompt, choices, leading_space, room_of(llm))
+        check_scorable(trie)
+        check_room(llm, tokens, trie)
     with chooser(llm) as handle:
         clock = _Clock(handle, tokens)
         scores = score_leaves(handle, trie, end=end)
@@ -292,13 +294,17 @@ def explain(
     leaves = greedy.index, exact.index
     ways = [path_to(trie, leaf) for leaf in leaves]
     common = [a for a, b in zip(*ways, strict=False) if a == b]
-    vocab = vocab_of(llm)
+    spelled = np.unique(trie._handle.arrays()[0]).tolist()
+    with lease(llm):
+        vocab = vocab_of(llm)
+        text = vocab.detokenize(tokens).decode(errors="replace")
+        pieces = {token: vocab.detokenize([token]) for token in spelled}
     if trie is not choices:
         # Equal choices are one leaf.
         greedy, exact = (replace(d, index=list(choices).index(d.value)) for d in (greedy, exact))
     assert exact.probabilities is not None
     return Explanation(
-        prompt=vocab.detokenize(tokens).decode(errors="replace"),
+        prompt=text,
         greedy=greedy,
         exact=exact,
         greedy_leaf=leaves[0],
@@ -308,7 +314,7 @@ def explain(
         masses=add_up(trie, exact.probabilities),
         walks=np.exp(walks.leaves),
         parting=None if ways[0] == ways[1] else common[-1],
-        pieces={token: vocab.detokenize([token]) for token in np.unique(trie._handle.arrays()[0]).tolist()},
+        pieces=pieces,
         model=str(llm.metadata.get("general.name", "")),
     )
 

@@ -19,6 +19,7 @@ healed, one token before:
 
 from __future__ import annotations
 
+import ctypes
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -29,9 +30,10 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from token_trie._lease import attachment
 from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
-from token_trie.errors import ArgumentError, VocabularyError
+from token_trie.errors import ArgumentError, ContextError, VocabularyError
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages."""
@@ -63,22 +65,27 @@ class SpelledChoices:
     texts: list[str]
 
 
-def tokenize_prompt(llm: Llama, prompt: Prompt) -> list[int]:
+def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list[int]:
     """Tokens of a prompt, as llama-cpp-python would feed them to the model.
 
     Raises
     ------
     ArgumentError
         The prompt is of another type, or empty and the model has no token to begin with.
+    ContextError
+        Its length alone tells that it has more tokens than there is room for.
     """
     if not isinstance(prompt, (str, Sequence, np.ndarray)) or isinstance(prompt, (bytes, bytearray)):
         raise ArgumentError(f"prompt: {type(prompt).__name__} where text, token ids or chat messages belong")
     vocab_of(llm)
     if isinstance(prompt, str):
         bos = [llm.token_bos()] if llm._model.add_bos_token() or not prompt else []
-        tokens = bos + (llm.tokenize(encode(prompt, "prompt"), add_bos=False, special=True) if prompt else [])
+        encoded = encode(prompt, "prompt")
+        if room is not None:
+            check_length(llm, encoded, room)
+        tokens = bos + (llm.tokenize(encoded, add_bos=False, special=True) if prompt else [])
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
-        tokens = _render_chat(llm, prompt)
+        tokens = _render_chat(llm, prompt, room)
     else:
         tokens = check_tokens(prompt, llm.n_vocab())
     if not tokens or tokens[0] < 0:
@@ -87,10 +94,15 @@ def tokenize_prompt(llm: Llama, prompt: Prompt) -> list[int]:
 
 
 def fit_choices(
-    llm: Llama, prompt: Prompt | None, choices: Sequence[str], *, leading_space: bool | None = None
+    llm: Llama,
+    prompt: Prompt | None,
+    choices: Sequence[str],
+    *,
+    leading_space: bool | None = None,
+    room: int | None = None,
 ) -> FittedChoices:
     """Tokenize choices as they follow a prompt; see the module's top. ``prompt=None``: the start of an answer."""
-    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space)
+    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space, room)
     vocab = vocab_of(llm)
     tail, lead = _tail(vocab, plain)
     tokens, offsets = vocab.tokenize([lead + text for text in following], "choices")
@@ -104,7 +116,13 @@ def fit_choices(
 
 
 def spell_choices(
-    llm: Llama, prompt: Prompt | None, choices: Sequence[str], *, leading_space: bool | None = None, heal: bool = False
+    llm: Llama,
+    prompt: Prompt | None,
+    choices: Sequence[str],
+    *,
+    leading_space: bool | None = None,
+    heal: bool = False,
+    room: int | None = None,
 ) -> SpelledChoices:
     """Return choices as the texts that follow a prompt. With heal, its last token is taken back and begins each text.
 
@@ -112,7 +130,7 @@ def spell_choices(
     that is healed may end inside a word, so that no space is added of its own accord.
     """
     leading_space = False if heal and leading_space is None else leading_space
-    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space)
+    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space, room)
     n_taken, taken = 0, ""
     while heal and n_taken < len(plain):
         n_taken += 1
@@ -127,7 +145,7 @@ def spell_choices(
 
 
 def _follow(
-    llm: Llama, prompt: Prompt | None, choices: Sequence[str], leading_space: bool | None
+    llm: Llama, prompt: Prompt | None, choices: Sequence[str], leading_space: bool | None, room: int | None
 ) -> tuple[list[int], list[int], list[bytes]]:
     """Tokens of the prompt, those after its last control token, and the text of each choice that follows them."""
     if not isinstance(choices, (list, tuple)):
@@ -140,7 +158,7 @@ def _follow(
     if b"" in encoded:
         raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")
     vocab = vocab_of(llm)
-    prompt_tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
+    prompt_tokens = [] if prompt is None else tokenize_prompt(llm, prompt, room)
     plain = _after_control_tokens(llm, prompt_tokens)
     if leading_space is None:
         takes_space = _takes_space(vocab.detokenize(plain).decode(errors="ignore"))
@@ -148,6 +166,43 @@ def _follow(
     else:
         spaces = [leading_space] * len(choices)
     return prompt_tokens, plain, [b" " * space + text for space, text in zip(spaces, encoded, strict=True)]
+
+
+def check_length(llm: Llama, text: bytes, room: int) -> None:
+    """Raise ContextError for a text whose length alone tells that there is no room for its tokens.
+
+    To tokenize megabytes takes seconds, and to look up the longest token once in a model a fraction of one.
+    """
+    if len(text) <= 64 * room:
+        return
+    attached = attachment(llm)
+    if attached.longest_token is None:
+        attached.longest_token = _longest_token(llm)
+    n_bytes = len(text.translate(None, b" \t\n\v\f\r"))  # a control token may swallow the white space beside it
+    if attached.longest_token > 0 and n_bytes > room * attached.longest_token:
+        raise ContextError(f"prompt: {len(text):,} bytes do not fit the context of {room} tokens")
+
+
+def _longest_token(llm: Llama) -> int:
+    """Bytes of the longest token; 0 where a text's bytes need not all be in its tokens."""
+    vocab = vocab_of(llm).address
+    whole = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
+    if (
+        type(llm.tokenizer_) is not llama_cpp.llama_tokenizer.LlamaTokenizer
+        or llama_cpp.llama_vocab_type(vocab) not in whole
+    ):
+        return 0
+    longest, single, buffer = 0, set(), ctypes.create_string_buffer(1)
+    for token in range(llama_cpp.llama_vocab_n_tokens(vocab)):
+        n = abs(llama_cpp.llama_token_to_piece(vocab, token, buffer, 1, 0, True))
+        longest = max(longest, n)
+        if n == 1:
+            single.add(buffer.raw)
+    # llama.cpp drops a byte that no token spells.
+    return longest if all(bytes([byte]) in single for byte in _IN_UTF8) else 0
+
+
+_IN_UTF8 = [byte for byte in range(33, 256) if byte not in (0x7F, 0xC0, 0xC1, *range(0xF5, 0x100))]
 
 
 def check_tokens(prompt: Sequence[Any], n_vocab: int) -> list[int]:
@@ -182,7 +237,7 @@ class _RenderOnly:
         raise _Rendered(prompt)
 
 
-def _render_chat(llm: Llama, messages: Sequence[Any]) -> list[int]:
+def _render_chat(llm: Llama, messages: Sequence[Any], room: int | None) -> list[int]:
     try:
         # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
         handler: Any = (
@@ -192,7 +247,7 @@ def _render_chat(llm: Llama, messages: Sequence[Any]) -> list[int]:
         )
         handler(llama=_RenderOnly(llm), messages=list(messages))
     except _Rendered as rendered:
-        return rendered.prompt if isinstance(rendered.prompt, list) else tokenize_prompt(llm, rendered.prompt)
+        return rendered.prompt if isinstance(rendered.prompt, list) else tokenize_prompt(llm, rendered.prompt, room)
     except Exception as error:
         raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
     raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")

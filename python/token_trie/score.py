@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie._chooser import check_room, chooser, fit_set
+from token_trie._chooser import check_room, chooser, fit_set, room_of
+from token_trie._lease import lease
 from token_trie._native import Llama
 from token_trie.constrain import lookup
 from token_trie.errors import ArgumentError
@@ -88,7 +89,8 @@ def score(
     elif prompt is None:
         raise ArgumentError("choices: texts need the prompt that they follow; or give a TokenTrie")
     else:
-        trie, tokens = fit_set(llm, prompt, choices, leading_space)
+        with lease(llm):
+            trie, tokens = fit_set(llm, prompt, choices, leading_space, None if handle_given else room_of(llm))
 
     check_scorable(trie)
 
@@ -103,7 +105,8 @@ def score(
         scores = on(target, tokens)
     else:
         assert tokens is not None
-        check_room(target, tokens, trie)
+        with lease(target):
+            check_room(target, tokens, trie)
         with chooser(target) as handle:
             handle._hold(trie)
             handle.prefill(tokens)
@@ -166,9 +169,7 @@ def score_leaves(
     leaves, nodes = np.empty(len(trie)), np.empty(trie.n_nodes)
     stats = new_struct("token_trie_score_stats")
     of_leaves, of_nodes = _doubles(leaves), _doubles(nodes)
-    handle._run(
-        lambda: lib.token_trie_stream_score(handle._stream, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
-    )
+    handle._run(lib.token_trie_stream_score, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
     return Scores(leaves, nodes, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
 
@@ -188,7 +189,7 @@ def search_leaves(
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
     stats = new_struct("token_trie_score_stats")
     found, of_found = ffi.from_buffer("int64_t[]", leaves), _doubles(logprobs)
-    handle._run(lambda: lib.token_trie_stream_search(handle._stream, params, found, of_found, n_best, stats))
+    handle._run(lib.token_trie_stream_search, params, found, of_found, n_best, stats)
     n = stats.n_found
     return Search(leaves[:n], logprobs[:n], stats.gap, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
@@ -213,4 +214,7 @@ def _doubles(array: npt.NDArray[np.float64]) -> Any:
 
 
 def _tokenize(target: Llama | StreamHandle, prompt: Prompt) -> list[int]:
-    return target._tokenize_prompt(prompt) if isinstance(target, StreamHandle) else tokenize_prompt(target, prompt)
+    if isinstance(target, StreamHandle):
+        return target._tokenize_prompt(prompt)
+    with lease(target):
+        return tokenize_prompt(target, prompt, room_of(target))

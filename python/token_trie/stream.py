@@ -2,69 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
-import logging
 import os
-import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from operator import methodcaller
+from threading import get_ident
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 import llama_cpp
 import numpy as np
 
-from token_trie._native import Llama, _core, vocab_of
+from token_trie._lease import attachment, lease
+from token_trie._native import Llama, _core
 from token_trie._text import encode
 from token_trie.constrain import MODES, ON_COMPLETE, Mode, OnComplete, lookup
-from token_trie.errors import ArgumentError, BusyError, ContextError, TokenTrieError
-from token_trie.ffi import check, check_pointer, ffi, lib, new_struct
+from token_trie.contexts import interruptible, open_file, open_on
+from token_trie.errors import ArgumentError, BusyError
+from token_trie.ffi import ffi, lib, new_struct
+from token_trie.generation import SPANS, STOPS, Generation, StreamState
 from token_trie.prompt import Prompt, check_tokens, tokenize_prompt
-from token_trie.trie import TokenTrie
-
-
-class Step(NamedTuple):
-    """One token."""
-
-    token: int
-    """Its id."""
-    text: str
-    """The characters it completes; ``""`` if it ends inside one."""
-    logprob: float
-    """Natural logarithm of its share among the allowed tokens; 0 if forced, NaN in free text."""
-    forced: bool
-    """Whether it was the only token allowed."""
-
-
-@dataclass(frozen=True)
-class StreamState:
-    """Where a stream stands. Counts are since it was opened."""
-
-    stop: str
-    """Why the last `generate` ended: "none", "max_tokens", "complete", "end", "callback" or "cancelled"."""
-    span: str
-    """"walking", "complete" or "escaped"; "none" without a trie."""
-    n_items: int
-    leaf: int | None
-    """Index of the member finished last."""
-    logprob: float
-    """Of this span: the sum over its branch points, ends among them."""
-    n_tokens: int
-    n_cached: int
-    n_forced: int
-    n_branches: int
-    n_free: int
-    n_passes: int
-    """Forward passes of `generate`."""
-    decode_ns: int
-    generate_ns: int
-
-
-_STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled")
-_SPANS = ("walking", "complete", "escaped", "none")
+from token_trie.trie import TokenTrie, to_tokens
 
 
 class StreamHandle:
@@ -95,8 +54,11 @@ class StreamHandle:
 
     Notes
     -----
-    One call at a time; `cancel` may come from any thread, and native calls release the GIL. A handle is a context
-    manager; with a Llama, it is closed before the model at the latest.
+    One call at a time: another meanwhile raises BusyError, and so does what would change the text that a `Generation`
+    of another thread is reading. `cancel`, `close` and `Llama.close` may come from any thread, at any time: they end
+    the call under way and wait for it. Native calls release the GIL, and an interrupt from the keyboard ends them. A
+    handle is a context manager; with a Llama, it is closed before the model at the latest. It cannot be copied, and in
+    a forked process it refuses to work.
     """
 
     def __init__(
@@ -116,9 +78,9 @@ class StreamHandle:
         n_gpu_layers: int = 0,
     ) -> None:
         self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
-        self._known_vocab: _core.Vocab | None = None
         self._n_cancels = 0
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
+        self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way
         try:
             params = new_struct(
                 "token_trie_stream_params",
@@ -136,22 +98,15 @@ class StreamHandle:
             )
         except (TypeError, OverflowError) as error:
             raise ArgumentError(f"options: {error}") from error
+        self._llm: Llama | None = None
         if isinstance(llm, (str, os.PathLike)):
-            self._llm = None
-            path = encode(os.fspath(llm), "llm")
-            with _quiet():
-                self._stream = check_pointer(lib.token_trie_stream_open_file(path, params))
-            self._close = weakref.finalize(self, _close, self._stream, None)
-            return
-        self._llm = llm
-        context = _second_context(llm, n_ctx)
-        self._stream = lib.token_trie_stream_open(ffi.cast("struct llama_context *", context), params)
-        self._close = weakref.finalize(self, _close, self._stream, context)
-        if self._stream == ffi.NULL:
-            self._close()
-        check_pointer(self._stream)
-        # A model may go only after what was made on it.
-        llm._stack.callback(self._close)
+            self._native = open_file(encode(os.fspath(llm), "llm"), params)
+        else:
+            attached = attachment(llm)
+            with attached.lease():
+                self._native = open_on(llm, attached, n_ctx, params)
+            self._llm = llm
+        self._close = weakref.finalize(self, methodcaller("close"), self._native)
 
     def __enter__(self) -> StreamHandle:
         return self
@@ -162,8 +117,15 @@ class StreamHandle:
         self.close()
 
     def close(self) -> None:
-        """Free the context; a call that another thread is in ends first. Closing twice does nothing."""
-        self._close()
+        """Free the context; a call that another thread is in ends first. Closing twice does nothing.
+
+        From a signal's handler or a log callback inside a call of this very thread, it returns at once, and the context
+        is freed after that call.
+        """
+        self._native.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a StreamHandle cannot be copied or pickled: its context is one; open another")
 
     def prefill(self, prompt: Prompt) -> None:
         """Make the sequence this prompt, evaluated; what it shares with the one before is not evaluated again.
@@ -175,12 +137,28 @@ class StreamHandle:
 
         Raises
         ------
-        ArgumentError, VocabularyError, ContextError
+        ArgumentError, VocabularyError, ContextError, CancelledError
             The sequence before is kept.
+        BusyError
+            Another call is under way, or a generation of another thread. One of this thread is over.
         """
         tokens = np.array(self._tokenize_prompt(prompt), np.int32)
         buffer = ffi.from_buffer("llama_token[]", tokens)
-        self._run(lambda: lib.token_trie_stream_prefill(self._stream, buffer, len(tokens)), long=len(tokens) > 32)
+        thread = get_ident()
+
+        def call() -> None:
+            self._native.call(
+                lib.token_trie_stream_prefill,
+                buffer,
+                len(tokens),
+                before=lambda: self._check_reader(thread),
+                after=self._replace,
+            )
+
+        if len(tokens) > 32:
+            interruptible(call, self._native.cancel)
+        else:
+            call()
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
         """Put what is generated from here on under a GBNF grammar; None for none. A trie takes its place while set.
@@ -191,7 +169,7 @@ class StreamHandle:
             It does not parse. The grammar before is kept.
         """
         text = ffi.NULL if gbnf is None else encode(gbnf, "gbnf")
-        check(lib.token_trie_stream_set_grammar(self._stream, text, encode(root, "root")))
+        self._change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
 
     def set_token_trie(
         self,
@@ -214,17 +192,21 @@ class StreamHandle:
             What `TokenTrie.from_payload` and `constrain` raise. The trie before is kept.
         """
         if not isinstance(trie, TokenTrie):
-            trie = TokenTrie._read(trie, path, self._vocab())
-        payload = trie._payload_bytes()
+            payload = trie
+            trie = self._native.with_vocab(lambda vocab: TokenTrie._read(payload, path, vocab))
         params = new_struct("token_trie_params", mode=lookup(mode, MODES, "mode"))
         params.on_complete = lookup(on_complete, ON_COMPLETE, "on_complete")
-        ends, between = np.array(list(end_tokens), np.int32), np.array(list(separator), np.int32)
+        ends, between = to_tokens(end_tokens, "end_tokens"), to_tokens(separator, "separator")
         if len(ends):
             params.end_tokens, params.n_end_tokens = ffi.from_buffer("llama_token[]", ends), len(ends)
         params.separator, params.n_separator = ffi.from_buffer("llama_token[]", between), len(between)
-        params.max_items = max_items
-        check(lib.token_trie_stream_set_token_trie_ext(self._stream, payload, len(payload), params))
-        self._held = trie if on_complete == "end" and not len(ends) else None
+        try:
+            params.max_items = max_items
+        except (TypeError, OverflowError) as error:
+            raise ArgumentError(f"max_items: {error}") from error
+        read = trie._payload_bytes()
+        held = trie if on_complete == "end" and not len(ends) else None
+        self._change(lib.token_trie_stream_set_token_trie_ext, read, len(read), params, after=lambda: self._keep(held))
 
     def clear_token_trie(self) -> None:
         """Take the trie away; a grammar set before is back.
@@ -234,36 +216,16 @@ class StreamHandle:
         BusyError
             The trie stays.
         """
-        lib.token_trie_stream_clear_token_trie(self._stream)
-        # Which says nothing itself.
-        if self._state().span >= 0:
-            raise BusyError("the stream is in a call of another thread; the trie stays")
-        self._held = None
 
-    def _run(self, call: Callable[[], int], *, long: bool = True) -> None:
-        """Make a native call that an interrupt from the keyboard cancels, which only the main thread hears."""
-        if not long or threading.current_thread() is not threading.main_thread():
-            check(call())
-            return
-        failure: list[TokenTrieError] = []
+        def clear(stream: Any) -> int:
+            lib.token_trie_stream_clear_token_trie(stream)
+            # Which says nothing itself.
+            return int(lib.token_trie_stream_get_state(stream, new_struct("token_trie_stream_state")))
 
-        def work() -> None:
-            try:
-                check(call())
-            except TokenTrieError as error:
-                failure.append(error)
+        self._change(clear, after=lambda: self._keep(None))
 
-        worker = threading.Thread(target=work, daemon=True)
-        worker.start()
-        try:
-            worker.join()
-        except BaseException:
-            while worker.is_alive():
-                lib.token_trie_stream_cancel(self._stream)
-                worker.join(0.01)
-            raise
-        if failure:
-            raise failure[0]
+    def _keep(self, trie: TokenTrie | None) -> None:
+        self._held = trie
 
     def _hold(self, trie: TokenTrie) -> None:
         """Set a trie, unless it is the one that is set: the payload of a large one takes milliseconds to hash."""
@@ -274,7 +236,31 @@ class StreamHandle:
         """Begin draws anew from a seed in [0, 2**32)."""
         if not isinstance(seed, int) or not 0 <= seed < 2**32:
             raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
-        check(lib.token_trie_stream_set_seed(self._stream, seed))
+        self._change(lib.token_trie_stream_set_seed, seed)
+
+    def _change(self, function: Callable[..., int], *arguments: Any, after: Callable[[], None] | None = None) -> None:
+        """Make a native call that changes what a generation under way would give."""
+        thread = get_ident()
+        self._native.call(function, *arguments, before=lambda: self._check_reader(thread), after=after)
+
+    def _check_reader(self, thread: int) -> None:
+        generation = self._generation()
+        if generation is not None and generation._thread != thread:
+            raise BusyError("a generation that another thread reads is under way; use one StreamHandle a thread")
+
+    def _replace(self) -> None:
+        generation = self._generation()
+        if generation is not None:
+            generation._replaced = True
+            self._release(generation)
+
+    def _release(self, generation: Generation) -> None:
+        if self._generation() is generation:
+            self._generation = _none
+
+    def _run(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Make a long native call that changes nothing."""
+        interruptible(lambda: self._native.call(function, *arguments), self._native.cancel)
 
     def generate(self, max_tokens: int = 2**31 - 1, temperature: float = 0.0, top_p: float = 1.0) -> Generation:
         """Generate token by token until the span is complete, the text ends, or max_tokens are out: see `state`.
@@ -295,23 +281,30 @@ class StreamHandle:
 
         Raises
         ------
+        ArgumentError
+            An option is no number.
         ArgumentError, ContextError, GrammarError, BusyError
             From the iterator. Tokens it gave so far are part of the sequence, and a further call goes on behind them.
         """
+        if not isinstance(max_tokens, (int, np.integer)):
+            raise ArgumentError(f"max_tokens: {type(max_tokens).__name__} where an integer belongs")
+        for name, number in (("temperature", temperature), ("top_p", top_p)):
+            if not isinstance(number, Real):
+                raise ArgumentError(f"{name}: {type(number).__name__} where a number belongs")
         return Generation(self, max_tokens, temperature, top_p)
 
     def cancel(self) -> None:
         """End what is under way in another thread, and any `generate` begun, within one forward pass."""
         self._n_cancels += 1
-        lib.token_trie_stream_cancel(self._stream)
+        self._native.cancel()
 
     @property
     def state(self) -> StreamState:
         """Where the stream stands."""
         state = self._state()
         return StreamState(
-            stop="cancelled" if self._cancelled else _STOPS[state.stop],
-            span=_SPANS[state.span],
+            stop="cancelled" if self._cancelled else STOPS[state.stop],
+            span=SPANS[state.span],
             n_items=state.n_items,
             leaf=None if state.leaf < 0 else int(state.leaf),
             logprob=float(state.logprob),
@@ -332,134 +325,33 @@ class StreamHandle:
 
     def _state(self) -> Any:
         state = new_struct("token_trie_stream_state")
-        check(lib.token_trie_stream_get_state(self._stream, state))
+        self._native.call(lib.token_trie_stream_get_state, state)
         return state
-
-    def _vocab(self) -> _core.Vocab:
-        address = int(ffi.cast("uintptr_t", check_pointer(lib.token_trie_stream_get_vocab(self._stream))))
-        if self._known_vocab is None:
-            self._known_vocab = _core.Vocab(address)
-        return self._known_vocab
 
     def _tokenize_prompt(self, prompt: Prompt) -> list[int]:
         if self._llm is not None:
-            return tokenize_prompt(self._llm, prompt)
+            with lease(self._llm):
+                return tokenize_prompt(self._llm, prompt, self._native.room)
         if isinstance(prompt, str):
-            return self._tokenize(prompt)
-        return check_tokens(prompt, len(self._vocab()))
+            encoded = encode(prompt, "prompt")
+            return self._native.with_vocab(lambda vocab: _tokenize(vocab, encoded))
+        return check_tokens(prompt, self._native.with_vocab(len))
 
     def _beginning(self) -> int:
         """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
-        vocab = self._vocab().address
-        bos = llama_cpp.llama_vocab_bos(vocab)
-        return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab))
 
-    def _tokenize(self, text: str) -> list[int]:
-        encoded = encode(text, "prompt")
-        buffer = (llama_cpp.llama_token * (len(encoded) + 8))()
-        n = llama_cpp.llama_tokenize(self._vocab().address, encoded, len(encoded), buffer, len(buffer), True, True)
-        return list(buffer[: max(n, 0)])
+        def find(vocab: _core.Vocab) -> int:
+            bos = llama_cpp.llama_vocab_bos(vocab.address)
+            return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab.address))
+
+        return self._native.with_vocab(find)
 
 
-class Generation(Iterator[Step], AsyncIterator[Step]):
-    """Steps of one `StreamHandle.generate`, each computed when it is asked for.
-
-    Under ``async for`` a worker thread computes; a task cancelled meanwhile cancels the stream.
-    """
-
-    def __init__(self, handle: StreamHandle, max_tokens: int, temperature: float, top_p: float) -> None:
-        self._handle = handle
-        self._left = max_tokens
-        self._options = temperature, top_p
-        self._token = new_struct("token_trie_token")
-        self._stop = ffi.new("int32_t *")
-        self._n_cancels = handle._n_cancels
-
-    def __iter__(self) -> Generation:
-        return self
-
-    def __aiter__(self) -> Generation:
-        return self
-
-    def __next__(self) -> Step:
-        step = self._compute() if self._left > 0 else None
-        if step is None:
-            raise StopIteration
-        return step
-
-    async def __anext__(self) -> Step:
-        work = asyncio.get_running_loop().run_in_executor(None, self._compute) if self._left > 0 else None
-        try:
-            step = None if work is None else await asyncio.shield(work)
-        except asyncio.CancelledError:
-            self._handle.cancel()
-            assert work is not None
-            await asyncio.wait([work])
-            raise
-        if step is None:
-            raise StopAsyncIteration
-        return step
-
-    def _compute(self) -> Step | None:
-        if self._n_cancels != self._handle._n_cancels:
-            self._left = 0
-            self._handle._cancelled = True
-            return None
-        self._handle._cancelled = False
-        token = self._token
-        check(lib.token_trie_stream_next(self._handle._stream, *self._options, token, self._stop))
-        self._left = self._left - 1 if self._stop[0] == lib.TOKEN_TRIE_STOP_MAX_TOKENS else 0
-        if token.id < 0:
-            return None
-        text = ffi.buffer(token.text, token.text_len)[:].decode()
-        return Step(token.id, text, token.logprob, bool(token.forced))
+def _none() -> None:
+    """Stand in for a weak reference, where there is nothing to refer to."""
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep llama.cpp's thousands of lines about a model it loads off the terminal, as `Llama(verbose=False)` does."""
-    logger = logging.getLogger("llama-cpp-python")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def _close(stream: Any, context: int | None) -> None:
-    with _quiet():
-        lib.token_trie_stream_close(stream)
-    if context is not None:
-        llama_cpp.llama_free(context)
-
-
-def _second_context(llm: Llama, n_ctx: int | None) -> Any:
-    """Make a context on the weights of a Llama, like its own but for one unified cache."""
-    _core.require_same_llama()
-    vocab_of(llm)
-    if llm.model_params.vocab_only:
-        raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
-    params = type(llm.context_params).from_buffer_copy(llm.context_params)
-    if n_ctx is not None:
-        if not 0 < n_ctx < 2**31:
-            raise ArgumentError(f"n_ctx: {n_ctx} is not a number of tokens")
-        params.n_ctx = n_ctx
-    model = ffi.cast("struct llama_model *", ctypes.cast(llm._model.model, ctypes.c_void_p).value)
-    own = ffi.cast("struct llama_context_params *", ctypes.addressof(params))
-    check(lib.token_trie_stream_context_params(model, own))
-    context = llama_cpp.llama_init_from_model(llm._model.model, params)
-    if not context:
-        raise ContextError(f"no context of {params.n_ctx} tokens could be made")
-    if llm._lora_adapter is not None:
-        _set_lora(context, llm._lora_adapter, llm.lora_scale)
-    return ctypes.cast(context, ctypes.c_void_p).value
-
-
-def _set_lora(context: Any, adapter: Any, scale: float) -> None:
-    # Younger than the oldest llama-cpp-python supported, which has the singular alone.
-    if hasattr(llama_cpp, "llama_set_adapters_lora"):
-        adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter)
-        llama_cpp.llama_set_adapters_lora(context, adapters, 1, (ctypes.c_float * 1)(scale))
-    else:
-        llama_cpp.llama_set_adapter_lora(context, adapter, scale)
+def _tokenize(vocab: _core.Vocab, text: bytes) -> list[int]:
+    buffer = (llama_cpp.llama_token * (len(text) + 8))()
+    n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), True, True)
+    return list(buffer[: max(n, 0)])

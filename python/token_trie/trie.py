@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from token_trie._lease import lease
 from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
 from token_trie.errors import ArgumentError, PayloadError
@@ -94,12 +95,13 @@ class TokenTrie(Collection[Leaf]):
             No choices, or an empty one.
         """
         check_tokenization(tokenization)
-        if tokenization == "any":
-            spelled = spell_choices(llm, prompt, choices, leading_space=leading_space)
-            return cls._from_texts(llm, choices, spelled.texts)
-        fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
-        fitted.require_whole_prompt()
-        return cls._from_fitted(llm, choices, fitted)
+        with lease(llm):
+            if tokenization == "any":
+                spelled = spell_choices(llm, prompt, choices, leading_space=leading_space)
+                return cls._from_texts(llm, choices, spelled.texts)
+            fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
+            fitted.require_whole_prompt()
+            return cls._from_fitted(llm, choices, fitted)
 
     @classmethod
     def _from_fitted(cls, llm: Llama, choices: Sequence[str], fitted: FittedChoices) -> TokenTrie:
@@ -129,7 +131,7 @@ class TokenTrie(Collection[Leaf]):
         names = list(sequences)
         for name in names:
             encode(name, f"sequences[{name!r}]")
-        rows = [_to_tokens(tokens, f"sequences[{name!r}]") for name, tokens in sequences.items()]
+        rows = [to_tokens(tokens, f"sequences[{name!r}]") for name, tokens in sequences.items()]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         tokens = np.concatenate(rows) if rows else np.empty(0, np.int32)
@@ -158,7 +160,10 @@ class TokenTrie(Collection[Leaf]):
         VocabularyError
             A text cannot be spelled, or there is no model to spell it with.
         """
-        return cls._read(payload, path, None if llm is None else vocab_of(llm))
+        if llm is None:
+            return cls._read(payload, path, None)
+        with lease(llm):
+            return cls._read(payload, path, vocab_of(llm))
 
     @classmethod
     def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None) -> TokenTrie:
@@ -200,7 +205,7 @@ class TokenTrie(Collection[Leaf]):
         PayloadError
             No leaf with tokens, or a negative token.
         """
-        flat = _to_tokens(tokens, "tokens")
+        flat = to_tokens(tokens, "tokens")
         ends = np.asarray(offsets)
         if ends.ndim != 1 or ends.dtype.kind not in "iu":
             raise ArgumentError(
@@ -249,7 +254,7 @@ class TokenTrie(Collection[Leaf]):
             return item in self._names
         name, tokens = (item.name, item.tokens) if isinstance(item, Leaf) else (None, item)
         try:
-            node = self._handle.descend(_to_tokens(tokens, "item"))
+            node = self._handle.descend(to_tokens(tokens, "item"))
         except ArgumentError:
             return False
         leaf = None if node is None else self._handle.leaf(node)
@@ -267,7 +272,7 @@ class TokenTrie(Collection[Leaf]):
         -------
         ndarray of int32, shape (n_children,)
         """
-        node = self._handle.descend(_to_tokens(prefix, "prefix"))
+        node = self._handle.descend(to_tokens(prefix, "prefix"))
         return np.empty(0, np.int32) if node is None else self._handle.children(node)
 
     def payload(self, model_id: str = "", path: str = "") -> str:
@@ -372,7 +377,8 @@ def _payload_of_texts(names: Iterable[str], texts: Iterable[str], model_id: str 
     return json.dumps({"modelId": model_id, "descriptors": [descriptor]}, ensure_ascii=False, separators=(",", ":"))
 
 
-def _to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
+def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
+    """Token ids as an array; ArgumentError where they are none."""
     try:
         array = np.asarray(tokens)
     except (TypeError, ValueError, OverflowError) as error:

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from token_trie import ArgumentError, BusyError, ContextError, TokenTrie, VocabularyError, choose, constrain
+from token_trie._lease import attachment
 from token_trie.prompt import fit_choices
 
 COUNTRIES = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid"}
@@ -146,7 +147,7 @@ def test_choose_and_constrain_do_not_disturb_each_other(smollm2: Any) -> None:
 
 def test_a_second_thread_is_refused(smollm2: Any) -> None:
     choose(smollm2, "A city:", CAPITALS)
-    with smollm2._token_trie_chooser.lock, pytest.raises(BusyError, match="another thread"):
+    with attachment(smollm2).chooser.lock, pytest.raises(BusyError, match="another thread"):
         choose(smollm2, "A city:", CAPITALS)
 
 

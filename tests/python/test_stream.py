@@ -1,12 +1,7 @@
 from __future__ import annotations
 
-import asyncio
 import gc
 import math
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +12,11 @@ import oracle
 import pytest
 from token_trie import (
     ArgumentError,
-    BusyError,
     ContextError,
     GrammarError,
     PayloadError,
     StreamHandle,
     TokenTrie,
-    TokenTrieError,
     VocabularyError,
     constrain,
 )
@@ -339,34 +332,6 @@ def test_generate_needs_a_prompt(stream: StreamHandle) -> None:
     assert list(stream.generate(max_tokens=0)) == []
 
 
-def test_a_closed_handle_refuses_everything_and_closes_twice(smollm2: Any) -> None:
-    stream = StreamHandle(smollm2, n_ctx=64)
-    stream.close()
-    stream.close()
-    stream.cancel()
-    for call in (
-        stream.clear_token_trie,
-        lambda: stream.prefill("x"),
-        lambda: list(stream.generate()),
-        lambda: stream.set_grammar(None),
-        lambda: stream.set_token_trie(TokenTrie.from_sequences({"a": [1]})),
-        lambda: stream.set_seed(1),
-        lambda: stream.state,
-    ):
-        with pytest.raises(ArgumentError, match="closed"):
-            call()
-
-
-def test_a_handle_is_closed_before_its_model(model_paths: dict[str, Path]) -> None:
-    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=64, verbose=False)
-    stream = StreamHandle(llm)
-    stream.prefill("x")
-    llm.close()
-    with pytest.raises(TokenTrieError):
-        list(stream.generate())
-    stream.close()
-
-
 def test_a_file_will_do_for_a_model(model_paths: dict[str, Path]) -> None:
     trie = TokenTrie.from_sequences({"a": [300, 301], "b": [302]})
     with StreamHandle(model_paths["tiny"], n_ctx=64, n_threads=1) as stream:
@@ -398,127 +363,6 @@ def test_a_model_without_weights_is_refused(model_paths: dict[str, Path]) -> Non
     llm = llama_cpp.Llama(str(model_paths["tiny"]), vocab_only=True, verbose=False)
     with pytest.raises(ArgumentError, match="vocab_only"):
         StreamHandle(llm)
-
-
-def test_cancel_from_another_thread_ends_generate(smollm2: Any) -> None:
-    with StreamHandle(smollm2, n_ctx=512) as stream:
-        stream.prefill(PROMPT)
-        begun = threading.Event()
-
-        def cancel() -> None:
-            assert begun.wait(30)
-            stream.cancel()
-
-        thread = threading.Thread(target=cancel)
-        thread.start()
-        steps = []
-        for step in stream.generate(max_tokens=300):
-            steps.append(step)
-            begun.set()
-        thread.join()
-        assert 1 <= len(steps) < 300
-        assert stream.state.stop == "cancelled"
-
-
-def test_cancel_ends_a_generation_between_steps_but_not_the_next_one(stream: StreamHandle) -> None:
-    stream.prefill(PROMPT)
-    stream.cancel()
-    steps = stream.generate(max_tokens=4)
-    next(steps)
-    stream.cancel()
-    assert list(steps) == []
-    assert stream.state.stop == "cancelled"
-    assert len(list(stream.generate(max_tokens=4))) == 4
-    assert stream.state.stop == "max_tokens"
-
-
-def test_an_interrupt_from_the_keyboard_ends_generate(model_paths: dict[str, Path]) -> None:
-    # A shell's background job, as a test run may be, ignores the interrupt unless told otherwise.
-    code = f"""
-import signal, token_trie
-signal.signal(signal.SIGINT, signal.default_int_handler)
-with token_trie.StreamHandle({str(model_paths["smollm2"])!r}, n_ctx=2048, n_threads=1) as stream:
-    stream.prefill("Once upon a time")
-    for step in stream.generate(max_tokens=2000, temperature=1.0):
-        print(step.token, flush=True)
-"""
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as host:
-        assert host.stdout is not None
-        host.stdout.readline()
-        host.send_signal(signal.SIGINT)
-        host.communicate(timeout=30)
-    assert host.returncode == -signal.SIGINT
-
-
-def test_a_second_thread_in_one_handle_is_refused(smollm2: Any) -> None:
-    with StreamHandle(smollm2, n_ctx=1024) as stream:
-        begun, results = threading.Event(), []
-
-        def prefill() -> None:
-            begun.set()
-            stream.prefill(list(range(300, 1200)))
-
-        thread = threading.Thread(target=prefill)
-        thread.start()
-        begun.wait(30)
-        while thread.is_alive():
-            try:
-                stream.state  # noqa: B018
-            except BusyError as error:
-                results.append(error)
-                break
-        thread.join()
-        assert "in a call already" in str(results[0])
-
-
-def test_two_handles_on_one_model_work_in_two_threads(smollm2: Any, actions: TokenTrie) -> None:
-    answers: dict[int, list[str]] = {0: [], 1: []}
-
-    def work(n: int) -> None:
-        with StreamHandle(smollm2, n_ctx=128) as stream:
-            stream.set_token_trie(actions)
-            for i in range(10):
-                stream.prefill(f"{PROMPT} {i}")
-                answers[n].append(text(stream.generate()))
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in answers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert answers[0] == answers[1]
-    assert len(answers[0]) == 10
-
-
-def test_async_for_gives_the_same_steps(stream: StreamHandle, actions: TokenTrie) -> None:
-    stream.prefill(PROMPT)
-    stream.set_token_trie(actions)
-    expected = list(stream.generate())
-    stream.prefill(PROMPT)
-
-    async def collect() -> list[Any]:
-        return [step async for step in stream.generate()]
-
-    assert asyncio.run(collect()) == expected
-
-
-def test_a_cancelled_task_cancels_the_stream(stream: StreamHandle) -> None:
-    stream.prefill(PROMPT)
-
-    async def main() -> None:
-        async def endless() -> None:
-            async for _ in stream.generate(max_tokens=200):
-                pass
-
-        task = asyncio.create_task(endless())
-        await asyncio.sleep(0.1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert len(list(stream.generate(max_tokens=2))) == 2
 
 
 def test_ten_thousand_rounds_do_not_grow(tiny: Any) -> None:

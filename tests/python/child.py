@@ -1,0 +1,57 @@
+"""Python in a process of its own, where a test is about signals, or might end the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BEGIN = """
+import asyncio, faulthandler, gc, os, signal, sys, threading, time, weakref
+faulthandler.enable()
+import llama_cpp
+import token_trie
+from token_trie import BusyError, StreamHandle, TokenTrie, TokenTrieError, choose, constrain
+# A shell's background job, as a test run may be, ignores the interrupt unless told otherwise.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONG = [5 + i % 200 for i in range(16_000)]  # takes seconds to evaluate
+
+def load():
+    return llama_cpp.Llama({path!r}, n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+
+def is_busy(handle):
+    try:
+        handle.state
+    except BusyError:
+        return True
+    return False
+
+def wait_until(condition):
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+def start(*targets):
+    threads = [threading.Thread(target=target) for target in targets]
+    for thread in threads:
+        thread.start()
+    return threads
+
+def ends(call, log):
+    def run():
+        try:
+            log.append(call())
+        except TokenTrieError as error:
+            log.append(error)
+    return run
+"""
+
+
+def run(model: Path, code: str, timeout: float = 120) -> str:
+    """Run code behind `BEGIN`; return what it printed. It must end of its own accord, with status 0."""
+    command = [sys.executable, "-W", "error", "-c", BEGIN.format(path=str(model)) + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

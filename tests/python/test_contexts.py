@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import child
+import llama_cpp
+import pytest
+from token_trie import ArgumentError, BusyError, CancelledError, StreamHandle, TokenTrie, TokenTrieError
+
+PROMPT = "The user wants to read a file. Action:"
+ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM"]
+
+INTERRUPT = """
+def interrupt():
+    wait_until(lambda: is_busy(handle))
+    for _ in range({n}):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.02)
+llm = load()
+handle = StreamHandle(llm, n_ctx=16384)
+handle.prefill([300])
+trie = TokenTrie.from_sequences({str(i): [5 + i % 200, 5 + i // 200, 7] for i in range(35_000)})
+(thread,) = start(interrupt)
+try:
+    {call}
+except KeyboardInterrupt:
+    assert not is_busy(handle), "the interrupt came before the call had ended"
+else:
+    sys.exit("not interrupted")
+state = handle.state
+assert (state.n_tokens, state.n_cached) == (1, 1), state
+assert handle.state.n_tokens == 1
+try:
+    thread.join()
+except KeyboardInterrupt:
+    thread.join()
+handle.set_token_trie(TokenTrie.from_sequences({"a": [301], "b": [302]}))
+assert len(list(handle.generate())) == 1
+"""
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize(
+    "call",
+    ["handle.prefill([300] + LONG)", "token_trie.score(handle, None, trie)"],
+    ids=["prefill", "score"],
+)
+def test_an_interrupt_ends_the_native_work_before_it_goes_on(model_paths: dict[str, Path], call: str, n: int) -> None:
+    child.run(model_paths["tiny"], INTERRUPT.replace("{call}", call).replace("{n}", str(n)))
+
+
+def test_an_interrupted_choice_leaves_the_model_free_for_the_next(model_paths: dict[str, Path]) -> None:
+    code = """
+llm = llama_cpp.Llama(PATH, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)
+trie = TokenTrie.from_sequences({"a": [300], "b": [301]})
+expected = choose(llm, [300], trie)
+handle = llm._token_trie.chooser.handle
+def interrupt():
+    wait_until(lambda: is_busy(handle))
+    os.kill(os.getpid(), signal.SIGINT)
+start(interrupt)
+try:
+    choose(llm, LONG, trie)
+except KeyboardInterrupt:
+    assert choose(llm, [300], trie).value == expected.value
+else:
+    sys.exit("not interrupted")
+"""
+    child.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
+
+
+def test_an_interrupt_ends_generate_between_two_steps(model_paths: dict[str, Path]) -> None:
+    code = """
+handle = StreamHandle(load(), n_ctx=2048)
+handle.prefill([300])
+n = 0
+try:
+    for step in handle.generate(max_tokens=2000, temperature=1.0):
+        n += 1
+        if n == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    assert n == 5
+    assert len(list(handle.generate(max_tokens=3, temperature=1.0))) > 0
+else:
+    sys.exit("not interrupted")
+"""
+    child.run(model_paths["tiny"], code)
+
+
+def test_whoever_closes_a_handle_returns_when_it_is_freed(model_paths: dict[str, Path]) -> None:
+    code = """
+for open_ in (lambda: StreamHandle(load(), n_ctx=16384), lambda: StreamHandle(PATH, n_ctx=16384, n_threads=1)):
+    log, handle = [], open_()
+    (thread,) = start(ends(lambda: handle.prefill(LONG), log))
+    wait_until(lambda: is_busy(handle))
+    def close():
+        handle.close()
+        assert handle._native._context is None
+        assert not handle._native.lock.locked()
+        log.append("closed")
+    for closing in start(close, close, close):
+        closing.join()
+    thread.join()
+    assert log.count("closed") == 3, log
+    assert any(isinstance(entry, TokenTrieError) for entry in log), log
+"""
+    child.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
+
+
+def test_a_handle_closed_from_a_log_callback_inside_its_call_is_freed_after_it(model_paths: dict[str, Path]) -> None:
+    code = """
+handle = StreamHandle(load(), n_ctx=64)
+handle.prefill([300])
+called = []
+@llama_cpp.llama_log_callback
+def log(level, text, data):
+    called.append(threading.get_ident())
+    handle.close()
+llama_cpp.llama_log_set(log, None)
+try:
+    handle.set_grammar("root ::= (")  # about which llama.cpp has a word to say
+except TokenTrieError:
+    pass
+assert threading.get_ident() in called
+wait_until(lambda: handle._native._context is None)
+"""
+    child.run(model_paths["tiny"], code)
+
+
+def test_a_handle_cannot_be_copied(smollm2: Any) -> None:
+    with StreamHandle(smollm2, n_ctx=64) as stream:
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(ArgumentError, match="cannot be copied"):
+                duplicate(stream)
+        stream.prefill([300])
+
+
+def test_a_closed_handle_refuses_everything_and_closes_twice(smollm2: Any) -> None:
+    stream = StreamHandle(smollm2, n_ctx=64)
+    stream.close()
+    stream.close()
+    stream.cancel()
+    for call in (
+        stream.clear_token_trie,
+        lambda: stream.prefill("x"),
+        lambda: list(stream.generate()),
+        lambda: stream.set_grammar(None),
+        lambda: stream.set_token_trie(TokenTrie.from_sequences({"a": [1]})),
+        lambda: stream.set_seed(1),
+        lambda: stream.state,
+    ):
+        with pytest.raises(ArgumentError, match="closed"):
+            call()
+
+
+def test_a_handle_is_closed_before_its_model(model_paths: dict[str, Path]) -> None:
+    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=64, verbose=False)
+    stream = StreamHandle(llm)
+    stream.prefill("x")
+    llm.close()
+    with pytest.raises(TokenTrieError):
+        list(stream.generate())
+    stream.close()
+
+
+def test_a_second_thread_in_one_handle_is_refused(tiny: Any) -> None:
+    with StreamHandle(tiny, n_ctx=16384) as stream:
+        cancelled = []
+
+        def prefill() -> None:
+            with pytest.raises(CancelledError):
+                stream.prefill([5] * 16_000)
+            cancelled.append(True)
+
+        thread = threading.Thread(target=prefill)
+        thread.start()
+        with pytest.raises(BusyError, match="in a call already"):
+            [stream.state for _ in iter(thread.is_alive, False)]
+        stream.cancel()
+        thread.join()
+        assert cancelled
+        assert stream.state.n_tokens == 0
+
+
+def test_two_handles_on_one_model_work_in_two_threads(smollm2: Any) -> None:
+    actions = TokenTrie.from_choices(smollm2, ACTIONS, prompt=PROMPT)
+    answers: dict[int, list[str]] = {0: [], 1: []}
+
+    def work(n: int) -> None:
+        with StreamHandle(smollm2, n_ctx=128) as stream:
+            stream.set_token_trie(actions)
+            for i in range(10):
+                stream.prefill(f"{PROMPT} {i}")
+                answers[n].append("".join(step.text for step in stream.generate()))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in answers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 10

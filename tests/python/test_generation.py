@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import asyncio
+import copy
+import gc
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import child
+import pytest
+from token_trie import ArgumentError, BusyError, StreamHandle, TokenTrie
+
+PROMPT = "The user wants to read a file. Action:"
+ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM"]
+
+
+@pytest.fixture
+def stream(smollm2: Any) -> Iterator[StreamHandle]:
+    with StreamHandle(smollm2, n_ctx=256) as handle:
+        yield handle
+
+
+@pytest.fixture
+def actions(smollm2: Any) -> TokenTrie:
+    return TokenTrie.from_choices(smollm2, ACTIONS, prompt=PROMPT)
+
+
+def in_thread(call: Any) -> Any:
+    """Return what a call returns in another thread, or the error it raises."""
+    results = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def test_a_second_generation_is_refused_until_the_first_ends(stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    alone = [step.token for step in stream.generate(max_tokens=4)]
+    stream.prefill(PROMPT)
+    first, second = stream.generate(max_tokens=4), stream.generate(max_tokens=4)
+    tokens = [next(first).token]
+    for _ in range(2):
+        with pytest.raises(BusyError, match="another generation"):
+            next(second)
+        assert isinstance(in_thread(lambda: next(second)), BusyError)
+        tokens.append(next(first).token)
+    tokens += [step.token for step in first]
+    assert tokens == alone
+    assert len(list(second)) == 4
+
+
+@pytest.mark.parametrize("end", [lambda steps: steps.close(), lambda steps: asyncio.run(steps.aclose())])
+def test_a_generation_that_is_closed_leaves_the_handle_to_the_next(stream: StreamHandle, end: Any) -> None:
+    stream.prefill(PROMPT)
+    steps = stream.generate(max_tokens=4)
+    next(steps)
+    end(steps)
+    assert list(steps) == []
+    assert len(list(stream.generate(max_tokens=2))) == 2
+
+
+def test_a_generation_that_nobody_reads_any_more_leaves_the_handle_to_the_next(stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    for _ in stream.generate(max_tokens=4):
+        break
+    gc.collect()
+    assert len(list(stream.generate(max_tokens=2))) == 2
+
+
+def test_the_reader_may_change_what_comes_next_and_no_other_thread(stream: StreamHandle, actions: TokenTrie) -> None:
+    stream.prefill(PROMPT)
+    steps = stream.generate(max_tokens=40)
+    next(steps)
+    for change in (
+        lambda: stream.prefill(PROMPT),
+        lambda: stream.set_token_trie(actions),
+        stream.clear_token_trie,
+        lambda: stream.set_grammar(None),
+        lambda: stream.set_seed(1),
+    ):
+        assert isinstance(in_thread(change), BusyError)
+    stream.set_token_trie(actions)
+    assert "".join(step.text for step in steps).strip() in ACTIONS
+
+
+def test_another_prompt_ends_the_generation_of_the_one_before(stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    steps = stream.generate(max_tokens=4)
+    next(steps)
+    stream.prefill([400])
+    with pytest.raises(BusyError, match="another prompt"):
+        next(steps)
+    assert stream.state.n_tokens == 1
+    assert len(list(stream.generate(max_tokens=2))) == 2
+
+
+def test_one_generation_read_by_many_threads_gives_each_step_once_and_whole(tiny: Any) -> None:
+    words = [tiny.tokenize(text, add_bos=False)[-1] for text in (b"yes", b"no", b"Pizza", b"Paris")]
+    tokens = [words[i * i % 7 % 4] for i in range(1000)]
+    got: list[Any] = []
+    with StreamHandle(tiny, n_ctx=2048) as stream:
+        stream.prefill([300])
+        stream.set_token_trie(TokenTrie.from_sequences({"a": tokens}))
+        steps = stream.generate()
+
+        def read() -> None:
+            while True:
+                try:
+                    got.append(next(steps))
+                except BusyError:
+                    time.sleep(0)
+                except StopIteration:
+                    return
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(step.token for step in got) == sorted(tokens)
+    for step in got:
+        assert step.text == tiny.detokenize([step.token]).decode()
+
+
+def test_a_task_cancelled_twice_leaves_the_handle_free(model_paths: dict[str, Path]) -> None:
+    code = """
+llm = load()
+handle = StreamHandle(llm, n_ctx=16384)
+async def main(seconds):
+    async def read():
+        return [step async for step in handle.generate()]
+    task = asyncio.create_task(read())
+    while not is_busy(handle):
+        await asyncio.sleep(0)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    try:
+        await task
+    except asyncio.CancelledError:
+        assert handle.state.stop == "cancelled"
+    else:
+        sys.exit(1)
+# A forced run, evaluated in one step, before a branch.
+handle.prefill([300])
+handle.set_token_trie(TokenTrie.from_sequences({"a": [301, *LONG, 302], "b": [301, *LONG, 303]}))
+steps = handle.generate(max_tokens=len(LONG) + 1)
+list(steps)
+asyncio.run(main(0))
+assert handle.state.n_tokens == len(LONG) + 2
+"""
+    child.run(model_paths["tiny"], code)
+
+
+def test_a_generation_cannot_be_copied(stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    steps = stream.generate()
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ArgumentError, match="cannot be copied"):
+            duplicate(steps)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": "many"}, "max_tokens: str"),
+        ({"temperature": None}, "temperature: NoneType"),
+        ({"top_p": "0.9"}, "top_p: str"),
+    ],
+)
+def test_what_is_no_number_is_refused(stream: StreamHandle, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        stream.generate(**options)
+
+
+def test_cancel_from_another_thread_ends_generate(smollm2: Any) -> None:
+    with StreamHandle(smollm2, n_ctx=512) as stream:
+        stream.prefill(PROMPT)
+        begun = threading.Event()
+
+        def cancel() -> None:
+            assert begun.wait(30)
+            stream.cancel()
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        steps = []
+        for step in stream.generate(max_tokens=300):
+            steps.append(step)
+            begun.set()
+        thread.join()
+        assert 1 <= len(steps) < 300
+        assert stream.state.stop == "cancelled"
+
+
+def test_cancel_ends_a_generation_between_steps_but_not_the_next_one(stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    stream.cancel()
+    steps = stream.generate(max_tokens=4)
+    next(steps)
+    stream.cancel()
+    assert list(steps) == []
+    assert stream.state.stop == "cancelled"
+    assert len(list(stream.generate(max_tokens=4))) == 4
+    assert stream.state.stop == "max_tokens"
+
+
+def test_async_for_gives_the_same_steps(stream: StreamHandle, actions: TokenTrie) -> None:
+    stream.prefill(PROMPT)
+    stream.set_token_trie(actions)
+    expected = list(stream.generate())
+    stream.prefill(PROMPT)
+
+    async def collect() -> list[Any]:
+        return [step async for step in stream.generate()]
+
+    assert asyncio.run(collect()) == expected
+
+
+def test_a_cancelled_task_cancels_the_stream(stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+
+    async def main() -> None:
+        async def endless() -> None:
+            async for _ in stream.generate(max_tokens=200):
+                pass
+
+        task = asyncio.create_task(endless())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert len(list(stream.generate(max_tokens=2))) == 2
