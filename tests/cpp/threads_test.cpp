@@ -127,12 +127,12 @@ class ThreadsStream : public WithTinyModel {
         state.size = sizeof state;
         return token_trie_stream_get_state(stream_, &state) == TOKEN_TRIE_ERROR_BUSY;
     }
-    // Returns whether the stream was busy with it before it was over.
-    template <typename Work>
-    bool runs_beside(Work && work, const std::function<void()> & once_busy) {
+    // Makes a call, again where the question whether it is under way was in its way. Returns whether it was seen to be.
+    bool runs_beside(const std::function<std::int32_t()> & call, const std::function<void()> & once_busy) {
         std::atomic<bool> over{false};
         std::thread worker([&] {
-            work();
+            while (call() == TOKEN_TRIE_ERROR_BUSY) {
+            }
             over = true;
         });
         bool busy = false;
@@ -152,7 +152,9 @@ TEST_F(ThreadsStream, AStreamThatReadsAPayloadIsInACallWhichCloseWaitsFor) {
     const std::string payload = long_payload();
     std::int32_t status = TOKEN_TRIE_ERROR_INTERNAL;
     EXPECT_TRUE(runs_beside(
-        [&] { status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY); },
+        [&] {
+            return status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY);
+        },
         [&] {
             token_trie_stream_close(stream_);
             context_.reset();
@@ -175,6 +177,7 @@ TEST_F(ThreadsStream, ACancelWhileAScoreReadsItsPayloadStands) {
                 status = whole ? token_trie_stream_score(stream_, &params, leaves.data(), leaves.size(), nullptr, 0,
                                                          nullptr)
                                : token_trie_stream_search(stream_, &params, best.data(), leaves.data(), best.size(), nullptr);
+                return status;
             },
             [&] { token_trie_stream_cancel(stream_); }));
         EXPECT_EQ(status, TOKEN_TRIE_ERROR_CANCELLED);
