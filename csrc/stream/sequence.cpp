@@ -6,6 +6,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -22,14 +23,22 @@ std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token>
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// Without an answer from the llama.cpp compiled against, no.
 template <typename Model>
 auto is_hybrid(const Model * model, int /*preferred*/) -> decltype(llama_model_is_hybrid(model)) {
     return llama_model_is_hybrid(model);
 }
+// Where llama.cpp does not tell: by what describes the layers that have a state in place of a cache.
 template <typename Model>
-bool is_hybrid(const Model * /*model*/, long /*otherwise*/) {
-    return false;
+bool is_hybrid(const Model * model, long /*otherwise*/) {
+    std::array<char, 64> value{};
+    if (llama_model_meta_val_str(model, "general.architecture", value.data(), value.size()) < 0) {
+        return false;
+    }
+    const std::string arch = value.data();
+    const auto has = [&](const char * key) {
+        return llama_model_meta_val_str(model, (arch + key).c_str(), value.data(), value.size()) >= 0;
+    };
+    return has(".ssm.conv_kernel") || has(".shortconv.l_cache");
 }
 
 template <typename Context>

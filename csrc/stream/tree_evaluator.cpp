@@ -67,7 +67,8 @@ TreeEvaluator::~TreeEvaluator() { end(); }
 
 // Puts what is before the root into the cache.
 void TreeEvaluator::begin() {
-    if (n_ids_ == 0 && (!rewinds_ || !prefix_.empty())) {
+    // The state of an empty cache is none to go back to: llama.cpp may end the process on it.
+    if (n_ids_ == 0 && (!rewinds_ || !prefix_.empty()) && sequence_.n_cached() > 0) {
         before_ = state();
     }
     if (!prefix_.empty()) {

@@ -249,6 +249,20 @@ TEST_P(ScorerOn, BehindAPrefixScoresAreThoseOfASequenceOfIt) {
     }
 }
 
+TEST_P(ScorerOn, BehindAPrefixNoSequenceIsNeeded) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("abxy")});
+    ScoreOptions options;
+    options.prefix = kPrompt;
+    const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
+    Model model(GetParam().kind);
+    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+        EXPECT_NEAR(scores.leaves[leaf], model.logprob(kPrompt, trie->sequence(leaf)), near());
+    }
+    EXPECT_EQ(sequence.n_cached(), 0U);
+}
+
 TEST_P(ScorerOn, NoNodeIsEvaluatedTwice) {
     const Context own = context();
     Sequence sequence(own.get());

@@ -14,7 +14,6 @@ namespace {
 
 constexpr std::int64_t kEmbedding = 32;
 constexpr std::int64_t kFeedForward = 64;
-constexpr std::int64_t kLayers = 2;
 constexpr std::int64_t kInner = 2 * kEmbedding;  // of mamba
 constexpr std::int64_t kState = 8;
 constexpr std::int64_t kConvolution = 4;
@@ -27,7 +26,7 @@ class ModelFile {
     explicit ModelFile(std::string arch)
         : arch_(std::move(arch)), file_(gguf_init_empty()), tensors_(ggml_init({4U << 20U, nullptr, false})) {
         gguf_set_val_str(file_, "general.architecture", arch_.c_str());
-        number("block_count", kLayers);
+        number("block_count", n_layers());
         number("context_length", 1024);
         number("embedding_length", kEmbedding);
         number("feed_forward_length", kFeedForward);
@@ -40,6 +39,9 @@ class ModelFile {
     ModelFile & operator=(const ModelFile &) = delete;
     ModelFile(ModelFile &&) = delete;
     ModelFile & operator=(ModelFile &&) = delete;
+
+    // Every sixth layer of gemma's looks at everything, and an old llama.cpp wants one that does.
+    std::int64_t n_layers() const { return arch_ == "gemma3" ? 6 : 2; }
 
     void number(const char * key, std::int64_t value) {
         gguf_set_val_u32(file_, (arch_ + "." + key).c_str(), static_cast<std::uint32_t>(value));
@@ -222,7 +224,7 @@ std::string write_model(TinyKind kind) {
     if (kind == TinyKind::capped) {
         file.real("final_logit_softcapping", 0.5F);
     }
-    for (std::int64_t i = 0; i < kLayers; ++i) {
+    for (std::int64_t i = 0; i < file.n_layers(); ++i) {
         const std::string layer = "blk." + std::to_string(i) + ".";
         mamba ? add_mamba(file, layer) : lfm2 ? add_lfm2(file, layer, i > 0) : add_attention(file, layer, gemma);
     }

@@ -33,7 +33,7 @@ Tokens bytes(std::string_view text);
 
 enum class TinyKind {
     attention,       // llama
-    sliding_window,  // gemma 3, with a window of 8 tokens in every layer
+    sliding_window,  // gemma 3: six layers, all but the last with a window of 8 tokens
     recurrent,       // mamba
     hybrid,          // lfm2: a layer of convolution, and one of attention with one head
     quantized,       // llama with one head, and its output matrix in Q8_0
