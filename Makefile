@@ -76,9 +76,9 @@ $(VENV)/bin/python:
 	@scripts/system-packages c++ python-venv
 	@$(PYTHON) -m venv $(VENV)
 
-# Of llama-cpp-python, without its multimodal part, which takes most of the time to compile, and without the kernels for
-# Intel's AMX: GCC 12 forgets to fill what it configures their tiles from, and the process dies of an illegal
-# instruction at the first prompt.
+# Of llama-cpp-python, without its multimodal part, which nothing here uses, and without the kernels for Intel's AMX:
+# GCC 12 forgets to fill what they configure the processor's tiles from, and the process dies of an illegal instruction
+# at the first prompt of a quantized model.
 LLAMA_CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
 
 $(VENV)/build: pyproject.toml constraints.txt | $(VENV)/bin/python
