@@ -40,8 +40,9 @@
  * by all that use the payload with a vocabulary whose tokens have the same texts and spell the same; the rest is as
  * above. A text is what follows the prompt, a space before a word included. A token spells what llama_token_to_piece
  * gives without special text, as in llama.cpp's own grammars, but control tokens never spell anything. "tokenization"
- * is "canonical" where it is left out; descriptors of both kinds do not make one set. A vocabulary is prepared once a process (tenths of a second for 262,144 tokens);
- * each sampler made from such a payload looks through its tokens again (hundredths of one), a stream once.
+ * is "canonical" where it is left out; descriptors of both kinds do not make one set. A vocabulary is prepared once a
+ * process (tenths of a second for 262,144 tokens); each sampler made from such a payload looks through its tokens again
+ * (hundredths of one), a stream once.
  *
  * Limits: 1 GiB a payload, 64 levels of nesting, 65,535 bytes a name or text, 65,535 tokens a leaf, 2^32 - 2 nodes;
  * texts of 2^28 bytes together, and 2^27 edges of their graph.
@@ -49,8 +50,8 @@
  * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and leaves a
  * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process, but
  * llama.cpp underneath does: it logs (llama_log_set), prints what is wrong with a grammar, and ends the process where
- * memory runs out, where a context or model is freed or used elsewhere while a stream is open on it, and where a sampler
- * chain is set on a backend that has been set on one before. A model file is trusted as llama.cpp trusts it.
+ * memory runs out, where a context or model is freed or used elsewhere while a stream is open on it, and where a
+ * sampler chain is set on a backend that has been set on one before. A model file is trusted as llama.cpp trusts it.
  *
  * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp. All else may be called from any; a
  * stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel, _close and _get_vocab

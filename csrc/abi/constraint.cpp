@@ -53,8 +53,7 @@ Constraint read_constraint(const Vocab & vocab, std::string_view json, const tok
     const std::optional<std::string> path =
         params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
     FollowSet::Options options = to_follow(params, vocab);
-    std::shared_ptr<const Trie> trie =
-        Cache::shared().get(json, path, vocab.size(), [&] { return vocab.lexicon(); });
+    std::shared_ptr<const Trie> trie = Cache::shared().get(json, path, vocab.size(), [&] { return vocab.lexicon(); });
     check_vocab(*trie, vocab);
     auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
     check_vocab(*follow, vocab);

@@ -10,7 +10,8 @@ void register_vocab(py::module_ & module) {
     py::class_<Vocab>(module, "Vocab")
         // llama-cpp-python hands out addresses as integers.
         .def(py::init([](std::uintptr_t address) {
-                 const auto * vocab = reinterpret_cast<const llama_vocab *>(address);  // NOLINT(performance-no-int-to-ptr)
+                 const auto * vocab =
+                     reinterpret_cast<const llama_vocab *>(address);  // NOLINT(performance-no-int-to-ptr)
                  return std::make_unique<Vocab>(vocab);
              }),
              "address"_a)

@@ -12,12 +12,12 @@ struct llama_vocab;
 namespace [[gnu::visibility("default")]] token_trie {
 
 // A model's vocabulary and what this library asks about it, each answer computed when it is first asked for. Valid as
-// long as the model lives, which is the owner's to see to: nothing is remembered by a vocabulary's address, where another
-// may stand after a reload. Safe across threads.
+// long as the model lives, which is the owner's to see to: nothing is remembered by a vocabulary's address, where
+// another may stand after a reload. Safe across threads.
 //
-// What a vocabulary is, is told in two ways. The fingerprint is of the texts of the tokens, the meaning of sequences, and
-// is the same for a base model and those tuned from it whose tokens differ in what they are for. The lexicon's identity
-// takes in what each token spells as well, and so which are control tokens and which end a generation.
+// What a vocabulary is, is told in two ways. The fingerprint is of the texts of the tokens, the meaning of sequences,
+// and is the same for a base model and those tuned from it whose tokens differ in what they are for. The lexicon's
+// identity takes in what each token spells as well, and so which are control tokens and which end a generation.
 class Vocab {
    public:
     // null: of unknown size, without texts and end-of-generation tokens.

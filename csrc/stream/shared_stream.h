@@ -8,8 +8,8 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// A stream that any thread may call: one call at a time, others are refused, and close waits for the one under way. After
-// close has returned, nothing here touches the context.
+// A stream that any thread may call: one call at a time, others are refused, and close waits for the one under way.
+// After close has returned, nothing here touches the context.
 //
 //     free --enter--> in a call --leave--> free --close--> gone
 //                         |--close: cancels, waits--'

@@ -25,7 +25,8 @@ class SharedStreamTest : public WithTinyModel {
             std::make_shared<const FollowSet>(*trie, FollowSet::Options{OnComplete::restart, bytes("\n"), {}, 0});
         call->set_trie(Cursor(std::move(trie), std::move(follow)), Mode::greedy);
     }
-    static Stream::Stop generate(const Call & call, const Stream::OnStep & on_step = [](const auto &) { return true; }) {
+    static Stream::Stop generate(
+        const Call & call, const Stream::OnStep & on_step = [](const auto &) { return true; }) {
         return call->generate(200, 0, 1, on_step);
     }
     static std::shared_ptr<SharedStream> open(llama_context * context) {

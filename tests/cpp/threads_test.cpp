@@ -153,7 +153,8 @@ TEST_F(ThreadsStream, AStreamThatReadsAPayloadIsInACallWhichCloseWaitsFor) {
     std::int32_t status = TOKEN_TRIE_ERROR_INTERNAL;
     EXPECT_TRUE(runs_beside(
         [&] {
-            return status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY);
+            return status =
+                       token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), TOKEN_TRIE_GREEDY);
         },
         [&] {
             token_trie_stream_close(stream_);
@@ -174,9 +175,10 @@ TEST_F(ThreadsStream, ACancelWhileAScoreReadsItsPayloadStands) {
             [&] {
                 std::vector<double> leaves(std::size_t{kTinyVocab - 3} * (kTinyVocab - 3));
                 std::vector<std::int64_t> best(leaves.size());
-                status = whole ? token_trie_stream_score(stream_, &params, leaves.data(), leaves.size(), nullptr, 0,
-                                                         nullptr)
-                               : token_trie_stream_search(stream_, &params, best.data(), leaves.data(), best.size(), nullptr);
+                status =
+                    whole
+                        ? token_trie_stream_score(stream_, &params, leaves.data(), leaves.size(), nullptr, 0, nullptr)
+                        : token_trie_stream_search(stream_, &params, best.data(), leaves.data(), best.size(), nullptr);
                 return status;
             },
             [&] { token_trie_stream_cancel(stream_); }));

@@ -139,7 +139,8 @@ class VocabTwins : public WithTinyModel {
    protected:
     const Vocab one_{tiny_vocab()};
     const Vocab other_{llama_model_get_vocab(tiny_model(TinyKind::other_end))};
-    const std::string any_ = R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "SEND", "text": "SEND"}]}]})";
+    const std::string any_ =
+        R"({"descriptors": [{"tokenization": "any", "leaves": [{"name": "SEND", "text": "SEND"}]}]})";
 };
 
 TEST_F(VocabTwins, HaveOneFingerprintAsTheirSequencesMeanTheSame) {
@@ -169,8 +170,8 @@ TEST_F(VocabTwins, AGraphOfOneIsRefusedByTheOther) {
     const auto graph = Cache().get(any_, std::nullopt, 0, [&] { return one_.lexicon(); });
     EXPECT_EQ(message_of([&] { check_vocab(*graph, one_); }), "");
     EXPECT_EQ(message_of([&] { check_vocab(*graph, other_); }),
-              "vocab: the set was made for another vocabulary (" + one_.lexicon()->identity() + ") than this model's (" +
-                  other_.lexicon()->identity() +
+              "vocab: the set was made for another vocabulary (" + one_.lexicon()->identity() +
+                  ") than this model's (" + other_.lexicon()->identity() +
                   "): the texts are the same, but not which tokens are for control or end a generation; build it again "
                   "with this model");
 }
