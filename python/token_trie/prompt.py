@@ -33,7 +33,7 @@ import numpy.typing as npt
 from token_trie._lease import attachment
 from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
-from token_trie.errors import ArgumentError, ContextError, VocabularyError
+from token_trie.errors import ArgumentError, ContextError, LimitError, VocabularyError
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages."""
@@ -227,8 +227,14 @@ class _Rendered(BaseException):
 class _RenderOnly:
     """Stands in for the Llama in a chat handler, which then renders the prompt but generates nothing."""
 
-    def __init__(self, llm: Llama) -> None:
+    def __init__(self, llm: Llama, room: int | None) -> None:
         self._llm = llm
+        self._room = room
+
+    def tokenize(self, text: bytes, *args: Any, **kwargs: Any) -> Any:
+        if self._room is not None:
+            check_length(self._llm, text, self._room)
+        return self._llm.tokenize(text, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -245,9 +251,11 @@ def _render_chat(llm: Llama, messages: Sequence[Any], room: int | None) -> list[
             or llm._chat_handlers.get(llm.chat_format)
             or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
         )
-        handler(llama=_RenderOnly(llm), messages=list(messages))
+        handler(llama=_RenderOnly(llm, room), messages=list(messages))
     except _Rendered as rendered:
         return rendered.prompt if isinstance(rendered.prompt, list) else tokenize_prompt(llm, rendered.prompt, room)
+    except ContextError:
+        raise
     except Exception as error:
         raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
     raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")
@@ -276,7 +284,7 @@ def _tail(vocab: _core.Vocab, tokens: list[int]) -> tuple[list[int], bytes]:
 def _spells(vocab: _core.Vocab, tokens: list[int], text: bytes) -> bool:
     try:
         spelled, _ = vocab.tokenize([text], "prompt")
-    except VocabularyError:
+    except (VocabularyError, LimitError):
         return False
     return bool(np.array_equal(spelled, tokens))
 
