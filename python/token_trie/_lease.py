@@ -46,7 +46,7 @@ class Attachment:
         self.closed = False
         self.constrained = False
         self.forked = False  # with streams: llama.cpp's threads are then in another process
-        self.longest_token: int | None = None  # of the vocabulary, in bytes, once asked for
+        self.token_bytes: tuple[int, bytes] | None = None  # what `check_length` asks of the vocabulary, once it has
         self.chooser: Any = None
         self.making = threading.Lock()  # of the chooser
         self.streams: set[Closable] = set()

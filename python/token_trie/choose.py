@@ -254,11 +254,11 @@ def _walk(
 ) -> Decision:
     handle.set_token_trie(trie, mode)
     clock = _Clock(handle, prompt)
-    before = handle.state
+    before = handle._state()  # as C has it: `state` costs as much as a branch point
     steps = list(handle.generate(temperature=temperature, top_p=top_p))
-    after = handle.state
-    if after.leaf is None:
-        raise InternalError(f"the decision ended as {after} without an answer")
+    after = handle._state()
+    if after.leaf < 0:
+        raise InternalError(f"the decision ended as {handle.state} without an answer")
     stats = clock.stats(
         n_branches=after.n_branches - before.n_branches,
         n_forced=after.n_forced - before.n_forced,

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from token_trie._lease import attachment
 from token_trie._native import Llama, _core, vocab_of
 from token_trie._text import encode
-from token_trie.errors import ArgumentError, ContextError, VocabularyError
+from token_trie.errors import ArgumentError, ContextError, LimitError, VocabularyError
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages."""
@@ -176,33 +176,30 @@ def check_length(llm: Llama, text: bytes, room: int) -> None:
     if len(text) <= 64 * room:
         return
     attached = attachment(llm)
-    if attached.longest_token is None:
-        attached.longest_token = _longest_token(llm)
-    n_bytes = len(text.translate(None, b" \t\n\v\f\r"))  # a control token may swallow the white space beside it
-    if attached.longest_token > 0 and n_bytes > room * attached.longest_token:
+    if attached.token_bytes is None:
+        attached.token_bytes = _token_bytes(llm)
+    longest, loose = attached.token_bytes
+    if len(text.translate(None, loose)) > room * longest:
         raise ContextError(f"prompt: {len(text):,} bytes do not fit the context of {room} tokens")
 
 
-def _longest_token(llm: Llama) -> int:
-    """Bytes of the longest token; 0 where a text's bytes need not all be in its tokens."""
+def _token_bytes(llm: Llama) -> tuple[int, bytes]:
+    """Length of the longest token in bytes, and the bytes that a text may have and none of its tokens.
+
+    These are white space, which a control token may swallow, and what no token spells alone, which llama.cpp drops.
+    """
     vocab = vocab_of(llm).address
-    whole = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
-    if (
-        type(llm.tokenizer_) is not llama_cpp.llama_tokenizer.LlamaTokenizer
-        or llama_cpp.llama_vocab_type(vocab) not in whole
-    ):
-        return 0
-    longest, single, buffer = 0, set(), ctypes.create_string_buffer(1)
+    faithful = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
+    own = type(llm.tokenizer_) is llama_cpp.llama_tokenizer.LlamaTokenizer
+    if not own or llama_cpp.llama_vocab_type(vocab) not in faithful:
+        return 1, bytes(range(256))
+    longest, kept, buffer = 1, set(), ctypes.create_string_buffer(1)
     for token in range(llama_cpp.llama_vocab_n_tokens(vocab)):
         n = abs(llama_cpp.llama_token_to_piece(vocab, token, buffer, 1, 0, True))
         longest = max(longest, n)
         if n == 1:
-            single.add(buffer.raw)
-    # llama.cpp drops a byte that no token spells.
-    return longest if all(bytes([byte]) in single for byte in _IN_UTF8) else 0
-
-
-_IN_UTF8 = [byte for byte in range(33, 256) if byte not in (0x7F, 0xC0, 0xC1, *range(0xF5, 0x100))]
+            kept.add(buffer.raw[0])
+    return longest, bytes(byte for byte in range(256) if byte not in kept or byte in b" \t\n\v\f\r")
 
 
 def check_tokens(prompt: Sequence[Any], n_vocab: int) -> list[int]:
@@ -227,8 +224,14 @@ class _Rendered(BaseException):
 class _RenderOnly:
     """Stands in for the Llama in a chat handler, which then renders the prompt but generates nothing."""
 
-    def __init__(self, llm: Llama) -> None:
+    def __init__(self, llm: Llama, room: int | None) -> None:
         self._llm = llm
+        self._room = room
+
+    def tokenize(self, text: bytes, *args: Any, **kwargs: Any) -> Any:
+        if self._room is not None:
+            check_length(self._llm, text, self._room)
+        return self._llm.tokenize(text, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -245,9 +248,11 @@ def _render_chat(llm: Llama, messages: Sequence[Any], room: int | None) -> list[
             or llm._chat_handlers.get(llm.chat_format)
             or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
         )
-        handler(llama=_RenderOnly(llm), messages=list(messages))
+        handler(llama=_RenderOnly(llm, room), messages=list(messages))
     except _Rendered as rendered:
         return rendered.prompt if isinstance(rendered.prompt, list) else tokenize_prompt(llm, rendered.prompt, room)
+    except ContextError:
+        raise
     except Exception as error:
         raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
     raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")
@@ -276,7 +281,7 @@ def _tail(vocab: _core.Vocab, tokens: list[int]) -> tuple[list[int], bytes]:
 def _spells(vocab: _core.Vocab, tokens: list[int], text: bytes) -> bool:
     try:
         spelled, _ = vocab.tokenize([text], "prompt")
-    except VocabularyError:
+    except (VocabularyError, LimitError):
         return False
     return bool(np.array_equal(spelled, tokens))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -186,6 +187,28 @@ def test_an_error_is_one_line_that_says_what_to_do(args: list[str], message: str
     assert result.returncode == 1
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "message"),
+    [
+        (["choose", "-p", "-", "-c", "a"], None, "-: standard input is closed"),
+        (["choose", "-p", "x", "--choices-file", "-"], None, "-: standard input is closed"),
+        (["inspect", "-"], None, "-: standard input is closed"),
+        (["choose", "-p", "-", "-c", "a"], b"caf\xe9", "-: not UTF-8"),
+        (["explain", "-p", "x", "--choices-file", "-"], b"caf\xe9", "-: not UTF-8"),
+        (["inspect", "-"], b"\xff\xfe", "-: not UTF-8"),
+        (["choose", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "standard input is one"),
+        (["explain", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "standard input is one"),
+    ],
+)
+def test_what_standard_input_cannot_give_is_one_line(args: list[str], stdin: bytes | None, message: str) -> None:
+    command = [sys.executable, "-c", "from token_trie.cli import main; main()", *args]
+    close = (lambda: os.close(0)) if stdin is None else None
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, preexec_fn=close, timeout=900)
+    assert done.returncode == 1
+    assert message in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", [[], ["choose"], ["explain"], ["inspect"], ["demo"]])

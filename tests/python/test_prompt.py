@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_trie import ArgumentError, TokenTrie, VocabularyError
+from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError, choose, score
 from token_trie._native import vocab_of
-from token_trie.prompt import fit_choices, tokenize_prompt
+from token_trie.prompt import _token_bytes, fit_choices, tokenize_prompt
 
 AWKWARD = [
     'say "hi"',
@@ -170,3 +171,36 @@ def test_a_bad_prompt_is_refused(llm: Any, prompt: Any, error: type[Exception], 
 def test_bad_choices_are_refused(llm: Any, choices: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         TokenTrie.from_choices(llm, choices)
+
+
+def test_a_prompt_of_megabytes_is_refused_by_its_length_alone(tiny: Any) -> None:
+    trie = TokenTrie.from_choices(tiny, ["yes", "no"])
+    messages = [{"role": "user", "content": "a" * 10_000_000}]
+    for prompt in ("a" * 10_000_000, messages):
+        for choices in (["yes", "no"], trie):
+            with pytest.raises(ContextError, match="bytes do not fit the context"):
+                choose(tiny, prompt, choices)
+        with pytest.raises(ContextError, match="bytes do not fit the context"):
+            choose(tiny, prompt, ["yes", "no"], tokenization="any")
+        with pytest.raises(ContextError, match="bytes do not fit the context"):
+            score(tiny, prompt, trie)
+        with StreamHandle(tiny) as stream, pytest.raises(ContextError, match="bytes do not fit the context"):
+            stream.prefill(prompt)
+
+
+@given(
+    st.text(
+        st.sampled_from("a \n\t<|>▁é漢👩") | st.characters(codec="utf-8", exclude_characters="\0"),
+        max_size=300,
+    )
+)
+def test_no_text_has_fewer_tokens_than_its_bytes_allow(smollm2: Any, gemma: Any, tiny: Any, text: str) -> None:
+    encoded = text.encode()
+    for llm in (smollm2, gemma, tiny):
+        n_tokens = len(llm.tokenize(encoded, add_bos=False, special=True))
+        longest, loose = token_bytes(llm)
+        assert len(encoded.translate(None, loose)) <= n_tokens * longest
+        assert len(loose) < 64
+
+
+token_bytes = functools.cache(_token_bytes)
