@@ -153,23 +153,12 @@ void WithVocab::SetUp() {
     }
 }
 
-namespace {
-
-// Where the log goes, which not every llama.cpp tells.
-ggml_log_callback log_callback = nullptr;
-void * log_data = nullptr;
-
-void set_log(ggml_log_callback callback, void * data) {
-    log_callback = callback;
-    log_data = data;
-    llama_log_set(callback, data);
+CapturedLog::CapturedLog() {
+    llama_log_get(&before_, &before_data_);
+    llama_log_set(append, this);
 }
 
-}  // namespace
-
-CapturedLog::CapturedLog() : before_(log_callback), before_data_(log_data) { set_log(append, this); }
-
-CapturedLog::~CapturedLog() { set_log(before_, before_data_); }
+CapturedLog::~CapturedLog() { llama_log_set(before_, before_data_); }
 
 void CapturedLog::append(ggml_log_level /*level*/, const char * text, void * user_data) {
     static_cast<CapturedLog *>(user_data)->lines_.emplace_back(text);

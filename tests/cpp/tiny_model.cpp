@@ -235,7 +235,7 @@ std::string write_model(TinyKind kind) {
 template <typename Params>
 auto flash_attention(Params & params, bool on, int /*preferred*/)
     -> decltype(static_cast<void>(params.flash_attn_type)) {
-    params.flash_attn_type = static_cast<decltype(params.flash_attn_type)>(on ? 1 : 0);  // its names may be unknown
+    params.flash_attn_type = on ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
 }
 template <typename Params>
 auto flash_attention(Params & params, bool on, long /*otherwise*/) -> decltype(static_cast<void>(params.flash_attn)) {

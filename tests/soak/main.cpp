@@ -177,6 +177,9 @@ int main(int argc, char ** argv) {
             return usage(argv[0]);
         }
     }
+#if defined(__GLIBC__)
+    mallopt(M_ARENA_MAX, 1);  // what is resident is then what is held, and not what a pool for each thread keeps
+#endif
     // That samplers upstream cut everything away is said once a sampler.
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     return Soak(options).run();
