@@ -91,6 +91,13 @@ class Cursor {
     // While walking: what may come next. Otherwise everything.
     AllowedSet allowed() const noexcept;
 
+    // Whether token, next, would end the span behind a finished leaf: no part of a member, nor of a separator.
+    bool ends_with(Token token) const noexcept {
+        Cursor next = *this;
+        return next.accept(token) && next.state_ == State::complete && next.node_ == node_ &&
+               next.n_before_ == n_before_;
+    }
+
     // Steps on. A token outside the allowed set ends the span and returns false.
     bool accept(Token token) noexcept;
 

@@ -274,9 +274,12 @@ class Search {
         });
     }
 
-    void open(const Entry & entry) {
+    void open(Entry entry) {
         if (!may_win(entry) || entry.logprob == kImpossible) {
             return;
+        }
+        while (!rules_.needs_logits(entry.node) && !rules_.ends_leaf(entry.node)) {
+            entry.node = trie_.first_child(entry.node);  // the only one
         }
         if (!rules_.needs_logits(entry.node)) {
             finish(entry);

@@ -25,7 +25,7 @@ bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
         const AllowedSet next = cursor.allowed();
         if (next.children.empty() && !next.everything &&
             std::all_of(next.follow.begin(), next.follow.end(),
-                        [&](Token t) { return llama_vocab_is_eog(vocab, t); })) {
+                        [&](Token t) { return llama_vocab_is_eog(vocab, t) && cursor.ends_with(t); })) {
             cursor.accept(*next.follow.begin());
         }
     }
@@ -136,7 +136,7 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
         step.logprob = pick.logprob;
     }
     const double span_logprob = stats_.span_logprob + (allowed.everything ? 0 : static_cast<double>(step.logprob));
-    if (!allowed.children.contains(step.token) && llama_vocab_is_eog(vocab(), step.token)) {
+    if (llama_vocab_is_eog(vocab(), step.token) && (!under_trie || cursor_->ends_with(step.token))) {
         // An end is not part of the text: neither passed on nor put into the sequence.
         stats_.n_branches += !allowed.everything && !step.forced ? 1 : 0;
         stats_.span_logprob = span_logprob;

@@ -416,6 +416,27 @@ TEST_F(ScorerTest, BranchesAloneNeedNothingThatLeavesNoChoiceBehindIt) {
     EXPECT_EQ(score_all(sequence_, cursor_of(trie), {}, kNotCancelled).n_evaluated, 1U + 4U + 2U);
 }
 
+TEST_F(ScorerTest, SearchGoesThroughWhatLeavesNoChoiceToTheLeafBehindIt) {
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcdef"), bytes("axyz"), bytes("b")});
+    SearchOptions options;
+    options.branches = true;
+    options.n_best = 3;
+    const Scores scores = score_all(sequence_, cursor_of(trie), options, kNotCancelled);
+    for (const std::size_t beam_width : {std::size_t{0}, std::size_t{2}}) {
+        options.beam_width = beam_width;
+        const SearchResult result = search(sequence_, cursor_of(trie), options, kNotCancelled);
+        ASSERT_EQ(result.found.size(), 3U);
+        std::set<LeafId> found;
+        for (const Found & leaf : result.found) {
+            found.insert(leaf.leaf);
+            ASSERT_LT(leaf.leaf, trie->n_leaves());
+            EXPECT_NEAR(leaf.logprob, scores.leaves[leaf.leaf], kNear);
+        }
+        EXPECT_EQ(found.size(), 3U);
+        EXPECT_EQ(result.n_evaluated, 1U) << "a";
+    }
+}
+
 TEST_F(ScorerTest, NodesHaveTheirTokensOwnLogprob) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead, kFile}, {kRead, kMail}, {kSend}});
     ScoreOptions options;

@@ -361,6 +361,16 @@ TEST_F(StreamTest, TheOnlyTokenIsForcedThoughItContinuesAMemberAndBeginsAnother)
     EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
 }
 
+TEST_F(StreamTest, AnEndTokenThatSeparatesMembersOrBeginsOneIsPartOfTheList) {
+    const Opened stream = open();
+    set(*stream, trie_of({{"READ", {kRead}}}), Mode::greedy, {OnComplete::restart, {}, {kTinyEnd}, 2});
+    EXPECT_EQ(run(stream).tokens(), Tokens({kRead, kTinyEnd, kRead}));
+    EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    set(*stream, trie_of({{"an end", {kTinyEnd}}}), Mode::greedy, {OnComplete::restart, {}, {}, 3});
+    EXPECT_EQ(run(stream).tokens(), Tokens(3, kTinyEnd));
+    EXPECT_EQ(cursor_of(stream).n_items(), 3);
+}
+
 TEST_F(StreamTest, MaxTokensOutAtTheLastTokenIsComplete) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", bytes("READ")}}));

@@ -1,3 +1,4 @@
+#include "follow_options.h"
 #include "fuzz.h"
 #include "oracle.h"
 
@@ -186,22 +187,6 @@ FollowSet::Options options_of(Input & in) {
     options.separator = tokens(sizes / 4 % 4);
     options.max_items = static_cast<std::int32_t>(sizes / 16 % 5) - (sizes == 255 ? 5 : 0);
     return options;
-}
-
-// Whether the options leave a way to end and hold what belongs to them.
-bool are_valid(const FollowSet::Options & options) {
-    const auto is_bad = [](Token t) { return t < 0; };
-    if (std::any_of(options.end_tokens.begin(), options.end_tokens.end(), is_bad) ||
-        std::any_of(options.separator.begin(), options.separator.end(), is_bad) || options.max_items < 0) {
-        return false;
-    }
-    switch (options.on_complete) {
-        case OnComplete::release:
-            return options.end_tokens.empty() && options.separator.empty() && options.max_items == 0;
-        case OnComplete::end: return !options.end_tokens.empty() && options.separator.empty() && options.max_items == 0;
-        case OnComplete::restart: return !options.end_tokens.empty() || options.max_items > 0;
-    }
-    return false;
 }
 
 test::Tokens tokens_of(const AllowedSet & allowed) {

@@ -19,6 +19,10 @@ class Input {
     bool empty() const noexcept { return at_ == end_; }
     std::uint8_t byte() noexcept { return empty() ? std::uint8_t{0} : *at_++; }
     std::uint32_t below(std::uint32_t n) noexcept { return byte() % n; }
+    template <typename Items>
+    const auto & one_of(const Items & items) noexcept {
+        return items[byte() % items.size()];
+    }
     bool one_in(std::uint32_t n) noexcept { return below(n) == n - 1; }
 
    private:

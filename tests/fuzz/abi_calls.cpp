@@ -1,0 +1,404 @@
+#include "abi_calls.h"
+
+#include <chrono>
+
+namespace token_trie::fuzz {
+namespace {
+
+using test::Tokens;
+
+std::set<Token> ends_of(const llama_context * context) {
+    const llama_vocab * vocab = llama_model_get_vocab(llama_get_model(context));
+    std::set<Token> out;
+    for (const Token token : {test::kTinyEnd, test::kSend}) {
+        if (llama_vocab_is_eog(vocab, token)) {
+            out.insert(token);
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+std::array<std::atomic<std::uint64_t>, Caller::kCalls> Caller::counts{};
+
+Caller::Caller(std::uint32_t context)
+    : context_(tiny_context_at(context)), ends_(ends_of(context_.context)), model_(context_.capacity, ends_) {}
+
+Caller::~Caller() {
+    token_trie_stream_close(stream_);
+    if (has_adapter_) {
+        test::set_adapter(context_.context, nullptr);
+    }
+}
+
+Expected Caller::expected() const {
+    Expected out;
+    out.wrong_if(!is_open_, TOKEN_TRIE_ERROR_ARGUMENT);
+    if (is_disturbed_) {
+        out.may(TOKEN_TRIE_ERROR_BUSY);
+        out.may(TOKEN_TRIE_ERROR_CANCELLED);
+        if (is_closed_by_another_) {
+            out.may(TOKEN_TRIE_ERROR_ARGUMENT);
+        }
+    }
+    return out;
+}
+
+void Caller::call(Input & in) {
+    const std::uint32_t which = in.below(kCalls);
+    ++counts[which];
+    if (!is_open_ && (which % 4 != 0 || stream_ == nullptr)) {
+        open(in);
+        return;
+    }
+    switch (which) {
+        case 0:
+        case 1: prefill(in); break;
+        case 2: set_trie(in); break;
+        case 3:
+        case 4: set_trie_ext(in); break;
+        case 5: clear(); break;
+        case 6: set_grammar(in); break;
+        case 7:
+        case 8: generate(in); break;
+        case 9: next(in); break;
+        case 10: score(in); break;
+        case 11: search(in); break;
+        case 12: set_adapter(in); break;
+        case 13: others(in); break;
+        case 14: close(); break;
+        default: beside_another_thread(in); break;
+    }
+    check_state();
+}
+
+void Caller::open(Input & in) {
+    auto params = sized<token_trie_stream_params>();
+    const std::uint32_t choice = in.byte();
+    params.seed = choice;
+    params.top_k = choice == 255 ? -1 : static_cast<std::int32_t>(choice % 3);
+    params.min_p = choice == 254 ? 2.0F : choice % 5 == 4 ? 0.1F : 0.0F;
+    params.penalty_last_n = choice % 7 == 6 ? 16 : 0;
+    params.penalty_repeat = choice % 7 == 6 ? 1.5F : 0.0F;
+    params.step_by_step = choice % 11 == 10 ? 1 : 0;
+    Expected wrong;
+    wrong.wrong_if(choice >= 254, TOKEN_TRIE_ERROR_ARGUMENT);
+    token_trie_stream * stream = token_trie_stream_open(context_.context, &params);
+    if (!wrong.check(stream == nullptr ? token_trie_last_status() : TOKEN_TRIE_OK)) {
+        return;
+    }
+    require(stream != stream_, "a handle is given once");
+    stream_ = stream;
+    is_open_ = true;
+    model_ = StreamModel(context_.capacity, ends_);
+    require(token_trie_stream_open(context_.context, &params) == nullptr &&
+                token_trie_last_status() == TOKEN_TRIE_ERROR_BUSY,
+            "one stream a context");
+    check_state();
+}
+
+void Caller::prefill(Input & in) {
+    Tokens tokens = read_tokens(in, model_.capacity());
+    Expected wrong = expected();
+    wrong.wrong_if(tokens.empty(), TOKEN_TRIE_ERROR_ARGUMENT);
+    wrong.wrong_if(tokens.size() > model_.capacity(), TOKEN_TRIE_ERROR_CONTEXT);
+    wrong.wrong_if(!in_vocab(tokens), TOKEN_TRIE_ERROR_VOCAB);
+    if (wrong.check(token_trie_stream_prefill(stream_, tokens.data(), tokens.size()))) {
+        model_.prefill(std::move(tokens));
+    }
+}
+
+void Caller::set_trie(Input & in) {
+    PayloadCase payload = read_payload_case(in, ends_);
+    const int mode = static_cast<int>(in.below(8) == 7 ? 2 : in.below(2));
+    Expected wrong = expected();
+    wrong.wrong_if(mode == 2, TOKEN_TRIE_ERROR_ARGUMENT);
+    wrong.wrong_if(payload.status != 0, payload.status);
+    if (wrong.check(token_trie_stream_set_token_trie(stream_, payload.json.data(), payload.json.size(), mode))) {
+        payload.set.options.on_complete = OnComplete::end;
+        payload.set.options.end_tokens.assign(ends_.begin(), ends_.end());
+        model_.put(std::move(payload.set));
+    }
+}
+
+void Caller::set_trie_ext(Input & in) {
+    PayloadCase payload = read_payload_case(in, ends_);
+    const OptionsCase how(in, ends_);
+    Expected wrong = expected();
+    wrong.wrong(how.wrong);
+    wrong.wrong_if(payload.status != 0, payload.status);
+    if (wrong.check(
+            token_trie_stream_set_token_trie_ext(stream_, payload.json.data(), payload.json.size(), &how.params))) {
+        payload.set.options = how.options;
+        model_.put(std::move(payload.set));
+    }
+}
+
+void Caller::clear() {
+    token_trie_stream_clear_token_trie(stream_);
+    if (is_disturbed_) {
+        // It may have been refused, without a word.
+        auto state = sized<token_trie_stream_state>();
+        if (token_trie_stream_get_state(stream_, &state) != TOKEN_TRIE_OK || state.span != -1) {
+            return;
+        }
+    }
+    model_.clear();
+}
+
+void Caller::set_grammar(Input & in) {
+    struct Grammar {
+        const char * text;
+        const char * root;
+        bool is_valid;
+    };
+    static constexpr std::array<Grammar, 8> grammars = {{{nullptr, nullptr, true},
+                                                         {"root ::= [ab]+", nullptr, true},
+                                                         {"root ::= \"READ\" \"_FILE\"? [a-z]*", nullptr, true},
+                                                         {"x ::= \"a\" | \"b\" x", "x", true},
+                                                         {"", nullptr, false},
+                                                         {"root ::= ", "other", false},
+                                                         {"x ::= \"a\"", nullptr, false},
+                                                         {"root ::= root \"a\"", nullptr, false}}};
+    const Grammar & grammar = in.one_of(grammars);
+    Expected wrong = expected();
+    wrong.wrong_if(!grammar.is_valid, TOKEN_TRIE_ERROR_GRAMMAR);
+    if (wrong.check(token_trie_stream_set_grammar(stream_, grammar.text, grammar.root))) {
+        model_.has_grammar = grammar.text != nullptr;
+    }
+}
+
+// What a callback does, and what came of it.
+struct Caller::Generation {
+    Caller * caller;
+    std::uint32_t action;  // see on_token
+    std::int32_t left;     // tokens until then
+    std::int32_t n_tokens = 0;
+    bool stopped = false;
+    bool cancelled = false;
+    bool closed = false;
+};
+
+bool Caller::on_token(const token_trie_token * token, void * user) {
+    auto & self = *static_cast<Generation *>(user);
+    require(!self.stopped, "no token after the callback said no");
+    require(token->size == sizeof *token, "a token's size");
+    ++self.n_tokens;
+    self.caller->model_.emit(*token);
+    if (self.left-- != 0) {
+        return true;
+    }
+    switch (self.action) {
+        case 0: self.stopped = true; return false;
+        case 1:
+            token_trie_stream_cancel(self.caller->stream_);
+            self.cancelled = true;
+            return true;
+        case 2:
+            token_trie_stream_close(self.caller->stream_);
+            self.closed = true;
+            return true;
+        case 3: self.caller->call_from_callback(static_cast<std::uint32_t>(self.n_tokens)); return true;
+        default: return true;
+    }
+}
+
+// All of these are refused, and change nothing.
+void Caller::call_from_callback(std::uint32_t which) {
+    const Token token = 10;
+    auto state = sized<token_trie_stream_state>();
+    auto out = sized<token_trie_token>();
+    const std::string payload = test::payload_of({{"m0", {10}}});
+    std::int32_t stop = 0;
+    std::int32_t status = TOKEN_TRIE_ERROR_BUSY;
+    require(token_trie_stream_get_vocab(stream_) != nullptr, "a vocabulary can be had at any time");
+    switch (which % 7) {
+        case 0: status = token_trie_stream_prefill(stream_, &token, 1); break;
+        case 1: status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), 0); break;
+        case 2: status = token_trie_stream_get_state(stream_, &state); break;
+        case 3: status = token_trie_stream_generate(stream_, 1, 0, 1, nullptr, nullptr); break;
+        case 4: status = token_trie_stream_next(stream_, 0, 1, &out, &stop); break;
+        case 5: status = token_trie_stream_set_seed(stream_, 1); break;
+        default: token_trie_stream_clear_token_trie(stream_); break;
+    }
+    const bool may_be_closed = is_closed_by_another_ && status == TOKEN_TRIE_ERROR_ARGUMENT;
+    require(status == TOKEN_TRIE_ERROR_BUSY || may_be_closed, "a stream in a call refuses another");
+}
+
+void Caller::generate(Input & in) {
+    static constexpr std::array<float, 6> temperatures = {0, 0, 1, 0.5F, 100, -1};
+    static constexpr std::array<float, 4> top_ps = {1, 1, 0.5F, 0};
+    const std::uint32_t choice = in.byte();
+    const float temperature = temperatures[choice % temperatures.size()];
+    const float top_p = top_ps[choice / 8 % top_ps.size()];
+    const std::uint32_t rest = in.byte();
+    const std::int32_t max_tokens = rest == 255 ? -1 : static_cast<std::int32_t>(rest % 8);
+    Generation generation{this, rest / 8 % 6, static_cast<std::int32_t>(rest / 64)};
+    Expected wrong = expected();
+    wrong.wrong_if(temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty(),
+                   TOKEN_TRIE_ERROR_ARGUMENT);
+    const bool is_refused = !is_open_ || temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty();
+    const StreamModel before = model_;
+    if (!is_refused) {
+        model_.begin_generate();
+    }
+    const std::int32_t status =
+        token_trie_stream_generate(stream_, max_tokens, temperature, top_p, on_token, &generation);
+    if (is_disturbed_ && (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT)) {
+        require(generation.n_tokens == 0, "a refused call passes nothing on");
+        model_ = before;
+        return;
+    }
+    if (!is_refused) {
+        // Only now is it known how far it came.
+        wrong.wrong_if(status != TOKEN_TRIE_OK && model_.is_full(), TOKEN_TRIE_ERROR_CONTEXT);
+        if (model_.has_grammar) {
+            wrong.may(TOKEN_TRIE_ERROR_GRAMMAR);
+        }
+    }
+    const bool succeeded = wrong.check(status);
+    if (generation.closed) {
+        is_open_ = false;
+        return;
+    }
+    if (!succeeded) {
+        require(status != TOKEN_TRIE_ERROR_CANCELLED, "a cancelled generate succeeds");
+        return;
+    }
+    auto state = sized<token_trie_stream_state>();
+    std::int32_t got = TOKEN_TRIE_ERROR_BUSY;
+    while ((got = token_trie_stream_get_state(stream_, &state)) == TOKEN_TRIE_ERROR_BUSY && is_disturbed_) {
+        std::this_thread::yield();
+    }
+    if (got != TOKEN_TRIE_OK) {
+        require(is_closed_by_another_, "a state can be had");
+        return;
+    }
+    model_.end_generate(state.stop);
+    require((state.stop == TOKEN_TRIE_STOP_CALLBACK) == generation.stopped, "a callback that says no stops it");
+    require(state.stop != TOKEN_TRIE_STOP_CANCELLED || generation.cancelled || is_disturbed_, "cancelled by someone");
+    require(state.stop != TOKEN_TRIE_STOP_MAX_TOKENS || generation.n_tokens == max_tokens,
+            "as many tokens as asked for");
+    require(state.stop != TOKEN_TRIE_STOP_NONE && generation.n_tokens <= max_tokens, "no more than asked for");
+}
+
+void Caller::next(Input & in) {
+    const float temperature = in.below(2) == 0 ? 0.0F : 1.0F;
+    auto token = sized<token_trie_token>();
+    std::int32_t stop = -2;
+    Expected wrong = expected();
+    wrong.wrong_if(model_.tokens().empty(), TOKEN_TRIE_ERROR_ARGUMENT);
+    const StreamModel before = model_;
+    const bool begins = is_open_ && !model_.tokens().empty();
+    if (begins) {
+        model_.begin_generate();
+        wrong.wrong_if(false, TOKEN_TRIE_ERROR_CONTEXT);
+    }
+    const std::int32_t status = token_trie_stream_next(stream_, temperature, 1, &token, &stop);
+    if (begins) {
+        wrong.wrong_if(status != TOKEN_TRIE_OK && model_.is_full(), TOKEN_TRIE_ERROR_CONTEXT);
+        if (model_.has_grammar) {
+            wrong.may(TOKEN_TRIE_ERROR_GRAMMAR);
+        }
+    }
+    if (!wrong.check(status)) {
+        require(stop == -2 && token.text == nullptr, "on failure nothing is written");
+        if (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT) {
+            model_ = before;
+        }
+        return;
+    }
+    if (token.id >= 0) {
+        model_.emit(token);
+    } else {
+        require(token.id == -1 && token.text_len == 0 && *token.text == '\0', "no token has no text");
+        require(stop != TOKEN_TRIE_STOP_MAX_TOKENS, "where there is no token it says why");
+    }
+    require(stop != TOKEN_TRIE_STOP_CANCELLED || is_disturbed_, "cancelled by someone");
+    model_.end_generate(stop);
+}
+
+void Caller::set_adapter(Input & in) {
+    if (is_disturbed_) {
+        return;
+    }
+    has_adapter_ = in.below(2) == 1;
+    test::set_adapter(context_.context, has_adapter_ ? context_.adapter : nullptr);
+}
+
+void Caller::others(Input & in) {
+    switch (in.below(6)) {
+        case 0: token_trie_stream_cancel(stream_); break;  // ends nothing
+        case 1: {
+            const Expected wrong = expected();
+            wrong.check(token_trie_stream_set_seed(stream_, in.byte()));
+            break;
+        }
+        case 2:
+            require((token_trie_stream_get_vocab(stream_) != nullptr) == is_open_ || is_disturbed_, "a vocabulary");
+            break;
+        case 3: token_trie_cache_clear(); break;
+        case 4: {
+            Expected wrong;
+            wrong.wrong_if(true, TOKEN_TRIE_ERROR_ARGUMENT);
+            wrong.check(token_trie_stream_prefill(nullptr, nullptr, 0));
+            break;
+        }
+        default: {
+            auto state = sized<token_trie_stream_state>();
+            state.size = 1;
+            Expected wrong = expected();
+            wrong.wrong_if(true, TOKEN_TRIE_ERROR_ARGUMENT);
+            wrong.check(token_trie_stream_get_state(stream_, &state));
+            break;
+        }
+    }
+}
+
+void Caller::close() {
+    token_trie_stream_close(stream_);
+    is_open_ = false;
+}
+
+void Caller::beside_another_thread(Input & in) {
+    if (is_disturbed_ || !is_open_) {
+        return;
+    }
+    const std::array<std::uint32_t, 3> script = {in.byte(), in.byte(), in.byte()};
+    is_disturbed_ = true;
+    is_closed_by_another_ = std::any_of(script.begin(), script.end(), [](std::uint32_t s) { return s % 8 == 7; });
+    std::thread another([stream = stream_, script] {
+        for (const std::uint32_t step : script) {
+            // Microseconds, in which the call here comes to different places.
+            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(step * step / 128);
+            while (std::chrono::steady_clock::now() < until) {
+            }
+            auto state = sized<token_trie_stream_state>();
+            switch (step % 8) {
+                case 4: static_cast<void>(token_trie_stream_get_state(stream, &state)); break;
+                case 5: token_trie_cache_clear(); break;
+                case 6: static_cast<void>(token_trie_stream_get_vocab(stream)); break;
+                case 7: token_trie_stream_close(stream); break;
+                default: token_trie_stream_cancel(stream); break;
+            }
+        }
+    });
+    call(in);
+    another.join();
+    is_disturbed_ = false;
+    is_open_ = is_open_ && !is_closed_by_another_;
+    is_closed_by_another_ = false;
+}
+
+void Caller::check_state() {
+    if (is_disturbed_ || stream_ == nullptr) {
+        return;
+    }
+    auto state = sized<token_trie_stream_state>();
+    if (expected().check(token_trie_stream_get_state(stream_, &state))) {
+        model_.check(state);
+    }
+}
+
+}  // namespace token_trie::fuzz

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "abi_contexts.h"
+#include "abi_model.h"
+#include "abi_payloads.h"
+#include "fuzz.h"
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+namespace token_trie::fuzz {
+
+// One stream with its model, called as an input says.
+class Caller {
+   public:
+    explicit Caller(std::uint32_t context);
+    ~Caller();
+    Caller(const Caller &) = delete;
+    Caller & operator=(const Caller &) = delete;
+    Caller(Caller &&) = delete;
+    Caller & operator=(Caller &&) = delete;
+
+    // One call, and whether all stands as it should behind it.
+    void call(Input & in);
+
+    static constexpr std::uint32_t kCalls = 16;
+    static std::array<std::atomic<std::uint64_t>, kCalls> counts;
+
+   private:
+    void open(Input & in);
+    void prefill(Input & in);
+    void set_trie(Input & in);
+    void set_trie_ext(Input & in);
+    void clear();
+    void set_grammar(Input & in);
+    void generate(Input & in);
+    void next(Input & in);
+    void score(Input & in);
+    void search(Input & in);
+    void set_adapter(Input & in);
+    void others(Input & in);
+    void close();
+    void beside_another_thread(Input & in);
+
+    struct Generation;
+    static bool on_token(const token_trie_token * token, void * user);
+    void call_from_callback(std::uint32_t which);
+    void check_state();
+    Expected expected() const;
+
+    const TinyContext & context_;
+    std::set<Token> ends_;
+    token_trie_stream * stream_ = nullptr;  // also one that is closed
+    bool is_open_ = false;
+    bool has_adapter_ = false;
+    bool is_disturbed_ = false;  // by another thread
+    bool is_closed_by_another_ = false;
+    StreamModel model_;
+};
+
+}  // namespace token_trie::fuzz
