@@ -32,7 +32,7 @@ class NativeStream:
     def __init__(self, pointer: Any, context: int | None = None, attached: Attachment | None = None) -> None:
         self.pointer = pointer
         self.lock = threading.Lock()
-        self._entered = 0  # the thread that has the lock, or had it last
+        self.entered = 0  # the thread that has the lock, or had it last
         self._disowned = False
         self._vocab: _core.Vocab | None = None
         self.room = None if context is None else int(llama_cpp.llama_n_ctx(context))  # in tokens, at most
@@ -55,8 +55,8 @@ class NativeStream:
         BusyError
             Another call is under way.
         """
-        with self._enter():
-            self._entered = get_ident()
+        with self.enter():
+            self.entered = get_ident()
             if before is not None:
                 before()
             check(function(self.pointer, *arguments))
@@ -64,14 +64,14 @@ class NativeStream:
 
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
         """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
-        with self._enter():
-            self._entered = get_ident()
+        with self.enter():
+            self.entered = get_ident()
             address = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
             if self._vocab is None:
                 self._vocab = _core.Vocab(int(ffi.cast("uintptr_t", address)))
             return use(self._vocab)
 
-    def _enter(self) -> threading.Lock:
+    def enter(self) -> threading.Lock:
         """Return the lock, unless it is taken, for a ``with``, which no interrupt can come in the middle of.
 
         Two that come within a microsecond may both get it, and one then waits for the other.
@@ -106,12 +106,12 @@ class NativeStream:
 
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call."""
-        return self.lock.locked() and self._entered == get_ident()
+        return self.lock.locked() and self.entered == get_ident()
 
     def disown(self) -> None:
         """Forget it unfreed: it belongs to the process that this one was forked from."""
         self._disowned = True
-        self._entered = 0
+        self.entered = 0
         self.lock = threading.Lock()
         self.lock.acquire()
 

@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
-from token_trie.ffi import ffi, lib, new_struct
+from token_trie.ffi import check, ffi, lib, new_struct
 
 if TYPE_CHECKING:
     from token_trie.stream import StreamHandle
@@ -124,15 +124,15 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         return self._left > 0
 
     def _compute(self, thread: int) -> Step | None:
+        native = self._handle._native
         try:
-            return self._handle._native.call(
-                lib.token_trie_stream_next,
-                *self._options,
-                self._token,
-                self._stop,
-                before=lambda: self._begin(thread),
-                after=self._read,
-            )
+            # As `NativeStream.call`, without its frame for each token.
+            with native.enter():
+                native.entered = get_ident()
+                self._begin(thread)
+                temperature, top_p = self._options
+                check(lib.token_trie_stream_next(native.pointer, temperature, top_p, self._token, self._stop))
+                return self._read()
         except _CancelledBetweenSteps:
             self._handle._cancelled = True
         except BusyError:

@@ -289,7 +289,7 @@ class StreamHandle:
         if not isinstance(max_tokens, (int, np.integer)):
             raise ArgumentError(f"max_tokens: {type(max_tokens).__name__} where an integer belongs")
         for name, number in (("temperature", temperature), ("top_p", top_p)):
-            if not isinstance(number, Real):
+            if not isinstance(number, (float, int, Real)):
                 raise ArgumentError(f"{name}: {type(number).__name__} where a number belongs")
         return Generation(self, max_tokens, temperature, top_p)
 
