@@ -368,13 +368,12 @@ void Caller::beside_another_thread(Input & in) {
     const std::array<std::uint32_t, 3> script = {in.byte(), in.byte(), in.byte()};
     is_disturbed_ = true;
     is_closed_by_another_ = std::any_of(script.begin(), script.end(), [](std::uint32_t s) { return s % 8 == 7; });
-    std::thread another([stream = stream_, script] {
+    std::thread another([stream = stream_, script, state = sized<token_trie_stream_state>()]() mutable {
         for (const std::uint32_t step : script) {
             // Microseconds, in which the call here comes to different places.
             const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(step * step / 128);
             while (std::chrono::steady_clock::now() < until) {
             }
-            auto state = sized<token_trie_stream_state>();
             switch (step % 8) {
                 case 4: static_cast<void>(token_trie_stream_get_state(stream, &state)); break;
                 case 5: token_trie_cache_clear(); break;
