@@ -309,6 +309,9 @@ void Caller::next(Input & in) {
         }
         return;
     }
+    if (is_closed_by_another_) {
+        return;  // and the text may be gone with the stream
+    }
     if (token.id >= 0) {
         model_.emit(token);
     } else {
