@@ -470,7 +470,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_search(struct token_trie_stream * strea
 /* Ends a prefill, score, search or generate that another thread is in, within one forward pass; else does nothing. */
 TOKEN_TRIE_API void token_trie_stream_cancel(struct token_trie_stream * stream);
 
-/* Fills *state. */
+/* Fills *state. Refused while another call is under way, and keeps none from beginning. */
 TOKEN_TRIE_API int32_t token_trie_stream_get_state(struct token_trie_stream * stream,
                                                    struct token_trie_stream_state * state);
 

@@ -288,7 +288,7 @@ void token_trie_stream_cancel(token_trie_stream * stream) {
 
 int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_stream_state * state) {
     return guard([&] {
-        const Stream::Snapshot seen = enter(stream)->snapshot();
+        const Stream::Snapshot seen = OpenStreams::shared().find(stream)->snapshot();
         token_trie_stream_state out{};
         out.stop = static_cast<std::int32_t>(seen.stats.stop);
         out.span = -1;

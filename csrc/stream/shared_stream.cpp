@@ -7,12 +7,7 @@ SharedStream::SharedStream(std::unique_ptr<Stream> stream)
 
 SharedStream::Call::Call(std::shared_ptr<SharedStream> shared) : shared_(std::move(shared)) {
     const std::lock_guard<std::mutex> lock(shared_->mutex_);
-    if (shared_->closed_) {
-        throw Error(Status::argument, "stream: closed");
-    }
-    if (shared_->inside_ != std::thread::id()) {
-        throw Error(Status::busy, "the stream is in a call already, of another thread or of its own callback");
-    }
+    shared_->require_free();
     shared_->inside_ = std::this_thread::get_id();
     shared_->stream_->resume();
 }
@@ -20,6 +15,21 @@ SharedStream::Call::Call(std::shared_ptr<SharedStream> shared) : shared_(std::mo
 SharedStream::Call::~Call() {
     std::unique_lock<std::mutex> lock(shared_->mutex_);
     shared_->free_and_leave(lock);
+}
+
+void SharedStream::require_free() const {
+    if (closed_) {
+        throw Error(Status::argument, "stream: closed");
+    }
+    if (inside_ != std::thread::id()) {
+        throw Error(Status::busy, "the stream is in a call already, of another thread or of its own callback");
+    }
+}
+
+Stream::Snapshot SharedStream::snapshot() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    require_free();
+    return stream_->snapshot();
 }
 
 void SharedStream::cancel() noexcept {

@@ -43,6 +43,10 @@ class SharedStream {
         std::shared_ptr<SharedStream> shared_;
     };
 
+    // Where the stream stands. Refused as a call is, but none itself: whoever calls meanwhile waits the moment it
+    // takes.
+    Stream::Snapshot snapshot() const;
+
     // Ends the call under way within one forward pass; without one, does nothing.
     void cancel() noexcept;
 
@@ -55,6 +59,7 @@ class SharedStream {
     const llama_vocab * vocab() const noexcept { return vocab_; }
 
    private:
+    void require_free() const;
     void free_and_leave(std::unique_lock<std::mutex> & lock) noexcept;
 
     mutable std::mutex mutex_;  // of what follows; never held in a call

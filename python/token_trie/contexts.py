@@ -22,6 +22,9 @@ from token_trie.ffi import check, check_pointer, ffi, lib
 T = TypeVar("T")
 
 
+_FORKED = "stream: opened before this process was forked; open one of its own"
+
+
 class NativeStream:
     """A stream of the C ABI and the context that it was opened on, if that is ours to free.
 
@@ -62,6 +65,12 @@ class NativeStream:
             check(function(self.pointer, *arguments))
             return None if after is None else after()
 
+    def look(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Call a function of the ABI that only looks, and keeps nobody out meanwhile; BusyError as of `call`."""
+        if self._disowned:
+            raise ArgumentError(_FORKED)
+        check(function(self.pointer, *arguments))
+
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
         """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
         with self.enter():
@@ -78,7 +87,7 @@ class NativeStream:
         """
         if self.lock.locked():
             if self._disowned:
-                raise ArgumentError("stream: opened before this process was forked; open one of its own")
+                raise ArgumentError(_FORKED)
             raise BusyError("the stream is in a call already, of another thread or of its own callback")
         return self.lock
 

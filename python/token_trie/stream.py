@@ -325,7 +325,7 @@ class StreamHandle:
 
     def _state(self) -> Any:
         state = new_struct("token_trie_stream_state")
-        self._native.call(lib.token_trie_stream_get_state, state)
+        self._native.look(lib.token_trie_stream_get_state, state)
         return state
 
     def _tokenize_prompt(self, prompt: Prompt) -> list[int]:

@@ -62,6 +62,22 @@ TEST_F(SharedStreamTest, ACallFromTheCallbackIsRefusedAndChangesNothing) {
     EXPECT_EQ(n_steps, 3U);
 }
 
+TEST_F(SharedStreamTest, WhoAsksWhereItStandsKeepsNobodyOut) {
+    std::atomic<bool> over{false};
+    std::thread asking([&] {
+        while (!over) {
+            static_cast<void>(status_of([&] { static_cast<void>(stream_->snapshot()); }));
+        }
+    });
+    for (int i = 0; i < 10'000; ++i) {
+        ASSERT_EQ(status_of([&] { const Call call(stream_); }), Status::ok) << i;
+    }
+    over = true;
+    asking.join();
+    const Call call(stream_);
+    EXPECT_EQ(status_of([&] { static_cast<void>(stream_->snapshot()); }), Status::busy);
+}
+
 TEST_F(SharedStreamTest, CancelWithoutACallDoesNothing) {
     stream_->cancel();
     const Call call(stream_);
