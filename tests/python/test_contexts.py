@@ -94,9 +94,9 @@ else:
 
 def test_whoever_closes_a_handle_returns_when_it_is_freed(model_paths: dict[str, Path]) -> None:
     code = """
-for open_ in (lambda: StreamHandle(load(), n_ctx=16384), lambda: StreamHandle(PATH, n_ctx=16384, n_threads=1)):
+for open_ in (lambda: StreamHandle(load(), n_ctx=8192), lambda: StreamHandle(PATH, n_ctx=8192, n_threads=1)):
     log, handle = [], open_()
-    (thread,) = start(ends(lambda: handle.prefill(LONG), log))
+    (thread,) = start(ends(lambda: handle.prefill(LONG[:8000]), log))
     wait_until(lambda: is_busy(handle))
     def close():
         handle.close()
