@@ -66,9 +66,11 @@ class Rules {
         if (!ends_leaf(node)) {
             return n_children > (branches_ ? 1 : 0);
         }
-        const bool ends_by_follow = !branches_ && leaf_end_ == LeafEnd::follow;
-        return n_children > 0 || (ends_by_follow && !after_leaf(trie_, follow_, node).everything);
+        return n_children > 0 || asks_behind_leaves();
     }
+
+    // The deepest node whose logits are needed.
+    std::size_t depth() const { return trie_.max_length() - (asks_behind_leaves() ? 0U : 1U); }
 
     // Logarithm for each child, in order, and for the end of node's own leaf.
     template <typename OnChild>
@@ -87,6 +89,8 @@ class Rules {
     }
 
    private:
+    bool asks_behind_leaves() const { return !branches_ && leaf_end_ == LeafEnd::follow && !follow_.after(1).empty(); }
+
     double end_of(const Distribution & p, const AllowedSet & allowed, bool renormalized) const {
         const bool by_follow = renormalized || (!branches_ && leaf_end_ == LeafEnd::follow && !allowed.everything);
         if (by_follow) {
@@ -137,7 +141,7 @@ Scores score_all(Sequence & sequence,
     Scores scores;
     scores.nodes.assign(trie.n_nodes(), 0);
     std::vector<double> ends(trie.n_leaves(), 0);
-    TreeEvaluator evaluator(sequence, trie, options.prefix, cancelled);
+    TreeEvaluator evaluator(sequence, trie, rules.depth(), options.prefix, cancelled);
     evaluator.evaluate(nodes_with_logits(trie, rules), [&](NodeId node, const float * logits) {
         const double end =
             rules.split(node, logits, n_vocab, [&](NodeId child, double log) { scores.nodes[child] = log; });
@@ -173,7 +177,7 @@ class Search {
           rules_(cursor, options.leaf_end, options.branches),
           options_(options),
           n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()))),
-          evaluator_(sequence, trie_, options.prefix, cancelled) {}
+          evaluator_(sequence, trie_, rules_.depth(), options.prefix, cancelled) {}
 
     SearchResult run() {
         expand({{0, kRoot}});  // for this one the sequence has the logits

@@ -25,6 +25,7 @@ std::size_t common_prefix(const Items & a, const Items & b) {
 
 TreeEvaluator::TreeEvaluator(Sequence & sequence,
                              const Trie & trie,
+                             std::size_t depth,
                              std::vector<Token> prefix,
                              const std::atomic<bool> & cancelled)
     : sequence_(sequence),
@@ -35,9 +36,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     const llama_context * context = sequence.context();
     const std::size_t n_base = prefix_.empty() ? sequence.tokens().size() : prefix_.size();
     const std::size_t n_taken = n_base + (prefix_.empty() ? 0 : sequence.tokens().size());
-    const std::size_t longest = trie.max_length() - 1;
-    if (n_taken + longest > sequence.capacity()) {
-        throw Error(Status::context, std::to_string(n_taken) + " tokens and " + std::to_string(longest) +
+    if (n_taken + depth > sequence.capacity()) {
+        throw Error(Status::context, std::to_string(n_taken) + " tokens and " + std::to_string(depth) +
                                          " of the longest leaf do not fit the context of " +
                                          std::to_string(sequence.capacity()));
     }

@@ -27,9 +27,10 @@ namespace token_trie {
 class TreeEvaluator {
    public:
     // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
-    // Throws Error (context) if the trie's inner nodes do not fit the context.
+    // Nodes are at most so deep. Throws Error (context) if these do not fit the context.
     TreeEvaluator(Sequence & sequence,
                   const Trie & trie,
+                  std::size_t depth,
                   std::vector<Token> prefix,
                   const std::atomic<bool> & cancelled);
     ~TreeEvaluator();

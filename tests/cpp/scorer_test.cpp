@@ -197,6 +197,20 @@ TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
     EXPECT_NEAR(total, 1, near());
 }
 
+TEST_P(ScorerOn, TheLastCellOfAContextIsUsedAndNoMoreThanThereIsAskedFor) {
+    const Context own = context();
+    Sequence sequence(own.get());
+    sequence.replace(Tokens(sequence.capacity() - 1, kRead), kNotCancelled);
+    const auto trie = trie_of({{"a", {kRead, kFile}}, {"b", {kSend, kFile}}, {"c", {kSend, kMail}}});
+    ScoreOptions options;
+    EXPECT_EQ(message_of([&] { static_cast<void>(score_all(sequence, cursor_of(trie), options, kNotCancelled)); }), "");
+    options.leaf_end = LeafEnd::follow;
+    const std::uint64_t passes = sequence.n_passes();
+    EXPECT_EQ(message_of([&] { static_cast<void>(score_all(sequence, cursor_of(trie), options, kNotCancelled)); }),
+              "255 tokens and 2 of the longest leaf do not fit the context of 256");
+    EXPECT_EQ(sequence.n_passes(), passes);
+}
+
 TEST_P(ScorerOn, TheSequenceAndItsCacheAreAsBefore) {
     const Context own = context();
     Sequence sequence(own.get());

@@ -5,6 +5,16 @@
 namespace token_trie::fuzz {
 
 using test::Tokens;
+namespace {
+
+// The deepest node whose logits a score asks for.
+std::size_t depth(const SetModel & set, const token_trie_score_params & params, OnComplete on_complete) {
+    const bool asks_behind_leaves =
+        params.leaf_end == TOKEN_TRIE_LEAF_FOLLOW && params.branches == 0 && on_complete != OnComplete::release;
+    return set.max_length - (asks_behind_leaves ? 0 : 1);
+}
+
+}  // namespace
 
 void Caller::score(Input & in) {
     const std::uint32_t choice = in.byte();
@@ -34,7 +44,9 @@ void Caller::score(Input & in) {
     wrong.wrong_if(prefix.empty() && model_.tokens().empty(), TOKEN_TRIE_ERROR_ARGUMENT);
     wrong.wrong_if(!in_vocab(prefix), TOKEN_TRIE_ERROR_VOCAB);
     wrong.wrong_if(prefix.size() > model_.capacity(), TOKEN_TRIE_ERROR_CONTEXT);
-    wrong.wrong_if(is_scorable && n_taken + set.max_length - 1 > model_.capacity(), TOKEN_TRIE_ERROR_CONTEXT);
+    const OnComplete on_complete = has_payload ? OnComplete::end : set.options.on_complete;
+    wrong.wrong_if(is_scorable && n_taken + depth(set, params, on_complete) > model_.capacity(),
+                   TOKEN_TRIE_ERROR_CONTEXT);
     const bool is_short = rest / 8 % 16 == 15;
     wrong.wrong_if(is_short, TOKEN_TRIE_ERROR_ARGUMENT);
     std::vector<double> leaves(set.n_leaves + (is_short ? 1 : 0));
@@ -88,8 +100,9 @@ void Caller::search(Input & in) {
     Expected wrong = expected();
     wrong.wrong_if(set == nullptr || set->is_any || model_.tokens().empty() || n_best == 0 || choice == 255,
                    TOKEN_TRIE_ERROR_ARGUMENT);
-    wrong.wrong_if(set != nullptr && model_.tokens().size() + set->max_length - 1 > model_.capacity(),
-                   TOKEN_TRIE_ERROR_CONTEXT);
+    wrong.wrong_if(
+        set != nullptr && model_.tokens().size() + depth(*set, params, set->options.on_complete) > model_.capacity(),
+        TOKEN_TRIE_ERROR_CONTEXT);
     std::array<std::int64_t, 5> leaves{};
     std::array<double, 5> logprobs{};
     auto stats = sized<token_trie_score_stats>();
