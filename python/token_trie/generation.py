@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
-from token_trie.ffi import check, ffi, lib, new_struct
+from token_trie.ffi import check, ffi, lib
 
 if TYPE_CHECKING:
     from token_trie.stream import StreamHandle
@@ -70,8 +70,10 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         self._handle = handle
         self._left = max_tokens
         self._options = temperature, top_p
-        self._token = new_struct("token_trie_token")
-        self._stop = ffi.new("int32_t *")
+        self._token = ffi.new(_TOKEN)
+        self._token.size = _TOKEN_SIZE
+        self._stop = ffi.new(_STOP)
+        self._claim: weakref.ref[Generation] | None = None  # what stands in the handle while it is this one's
         self._n_cancels = handle._n_cancels
         self._thread = 0  # that asked for the last step
         self._replaced = False
@@ -83,13 +85,18 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         return self
 
     def __next__(self) -> Step:
-        step = self._compute(get_ident()) if self._goes_on() else None
+        if self._left <= 0:
+            self._require_kept()
+            raise StopIteration
+        thread = get_ident()
+        step = self._compute(thread, thread)
         if step is None:
             raise StopIteration
         return step
 
     async def __anext__(self) -> Step:
-        if not self._goes_on():
+        if self._left <= 0:
+            self._require_kept()
             raise StopAsyncIteration
         work = asyncio.get_running_loop().run_in_executor(None, self._compute, get_ident())
         try:
@@ -118,23 +125,40 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
     def __reduce__(self) -> NoReturn:
         raise ArgumentError("a generation cannot be copied or pickled: its steps are of one stream")
 
-    def _goes_on(self) -> bool:
+    def _require_kept(self) -> None:
         if self._replaced:
             raise BusyError("this generation is over: another prompt took the place of its text")
-        return self._left > 0
 
-    def _compute(self, thread: int) -> Step | None:
-        native = self._handle._native
+    def _compute(self, asking: int, entering: int = 0) -> Step | None:
+        """Make a step, which a thread asks for, maybe of another; as `NativeStream.call`, but with all in one frame."""
+        handle = self._handle
+        native = handle._native
+        lock = native.lock
+        if lock.locked():
+            native.enter()
         try:
-            # As `NativeStream.call`, without its frame for each token.
-            with native.enter():
-                native.entered = get_ident()
-                self._begin(thread)
+            with lock:
+                native.entered = entering or get_ident()
+                if self._claim is None or handle._generation is not self._claim:
+                    self._begin()
+                if self._n_cancels != handle._n_cancels:
+                    raise _CancelledBetweenSteps
+                self._thread = asking
                 temperature, top_p = self._options
-                check(lib.token_trie_stream_next(native.pointer, temperature, top_p, self._token, self._stop))
-                return self._read()
+                token, stop = self._token, self._stop
+                status = lib.token_trie_stream_next(native.pointer, temperature, top_p, token, stop)
+                if status < 0:
+                    check(status)
+                if stop[0] == _GOES_ON and self._left > 1:
+                    self._left -= 1
+                else:
+                    self.close()
+                if token.id < 0:
+                    return None
+                text = ffi.unpack(token.text, token.text_len).decode()
+                return Step(token.id, text, token.logprob, bool(token.forced))
         except _CancelledBetweenSteps:
-            self._handle._cancelled = True
+            handle._cancelled = True
         except BusyError:
             raise
         except TokenTrieError:
@@ -143,31 +167,21 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         self.close()
         return None
 
-    def _begin(self, thread: int) -> None:
+    def _begin(self) -> None:
         handle = self._handle
-        owner = handle._generation()
-        if owner is not None and owner is not self:
+        if handle._generation() is not None:
             raise BusyError(
                 "another generation of this handle is under way; read it to its end, or close() it, and use one "
                 "StreamHandle a thread"
             )
-        if self._n_cancels != handle._n_cancels:
-            raise _CancelledBetweenSteps
         handle._cancelled = False
-        if owner is None:
-            handle._generation = weakref.ref(self)
-        self._thread = thread
+        self._claim = handle._generation = weakref.ref(self)
 
-    def _read(self) -> Step | None:
-        token = self._token
-        if self._stop[0] == lib.TOKEN_TRIE_STOP_MAX_TOKENS and self._left > 1:
-            self._left -= 1
-        else:
-            self.close()
-        if token.id < 0:
-            return None
-        text = ffi.buffer(token.text, token.text_len)[:].decode()
-        return Step(token.id, text, token.logprob, bool(token.forced))
+
+_TOKEN = ffi.typeof("struct token_trie_token *")
+_TOKEN_SIZE = ffi.sizeof("struct token_trie_token")
+_STOP = ffi.typeof("int32_t *")
+_GOES_ON = lib.TOKEN_TRIE_STOP_MAX_TOKENS
 
 
 class _CancelledBetweenSteps(Exception):  # noqa: N818

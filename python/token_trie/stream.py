@@ -251,11 +251,12 @@ class StreamHandle:
     def _replace(self) -> None:
         generation = self._generation()
         if generation is not None:
+            generation._left = 0
             generation._replaced = True
             self._release(generation)
 
     def _release(self, generation: Generation) -> None:
-        if self._generation() is generation:
+        if self._generation is generation._claim:
             self._generation = _none
 
     def _run(self, function: Callable[..., int], *arguments: Any) -> None:
