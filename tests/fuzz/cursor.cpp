@@ -236,7 +236,7 @@ void walk(Input & in, Cursor cursor, const test::Oracle & beginning) {
 }
 
 void run(Input & in) {
-    List list(in);
+    const List list(in);
     std::shared_ptr<const Trie> trie;
     try {
         trie = Trie::build(list.leaves());
