@@ -386,7 +386,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
  *
  * Set token->size to sizeof(struct token_trie_token) before the call. Where there is no token, its id is -1 and its
  * text "". *stop is TOKEN_TRIE_STOP_MAX_TOKENS as long as more may follow, otherwise why not; the last token may come
- * along with that. The text is valid until the next call on the stream. On failure nothing is written.
+ * along with that. The text is valid until the next call on the stream, or until it is closed. On failure nothing is
+ * written.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_next(
     struct token_trie_stream * stream, float temperature, float top_p, struct token_trie_token * token, int32_t * stop);

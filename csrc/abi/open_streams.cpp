@@ -5,8 +5,9 @@
 namespace token_trie {
 
 OpenStreams & OpenStreams::shared() {
-    static OpenStreams streams;
-    return streams;
+    // Never destroyed: what is open at the end of the process goes with it, and not after what it stands on.
+    static auto * const streams = std::make_unique<OpenStreams>().release();
+    return *streams;
 }
 
 token_trie_stream * OpenStreams::open(const llama_context * context,

@@ -58,22 +58,32 @@ std::vector<std::string> compute_pieces(const llama_vocab * vocab) {
 }
 
 // One a vocabulary for the whole process, as it is large and takes tenths of a second to build; the last few are kept,
-// so that a sampler made anew each time finds it again. The lock is held while one is built: who waits wants the same.
+// so that a sampler made anew each time finds it again. The lock is never held while one is built.
 std::shared_ptr<const Lexicon> shared_lexicon(const std::vector<std::string> & pieces, const std::string & vocab) {
     static std::mutex mutex;
     static std::vector<std::shared_ptr<const Lexicon>> lexicons;
-    const std::string identity = Lexicon::identity_of(pieces, vocab);
+    const auto find = [&](const std::string & identity) -> std::shared_ptr<const Lexicon> {
+        const auto at = std::find_if(lexicons.begin(), lexicons.end(),
+                                     [&](const auto & lexicon) { return lexicon->identity() == identity; });
+        return at == lexicons.end() ? nullptr : *at;
+    };
+    {
+        const std::string identity = Lexicon::identity_of(pieces, vocab);
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (auto known = find(identity)) {
+            return known;
+        }
+    }
+    auto made = std::make_shared<const Lexicon>(pieces, vocab);
     const std::lock_guard<std::mutex> lock(mutex);
-    const auto at = std::find_if(lexicons.begin(), lexicons.end(),
-                                 [&](const auto & lexicon) { return lexicon->identity() == identity; });
-    if (at != lexicons.end()) {
-        return *at;
+    if (auto known = find(made->identity())) {
+        return known;  // of another thread, meanwhile
     }
     constexpr std::size_t capacity = 8;
     if (lexicons.size() == capacity) {
         lexicons.erase(lexicons.begin());
     }
-    return lexicons.emplace_back(std::make_shared<const Lexicon>(pieces, vocab));
+    return lexicons.emplace_back(std::move(made));
 }
 
 template <typename Iterator, typename Where>

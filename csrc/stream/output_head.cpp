@@ -48,15 +48,18 @@ void OutputHead::listen(llama_context_params & params) {
 std::int32_t OutputHead::decode(llama_context * context, const llama_batch & batch, bool cut) {
     // However llama.cpp leaves; the graph is its to use again.
     struct Listen {
-        explicit Listen(OutputHead * head) { listening = head; }
+        explicit Listen(OutputHead * head) : self(head), before(listening) { listening = head; }
         ~Listen() {
-            listening->put_back();
-            listening = nullptr;
+            self->put_back();
+            listening = before;
         }
         Listen(const Listen &) = delete;
         Listen & operator=(const Listen &) = delete;
         Listen(Listen &&) = delete;
         Listen & operator=(Listen &&) = delete;
+
+        OutputHead * self;
+        OutputHead * before;  // whose pass logs, and who listens to that has another stream make one
     };
     // A batch that is taken apart has a graph a part, of which only the last would still be there.
     cut_ = cut && static_cast<std::uint32_t>(batch.n_tokens) <= llama_n_ubatch(context);

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -28,14 +30,16 @@ _FORKED = "stream: opened before this process was forked; open one of its own"
 class NativeStream:
     """A stream of the C ABI and the context that it was opened on, if that is ours to free.
 
-    `call` lets in one thread at a time, and holds the others off until results are copied. `close` cancels what is
-    under way and returns when all is freed, whoever else closes at the same time.
+    `call` lets in one thread at a time, and holds the others off until results are copied. `close` lets nothing new
+    begin, cancels what is under way, waits until its results are copied too, and returns when all is freed, whoever
+    else closes at the same time.
     """
 
     def __init__(self, pointer: Any, context: int | None = None, attached: Attachment | None = None) -> None:
         self.pointer = pointer
         self.lock = threading.Lock()
-        self.entered = 0  # the thread that has the lock, or had it last
+        self.entered = 0  # the thread that is inside a call
+        self._closing = False
         self._disowned = False
         self._vocab: _core.Vocab | None = None
         self.room = None if context is None else int(llama_cpp.llama_n_ctx(context))  # in tokens, at most
@@ -43,6 +47,7 @@ class NativeStream:
         self._attached = attached
         if attached is not None:
             attached.streams.add(self)
+        _streams.add(self)
 
     def call(
         self,
@@ -60,10 +65,13 @@ class NativeStream:
         """
         with self.enter():
             self.entered = get_ident()
-            if before is not None:
-                before()
-            check(function(self.pointer, *arguments))
-            return None if after is None else after()
+            try:
+                if before is not None:
+                    before()
+                check(function(self.pointer, *arguments))
+                return None if after is None else after()
+            finally:
+                self.entered = 0
 
     def look(self, function: Callable[..., int], *arguments: Any) -> None:
         """Call a function of the ABI that only looks, and keeps nobody out meanwhile; BusyError as of `call`."""
@@ -75,16 +83,21 @@ class NativeStream:
         """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
         with self.enter():
             self.entered = get_ident()
-            address = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
-            if self._vocab is None:
-                self._vocab = _core.Vocab(int(ffi.cast("uintptr_t", address)))
-            return use(self._vocab)
+            try:
+                address = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
+                if self._vocab is None:
+                    self._vocab = _core.Vocab(int(ffi.cast("uintptr_t", address)))
+                return use(self._vocab)
+            finally:
+                self.entered = 0
 
     def enter(self) -> threading.Lock:
         """Return the lock, unless it is taken, for a ``with``, which no interrupt can come in the middle of.
 
         Two that come within a microsecond may both get it, and one then waits for the other.
         """
+        if self._closing:
+            raise ArgumentError("stream: closed")
         if self.lock.locked():
             if self._disowned:
                 raise ArgumentError(_FORKED)
@@ -104,14 +117,20 @@ class NativeStream:
             # By a signal's handler or a log callback, where its end cannot be waited for.
             threading.Thread(target=self.close, daemon=True).start()
             return
-        with quiet():
-            lib.token_trie_stream_close(self.pointer)
-        with self.lock:
+        self._closing = True
+        while not self.lock.acquire(timeout=0.01):
+            # Again and again: it might come before the call has begun.
+            lib.token_trie_stream_cancel(self.pointer)
+        try:
+            with quiet():
+                lib.token_trie_stream_close(self.pointer)
             context, self._context = self._context, None
             if context is not None:
                 llama_cpp.llama_free(context)
             if self._attached is not None:
                 self._attached.streams.discard(self)
+        finally:
+            self.lock.release()
 
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call."""
@@ -123,6 +142,18 @@ class NativeStream:
         self.entered = 0
         self.lock = threading.Lock()
         self.lock.acquire()
+
+
+_streams: weakref.WeakSet[NativeStream] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for stream in list(_streams):
+        stream.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
 
 
 def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:

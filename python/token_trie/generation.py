@@ -130,7 +130,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             raise BusyError("this generation is over: another prompt took the place of its text")
 
     def _compute(self, asking: int, entering: int = 0) -> Step | None:
-        """Make a step, which a thread asks for, maybe of another; as `NativeStream.call`, but with all in one frame."""
+        """Make a step, which a thread asks for, maybe of another; as `NativeStream.call`, but with less on the way."""
         handle = self._handle
         native = handle._native
         lock = native.lock
@@ -138,25 +138,13 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             native.enter()
         try:
             with lock:
+                if native._closing:
+                    native.enter()
                 native.entered = entering or get_ident()
-                if self._claim is None or handle._generation is not self._claim:
-                    self._begin()
-                if self._n_cancels != handle._n_cancels:
-                    raise _CancelledBetweenSteps
-                self._thread = asking
-                temperature, top_p = self._options
-                token, stop = self._token, self._stop
-                status = lib.token_trie_stream_next(native.pointer, temperature, top_p, token, stop)
-                if status < 0:
-                    check(status)
-                if stop[0] == _GOES_ON and self._left > 1:
-                    self._left -= 1
-                else:
-                    self.close()
-                if token.id < 0:
-                    return None
-                text = ffi.unpack(token.text, token.text_len).decode()
-                return Step(token.id, text, token.logprob, bool(token.forced))
+                try:
+                    return self._step(asking)
+                finally:
+                    native.entered = 0
         except _CancelledBetweenSteps:
             handle._cancelled = True
         except BusyError:
@@ -166,6 +154,27 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             raise
         self.close()
         return None
+
+    def _step(self, asking: int) -> Step | None:
+        handle = self._handle
+        if self._claim is None or handle._generation is not self._claim:
+            self._begin()
+        if self._n_cancels != handle._n_cancels:
+            raise _CancelledBetweenSteps
+        self._thread = asking
+        temperature, top_p = self._options
+        token, stop = self._token, self._stop
+        status = lib.token_trie_stream_next(handle._native.pointer, temperature, top_p, token, stop)
+        if status < 0:
+            check(status)
+        if stop[0] == _GOES_ON and self._left > 1:
+            self._left -= 1
+        else:
+            self.close()
+        if token.id < 0:
+            return None
+        text = ffi.unpack(token.text, token.text_len).decode()
+        return Step(token.id, text, token.logprob, bool(token.forced))
 
     def _begin(self) -> None:
         handle = self._handle

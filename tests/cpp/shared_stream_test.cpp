@@ -216,5 +216,33 @@ TEST_F(SharedStreamTest, CloseFromALogCallbackFreesWhenTheCallReturns) {
     EXPECT_TRUE(closing.stream->is_gone());
 }
 
+// Here about the graph, which an adapter changes.
+TEST_F(SharedStreamTest, AnotherStreamMayBeCalledFromALogCallbackInsideAPass) {
+    const Context context = tiny_stream_context();
+    struct Asking {
+        std::shared_ptr<SharedStream> stream;
+        bool is_inside = false;
+        int n_calls = 0;
+    } asking{open(context.get())};
+    const Adapter adapter = tiny_adapter(TinyKind::attention, "output.weight");
+    llama_adapter_lora * adapters[] = {adapter.get()};
+    float scales[] = {1};
+    llama_set_adapters_lora(context_.get(), adapters, 1, scales);
+    llama_log_set(
+        [](ggml_log_level /*level*/, const char * /*text*/, void * user_data) {
+            auto & self = *static_cast<Asking *>(user_data);
+            if (!self.is_inside) {
+                self.is_inside = true;
+                Call(self.stream)->prefill(bytes("other " + std::to_string(self.n_calls++)));
+                self.is_inside = false;
+            }
+        },
+        &asking);
+    const Call call(stream_);
+    EXPECT_NE(call->generate(4, 0, 1, [](const auto &) { return true; }), Stream::Stop::none);
+    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
+    EXPECT_GT(asking.n_calls, 0);
+}
+
 }  // namespace
 }  // namespace token_trie::test

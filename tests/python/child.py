@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 BEGIN = """
@@ -49,9 +51,14 @@ def ends(call, log):
 """
 
 
-def run(model: Path, code: str, timeout: float = 120) -> str:
+# Where glibc allocates, memory that was freed is overwritten at once.
+FREED_MEMORY_IS_OVERWRITTEN = {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+
+
+def run(model: Path, code: str, timeout: float = 120, env: Mapping[str, str] | None = None) -> str:
     """Run code behind `BEGIN`; return what it printed. It must end of its own accord, with status 0."""
     command = [sys.executable, "-W", "error", "-c", BEGIN.format(path=str(model)) + code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    environment = {**os.environ, **(env or {})}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

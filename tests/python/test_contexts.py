@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -107,6 +108,60 @@ for open_ in (lambda: StreamHandle(load(), n_ctx=8192), lambda: StreamHandle(PAT
     thread.join()
     assert log.count("closed") == 3, log
     assert any(isinstance(entry, TokenTrieError) for entry in log), log
+"""
+    child.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
+
+
+def test_a_step_under_way_when_its_handle_is_closed_is_whole_or_refused(model_paths: dict[str, Path]) -> None:
+    code = """
+llm = load()
+with StreamHandle(llm, n_ctx=256) as handle:
+    handle.prefill([1, 300, 301])
+    expected = list(handle.generate(200))
+for i in range(60):
+    handle, steps, log = StreamHandle(llm, n_ctx=256), [], []
+    handle.prefill([1, 300, 301])
+    (thread,) = start(ends(lambda: steps.extend(handle.generate(200)), log))
+    time.sleep(i * 0.0001)
+    handle.close()
+    thread.join()
+    assert [step.text for step in steps] == [step.text for step in expected][:len(steps)]
+    assert log[0] is None or "closed" in str(log[0]), log
+"""
+    child.run(model_paths["tiny"], code, env=child.FREED_MEMORY_IS_OVERWRITTEN)
+
+
+def test_a_handle_on_a_file_is_not_freed_while_another_thread_tokenizes_with_it(model_paths: dict[str, Path]) -> None:
+    code = """
+for i in range(4):
+    handle, log = StreamHandle(PATH, n_ctx=64, n_threads=1), []
+    (thread,) = start(ends(lambda: handle.prefill("Pizza Paris " * 20_000), log))
+    time.sleep(0.01 * (i + 1))
+    handle.close()
+    thread.join()
+    assert isinstance(log[0], TokenTrieError), log
+"""
+    child.run(
+        model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))), env=child.FREED_MEMORY_IS_OVERWRITTEN
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_refuses_handles_on_files_and_ends_as_it_should(model_paths: dict[str, Path]) -> None:
+    code = """
+llm, handle = load(), StreamHandle(PATH, n_ctx=64, n_threads=1)
+handle.prefill([1, 300, 301])
+choose(llm, [300], TokenTrie.from_sequences({"a": [300], "b": [301]}))
+child = os.fork()
+if child == 0:
+    try:
+        handle.prefill([1])
+    except token_trie.ArgumentError as error:
+        sys.exit(0 if "before this process was forked" in str(error) else 3)
+    sys.exit(4)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert len(list(handle.generate(2))) == 2
 """
     child.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
 
