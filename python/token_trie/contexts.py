@@ -114,13 +114,15 @@ class NativeStream:
         if self._disowned:
             return
         if self.is_entered_here():
-            # By a signal's handler or a log callback, where its end cannot be waited for.
-            threading.Thread(target=self.close, daemon=True).start()
+            # By a signal's handler or a log callback, where its end cannot be waited for; also of what closing logs.
+            if not self._closing:
+                threading.Thread(target=self.close, daemon=True).start()
             return
         self._closing = True
         while not self.lock.acquire(timeout=0.01):
             # Again and again: it might come before the call has begun.
             lib.token_trie_stream_cancel(self.pointer)
+        self.entered = get_ident()
         try:
             with quiet():
                 lib.token_trie_stream_close(self.pointer)
@@ -130,6 +132,7 @@ class NativeStream:
             if self._attached is not None:
                 self._attached.streams.discard(self)
         finally:
+            self.entered = 0
             self.lock.release()
 
     def is_entered_here(self) -> bool:
