@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from token_trie import StreamHandle, TokenTrie
-from token_trie.demo import ACTIONS, REQUESTS, prompt_for
-from token_trie.prompt import tokenize_prompt
-from token_trie.score import score_leaves, search_leaves
+from token_trie.cli.demo import ACTIONS, REQUESTS, prompt_for
+from token_trie.decisions.score import score_leaves, search_leaves
+from token_trie.sets.prompt import tokenize_prompt
 
 from bench.models import Model
 from bench.scoring.contenders import Completions, Contender, OneByOne, Scored, Tree, watch

@@ -38,10 +38,10 @@ void register_vocab(py::module_ & module) {
             "texts"_a, "what"_a)
         .def(
             "detokenize",
-            [](const Vocab & vocab, const std::vector<Token> & tokens) {
-                return py::bytes(detokenize(vocab.get(), tokens));
+            [](const Vocab & vocab, const std::vector<Token> & tokens, bool special) {
+                return py::bytes(detokenize(vocab.get(), tokens, special));
             },
-            "tokens"_a);
+            "tokens"_a, "special"_a = false);
     module.def("llama_compiled", &llama_compiled);
     module.def("llama_loaded", &llama_loaded);
     module.def("require_same_llama", &require_same_llama);

@@ -3,8 +3,9 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
-from token_trie.choose import Candidate, Decision, Stats, choose
-from token_trie.constrain import Constraint, constrain
+from token_trie.decisions.choose import choose
+from token_trie.decisions.decision import Candidate, Decision, Stats
+from token_trie.decisions.score import score
 from token_trie.errors import (
     ArgumentError,
     BusyError,
@@ -19,11 +20,12 @@ from token_trie.errors import (
     TokenTrieError,
     VocabularyError,
 )
-from token_trie.explain import Explanation, explain
-from token_trie.generation import Generation, Step, StreamState
-from token_trie.score import score
-from token_trie.stream import StreamHandle
-from token_trie.trie import CacheStats, Leaf, TokenTrie, cache_clear, cache_stats
+from token_trie.llama.constrain import Constraint, constrain
+from token_trie.llama.generation import Generation, Step, StreamState
+from token_trie.llama.stream import StreamHandle
+from token_trie.sets.cache import CacheStats, cache_clear, cache_stats
+from token_trie.sets.trie import Leaf, TokenTrie
+from token_trie.show.explanation import Explanation, explain
 
 __version__ = "0.1.0"
 

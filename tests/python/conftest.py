@@ -12,7 +12,7 @@ import hypothesis
 import llama_cpp
 import pytest
 from tiny_model import write_tiny_model
-from token_trie.models import bundled_model
+from token_trie.llama.models import bundled_model
 
 # Seeds are printed on failure; CI runs draw the same cases each time.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import token_trie
-from token_trie.ffi import ffi
+from token_trie.native.ffi import ffi
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BIN = Path(sys.executable).parent

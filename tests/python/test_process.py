@@ -9,7 +9,7 @@ import token_trie
 
 DECIDE_AND_SHOW_MAPS = """
 import llama_cpp, token_trie
-from token_trie.models import bundled_model
+from token_trie.llama.models import bundled_model
 llm = llama_cpp.Llama(str(bundled_model()), n_ctx=64, verbose=False)
 assert token_trie.choose(llm, "The capital of France is", ["Paris", "Rome"]).value == "Paris"
 print(open("/proc/self/maps").read())

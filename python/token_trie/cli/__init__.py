@@ -1,0 +1,54 @@
+"""The command ``token-trie``, one module a command."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import llama_cpp
+import typer
+
+import token_trie
+from token_trie.cli import choose, demo, explain, inspect
+from token_trie.cli.app import app, status
+from token_trie.errors import TokenTrieError
+from token_trie.native.core import _core
+from token_trie.show.trie import plain
+
+__all__ = ["app", "choose", "demo", "explain", "inspect", "main"]
+
+
+def main() -> None:
+    """Run the command line; errors end it with one line and status 1."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where a terminal has no bars and no umlauts
+    try:
+        app()
+    except (TokenTrieError, OSError) as error:
+        status.print(f"[bold red]error:[/] {plain(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="**Examples**\n\n`token-trie demo`\n\n"
+    "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`",
+)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show versions and exit.")] = False,
+    cmake_dir: Annotated[
+        bool, typer.Option("--cmake-dir", help="Show where find_package(token_trie) finds it, and exit.")
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(
+            f"token-trie {token_trie.__version__}, llama-cpp-python {llama_cpp.__version__}, "
+            f"ggml {_core.llama_loaded()}"
+        )
+        raise typer.Exit
+    if cmake_dir:
+        typer.echo(Path(token_trie.__file__).parent / "cmake")
+        raise typer.Exit

@@ -1,0 +1,131 @@
+"""``token-trie choose``."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from token_trie.cli.app import (
+    ChatOption,
+    ChoiceOption,
+    End,
+    EndOption,
+    FileOption,
+    JsonOption,
+    ModelOption,
+    PromptOption,
+    app,
+    check_inputs,
+    console,
+    load,
+    read_choices,
+    read_prompt,
+)
+from token_trie.decisions.choose import choose as choose_
+from token_trie.native.core import Llama
+from token_trie.show.decision import describe_time, draw_whole, to_dict
+from token_trie.show.trie import plain, show_bytes
+
+
+class Mode(str, Enum):
+    """How to pick."""
+
+    greedy = "greedy"
+    sampled = "sampled"
+    exact = "exact"
+    aligned = "aligned"
+    beam = "beam"
+
+
+class Tokenization(str, Enum):
+    """How choices may be spelled."""
+
+    canonical = "canonical"
+    any = "any"
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
+    "`token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json`\n\n"
+    "`token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --mode exact --top 5`\n\n"
+    "`git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature`"
+)
+def choose(
+    prompt: PromptOption,
+    choice: ChoiceOption = None,
+    choices_file: FileOption = None,
+    model: ModelOption = None,
+    chat: ChatOption = False,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="The best answer step by step, or one drawn at random that way; the most probable whole answer, or "
+            "one drawn from the probabilities of whole answers; the best that a beam search finds."
+        ),
+    ] = Mode.greedy,
+    temperature: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
+    tokenization: Annotated[
+        Tokenization, typer.Option(help="The tokenizer's spelling of each choice, or any.")
+    ] = Tokenization.canonical,
+    heal: Annotated[
+        bool, typer.Option("--heal", help="For --tokenization any: the prompt may end inside a token.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="For --mode sampled and aligned: the same seed draws the same answer.")
+    ] = None,
+    n_best: Annotated[
+        int, typer.Option("--n-best", "--top", help="For --mode exact, aligned and beam: answers to show.")
+    ] = 10,
+    beam_width: Annotated[int, typer.Option(help="For --mode beam.")] = 16,
+    max_nodes: Annotated[
+        int | None, typer.Option(help="For --mode exact: search, and stop after so many nodes once there is an answer.")
+    ] = None,
+    end: EndOption = End.longest,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a prompt with one of the choices."""
+    check_inputs(prompt, choices_file)
+    choices = read_choices(choice, choices_file)
+    text = read_prompt(prompt, chat)
+    llm = load(model)
+    decision = choose_(
+        llm,
+        text,
+        choices,
+        mode=mode.value,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        tokenization=tokenization.value,
+        heal=heal,
+        end=end.value,
+        n_best=n_best,
+        beam_width=beam_width,
+        max_nodes=max_nodes,
+    )
+    if as_json:
+        typer.echo(json.dumps(to_dict(decision, choices), ensure_ascii=False, allow_nan=False))
+        return
+    if mode not in (Mode.greedy, Mode.sampled):
+        console.print(draw_whole(decision, n_best), highlight=False)
+        return
+    stats = decision.stats
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("answer", f"[bold green]{plain(decision.value)}")
+    table.add_row("tokens", " ".join(_token_text(llm, token) for token in decision.tokens))
+    table.add_row(
+        "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
+    )
+    table.add_row("log-probability", f"{decision.logprob:.3f} of {len(choices)} choices, branch by branch")
+    table.add_row("time", describe_time(decision))
+    console.print(table)
+
+
+def _token_text(llm: Llama, token: int) -> str:
+    return f"[cyan]{plain(show_bytes(llm.detokenize([token], special=True)))}[/] [dim]{token}[/]"

@@ -1,0 +1,111 @@
+"""``token-trie demo``: agent requests answered with one of 30 actions, by token-trie and by a grammar side by side."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+
+from llama_cpp.llama_grammar import LlamaGrammar
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from token_trie.cli.app import ModelOption, app, console, load
+from token_trie.decisions.choose import choose
+from token_trie.native.core import Llama
+
+# Each action with a request that asks for it, which is all the model is told.
+ACTIONS = {
+    "add_contact": "Save Maria's new phone number.",
+    "add_to_cart": "Put two litres of milk in my shopping cart.",
+    "archive_email": "Archive the email from the bank.",
+    "book_flight": "I need a plane ticket to Rome.",
+    "book_hotel": "Find me a hotel room in Berlin for two nights.",
+    "book_table": "We want to eat at the Italian restaurant at eight.",
+    "call_contact": "Phone my mother.",
+    "cancel_meeting": "Cancel tomorrow's call with Bob.",
+    "cancel_order": "I do not want the shoes I ordered any more.",
+    "convert_currency": "How much is 20 pounds in yen?",
+    "create_meeting": "Schedule a meeting with Ann at noon.",
+    "create_note": "Write down: buy stamps.",
+    "create_reminder": "Remind me to call the dentist.",
+    "delete_email": "Delete that spam email.",
+    "delete_file": "Remove the file old.txt.",
+    "find_route": "How do I get to the airport?",
+    "get_weather": "Is it sunny in Madrid today?",
+    "list_meetings": "What is on my calendar today?",
+    "open_app": "Open the camera app.",
+    "pay_bill": "Pay the electricity bill.",
+    "play_music": "Play a song by Queen.",
+    "read_email": "Read me the latest email.",
+    "read_file": "Show me what is in notes.txt.",
+    "search_web": "Who won the match last night?",
+    "send_email": "Send Tom an email about the invoice.",
+    "send_message": "Text Sam that I am late.",
+    "set_alarm": "Wake me at seven.",
+    "set_timer": "Tell me when five minutes are over.",
+    "track_order": "When will my package arrive?",
+    "translate_text": "What is 'thank you' in Spanish?",
+}
+
+REQUESTS = [
+    "Wake me up at 6:30 tomorrow.",
+    "Will it rain in Oslo this weekend?",
+    "Put on some Miles Davis.",
+    "Book me a flight to Lisbon on Friday.",
+    "How do I say 'good morning' in Japanese?",
+    "Where is the parcel I ordered last week?",
+    "Reserve a table for four at Luigi's tonight.",
+    "What is 250 dollars in euros?",
+    "Remind me to water the plants on Sunday.",
+    "Set a timer for ten minutes.",
+]
+
+
+def prompt_for(request: str) -> str:
+    """Write the prompt that asks for one of the actions."""
+    examples = "".join(f"Request: {example}\nAction: {name}\n\n" for name, example in ACTIONS.items())
+    return f"{examples}Request: {request}\nAction:"
+
+
+def run(llm: Llama, console: Console) -> None:
+    """Print the table."""
+    names = list(ACTIONS)
+    grammar_text = "root ::= " + " | ".join(json.dumps(f" {name}") for name in names)
+    grammar = LlamaGrammar.from_string(grammar_text, verbose=False)
+    table = Table(title=f"{len(names)} actions, {llm.n_vocab():,} tokens of vocabulary, prompt evaluated beforehand")
+    for header in ("request", "token-trie", "ms", "passes", "GBNF grammar", "ms"):
+        table.add_column(header, justify="right" if header in ("ms", "passes") else "left")
+    times: list[tuple[float, float]] = []
+    for request in track(REQUESTS, "deciding", console=console, transient=True):
+        prompt = prompt_for(request)
+        choose(llm, prompt, names)
+        started = time.perf_counter()
+        decision = choose(llm, prompt, names)
+        trie_ms = (time.perf_counter() - started) * 1e3
+        llm.create_completion(prompt, max_tokens=1, temperature=0.0)
+        started = time.perf_counter()
+        answer = llm.create_completion(prompt, max_tokens=24, temperature=0.0, grammar=grammar)
+        gbnf_ms = (time.perf_counter() - started) * 1e3
+        times.append((trie_ms, gbnf_ms))
+        table.add_row(
+            escape(request),
+            f"[bold green]{escape(decision.value)}",
+            f"{trie_ms:.1f}",
+            str(decision.stats.n_passes),
+            escape(answer["choices"][0]["text"].strip()),
+            f"{gbnf_ms:.1f}",
+        )
+    console.print(table)
+    trie_ms, gbnf_ms = (statistics.median(column) for column in zip(*times, strict=True))
+    console.print(
+        f"median: token-trie {trie_ms:.1f} ms, grammar {gbnf_ms:.1f} ms: {gbnf_ms / trie_ms:.1f} times as fast"
+    )
+
+
+@app.command(epilog="**Example**\n\n`token-trie demo --model model.gguf`")
+def demo(model: ModelOption = None) -> None:
+    """Answer agent requests with one of 30 actions, beside the same job by a GBNF grammar."""
+    run(load(model, n_ctx=2048), console)

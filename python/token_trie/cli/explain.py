@@ -1,0 +1,56 @@
+"""``token-trie explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from token_trie.cli.app import (
+    ChatOption,
+    ChoiceOption,
+    End,
+    EndOption,
+    FileOption,
+    ModelOption,
+    PromptOption,
+    app,
+    check_inputs,
+    console,
+    load,
+    read_choices,
+    read_prompt,
+)
+from token_trie.show.explanation import explain as explain_
+from token_trie.show.terminal import draw_sentence
+from token_trie.show.trie import plain
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`token-trie explain --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
+    "`token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --html why.html`"
+)
+def explain(
+    prompt: PromptOption,
+    choice: ChoiceOption = None,
+    choices_file: FileOption = None,
+    model: ModelOption = None,
+    chat: ChatOption = False,
+    end: EndOption = End.longest,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write it as a page, which needs nothing beside itself.")
+    ] = None,
+) -> None:
+    """Show the probability at every branch, and where greedy and exact part ways."""
+    check_inputs(prompt, choices_file)
+    choices = read_choices(choice, choices_file)
+    text = read_prompt(prompt, chat)
+    explanation = explain_(load(model), text, choices, end=end.value)
+    if html is None:
+        console.print(explanation)
+        return
+    html.write_text(explanation.html(), encoding="utf-8")
+    console.print(draw_sentence(explanation), highlight=False)
+    console.print(f"[dim]{plain(str(html))}", soft_wrap=True)

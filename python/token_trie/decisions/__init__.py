@@ -1,0 +1,1 @@
+"""One answer out of a set, its probability and those of the others."""

@@ -1,0 +1,69 @@
+"""The stream that `choose` and `score` work on: one a Llama, made on first use, freed with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from token_trie.errors import BusyError, ContextError
+from token_trie.llama.stream import StreamHandle
+from token_trie.native.core import Llama, vocab_of
+from token_trie.native.lease import attachment
+from token_trie.sets.prompt import Prompt, tokenize_prompt
+from token_trie.sets.spelling import fit_choices
+from token_trie.sets.trie import TokenTrie
+
+
+class _Chooser(NamedTuple):
+    handle: StreamHandle
+    lock: threading.Lock
+
+
+@contextmanager
+def chooser(llm: Llama) -> Iterator[StreamHandle]:
+    """Lend the Llama's stream.
+
+    Raises
+    ------
+    BusyError
+        Another thread has it.
+    """
+    attached = attachment(llm)
+    with attached.making:
+        own: _Chooser | None = attached.chooser
+        if own is None:
+            handle = StreamHandle(llm)
+            handle._llm = None  # which what is attached must not hold; here, prompts come as tokens
+            own = attached.chooser = _Chooser(handle, threading.Lock())
+    if own.lock.locked():
+        raise BusyError("another thread is choosing with this Llama; use one Llama a thread")
+    with own.lock:
+        yield own.handle
+
+
+def fit_set(
+    llm: Llama, prompt: Prompt, choices: TokenTrie | Sequence[str], leading_space: bool | None, room: int | None
+) -> tuple[TokenTrie, list[int]]:
+    """Return the set that choices are, and the tokens of the prompt that its sequences follow."""
+    if isinstance(choices, TokenTrie):
+        return choices, tokenize_prompt(llm, prompt, room)
+    fitted = fit_choices(llm, prompt, choices, leading_space=leading_space, room=room)
+    return TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
+
+
+def room_of(llm: Llama) -> int:
+    """Tokens that the Llama has room for; ArgumentError if it is closed."""
+    vocab_of(llm)
+    return int(llm.n_ctx())
+
+
+def check_room(llm: Llama, prompt: list[int], trie: TokenTrie) -> None:
+    """Raise ContextError where the prompt and the longest answer do not fit the Llama."""
+    room = room_of(llm)
+    if len(prompt) + trie.max_tokens > room:
+        raise ContextError(
+            f"prompt: {len(prompt)} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
+            f"{room} tokens; make the Llama with a larger n_ctx"
+        )

@@ -1,0 +1,293 @@
+"""`constrain`: every call of a `Llama` inside the block answers with a member of the set."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Literal, NoReturn, TypeAlias
+
+import llama_cpp
+
+from token_trie.errors import ArgumentError, BusyError
+from token_trie.llama.turns import WALKING, Call, Turns, Walk
+from token_trie.native.arguments import lookup
+from token_trie.native.core import Llama, _core, logger, vocab_of
+from token_trie.native.lease import attachment, lease
+from token_trie.sets.tokens import to_tokens
+from token_trie.sets.trie import TokenTrie
+
+Mode: TypeAlias = Literal["greedy", "sampled"]
+OnComplete: TypeAlias = Literal["release", "end", "restart"]
+
+MODES: dict[str, int] = {"greedy": 0, "sampled": 1}
+ON_COMPLETE: dict[str, int] = {"release": 0, "end": 1, "restart": 2}
+_STOP = -1  # in place of a token
+_OVERRIDDEN = ("_create_completion", "_init_sampler", "create_chat_completion", "generate", "sample")
+
+# Samplers that change logits and stand before the trie; all others truncate, constrain or select, and stand after it.
+# A logits processor of llama-cpp-python is a sampler without a name.
+_BEFORE = frozenset({b"logit-bias", b"penalties", b"dry", None})
+
+_TokenGenerator: TypeAlias = Generator[int, Sequence[int] | None, None]
+
+
+def constrain(
+    llm: Llama,
+    trie: TokenTrie,
+    mode: Mode = "greedy",
+    on_complete: OnComplete = "end",
+    *,
+    end_tokens: Sequence[int] | None = None,
+    separator: Sequence[int] = (),
+    max_items: int = 0,
+) -> Constraint:
+    """Constrain every call of ``llm`` in a ``with`` block: completion, chat, streaming, `Llama.generate`.
+
+    Each call begins at the trie's root. The model is restored on leaving the block, also by an exception. A call needs
+    ``max_tokens`` enough for the longest member (`Llama.__call__` has 16 by default); one that stops short of a member
+    says so with ``finish_reason="length"`` and a warning of the logger ``token_trie``.
+
+    A stream has to be read to its end inside the block: llama-cpp-python begins on it when it is read. While a thread
+    is inside a call, or has a stream half read, a call of another is refused and changes nothing.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama
+        The model; one `constrain` at a time.
+    trie : TokenTrie
+        The set.
+    mode : {"greedy", "sampled"}
+        Greedy takes the best allowed token at each step, whatever the call's sampling options; sampled leaves all
+        allowed tokens to them.
+    on_complete : {"end", "release", "restart"}
+        What follows a finished member: the end of the answer, free text, or another member.
+    end_tokens : sequence of int, optional
+        For end and restart: tokens that end the answer; by default the vocabulary's end-of-generation tokens.
+    separator : sequence of int
+        For restart: tokens between two members.
+    max_items : int
+        For restart: members at most; 0 for no limit.
+
+    Returns
+    -------
+    Constraint
+        To be used in a ``with`` statement, once or again.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError
+        At once, for options that fit neither each other nor the model.
+    BusyError
+        On entering, where the model is constrained already; from a call, where another thread is inside one; and from
+        a stream that is read after its block, or after another call of its thread.
+    """
+    return Constraint(llm, trie, mode, on_complete, end_tokens, separator, max_items)
+
+
+class Constraint:
+    """What `constrain` returns; a context manager that tells of the last call inside it.
+
+    Attributes
+    ----------
+    complete : bool
+        Whether the last call ended at the end of a member.
+    names : list of str
+        Names of the members that it produced, one unless ``on_complete="restart"``. One that a stop string cut is none.
+    """
+
+    def __init__(
+        self,
+        llm: Llama,
+        trie: TokenTrie,
+        mode: str,
+        on_complete: str,
+        end_tokens: Sequence[int] | None,
+        separator: Sequence[int],
+        max_items: int,
+    ) -> None:
+        if not isinstance(trie, TokenTrie):
+            raise ArgumentError(f"trie: {type(trie).__name__} where TokenTrie belongs")
+        self._llm = llm
+        self._mode = lookup(mode, MODES, "mode")
+        with lease(llm):
+            vocab = vocab_of(llm)
+            vocab.check(trie._handle)
+            self._end_of_generation = vocab.end_of_generation()
+            self._eos = int(llm.token_eos())
+            if end_tokens is None:
+                end_tokens = self._end_of_generation if on_complete != "release" else []
+            follow = _core.FollowSet(
+                trie._handle,
+                vocab,
+                lookup(on_complete, ON_COMPLETE, "on_complete"),
+                to_tokens(end_tokens, "end_tokens").tolist(),
+                to_tokens(separator, "separator").tolist(),
+                max_items,
+            )
+        self._on_complete = on_complete
+        self._trie = trie
+        self._start = _core.Cursor(trie._handle, follow)
+        self._restore: Callable[[], None] | None = None
+        self._turns = Turns(llm)
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a Constraint cannot be copied or pickled; make another with constrain()")
+
+    def __enter__(self) -> Constraint:
+        llm, attached = self._llm, attachment(self._llm)
+        with attached.making:
+            if attached.constrained:
+                raise BusyError("this Llama is constrained already; leave that block first, or use another Llama")
+            attached.constrained = True
+        self._turns.open()
+        previous = {name: llm.__dict__[name] for name in _OVERRIDDEN if name in llm.__dict__}
+        sampler = llm._sampler
+        create, chat = llm._create_completion, llm.create_chat_completion
+        init_sampler, generate, sample = llm._init_sampler, llm.generate, llm.sample
+
+        def restore() -> None:
+            for name in _OVERRIDDEN:
+                llm.__dict__.pop(name, None)
+            llm.__dict__.update(previous)
+            llm._sampler = sampler
+            attached.constrained = False
+
+        self._restore = restore
+        llm._create_completion = lambda *args, **kwargs: self._read(create(*args, **kwargs), kwargs.get("stop"))
+        llm.create_chat_completion = lambda *args, **kwargs: self._bind(chat(*args, **kwargs))
+        llm._init_sampler = lambda *args, **kwargs: self._init_sampler(init_sampler, *args, **kwargs)
+        llm.generate = lambda *args, **kwargs: self._generate(generate, *args, **kwargs)
+        llm.sample = lambda *args, **kwargs: self._sample(sample, *args, **kwargs)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            self._turns.close()
+            restore()
+
+    def new_cursor(self) -> _core.Cursor:
+        """Make a cursor at the root, with this block's rules."""
+        return copy.copy(self._start)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last call ended at the end of a member."""
+        walk = self._turns.walk
+        return walk is not None and walk.complete
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the members that the last call produced."""
+        walk = self._turns.walk
+        return [] if walk is None else [self._trie._handle.name(leaf) for leaf in walk.leaves]
+
+    def _init_sampler(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("grammar") is not None:
+            raise ArgumentError(
+                "a grammar (grammar=, response_format=, or a chat tool choice) cannot be combined with a trie, which "
+                "takes its place; leave it out of calls inside constrain()"
+            )
+        chain = original(*args, **kwargs)
+        _splice(chain.sampler, _core.make_sampler(self._start, self._mode))
+        return chain
+
+    def _bind(self, made: Any) -> Any:
+        """Let a stream be read in its block alone: what it runs when read may ask the Llama for anything."""
+        return self._read(made, None) if isinstance(made, Iterator) else made
+
+    def _read(self, stream: Any, stop: str | Sequence[str] | None) -> Iterator[Any]:
+        block = self._turns.block
+
+        def read() -> Iterator[Any]:
+            call = Call(stop)
+            with closing(stream):
+                try:
+                    while True:
+                        with self._turns.step(block, call):
+                            try:
+                                part = next(stream)
+                            except StopIteration:
+                                return
+                        yield part
+                finally:
+                    self._turns.end(call)
+
+        return read()
+
+    def _generate(self, original: Callable[..., _TokenGenerator], *args: Any, **kwargs: Any) -> _TokenGenerator:
+        block = self._turns.block
+
+        def generate() -> _TokenGenerator:
+            walk = Walk(self.new_cursor(), kwargs["tokens"] if "tokens" in kwargs else args[0])
+            tokens = original(*args, **kwargs)
+            sent = None
+            try:
+                while (end := self._due_end(walk)) != _STOP:
+                    with self._turns.step(block, walk):
+                        try:
+                            token = tokens.send(sent) if end is None else end
+                        except StopIteration:
+                            return
+                    walk.accept(token)
+                    sent = yield token
+            except GeneratorExit:
+                walk.cut(self._llm)
+                raise
+            finally:
+                tokens.close()
+                self._turns.end(walk)
+                if walk.tokens and not walk.complete:
+                    logger.warning(
+                        "generation stopped inside a member, after %d tokens: its text is none of the set; "
+                        "max_tokens may be too small, or a stop string matched",
+                        len(walk.tokens),
+                    )
+
+        return generate()
+
+    def _sample(self, original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
+        # Llama.sample keeps no place in the set, and a generation begun before the block has a sampler without it.
+        if not self._turns.is_stepping():
+            raise BusyError("inside constrain() tokens come from a call begun in the block, not from Llama.sample()")
+        return original(*args, **kwargs)
+
+    def _due_end(self, walk: Walk) -> int | None:
+        """Return the end-of-generation token that must come next, the model unasked; _STOP to just end; else None."""
+        cursor, ends = walk.cursor, self._end_of_generation
+        if cursor.state == WALKING:
+            allowed = None if cursor.leaf is None else cursor.allowed()
+            candidates = [] if allowed is None or len(allowed) > len(ends) else allowed.tolist()
+            if not candidates or not set(candidates).issubset(ends):
+                return None
+        elif self._on_complete == "release":
+            return None
+        else:
+            # An end token of the caller's choice has to be followed by one that llama-cpp-python knows for an end.
+            candidates = [] if walk.tokens[-1] in ends else ends
+        return self._eos if self._eos in candidates else next(iter(candidates), _STOP)
+
+
+def _splice(chain: Any, address: int) -> None:
+    """Put the sampler at an address into a llama.cpp chain, which then owns it, where DESIGN's order wants it."""
+    count = llama_cpp.llama_sampler_chain_n(chain)
+    at = 0
+    while at < count and _sampler_name(llama_cpp.llama_sampler_chain_get(chain, at)) in _BEFORE:
+        at += 1
+    # llama.cpp can only append.
+    later = [llama_cpp.llama_sampler_chain_remove(chain, at) for _ in range(count - at)]
+    for sampler in [ctypes.cast(address, llama_cpp.llama_sampler_p_ctypes), *later]:
+        llama_cpp.llama_sampler_chain_add(chain, sampler)
+
+
+def _sampler_name(sampler: Any) -> bytes | None:
+    # llama.cpp calls the callback unchecked, null or not.
+    if not sampler.contents.iface.contents.name:
+        return None
+    # llama.cpp marks a sampler that is switched off.
+    return bytes(llama_cpp.llama_sampler_name(sampler)).removeprefix(b"?")

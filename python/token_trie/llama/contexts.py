@@ -1,0 +1,266 @@
+"""Native streams, each with the context it was opened on: how they are entered, interrupted and freed."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any, TypeVar
+
+import llama_cpp
+
+from token_trie.errors import ArgumentError, BusyError, ContextError
+from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.ffi import check, check_pointer, ffi, lib
+from token_trie.native.lease import Attachment
+
+T = TypeVar("T")
+
+
+_FORKED = "stream: opened before this process was forked; open one of its own"
+
+
+class NativeStream:
+    """A stream of the C ABI and the context that it was opened on, if that is ours to free.
+
+    `call` lets in one thread at a time, and holds the others off until results are copied. `close` lets nothing new
+    begin, cancels what is under way, waits until its results are copied too, and returns when all is freed, whoever
+    else closes at the same time.
+    """
+
+    def __init__(self, pointer: Any, context: int | None = None, attached: Attachment | None = None) -> None:
+        self.pointer = pointer
+        self.lock = threading.Lock()
+        self.entered = 0  # the thread that is inside a call
+        self._closing = False
+        self._disowned = False
+        self._vocab: _core.Vocab | None = None
+        self.room = None if context is None else int(llama_cpp.llama_n_ctx(context))  # in tokens, at most
+        self._context = context
+        self._attached = attached
+        if attached is not None:
+            attached.streams.add(self)
+        _streams.add(self)
+
+    def call(
+        self,
+        function: Callable[..., int],
+        *arguments: Any,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], T] | None = None,
+    ) -> T | None:
+        """Call a function of the ABI, between `before` and `after`; return what the latter does.
+
+        Raises
+        ------
+        BusyError
+            Another call is under way.
+        """
+        with self.enter():
+            self.entered = get_ident()
+            try:
+                if before is not None:
+                    before()
+                check(function(self.pointer, *arguments))
+                return None if after is None else after()
+            finally:
+                self.entered = 0
+
+    def look(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Call a function of the ABI that only looks, and keeps nobody out meanwhile; BusyError as of `call`."""
+        if self._disowned:
+            raise ArgumentError(_FORKED)
+        check(function(self.pointer, *arguments))
+
+    def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
+        """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
+        with self.enter():
+            self.entered = get_ident()
+            try:
+                address = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
+                if self._vocab is None:
+                    self._vocab = _core.Vocab(int(ffi.cast("uintptr_t", address)))
+                return use(self._vocab)
+            finally:
+                self.entered = 0
+
+    def enter(self) -> threading.Lock:
+        """Return the lock, unless it is taken, for a ``with``, which no interrupt can come in the middle of.
+
+        Two that come within a microsecond may both get it, and one then waits for the other.
+        """
+        if self._closing:
+            raise ArgumentError("stream: closed")
+        if self.lock.locked():
+            if self._disowned:
+                raise ArgumentError(_FORKED)
+            raise BusyError("the stream is in a call already, of another thread or of its own callback")
+        return self.lock
+
+    def cancel(self) -> None:
+        """End the call under way, if there is one."""
+        if not self._disowned:
+            lib.token_trie_stream_cancel(self.pointer)
+
+    def close(self) -> None:
+        """Cancel the call under way, wait for its end, free stream and context."""
+        if self._disowned:
+            return
+        if self.is_entered_here():
+            # By a signal's handler or a log callback, where its end cannot be waited for; also of what closing logs.
+            if not self._closing:
+                threading.Thread(target=self.close, daemon=True).start()
+            return
+        self._closing = True
+        while not self.lock.acquire(timeout=0.01):
+            # Again and again: it might come before the call has begun.
+            lib.token_trie_stream_cancel(self.pointer)
+        self.entered = get_ident()
+        try:
+            with quiet():
+                lib.token_trie_stream_close(self.pointer)
+            context, self._context = self._context, None
+            if context is not None:
+                llama_cpp.llama_free(context)
+            if self._attached is not None:
+                self._attached.streams.discard(self)
+        finally:
+            self.entered = 0
+            self.lock.release()
+
+    def is_entered_here(self) -> bool:
+        """Whether this very thread is inside a call."""
+        return self.lock.locked() and self.entered == get_ident()
+
+    def disown(self) -> None:
+        """Forget it unfreed: it belongs to the process that this one was forked from."""
+        self._disowned = True
+        self.entered = 0
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+
+_streams: weakref.WeakSet[NativeStream] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for stream in list(_streams):
+        stream.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
+
+
+def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
+    """Make a long native call so that an interrupt from the keyboard, which only the main thread hears, ends it.
+
+    A worker thread then makes it. When the interrupt goes on its way, the call has ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    future: Future[T] = Future()
+    try:
+        threading.Thread(target=_work, args=(future, call), daemon=True).start()
+        return future.result()
+    except BaseException:
+        while not (future.done() or future.cancel()):
+            with contextlib.suppress(BaseException):  # one interrupt is as good as many
+                # Again and again: it might come before the call has begun.
+                cancel()
+                wait([future], timeout=0.01)
+        raise
+    finally:
+        del future  # which may hold an exception, and that this very frame
+
+
+def _work(future: Future[T], call: Callable[[], T]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def second_context(llm: Llama, n_ctx: int | None) -> int:
+    """Make a context on the weights of a Llama, like its own but for one unified cache; return its address."""
+    _core.require_same_llama()
+    vocab_of(llm)
+    if llm.model_params.vocab_only:
+        raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
+    params = type(llm.context_params).from_buffer_copy(llm.context_params)
+    if n_ctx is not None:
+        if not isinstance(n_ctx, int) or not 0 < n_ctx < 2**31:
+            raise ArgumentError(f"n_ctx: {n_ctx!r} is not a number of tokens")
+        params.n_ctx = n_ctx
+    model = ffi.cast("struct llama_model *", ctypes.cast(llm._model.model, ctypes.c_void_p).value)
+    own = ffi.cast("struct llama_context_params *", ctypes.addressof(params))
+    check(lib.token_trie_stream_context_params(model, own))
+    context = llama_cpp.llama_init_from_model(llm._model.model, params)
+    if not context:
+        raise ContextError(f"no context of {params.n_ctx} tokens could be made")
+    if llm._lora_adapter is not None:
+        _set_lora(context, llm._lora_adapter, llm.lora_scale)
+    address = ctypes.cast(context, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> NativeStream:
+    """Open a stream on a context of its own."""
+    if attached.forked:
+        raise ArgumentError(
+            "llm: at work when this process was forked, and llama.cpp's threads are not in it; load the model here, or "
+            'begin processes with multiprocessing\'s "spawn"'
+        )
+    context = second_context(llm, n_ctx)
+    pointer = lib.token_trie_stream_open(ffi.cast("struct llama_context *", context), params)
+    if pointer == ffi.NULL:
+        llama_cpp.llama_free(context)
+    return NativeStream(check_pointer(pointer), context, attached)
+
+
+def open_file(path: bytes, params: Any) -> NativeStream:
+    """Open a stream on a GGUF file, which it has for itself."""
+    with quiet():
+        return NativeStream(check_pointer(lib.token_trie_stream_open_file(path, params)))
+
+
+_quiet_lock = threading.RLock()
+_n_quiet = 0
+_loud = logging.NOTSET
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep llama.cpp's thousands of lines about a model it loads off the terminal, as `Llama(verbose=False)` does."""
+    global _n_quiet, _loud
+    logger = logging.getLogger("llama-cpp-python")
+    with _quiet_lock:
+        if _n_quiet == 0:
+            _loud = logger.level
+            logger.setLevel(logging.ERROR)
+        _n_quiet += 1
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _n_quiet -= 1
+            if _n_quiet == 0:
+                logger.setLevel(_loud)
+
+
+def _set_lora(context: Any, adapter: Any, scale: float) -> None:
+    # Younger than the oldest llama-cpp-python supported, which has the singular alone.
+    if hasattr(llama_cpp, "llama_set_adapters_lora"):
+        adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter)
+        llama_cpp.llama_set_adapters_lora(context, adapters, 1, (ctypes.c_float * 1)(scale))
+    else:
+        llama_cpp.llama_set_adapter_lora(context, adapter, scale)

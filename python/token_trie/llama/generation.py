@@ -1,0 +1,197 @@
+"""What a `StreamHandle` gives: steps, one after the other, each whole, all to one reader; and where it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from threading import get_ident
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from token_trie.errors import ArgumentError, BusyError, TokenTrieError
+from token_trie.native.ffi import check, ffi, lib
+
+if TYPE_CHECKING:
+    from token_trie.llama.stream import StreamHandle
+
+
+class Step(NamedTuple):
+    """One token."""
+
+    token: int
+    """Its id."""
+    text: str
+    """The characters it completes; ``""`` if it ends inside one."""
+    logprob: float
+    """Natural logarithm of its share among the allowed tokens; 0 if forced, NaN in free text."""
+    forced: bool
+    """Whether it was the only token allowed."""
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """Where a stream stands. Counts are since it was opened."""
+
+    stop: str
+    """Why the last `generate` ended: "none", "max_tokens", "complete", "end", "callback" or "cancelled"."""
+    span: str
+    """"walking", "complete" or "escaped"; "none" without a trie."""
+    n_items: int
+    leaf: int | None
+    """Index of the member finished last."""
+    logprob: float
+    """Of this span: the sum over its branch points, ends among them."""
+    n_tokens: int
+    n_cached: int
+    n_forced: int
+    n_branches: int
+    n_free: int
+    n_passes: int
+    """Forward passes of `generate`."""
+    decode_ns: int
+    generate_ns: int
+
+
+STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled")
+SPANS = ("walking", "complete", "escaped", "none")
+
+
+class Generation(Iterator[Step], AsyncIterator[Step]):
+    """Steps of one `StreamHandle.generate`, each computed when it is asked for.
+
+    From its first step on it has the handle for itself: until it ends, is closed, or is garbage, another generation
+    raises BusyError, and so does what changes the handle from another thread than the one that asked for the last step.
+    Under ``async for`` a worker thread computes; a task cancelled meanwhile cancels the stream.
+    """
+
+    def __init__(self, handle: StreamHandle, max_tokens: int, temperature: float, top_p: float) -> None:
+        self._handle = handle
+        self._left = max_tokens
+        self._options = temperature, top_p
+        self._token = ffi.new(_TOKEN)
+        self._token.size = _TOKEN_SIZE
+        self._stop = ffi.new(_STOP)
+        self._claim: weakref.ref[Generation] | None = None  # what stands in the handle while it is this one's
+        self._n_cancels = handle._n_cancels
+        self._thread = 0  # that asked for the last step
+        self._replaced = False
+
+    def __iter__(self) -> Generation:
+        return self
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    def __next__(self) -> Step:
+        if self._left <= 0:
+            self._require_kept()
+            raise StopIteration
+        thread = get_ident()
+        step = self._compute(thread, thread)
+        if step is None:
+            raise StopIteration
+        return step
+
+    async def __anext__(self) -> Step:
+        if self._left <= 0:
+            self._require_kept()
+            raise StopAsyncIteration
+        work = asyncio.get_running_loop().run_in_executor(None, self._compute, get_ident())
+        try:
+            step = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done():
+                # Again and again: it might come before the call has begun, and a task may be cancelled twice.
+                self._handle.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([work], timeout=0.01)
+            work.exception()
+            raise
+        if step is None:
+            raise StopAsyncIteration
+        return step
+
+    def close(self) -> None:
+        """End it, so that the handle is free for other calls; what was generated stays in the sequence."""
+        self._left = 0
+        self._handle._release(self)
+
+    async def aclose(self) -> None:
+        """Do as `close` does."""
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a generation cannot be copied or pickled: its steps are of one stream")
+
+    def _require_kept(self) -> None:
+        if self._replaced:
+            raise BusyError("this generation is over: another prompt took the place of its text")
+
+    def _compute(self, asking: int, entering: int = 0) -> Step | None:
+        """Make a step, which a thread asks for, maybe of another; as `NativeStream.call`, but with less on the way."""
+        handle = self._handle
+        native = handle._native
+        lock = native.lock
+        if lock.locked():
+            native.enter()
+        try:
+            with lock:
+                if native._closing:
+                    native.enter()
+                native.entered = entering or get_ident()
+                try:
+                    return self._step(asking)
+                finally:
+                    native.entered = 0
+        except _CancelledBetweenSteps:
+            handle._cancelled = True
+        except BusyError:
+            raise
+        except TokenTrieError:
+            self.close()
+            raise
+        self.close()
+        return None
+
+    def _step(self, asking: int) -> Step | None:
+        handle = self._handle
+        if self._claim is None or handle._generation is not self._claim:
+            self._begin()
+        if self._n_cancels != handle._n_cancels:
+            raise _CancelledBetweenSteps
+        self._thread = asking
+        temperature, top_p = self._options
+        token, stop = self._token, self._stop
+        status = lib.token_trie_stream_next(handle._native.pointer, temperature, top_p, token, stop)
+        if status < 0:
+            check(status)
+        if stop[0] == _GOES_ON and self._left > 1:
+            self._left -= 1
+        else:
+            self.close()
+        if token.id < 0:
+            return None
+        text = ffi.unpack(token.text, token.text_len).decode()
+        return Step(token.id, text, token.logprob, bool(token.forced))
+
+    def _begin(self) -> None:
+        handle = self._handle
+        if handle._generation() is not None:
+            raise BusyError(
+                "another generation of this handle is under way; read it to its end, or close() it, and use one "
+                "StreamHandle a thread"
+            )
+        handle._cancelled = False
+        self._claim = handle._generation = weakref.ref(self)
+
+
+_TOKEN = ffi.typeof("struct token_trie_token *")
+_TOKEN_SIZE = ffi.sizeof("struct token_trie_token")
+_STOP = ffi.typeof("int32_t *")
+_GOES_ON = lib.TOKEN_TRIE_STOP_MAX_TOKENS
+
+
+class _CancelledBetweenSteps(Exception):  # noqa: N818
+    """Where the native side has nothing to cancel."""

@@ -1,0 +1,359 @@
+"""`StreamHandle`: text token by token, under a trie, a grammar, or free; forced tokens at no cost."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from operator import methodcaller
+from threading import get_ident
+from types import TracebackType
+from typing import Any, NoReturn
+
+import llama_cpp
+import numpy as np
+
+from token_trie.errors import ArgumentError, BusyError
+from token_trie.llama.constrain import MODES, ON_COMPLETE, Mode, OnComplete
+from token_trie.llama.contexts import interruptible, open_file, open_on
+from token_trie.llama.generation import SPANS, STOPS, Generation, StreamState
+from token_trie.native.arguments import encode, lookup
+from token_trie.native.core import Llama, _core
+from token_trie.native.ffi import ffi, lib, new_struct
+from token_trie.native.lease import attachment, lease
+from token_trie.sets.prompt import Prompt, tokenize_prompt
+from token_trie.sets.tokens import check_tokens, to_tokens
+from token_trie.sets.trie import TokenTrie
+
+
+class StreamHandle:
+    """Generates from a model on a context of its own.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama or path
+        A loaded model, whose weights are shared while the context is the handle's own; or a GGUF file.
+    n_ctx : int, optional
+        Size of the context in tokens; by default the Llama's, or for a file what the model was trained with.
+    seed : int
+        For draws: the same seed draws the same tokens. 0xFFFFFFFF for another each time.
+    top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
+        Sampling beside temperature and top_p; 0 is off, as is ``penalty_repeat=1``.
+    jump_forward : bool
+        Whether forced tokens are passed on unevaluated and join the next batch. Without, each token is evaluated alone,
+        which is slower and bit-exact to other one-token loops on quantized models too.
+    n_threads, n_gpu_layers : int
+        For a file: as in llama-cpp-python; ``n_gpu_layers=-1`` for all.
+
+    Raises
+    ------
+    ArgumentError
+        The model cannot be loaded, an option is out of range.
+    LlamaVersionError
+        Another llama.cpp is loaded than the one compiled against.
+
+    Notes
+    -----
+    One call at a time: another meanwhile raises BusyError, and so does what would change the text that a `Generation`
+    of another thread is reading. `cancel`, `close` and `Llama.close` may come from any thread, at any time: they end
+    the call under way and wait for it. Native calls release the GIL, and an interrupt from the keyboard ends them. A
+    handle is a context manager; with a Llama, it is closed before the model at the latest. It cannot be copied, and in
+    a forked process it refuses to work.
+    """
+
+    def __init__(
+        self,
+        llm: Llama | str | os.PathLike[str],
+        *,
+        n_ctx: int | None = None,
+        seed: int = 0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        penalty_last_n: int = 0,
+        penalty_repeat: float = 1.0,
+        penalty_freq: float = 0.0,
+        penalty_present: float = 0.0,
+        jump_forward: bool = True,
+        n_threads: int = 0,
+        n_gpu_layers: int = 0,
+    ) -> None:
+        self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
+        self._n_cancels = 0
+        self._cancelled = False  # between two steps, when the native side has nothing to cancel
+        self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way
+        try:
+            params = new_struct(
+                "token_trie_stream_params",
+                seed=seed,
+                top_k=top_k,
+                min_p=min_p,
+                penalty_last_n=penalty_last_n,
+                penalty_repeat=penalty_repeat,
+                penalty_freq=penalty_freq,
+                penalty_present=penalty_present,
+                step_by_step=int(not jump_forward),
+                n_ctx=n_ctx or 0,
+                n_threads=n_threads,
+                n_gpu_layers=n_gpu_layers,
+            )
+        except (TypeError, OverflowError) as error:
+            raise ArgumentError(f"options: {error}") from error
+        self._llm: Llama | None = None
+        if isinstance(llm, (str, os.PathLike)):
+            self._native = open_file(encode(os.fspath(llm), "llm"), params)
+        else:
+            attached = attachment(llm)
+            with attached.lease():
+                self._native = open_on(llm, attached, n_ctx, params)
+            self._llm = llm
+        self._close = weakref.finalize(self, methodcaller("close"), self._native)
+
+    def __enter__(self) -> StreamHandle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the context; a call that another thread is in ends first. Closing twice does nothing.
+
+        From a signal's handler or a log callback inside a call of this very thread, it returns at once, and the context
+        is freed after that call.
+        """
+        self._native.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a StreamHandle cannot be copied or pickled: its context is one; open another")
+
+    def prefill(self, prompt: Prompt) -> None:
+        """Make the sequence this prompt, evaluated; what it shares with the one before is not evaluated again.
+
+        Parameters
+        ----------
+        prompt : str, sequence of int, or sequence of chat messages
+            A handle on a file takes text or tokens, but no messages.
+
+        Raises
+        ------
+        ArgumentError, VocabularyError, ContextError, CancelledError
+            The sequence before is kept.
+        BusyError
+            Another call is under way, or a generation of another thread. One of this thread is over.
+        """
+        tokens = np.array(self._tokenize_prompt(prompt), np.int32)
+        buffer = ffi.from_buffer("llama_token[]", tokens)
+        thread = get_ident()
+
+        def call() -> None:
+            self._native.call(
+                lib.token_trie_stream_prefill,
+                buffer,
+                len(tokens),
+                before=lambda: self._check_reader(thread),
+                after=self._replace,
+            )
+
+        if len(tokens) > 32:
+            interruptible(call, self._native.cancel)
+        else:
+            call()
+
+    def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
+        """Put what is generated from here on under a GBNF grammar; None for none. A trie takes its place while set.
+
+        Raises
+        ------
+        GrammarError
+            It does not parse. The grammar before is kept.
+        """
+        text = ffi.NULL if gbnf is None else encode(gbnf, "gbnf")
+        self._change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
+
+    def set_token_trie(
+        self,
+        trie: TokenTrie | str | bytes | Mapping[str, Any],
+        mode: Mode = "greedy",
+        on_complete: OnComplete = "end",
+        *,
+        end_tokens: Sequence[int] = (),
+        separator: Sequence[int] = (),
+        max_items: int = 0,
+        path: str | None = None,
+    ) -> None:
+        """Put what is generated from here on under a trie, from its root.
+
+        Parameters are those of `constrain`; the trie may also be a TokenTreePayload, as JSON or dict, then with `path`.
+
+        Raises
+        ------
+        TokenTrieError
+            What `TokenTrie.from_payload` and `constrain` raise. The trie before is kept.
+        """
+        if not isinstance(trie, TokenTrie):
+            payload = trie
+            trie = self._native.with_vocab(lambda vocab: TokenTrie._read(payload, path, vocab))
+        params = new_struct("token_trie_params", mode=lookup(mode, MODES, "mode"))
+        params.on_complete = lookup(on_complete, ON_COMPLETE, "on_complete")
+        ends, between = to_tokens(end_tokens, "end_tokens"), to_tokens(separator, "separator")
+        if len(ends):
+            params.end_tokens, params.n_end_tokens = ffi.from_buffer("llama_token[]", ends), len(ends)
+        params.separator, params.n_separator = ffi.from_buffer("llama_token[]", between), len(between)
+        try:
+            params.max_items = max_items
+        except (TypeError, OverflowError) as error:
+            raise ArgumentError(f"max_items: {error}") from error
+        read = trie._payload_bytes()
+        held = trie if on_complete == "end" and not len(ends) else None
+        self._change(lib.token_trie_stream_set_token_trie_ext, read, len(read), params, after=lambda: self._keep(held))
+
+    def clear_token_trie(self) -> None:
+        """Take the trie away; a grammar set before is back.
+
+        Raises
+        ------
+        BusyError
+            The trie stays.
+        """
+
+        def clear(stream: Any) -> int:
+            lib.token_trie_stream_clear_token_trie(stream)
+            # Which says nothing itself.
+            return int(lib.token_trie_stream_get_state(stream, new_struct("token_trie_stream_state")))
+
+        self._change(clear, after=lambda: self._keep(None))
+
+    def _keep(self, trie: TokenTrie | None) -> None:
+        self._held = trie
+
+    def _hold(self, trie: TokenTrie) -> None:
+        """Set a trie, unless it is the one that is set: the payload of a large one takes milliseconds to hash."""
+        if self._held is not trie:
+            self.set_token_trie(trie)
+
+    def set_seed(self, seed: int) -> None:
+        """Begin draws anew from a seed in [0, 2**32)."""
+        if not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+        self._change(lib.token_trie_stream_set_seed, seed)
+
+    def _change(self, function: Callable[..., int], *arguments: Any, after: Callable[[], None] | None = None) -> None:
+        """Make a native call that changes what a generation under way would give."""
+        thread = get_ident()
+        self._native.call(function, *arguments, before=lambda: self._check_reader(thread), after=after)
+
+    def _check_reader(self, thread: int) -> None:
+        generation = self._generation()
+        if generation is not None and generation._thread != thread:
+            raise BusyError("a generation that another thread reads is under way; use one StreamHandle a thread")
+
+    def _replace(self) -> None:
+        generation = self._generation()
+        if generation is not None:
+            generation._left = 0
+            generation._replaced = True
+            self._release(generation)
+
+    def _release(self, generation: Generation) -> None:
+        if self._generation is generation._claim:
+            self._generation = _none
+
+    def _run(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Make a long native call that changes nothing."""
+        interruptible(lambda: self._native.call(function, *arguments), self._native.cancel)
+
+    def generate(self, max_tokens: int = 2**31 - 1, temperature: float = 0.0, top_p: float = 1.0) -> Generation:
+        """Generate token by token until the span is complete, the text ends, or max_tokens are out: see `state`.
+
+        Parameters
+        ----------
+        max_tokens : int
+            Tokens at most.
+        temperature : float
+            0 takes the best token; above 0 draws, in free text and under a trie in sampled mode.
+        top_p : float
+            In (0, 1].
+
+        Returns
+        -------
+        Generation
+            An iterator of `Step`, for ``for`` and for ``async for``.
+
+        Raises
+        ------
+        ArgumentError
+            An option is no number.
+        ArgumentError, ContextError, GrammarError, BusyError
+            From the iterator. Tokens it gave so far are part of the sequence, and a further call goes on behind them.
+        """
+        if not isinstance(max_tokens, (int, np.integer)):
+            raise ArgumentError(f"max_tokens: {type(max_tokens).__name__} where an integer belongs")
+        for name, number in (("temperature", temperature), ("top_p", top_p)):
+            if not isinstance(number, (float, int, Real)):
+                raise ArgumentError(f"{name}: {type(number).__name__} where a number belongs")
+        return Generation(self, max_tokens, temperature, top_p)
+
+    def cancel(self) -> None:
+        """End what is under way in another thread, and any `generate` begun, within one forward pass."""
+        self._n_cancels += 1
+        self._native.cancel()
+
+    @property
+    def state(self) -> StreamState:
+        """Where the stream stands."""
+        state = self._state()
+        return StreamState(
+            stop="cancelled" if self._cancelled else STOPS[state.stop],
+            span=SPANS[state.span],
+            n_items=state.n_items,
+            leaf=None if state.leaf < 0 else int(state.leaf),
+            logprob=float(state.logprob),
+            **{
+                name: int(getattr(state, name))
+                for name in (
+                    "n_tokens",
+                    "n_cached",
+                    "n_forced",
+                    "n_branches",
+                    "n_free",
+                    "n_passes",
+                    "decode_ns",
+                    "generate_ns",
+                )
+            },
+        )
+
+    def _state(self) -> Any:
+        state = new_struct("token_trie_stream_state")
+        self._native.look(lib.token_trie_stream_get_state, state)
+        return state
+
+    def _tokenize_prompt(self, prompt: Prompt) -> list[int]:
+        if self._llm is not None:
+            with lease(self._llm):
+                return tokenize_prompt(self._llm, prompt, self._native.room)
+        if isinstance(prompt, str):
+            encoded = encode(prompt, "prompt")
+            return self._native.with_vocab(lambda vocab: _tokenize(vocab, encoded))
+        return check_tokens(prompt, self._native.with_vocab(len))
+
+    def _beginning(self) -> int:
+        """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
+
+        def find(vocab: _core.Vocab) -> int:
+            bos = llama_cpp.llama_vocab_bos(vocab.address)
+            return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab.address))
+
+        return self._native.with_vocab(find)
+
+
+def _none() -> None:
+    """Stand in for a weak reference, where there is nothing to refer to."""
+
+
+def _tokenize(vocab: _core.Vocab, text: bytes) -> list[int]:
+    buffer = (llama_cpp.llama_token * (len(text) + 8))()
+    n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), True, True)
+    return list(buffer[: max(n, 0)])

@@ -1,0 +1,1 @@
+"""The two doors into native code, and what is checked on the way there."""

@@ -1,0 +1,49 @@
+"""What a caller gave, checked on its way to native code."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import numpy as np
+
+from token_trie.errors import ArgumentError
+
+
+def encode(text: object, what: str) -> bytes:
+    """UTF-8 bytes of a text.
+
+    Raises
+    ------
+    ArgumentError
+        Not a str, or it holds a NUL or a lone surrogate. The message begins with ``what``.
+    """
+    if not isinstance(text, str):
+        raise ArgumentError(f"{what}: {type(text).__name__} where str belongs")
+    if "\0" in text:
+        raise ArgumentError(f"{what}: holds a NUL character")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{what}: {error}") from error
+
+
+def lookup(value: str, table: dict[str, int], what: str) -> int:
+    """Look up an option by its name; ArgumentError names the ones there are."""
+    try:
+        return table[value]
+    except (KeyError, TypeError):
+        raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, table))}") from None
+
+
+def check_counts(**options: int) -> None:
+    """Raise ArgumentError for an option that is no positive 32-bit integer."""
+    for name, value in options.items():
+        if not isinstance(value, (int, np.integer)) or not 0 < value < 2**31:
+            raise ArgumentError(f"{name}: {value!r} is not a count from 1 to 2,147,483,647")
+
+
+def check_numbers(**options: float) -> None:
+    """Raise ArgumentError for an option that is no number."""
+    for name, value in options.items():
+        if not isinstance(value, Real):
+            raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")

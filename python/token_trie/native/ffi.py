@@ -1,0 +1,60 @@
+"""The public C ABI, spoken over cffi from the very header that is shipped, as any foreign host would speak it.
+
+``lib`` has the functions of ``include/token_trie.h`` and its enum constants, ``ffi`` makes C data for them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+from token_trie.errors import from_status
+
+# Before the library, so that it finds the process's llama.cpp.
+from token_trie.native import core
+
+HEADER = Path(core._core.__file__).parent / "include" / "token_trie.h"
+_LIBRARY = {"darwin": "libtoken_trie.dylib", "win32": "token_trie.dll"}.get(sys.platform, "libtoken_trie.so")
+
+
+def declarations(header: str) -> str:
+    """Take from a C header what cffi reads: no preprocessor, no linkage for C++, no export marks."""
+    text = re.sub(r"#ifdef __cplusplus\n.*?#endif", "", header, flags=re.DOTALL)
+    text = re.sub(r"^[ \t]*#.*$", "", text, flags=re.MULTILINE)
+    return text.replace("TOKEN_TRIE_API ", "")
+
+
+ffi: Any = cffi.FFI()
+ffi.cdef(declarations(HEADER.read_text(encoding="utf-8")))
+lib: Any = ffi.dlopen(str(HEADER.parents[1] / _LIBRARY))
+
+
+def new_struct(name: str, **members: Any) -> Any:
+    """Make a struct that begins with its own size, as all that cross this ABI do."""
+    struct = ffi.new(f"struct {name} *")
+    struct.size = ffi.sizeof(f"struct {name}")
+    for member, value in members.items():
+        setattr(struct, member, value)
+    return struct
+
+
+def last_error() -> str:
+    """Message of this thread's last failure."""
+    return str(ffi.string(lib.token_trie_last_error()).decode(errors="replace"))
+
+
+def check(status: int) -> None:
+    """Raise what a negative status stands for."""
+    if status < 0:
+        raise from_status(status, last_error())
+
+
+def check_pointer(pointer: Any) -> Any:
+    """Raise if a function returned NULL."""
+    if pointer == ffi.NULL:
+        raise from_status(lib.token_trie_last_status(), last_error())
+    return pointer

@@ -1,0 +1,160 @@
+"""What token-trie attaches to a `Llama`, so that closing it waits for what works on its model.
+
+llama.cpp frees a model whether it is in use or not, and a Llama frees its own from any thread, or as garbage. So
+whoever works on the model of a Llama holds a lease while it does, and streams register here. Closing the Llama then is:
+
+    llm.close()  ->  1. nothing new begins
+                     2. streams: the call under way is cancelled, stream and context are freed
+                     3. leases end
+                     4. llama-cpp-python frees what it has: adapter, context, model
+
+What is attached holds no reference to its Llama, which would keep it alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from contextlib import AbstractContextManager, ExitStack
+from threading import get_ident
+from typing import Any, Protocol
+
+import llama_cpp
+
+from token_trie.errors import ArgumentError
+
+
+class Closable(Protocol):
+    """A native stream."""
+
+    def close(self) -> None:
+        """Cancel what is under way, wait for its end, free."""
+
+    def is_entered_here(self) -> bool:
+        """Whether this very thread is inside a call of it."""
+
+    def disown(self) -> None:
+        """Forget it unfreed: it belongs to the process that this one was forked from."""
+
+
+class Attachment:
+    """What is kept beside one Llama."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.constrained = False
+        self.forked = False  # with streams: llama.cpp's threads are then in another process
+        self.known: dict[object, Any] = {}  # of the model, by whoever asked, for the next time
+        self.chooser: Any = None
+        self.making = threading.Lock()  # of the chooser
+        self.streams: set[Closable] = set()
+        self._leases: dict[int, threading.Lock] = {}  # one a thread, so that no thread waits for another's
+        self._all_freed = threading.Event()
+        _attached.add(self)
+
+    def lease(self) -> AbstractContextManager[Any]:
+        """Keep the model while the context entered lasts; whether it is there still, `vocab_of` then tells.
+
+        It is the thread's lock itself, as only a lock's own ``with`` cannot be interrupted between taking and keeping.
+        """
+        lock = self._leases.get(get_ident()) or self._leases.setdefault(get_ident(), threading.Lock())
+        return _NOTHING if lock.locked() else lock
+
+    def end(self) -> None:
+        """Let nothing new begin, and wait until nothing is under way; to be called from any thread, and again."""
+        self.closed = True
+        for stream in list(self.streams):
+            stream.close()
+        for lock in list(self._leases.values()):
+            with lock:
+                pass
+        self.chooser = None
+
+    def close(self, stack: ExitStack, rest: ExitStack) -> None:
+        """End, then run the callbacks that stood in the Llama's stack before. Whoever else closes waits for that."""
+        self.closed = True
+        if self._is_used_here():
+            # By a signal's handler or a log callback, where nothing can be waited for.
+            threading.Thread(target=self.close, args=(stack, rest), daemon=True).start()
+            return
+        stack.callback(self._wait, stack)
+        try:
+            self.end()
+        except BaseException:
+            # The stack under way comes back to it, and raises this afterwards.
+            stack.callback(self.close, stack, rest)
+            raise
+        try:
+            rest.close()
+        finally:
+            self._all_freed.set()
+
+    def _wait(self, stack: ExitStack) -> None:
+        if not (self._all_freed.is_set() or self._is_used_here()):
+            stack.callback(self._wait, stack)
+            self._all_freed.wait()
+
+    def _is_used_here(self) -> bool:
+        mine = self._leases.get(get_ident())
+        return (mine is not None and mine.locked()) or any(stream.is_entered_here() for stream in list(self.streams))
+
+    def disown(self) -> None:
+        """Start anew in a forked process: threads that held anything here are not in it."""
+        for stream in self.streams:
+            self.forked = True
+            stream.disown()
+        self.chooser = None
+        self.making = threading.Lock()
+        self.streams = set()
+        self._leases = {}
+        self._all_freed = threading.Event()
+
+
+_NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
+_attached: weakref.WeakSet[Attachment] = weakref.WeakSet()
+_attaching = threading.Lock()
+
+
+def attachment(llm: Any) -> Attachment:
+    """Return what is attached to a Llama; the first time, attach it.
+
+    Raises
+    ------
+    ArgumentError
+        This is no Llama, or it is closed.
+    """
+    if not isinstance(llm, llama_cpp.Llama):
+        raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
+    attached: Attachment | None = llm.__dict__.get("_token_trie")
+    if attached is not None:
+        return attached
+    with _attaching:
+        attached = llm.__dict__.get("_token_trie")
+        if attached is None:
+            if llm._model.model is None:
+                raise ArgumentError("llm: this Llama is closed")
+            attached = Attachment()
+            rest = llm._stack.pop_all()
+            llm._stack.callback(attached.close, llm._stack, rest)
+            # The model may go before the Llama, as garbage of one cycle.
+            llm._model._exit_stack.callback(attached.end)
+            llm.__dict__["_token_trie"] = attached
+    return attached
+
+
+def lease(llm: Any) -> AbstractContextManager[Any]:
+    """Keep a Llama from being freed while the context entered lasts; see `Attachment.lease`."""
+    return attachment(llm).lease()
+
+
+def _start_anew() -> None:
+    global _attaching
+    _attaching = threading.Lock()
+    for attached in list(_attached):
+        attached.disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)

@@ -1,0 +1,103 @@
+"""Choices in the types that programs have them in, as texts for the model and values for the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+
+from token_trie.errors import ArgumentError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Choices(Generic[T]):
+    """What may be answered, in the order given."""
+
+    texts: tuple[str, ...]
+    """What the model writes."""
+    values: Sequence[T]
+    """What the caller gets, one a text."""
+
+    @property
+    def are_texts(self) -> bool:
+        """Whether the texts themselves are the values."""
+        return self.values is self.texts
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def read_choices(choices: object) -> Choices[Any]:
+    """Read choices.
+
+    Parameters
+    ----------
+    choices : iterable of str, mapping of str to any value, Enum class, range, or Literal
+        Iterables of str may be lists, sets (then in sorted order), generators, numpy arrays, pandas objects. The text
+        of an Enum's member is its value where all of them are str, and its name otherwise; those of numbers are their
+        digits; those of bools are "true" and "false".
+
+    Raises
+    ------
+    ArgumentError
+        None are given, or they are of other types, or of several. Texts may be given again, and count as one answer.
+    """
+    if get_origin(choices) is Literal:
+        return _read_literal(get_args(choices))
+    if isinstance(choices, type) and issubclass(choices, Enum):
+        return _read_enum(choices)
+    if isinstance(choices, range):
+        _require_some(choices)
+        return Choices(tuple(map(str, choices)), choices)
+    if isinstance(choices, Mapping):
+        _require_some(choices)
+        return Choices(_texts(choices), tuple(choices.values()))
+    if isinstance(choices, (str, bytes, bytearray)) or not isinstance(choices, Iterable):
+        kind = choices.__name__ if isinstance(choices, type) else type(choices).__name__
+        raise ArgumentError(
+            f"choices: {kind} where a list of texts, a mapping from texts to values, an Enum class, a range or a "
+            "Literal belongs"
+        )
+    texts = _texts(choices)
+    _require_some(texts)
+    return Choices(texts, texts)
+
+
+def _texts(choices: Iterable[Any]) -> tuple[str, ...]:
+    # numpy and pandas give their own types one by one, and Python's as a list.
+    items = choices.tolist() if hasattr(choices, "tolist") else choices
+    items = tuple(items) if isinstance(items, Iterable) and not isinstance(items, str) else (items,)
+    if not all(type(item) is str for item in items):
+        for i, item in enumerate(items):
+            if not isinstance(item, str):
+                raise ArgumentError(
+                    f"choices[{i}]: {type(item).__name__} where str belongs; for other values give a mapping from "
+                    "texts to them"
+                )
+        items = tuple(str.__str__(item) for item in items)
+    return tuple(sorted(items)) if isinstance(choices, AbstractSet) and not isinstance(choices, Mapping) else items
+
+
+def _read_literal(members: tuple[Any, ...]) -> Choices[Any]:
+    kinds = {type(member) for member in members}
+    if len(kinds) > 1 or not kinds <= {str, int, bool}:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ArgumentError(f"choices: a Literal of {names} where one of str, int and bool alone belongs")
+    texts = tuple(str(member).lower() if isinstance(member, bool) else str(member) for member in members)
+    return Choices(texts, members)
+
+
+def _read_enum(members: type[Enum]) -> Choices[Any]:
+    values = tuple(members)
+    _require_some(values)
+    all_texts = all(isinstance(member.value, str) for member in values)
+    return Choices(tuple(str.__str__(m.value) if all_texts else m.name for m in values), values)
+
+
+def _require_some(choices: Any) -> None:
+    if len(choices) == 0:
+        raise ArgumentError("choices: none given")

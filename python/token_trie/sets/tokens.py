@@ -1,0 +1,43 @@
+"""Token ids as callers give them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.errors import ArgumentError, VocabularyError
+
+Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
+
+
+def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
+    """Token ids as an array; ArgumentError where they are none."""
+    try:
+        array = np.asarray(tokens)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{what}: not a sequence of token ids ({error})") from error
+    if array.size == 0 and array.ndim == 1:
+        return np.empty(0, np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ArgumentError(f"{what}: not a sequence of token ids")
+    if array.dtype != np.int32:
+        limits = np.iinfo(np.int32)
+        if array.max() > limits.max or array.min() < limits.min:
+            raise ArgumentError(f"{what}: a token id does not fit 32 bits")
+        array = array.astype(np.int32)
+    return array
+
+
+def check_tokens(prompt: Sequence[Any], n_vocab: int) -> list[int]:
+    """Token ids as a list; an error names the first that is none, or is outside the vocabulary."""
+    tokens = []
+    for i, token in enumerate(prompt):
+        if not isinstance(token, (int, np.integer)) or isinstance(token, bool):
+            raise ArgumentError(f"prompt[{i}]: {type(token).__name__} where a token id or a chat message belongs")
+        if not 0 <= token < n_vocab:
+            raise VocabularyError(f"prompt[{i}]: {token} is outside the vocabulary ({n_vocab} tokens)")
+        tokens.append(int(token))
+    return tokens

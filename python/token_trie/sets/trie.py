@@ -1,0 +1,357 @@
+"""`TokenTrie`: the set of answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.errors import ArgumentError, PayloadError
+from token_trie.native.arguments import encode
+from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.lease import lease
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.spelling import FittedChoices, fit_choices, spell_choices
+from token_trie.sets.tokens import Tokens, to_tokens
+
+Tokenization: TypeAlias = Literal["canonical", "any"]
+
+
+class Leaf(NamedTuple):
+    """One member of the set."""
+
+    name: str
+    tokens: tuple[int, ...]
+    """Its sequence; with ``tokenization="any"``, one of the shortest."""
+
+
+class TokenTrie(Collection[Leaf]):
+    """An immutable set of token sequences, each with a name, as a prefix tree.
+
+    Make one with `from_choices`, `from_sequences`, `from_payload` or `from_arrays`. Leaves keep the order they were
+    given in. Leaves without tokens are skipped; leaves of equal tokens become one, under the smallest name, at the
+    place of the first, and `aliases` tells which names gave way. Tries may be shared between threads and models of one
+    vocabulary.
+
+    ``len(trie)`` is the number of leaves; iteration yields `Leaf`; ``trie[i]`` is leaf ``i``; ``"READ" in trie`` looks
+    for a name and ``[7, 8] in trie`` for a token sequence.
+    """
+
+    __slots__ = ("_handle", "_json", "_names")
+
+    _handle: _core.Trie
+    _names: frozenset[str] | None
+    _json: bytes | None
+
+    def __init__(self) -> None:
+        raise TypeError("make a TokenTrie with from_choices, from_sequences, from_payload or from_arrays")
+
+    @classmethod
+    def _wrap(cls, core: _core.Trie) -> TokenTrie:
+        trie = object.__new__(cls)
+        trie._handle = core
+        trie._names = None
+        trie._json = None
+        return trie
+
+    @classmethod
+    def from_choices(
+        cls,
+        llm: Llama,
+        choices: Sequence[str],
+        *,
+        prompt: Prompt | None = None,
+        leading_space: bool | None = None,
+        tokenization: Tokenization = "canonical",
+    ) -> TokenTrie:
+        """Build the set from texts, tokenized as they will follow the prompt.
+
+        Parameters
+        ----------
+        llm : llama_cpp.Llama
+            The model whose tokenizer is used. Its vocabulary's fingerprint is kept, so that the set cannot be used with
+            another.
+        choices : sequence of str
+            The answers.
+        prompt : str, sequence of int or of chat messages, optional
+            What the answers will follow. Without it, they are tokenized as at the start of an answer, which is right
+            after the usual chat template.
+        leading_space : bool, optional
+            Whether a space stands between prompt and answer. By default, where written text has one: after a word or
+            ``:``, for example, but not after a line break, an opening bracket, or a chat template's control token.
+        tokenization : {"canonical", "any"}
+            The tokens that the tokenizer makes of a choice, the ones that models are trained on; or any tokens that
+            spell it. A graph then takes the tree's place, at the same cost a step.
+
+        Raises
+        ------
+        VocabularyError
+            A choice cannot be spelled, or, canonically, the prompt ends in a token that merges with the choices, such
+            as a trailing space; `choose` handles the latter by itself.
+        ArgumentError
+            No choices, or an empty one.
+        """
+        check_tokenization(tokenization)
+        with lease(llm):
+            if tokenization == "any":
+                spelled = spell_choices(llm, prompt, choices, leading_space=leading_space)
+                return cls._from_texts(llm, choices, spelled.texts)
+            fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
+            fitted.require_whole_prompt()
+            return cls._from_fitted(llm, choices, fitted)
+
+    @classmethod
+    def _from_fitted(cls, llm: Llama, choices: Sequence[str], fitted: FittedChoices) -> TokenTrie:
+        fingerprint = vocab_of(llm).fingerprint()
+        return cls._wrap(_core.Trie.build(fitted.tokens, fitted.offsets, list(choices), fingerprint))
+
+    @classmethod
+    def _from_texts(cls, llm: Llama, names: Sequence[str], texts: Sequence[str]) -> TokenTrie:
+        payload = _payload_of_texts(names, texts).encode()
+        trie = cls._wrap(_core.cached_trie(payload, None, vocab_of(llm)))
+        trie._json = payload
+        return trie
+
+    @classmethod
+    def from_sequences(cls, sequences: Mapping[str, Tokens]) -> TokenTrie:
+        """Build the set from names and their token sequences.
+
+        Raises
+        ------
+        PayloadError
+            No sequence with tokens, or a negative token.
+        ArgumentError
+            A name is not text, or a token not an integer below 2**31.
+        """
+        if not isinstance(sequences, Mapping):
+            raise ArgumentError(f"sequences: {type(sequences).__name__} where a dict belongs")
+        names = list(sequences)
+        for name in names:
+            encode(name, f"sequences[{name!r}]")
+        rows = [to_tokens(tokens, f"sequences[{name!r}]") for name, tokens in sequences.items()]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        tokens = np.concatenate(rows) if rows else np.empty(0, np.int32)
+        return cls._wrap(_core.Trie.build(tokens, offsets, names, ""))
+
+    @classmethod
+    def from_payload(
+        cls, payload: str | bytes | Mapping[str, Any], path: str | None = None, *, llm: Llama | None = None
+    ) -> TokenTrie:
+        """Read the set from a TokenTreePayload: JSON text, or the same as a dict.
+
+        Parameters
+        ----------
+        payload : str, bytes or dict
+            ``{"modelId": str, "descriptors": [{"path": str, "leaves": [{"name": str, "tokens": [int, ...]}]}]}``.
+            The trie comes from a process-wide cache of the 128 used last, keyed by SHA-256 of the text.
+        path : str, optional
+            Only the descriptors with this path; by default all of them are one set.
+        llm : llama_cpp.Llama, optional
+            Needed for descriptors with ``"tokenization": "any"``, whose leaves have a ``"text"`` in place of tokens.
+
+        Raises
+        ------
+        PayloadError, LimitError
+            With a message that begins with the place, such as ``descriptors[0].leaves[3].tokens[1]``.
+        VocabularyError
+            A text cannot be spelled, or there is no model to spell it with.
+        """
+        if llm is None:
+            return cls._read(payload, path, None)
+        with lease(llm):
+            return cls._read(payload, path, vocab_of(llm))
+
+    @classmethod
+    def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None) -> TokenTrie:
+        if isinstance(payload, Mapping):
+            try:
+                payload = json.dumps(payload, ensure_ascii=False)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise PayloadError(f"payload: {error}") from error
+        return cls._wrap(
+            _core.cached_trie(
+                payload if isinstance(payload, bytes) else encode(payload, "payload"),
+                None if path is None else encode(path, "path").decode(),
+                vocab,
+            )
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        tokens: npt.NDArray[np.int32],
+        offsets: npt.NDArray[np.int64],
+        names: Sequence[str] | None = None,
+    ) -> TokenTrie:
+        """Build the set from flat arrays, the fast way in for catalogues.
+
+        Parameters
+        ----------
+        tokens : ndarray of int32, shape (n_tokens,)
+            All sequences, one after the other.
+        offsets : ndarray of int64, shape (n_leaves + 1,)
+            Leaf ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``.
+        names : sequence of str, optional
+            One name a leaf; by default its position, ``"0"``, ``"1"``, …
+
+        Raises
+        ------
+        ArgumentError
+            Arrays of another shape or of no integer type, or offsets that do not ascend from 0 to ``len(tokens)``.
+        PayloadError
+            No leaf with tokens, or a negative token.
+        """
+        flat = to_tokens(tokens, "tokens")
+        ends = np.asarray(offsets)
+        if ends.ndim != 1 or ends.dtype.kind not in "iu":
+            raise ArgumentError(
+                f"offsets: dtype {ends.dtype}, shape {ends.shape}; integers in one dimension are needed"
+            )
+        if names is not None:
+            names = list(names)
+            for i, name in enumerate(names):
+                encode(name, f"names[{i}]")
+            if len(names) != len(ends) - 1:
+                raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
+        return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
+
+    def __copy__(self) -> TokenTrie:
+        return self
+
+    def __deepcopy__(self, memo: object) -> TokenTrie:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.tokenization == "any":
+            raise ArgumentError(
+                "a trie of any tokenization belongs to a loaded vocabulary and cannot be pickled; "
+                "take payload() along, and from_payload(…, llm=llm) at the other end"
+            )
+        return TokenTrie.from_payload, (self.payload(),)
+
+    def __len__(self) -> int:
+        return self._handle.n_leaves
+
+    def __iter__(self) -> Iterator[Leaf]:
+        tokens, offsets = self._handle.arrays()
+        for i in range(len(self)):
+            yield Leaf(self._handle.name(i), tuple(tokens[offsets[i] : offsets[i + 1]].tolist()))
+
+    def __getitem__(self, index: int) -> Leaf:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"leaf {index} of {len(self)}")
+        index %= len(self)
+        return Leaf(self._handle.name(index), tuple(self._handle.sequence(index).tolist()))
+
+    def __contains__(self, item: object) -> bool:
+        if isinstance(item, str):
+            if self._names is None:
+                self._names = frozenset(self._handle.name(i) for i in range(len(self)))
+            return item in self._names
+        name, tokens = (item.name, item.tokens) if isinstance(item, Leaf) else (None, item)
+        try:
+            node = self._handle.descend(to_tokens(tokens, "item"))
+        except ArgumentError:
+            return False
+        leaf = None if node is None else self._handle.leaf(node)
+        return leaf is not None and name in (None, self._handle.name(leaf))
+
+    def children(self, prefix: Tokens = ()) -> npt.NDArray[np.int32]:
+        """Tokens that may follow a prefix, ascending; empty at the end of a leaf and for what is no prefix.
+
+        Parameters
+        ----------
+        prefix : sequence of int
+            Tokens from the start; by default none.
+
+        Returns
+        -------
+        ndarray of int32, shape (n_children,)
+        """
+        node = self._handle.descend(to_tokens(prefix, "prefix"))
+        return np.empty(0, np.int32) if node is None else self._handle.children(node)
+
+    def payload(self, model_id: str = "", path: str = "") -> str:
+        """Write the set, aliases too, as TokenTreePayload JSON for `from_payload`, C and other hosts.
+
+        With ``tokenization="any"`` it holds the texts, and fits any model.
+        """
+        if self.tokenization == "any":
+            texts = [self._handle.text(i).decode() for i in range(len(self))]
+            aliases = self._handle.aliases
+            return _payload_of_texts(
+                [*self.names, *(name for name, _ in aliases)],
+                [*texts, *(texts[leaf] for _, leaf in aliases)],
+                model_id,
+                path,
+            )
+        others = (Leaf(name, self[leaf].tokens) for name, leaf in self._handle.aliases)
+        leaves = [{"name": leaf.name, "tokens": leaf.tokens} for leaf in chain(self, others)]
+        payload: dict[str, Any] = {"modelId": model_id}
+        if self._handle.vocab:
+            payload["vocab"] = self._handle.vocab
+        payload["descriptors"] = [{"path": path, "leaves": leaves}]
+        return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+
+    def _payload_bytes(self) -> bytes:
+        if self._json is None:
+            self._json = self.payload().encode()
+        return self._json
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all leaves, in order."""
+        return [self._handle.name(i) for i in range(len(self))]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Names that gave way to another with the same tokens, and that other."""
+        return {name: self._handle.name(leaf) for name, leaf in self._handle.aliases}
+
+    @property
+    def vocab(self) -> str:
+        """Fingerprint of the vocabulary the tokens were made with, ``""`` if unknown."""
+        return self._handle.vocab
+
+    @property
+    def tokenization(self) -> Tokenization:
+        """Whether a member is one token sequence, or any that spells its text."""
+        return "canonical" if self._handle.is_tree else "any"
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of the tree or graph, the root included."""
+        return self._handle.n_nodes
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest leaf; with ``tokenization="any"``, of the longest spelling of one."""
+        return self._handle.max_length
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, names included, in bytes."""
+        return self._handle.total_bytes
+
+    def __repr__(self) -> str:
+        shown = [self._handle.name(i) for i in range(min(3, len(self)))]
+        dots = ", …" if len(self) > len(shown) else ""
+        leaves = "1 leaf" if len(self) == 1 else f"{len(self):,} leaves"
+        return f"<TokenTrie: {leaves}, {self.n_nodes:,} nodes: {', '.join(map(repr, shown))}{dots}>"
+
+
+def check_tokenization(tokenization: object) -> None:
+    """Raise ArgumentError unless there is such a one."""
+    if tokenization not in ("canonical", "any"):
+        raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
+
+
+def _payload_of_texts(names: Iterable[str], texts: Iterable[str], model_id: str = "", path: str = "") -> str:
+    leaves = [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)]
+    descriptor = {"path": path, "tokenization": "any", "leaves": leaves}
+    return json.dumps({"modelId": model_id, "descriptors": [descriptor]}, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,1 @@
+"""Pictures of sets and decisions, in a terminal and as a page."""

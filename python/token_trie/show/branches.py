@@ -1,0 +1,149 @@
+"""An explanation as a sentence, and as a tree of the branches that matter."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from token_trie.decisions.explain import ROOT, Explained, add_up, children_of, path_to
+from token_trie.show.texts import clip, percent, quote
+
+MAX_BRANCHES = 40
+MIN_MASS, FEW = 1e-4, 12
+"""Less than this is drawn among the first few branches alone."""
+
+
+class Phrase(NamedTuple):
+    """A piece of a sentence, and whose it is."""
+
+    text: str
+    whose: str = ""
+    """"greedy", "exact", or nobody's."""
+
+
+@dataclass
+class Branch:
+    """A token that may come next, with those that leave no choice after it; or an end where longer answers go on."""
+
+    tokens: tuple[int, ...]
+    """None for an end."""
+    share: float
+    mass: float
+    n_leaves: int
+    """Answers behind it."""
+    leaf: int | None = None
+    """The answer that ends with it."""
+    greedy: bool = False
+    """Whether the greedy walk takes it."""
+    exact: bool = False
+    """Whether the most probable answer does."""
+    parting: bool = False
+    """Whether the two part ways behind it."""
+    children: list[Branch] = field(default_factory=list)
+    """Those to draw, the most probable first."""
+
+    @property
+    def n_more(self) -> int:
+        """Answers behind it that are not drawn."""
+        return 0 if self.leaf is not None else self.n_leaves - sum(child.n_leaves for child in self.children)
+
+    @property
+    def more(self) -> float:
+        """Their mass."""
+        return max(0.0, self.mass - sum(child.mass for child in self.children))
+
+
+def sentence_of(explained: Explained) -> list[Phrase]:
+    """Say in one sentence where the two part ways."""
+    p, greedy, exact = explained.probabilities, explained.greedy_leaf, explained.exact_leaf
+    answer = Phrase(clip(explained.exact.value), "exact")
+    if len(p) == 1:
+        return [Phrase("The set has one answer, "), answer, Phrase(": there is nothing to choose.")]
+    if explained.parting is None:
+        second = float(np.sort(p)[-2])
+        tail = f", which has {percent(p[exact])} of the set; the next best answer has {percent(second)}."
+        return [Phrase("Greedy and exact agree on "), answer, Phrase(tail)]
+    at = path_to(explained.trie, greedy).index(explained.parting)
+    before = b"".join(explained.pieces[token] for token in explained.trie[greedy].tokens[:at])
+    (taken, taken_share), (missed, missed_share) = (_step(explained, leaf, at) for leaf in (greedy, exact))
+    return [
+        Phrase(f"{f'After {quote(before)}' if before else 'At the first token'}, "),
+        Phrase("greedy", "greedy"),
+        Phrase(f" takes {taken} ({percent(taken_share)}) over {missed} ({percent(missed_share)}) and ends at "),
+        Phrase(clip(explained.greedy.value), "greedy"),
+        Phrase(f" with {percent(p[greedy])} of the set, where "),
+        answer,
+        Phrase(f" has {percent(p[exact])}."),
+    ]
+
+
+def branches_of(explained: Explained, max_branches: int = MAX_BRANCHES) -> Branch:
+    """Return the root, behind it the branches of the two answers and those with most of the mass."""
+    root = Branch((), 1.0, 1.0, len(explained.trie), greedy=True, exact=True, parting=explained.parting == ROOT)
+    drawn, n, order = [root], 0, count()
+    waiting: list[tuple[float, int, Branch, Branch, int]] = []
+
+    def wait(parent: Branch, node: int) -> None:
+        for branch, end in behind(node):
+            own = branch.greedy or branch.exact
+            heapq.heappush(waiting, (-np.inf if own else -branch.mass, next(order), parent, branch, end))
+
+    behind = _opener(explained)
+    wait(root, ROOT)
+    while waiting:
+        priority, _, parent, branch, end = heapq.heappop(waiting)
+        if priority > -np.inf:
+            n += 1
+            if n > max_branches or (n > FEW and branch.mass < MIN_MASS):
+                break
+        parent.children.append(branch)
+        drawn.append(branch)
+        if branch.leaf is None:
+            wait(branch, end)
+    for branch in drawn:
+        branch.children.sort(key=lambda child: -child.mass)
+    return root
+
+
+def _opener(explained: Explained) -> Callable[[int], Iterator[tuple[Branch, int]]]:
+    """Return what opens a node: the branches behind it, each with the node that it leads to."""
+    core = explained.trie._handle
+    greedy, exact = (set(path_to(explained.trie, leaf)) for leaf in (explained.greedy_leaf, explained.exact_leaf))
+    n_leaves = add_up(explained.trie, np.ones(len(explained.trie)))
+
+    def behind(node: int) -> Iterator[tuple[Branch, int]]:
+        if (leaf := core.leaf(node)) is not None:
+            mass = float(explained.probabilities[leaf])
+            is_own = leaf == explained.greedy_leaf, leaf == explained.exact_leaf
+            yield Branch((), explained.end_share(node), mass, 1, leaf, *is_own), node
+        for child, token in zip(children_of(explained.trie, node), core.children(node).tolist(), strict=True):
+            chain, end = [token], child
+            while core.leaf(end) is None and len(only := children_of(explained.trie, end)) == 1:
+                chain += core.children(end).tolist()
+                end = only[0]
+            branch = Branch(
+                tokens=tuple(chain),
+                share=float(explained.shares[child]),
+                mass=float(explained.masses[child]),
+                n_leaves=int(n_leaves[child]),
+                leaf=core.leaf(end) if len(core.children(end)) == 0 else None,
+                greedy=child in greedy,
+                exact=child in exact,
+                parting=explained.parting == end,
+            )
+            yield branch, end
+
+    return behind
+
+
+def _step(explained: Explained, leaf: int, depth: int) -> tuple[str, float]:
+    """Name what the path of a leaf takes at a depth, and its share there."""
+    path = path_to(explained.trie, leaf)
+    if depth + 1 < len(path):
+        return quote(explained.pieces[explained.trie[leaf].tokens[depth]]), float(explained.shares[path[depth + 1]])
+    return "the end", explained.end_share(path[depth])

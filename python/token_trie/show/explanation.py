@@ -1,0 +1,85 @@
+"""`explain`, with the pictures of what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from token_trie.decisions.explain import Explained, weigh_branches
+from token_trie.decisions.native_scores import End
+from token_trie.native.core import Llama
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
+from token_trie.show.branches import MAX_BRANCHES, Branch, Phrase, branches_of, sentence_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+@dataclass(frozen=True)
+class Explanation(Explained):
+    """How a decision comes about: `Explained`. Print it with rich, or write `html` to a file."""
+
+    def html(self, max_branches: int = MAX_BRANCHES) -> str:
+        """Write a page that needs nothing beside itself: no network, no script.
+
+        Parameters
+        ----------
+        max_branches : int
+            Branches to draw beside those of the two answers: the most probable ones.
+        """
+        from token_trie.show.page import render
+
+        return render(self, max_branches)
+
+    def sentence(self) -> list[Phrase]:
+        """Say in one sentence where the two part ways."""
+        return sentence_of(self)
+
+    def branches(self, max_branches: int = MAX_BRANCHES) -> Branch:
+        """Return the root, behind it the branches of the two answers and those with most of the mass."""
+        return branches_of(self, max_branches)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it in a terminal."""
+        from token_trie.show.terminal import draw_explanation
+
+        yield draw_explanation(self)
+
+
+def explain(
+    llm: Llama,
+    prompt: Prompt,
+    choices: Sequence[str] | TokenTrie,
+    *,
+    end: End = "longest",
+    leading_space: bool | None = None,
+) -> Explanation:
+    """Take a decision greedily and exactly, and keep the probability of every branch of the set.
+
+    The whole set is scored, however large: every node of it is evaluated, and what has a branch behind it twice.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama
+        The model.
+    prompt : str, sequence of int, or sequence of chat messages
+        As for `choose`.
+    choices : sequence of str, or TokenTrie
+        The answers.
+    end : {"longest", "any", "follow"}
+        What the probability of an answer has beside its tokens; see `score`.
+    leading_space : bool, optional
+        As for `TokenTrie.from_choices`.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError, BusyError
+        As of `choose`.
+    """
+    return Explanation(**vars(weigh_branches(llm, prompt, choices, end, leading_space)))

@@ -1,0 +1,202 @@
+"""An explanation as one HTML page: this module places the branches, page.html says what all of it looks like.
+
+Answers are rows, depth is columns; a branch is a band as thick as its mass, at the height where most of its mass goes:
+
+    x0         x1     x0              names
+    label             label           │
+    ══════════════════════════════════ 57.1 %  cancel_meeting
+               └──────────────────────  0.2 %  cancel_order
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from token_trie.decisions.explain import Explained
+from token_trie.show.branches import Branch, branches_of, sentence_of
+from token_trie.show.terminal import LOW_COVERAGE, describe_coverage
+from token_trie.show.texts import clip, percent
+
+ROW, BAND, GAP = 46.0, 32.0, 48.0
+"""Height of an answer without its band, height of a band of 100 %, width between columns; in pixels."""
+FOLDED_ROW = 26.0
+CHAR, SMALL_CHAR, BOLD_CHAR = 7.9, 6.7, 8.7
+"""Widths of characters in the fonts of the page."""
+MIN_WIDTH = 1040.0
+N_RANKED = 12
+
+
+@dataclass
+class Placed:
+    """A branch on the page, or the line for those left out (branch None)."""
+
+    branch: Branch | None
+    depth: int
+    parent: Placed | None
+    text: str
+    ids: str
+    share: str = ""
+    mass: str = ""
+    name: str = ""
+    x0: float = 0.0
+    x1: float = 0.0
+    bar: float = 0.0
+    """Width that its share would have at 100 %."""
+    y: float = 0.0
+    thickness: float = 0.0
+    line: str = ""
+    """From the parent to its end, as an SVG path."""
+
+    @property
+    def classes(self) -> str:
+        """Whose way it lies on."""
+        if self.branch is None:
+            return "folded"
+        return " ".join(name for name, on in (("greedy", self.branch.greedy), ("exact", self.branch.exact)) if on)
+
+
+def render(explained: Explained, max_branches: int) -> str:
+    """Write the page."""
+    p = explained.probabilities
+    ranked = explained.ranked(N_RANKED)
+    rest = [leaf for leaf in range(len(p)) if leaf not in ranked]
+    prompt = _lines(explained.prompt)
+    tail = "\n".join(prompt[-400:].split("\n")[-3:]).lstrip()
+    picture = _place(explained, branches_of(explained, max_branches))
+    greedy, exact = explained.greedy_leaf, explained.exact_leaf
+    return _template().render(
+        e=explained,
+        sentence=sentence_of(explained),
+        coverage=explained.exact.coverage,
+        fits=describe_coverage(explained.exact.coverage or 0.0),
+        low=(explained.exact.coverage or 0.0) < LOW_COVERAGE,
+        times=_times(p[exact], p[greedy]) if greedy != exact else "",
+        alike=float(np.exp(explained.exact.entropy)),
+        ranked=[
+            {
+                "name": clip(explained.trie[leaf].name, 60),
+                "p": float(p[leaf]),
+                "walk": float(explained.walks[leaf]),
+                "greedy": leaf == greedy,
+                "exact": leaf == exact,
+            }
+            for leaf in ranked
+        ],
+        n_rest=len(rest),
+        rest=float(p[rest].sum()),
+        p_greedy=float(p[greedy]),
+        p_exact=float(p[exact]),
+        walk_greedy=float(explained.walks[greedy]),
+        walk_exact=float(explained.walks[exact]),
+        prompt=prompt,
+        tail=("…" if len(tail) < len(prompt) else "") + tail,
+        **picture,
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(percent=percent, clip=clip, comma="{:,}".format)
+    return environment.from_string(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+
+
+def _place(explained: Explained, root: Branch) -> dict[str, Any]:
+    placed = list(_unfold(explained, root))
+    columns = [0.0] * (max(item.depth for item in placed) + 1)
+    for item in placed:
+        if item.branch is not None:
+            columns[item.depth] = max(columns[item.depth], _width(item))
+    starts = [sum(columns[:depth]) + GAP * depth for depth in range(len(columns))]
+    names_width = max(_cells(item.name) for item in placed) * BOLD_CHAR + 90
+    names = max(MIN_WIDTH - names_width, *(starts[item.depth] + _width(item) + 24 for item in placed))
+    children: dict[int, list[Placed]] = {}
+    y = 12.0
+    for item in placed:
+        item.thickness = BAND * item.branch.mass if item.branch else 0.0
+        item.x0, item.bar = starts[item.depth], columns[item.depth] - 14
+        item.x1 = names if item.name else item.x0 + columns[item.depth]
+        if item.parent is not None:
+            children.setdefault(id(item.parent), []).append(item)
+        if item.name or item.branch is None:
+            height = (ROW if item.name else FOLDED_ROW) + item.thickness
+            item.y = y + height / 2
+            y += height
+    for item in reversed(placed):
+        if own := children.get(id(item)):
+            weights = [child.branch.mass if child.branch else 0.0 for child in own]
+            total = sum(weights)
+            item.y = sum(w * c.y for w, c in zip(weights, own, strict=True)) / total if total > 0 else own[0].y
+            # Bands leave side by side, in the order of the rows.
+            at = item.y - sum(child.thickness for child in own) / 2
+            for child in own:
+                child.line = _line(item.x1, at + child.thickness / 2, child)
+                at += child.thickness
+    placed[0].line = f"M{placed[0].x0:.1f} {placed[0].y:.1f}H{placed[0].x1:.1f}"
+    return {"placed": placed, "width": round(names + names_width), "height": round(y + 12)}
+
+
+def _unfold(explained: Explained, root: Branch) -> Iterator[Placed]:
+    """Branches depth first, what is left out after its neighbours."""
+    stack = [Placed(root, 0, None, "prompt", "", mass="100 %")]
+    while stack:
+        item = stack.pop()
+        yield item
+        branch = item.branch
+        if branch is None:
+            continue
+        below = [_label(explained, child, item) for child in branch.children]
+        if branch.n_more:
+            text = f"… {branch.n_more:,} more ({percent(branch.more)})"
+            below.append(Placed(None, item.depth + 1, item, text, ""))
+        stack.extend(reversed(below))
+
+
+def _label(explained: Explained, branch: Branch, parent: Placed) -> Placed:
+    text = clip(b"".join(explained.pieces[token] for token in branch.tokens), 28).replace(" ", "·")
+    name = "" if branch.leaf is None else clip(explained.trie[branch.leaf].name, 48) or "(no name)"
+    return Placed(
+        branch,
+        parent.depth + 1,
+        parent,
+        text or "end",
+        " ".join(f"{clip(explained.pieces[token])!r} {token}" for token in branch.tokens),
+        percent(branch.share),
+        percent(branch.mass),
+        name,
+    )
+
+
+def _line(x: float, y: float, item: Placed) -> str:
+    middle = (x + item.x0) / 2
+    end = item.x0 if item.branch is None else item.x1
+    return f"M{x - 1:.1f} {y:.1f}h1C{middle:.1f} {y:.1f} {middle:.1f} {item.y:.1f} {item.x0:.1f} {item.y:.1f}H{end:.1f}"
+
+
+def _width(item: Placed) -> float:
+    numbers = len(item.share) + len(item.mass) + 3 if item.share else 0
+    return max(_cells(item.text) * CHAR, numbers * SMALL_CHAR) + 14
+
+
+def _cells(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _times(p: float, of: float) -> str:
+    """How many times as probable, in digits that count."""
+    ratio = p / of if of > 0 else np.inf
+    return f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else "over a million"
+
+
+def _lines(prompt: str) -> str:
+    return "\n".join(clip(line, 2000) for line in prompt.split("\n"))

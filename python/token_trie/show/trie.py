@@ -1,0 +1,78 @@
+"""A trie as a picture in text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.markup import escape
+from rich.tree import Tree
+
+from token_trie.sets.trie import TokenTrie
+from token_trie.show.texts import printable
+
+ROOT = 0
+
+
+def show_bytes(piece: bytes) -> str:
+    """Text of a token, in quotes, so that spaces and half characters can be seen."""
+    try:
+        return repr(piece.decode())
+    except UnicodeDecodeError:
+        return repr(piece)[1:]
+
+
+def plain(text: str) -> str:
+    """Text that a terminal prints and nothing else: no markup, no control characters."""
+    return escape(printable(text))
+
+
+def count_leaves(trie: TokenTrie) -> str:
+    """Say how many leaves there are."""
+    return "1 leaf" if len(trie) == 1 else f"{len(trie):,} leaves"
+
+
+def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines: int = 200) -> Tree:
+    """Draw a trie; chains without a branch stand on one line.
+
+    Parameters
+    ----------
+    trie : TokenTrie
+        The set.
+    piece : callable, optional
+        From a token id to its bytes; without it, ids are shown.
+    max_lines : int
+        Lines at most, the root apart; what is left out is counted.
+    """
+    core = trie._handle
+
+    def label(token: int) -> str:
+        return f"[cyan]{plain(show_bytes(piece(token)))}[/] [dim]{token}[/]" if piece else f"[cyan]{token}[/]"
+
+    def name(node: int) -> str:
+        leaf = core.leaf(node)
+        return "" if leaf is None else f"  [bold green]{plain(core.name(leaf))}[/]"
+
+    def step(node: int, token: int) -> int:
+        child = core.child(node, token)
+        assert child is not None
+        return child
+
+    top = Tree(f"[bold]{count_leaves(trie)}[/]")
+    lines = 0
+    waiting = [(top, ROOT)]
+    while waiting:
+        branch, node = waiting.pop()
+        tokens = core.children(node).tolist()
+        added = []
+        for i, token in enumerate(tokens):
+            if lines == max_lines:
+                branch.add(f"[dim]… {len(tokens) - i:,} more branches")
+                break
+            child, text = step(node, token), label(token)
+            while core.leaf(child) is None and len(only := core.children(child)) == 1:
+                text += f" {label(int(only[0]))}"
+                child = step(child, int(only[0]))
+            added.append((branch.add(text + name(child)), child))
+            lines += 1
+        waiting.extend(reversed(added))
+    return top

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from token_trie import ArgumentError, TokenTrie
+from token_trie.native.core import _core
+
+RELEASE, END, RESTART = 0, 1, 2
+WALKING, COMPLETE, ESCAPED = 0, 1, 2
+EOS, COMMA = 90, 91
+
+members = st.sets(st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12)
+
+
+def make_cursor(
+    leaves: set[oracle.Member],
+    on_complete: int,
+    end_tokens: tuple[int, ...] = (),
+    separator: tuple[int, ...] = (),
+    max_items: int = 0,
+) -> _core.Cursor:
+    trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)})._handle
+    return _core.Cursor(trie, _core.FollowSet(trie, _core.Vocab(0), on_complete, end_tokens, separator, max_items))
+
+
+def allowed(cursor: _core.Cursor) -> list[int] | None:
+    tokens = cursor.allowed()
+    return None if tokens is None else tokens.tolist()
+
+
+def test_a_walk_by_hand() -> None:
+    #       .
+    #      7|
+    #     (READ)
+    #      8|
+    #    (READ_FILE)
+    cursor = make_cursor({(7,), (7, 8)}, END, (EOS,))
+    assert allowed(cursor) == [7]
+    assert cursor.accept(7)
+    assert allowed(cursor) == [8, EOS]
+    other = copy.copy(cursor)
+    assert cursor.accept(8)
+    assert allowed(cursor) == [EOS]
+    assert cursor.accept(EOS)
+    assert (cursor.state, cursor.leaf, allowed(cursor)) == (COMPLETE, 1, None)
+    assert other.accept(EOS)
+    assert (other.state, other.leaf) == (COMPLETE, 0)
+    other.reset()
+    assert (allowed(other), other.leaf) == ([7], None)
+
+
+@given(members, st.data())
+def test_allowed_sets_are_those_of_a_plain_set(leaves: set[oracle.Member], data: st.DataObject) -> None:
+    cursor = make_cursor(leaves, END, (EOS,))
+    walked: oracle.Member = ()
+    while cursor.state == WALKING:
+        expected = sorted(oracle.allowed(leaves, walked, {EOS}))
+        assert allowed(cursor) == expected
+        assert np.flatnonzero(cursor.mask(100)).tolist() == expected
+        token = data.draw(st.sampled_from(expected))
+        assert cursor.accept(token)
+        walked += (token,)
+    assert walked[:-1] in leaves
+
+
+@given(members, st.integers(0, 3), st.sampled_from([(), (COMMA,), (COMMA, 5)]), st.data())
+def test_every_list_that_restart_lets_through_is_made_of_members(
+    leaves: set[oracle.Member], max_items: int, separator: tuple[int, ...], data: st.DataObject
+) -> None:
+    cursor = make_cursor(leaves, RESTART, (EOS,), separator, max_items)
+    walked: oracle.Member = ()
+    while cursor.state == WALKING and len(walked) < 12:
+        token = data.draw(st.sampled_from(cursor.allowed().tolist()))
+        assert cursor.accept(token)
+        walked += (token,)
+    if cursor.state == COMPLETE:
+        assert can_split(walked[:-1], leaves, separator, max_items or 99)
+
+
+def can_split(tokens: oracle.Member, leaves: set[oracle.Member], separator: tuple[int, ...], at_most: int) -> bool:
+    if tokens in leaves:
+        return at_most > 0
+    heads = (leaf + separator for leaf in leaves)
+    return any(tokens[: len(h)] == h and can_split(tokens[len(h) :], leaves, separator, at_most - 1) for h in heads)
+
+
+@given(members, st.data())
+def test_a_token_outside_the_allowed_set_ends_the_span(leaves: set[oracle.Member], data: st.DataObject) -> None:
+    cursor = make_cursor(leaves, END, (EOS,))
+    for token in data.draw(st.sampled_from(sorted(leaves)))[:-1]:
+        cursor.accept(token)
+    assert not cursor.accept(77)
+    assert (cursor.state, allowed(cursor)) == (ESCAPED, None)
+
+
+def test_release_ends_the_span_at_a_leaf_that_leads_no_further() -> None:
+    cursor = make_cursor({(7,), (7, 8)}, RELEASE)
+    cursor.accept(7)
+    assert (cursor.state, allowed(cursor), cursor.leaf) == (WALKING, None, 0)
+    cursor.accept(8)
+    assert (cursor.state, cursor.leaf) == (COMPLETE, 1)
+    assert cursor.mask(4).all()
+
+
+def test_a_mask_needs_a_size() -> None:
+    with pytest.raises(ArgumentError, match="n_vocab: -1"):
+        make_cursor({(7,)}, RELEASE).mask(-1)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from token_trie import ArgumentError
+from token_trie.native.ffi import HEADER, check, check_pointer, declarations, ffi, last_error, lib, new_struct
+
+
+def test_every_function_of_the_header_can_be_called() -> None:
+    declared = re.findall(r"^TOKEN_TRIE_API[\s\w*]*?(\w+)\(", HEADER.read_text(), re.MULTILINE)
+    assert len(declared) > 15
+    for name in declared:
+        assert callable(getattr(lib, name)), name
+
+
+def test_the_header_is_read_as_shipped() -> None:
+    text = declarations(HEADER.read_text())
+    assert "#" not in re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    assert "TOKEN_TRIE_API" not in text
+    assert lib.TOKEN_TRIE_SAMPLED == 1
+
+
+def test_structs_begin_with_their_size() -> None:
+    for name in re.findall(r"^struct (\w+) \{", HEADER.read_text(), re.MULTILINE):
+        struct = new_struct(name)
+        assert struct.size == ffi.sizeof(f"struct {name}") >= ffi.sizeof("size_t")
+        assert ffi.offsetof(f"struct {name}", "size") == 0
+
+
+def test_a_failure_has_a_message_and_a_status() -> None:
+    status = lib.token_trie_stream_prefill(ffi.NULL, ffi.NULL, 0)
+    assert status == lib.TOKEN_TRIE_ERROR_ARGUMENT == lib.token_trie_last_status()
+    assert last_error() == "stream: null"
+    with pytest.raises(ArgumentError, match="stream: null"):
+        check(status)
+    with pytest.raises(ArgumentError, match="ctx: null"):
+        check_pointer(lib.token_trie_stream_open(ffi.NULL, new_struct("token_trie_stream_params")))

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from token_trie import ArgumentError, Explanation, TokenTrie, VocabularyError, choose, explain, score
+from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.decisions.explain import path_to
+from token_trie.show.branches import Branch
+from token_trie.show.texts import percent
+
+NAMES = list(ACTIONS)
+PREFIXES = ["READ", "READ_FILE", "READ_FILES", "SEND", "WRITE"]
+HOSTILE = ["</script><img src=x onerror=alert(1)>", '"><b>bold</b>', "{{ 7 * 7 }}", "\u202egnp.exe", "&lt;"]
+
+
+@pytest.fixture(scope="module")
+def bill(gemma: Any) -> Explanation:
+    """Greedy and exact differ, and exact is right."""
+    return explain(gemma, prompt_for("Settle the water bill, it is due tomorrow."), NAMES)
+
+
+@pytest.fixture(scope="module")
+def hostile(smollm2: Any) -> Explanation:
+    return explain(smollm2, "<script>document.title = 'taken'</script>\nAnswer:", HOSTILE)
+
+
+def sentence(explanation: Explanation) -> str:
+    return "".join(phrase.text for phrase in explanation.sentence())
+
+
+def branches(branch: Branch) -> list[Branch]:
+    return [branch, *(below for child in branch.children for below in branches(child))]
+
+
+def drawn(explanation: Explanation) -> str:
+    console = Console(width=160, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(explanation)
+    return captured.get()
+
+
+# Numbers
+
+
+def test_both_decisions_are_those_of_choose(bill: Explanation, gemma: Any) -> None:
+    prompt = prompt_for("Settle the water bill, it is due tomorrow.")
+    for decision, mode in ((bill.greedy, "greedy"), (bill.exact, "exact")):
+        chosen = choose(gemma, prompt, NAMES, mode=mode)
+        assert (decision.value, decision.index, decision.tokens) == (chosen.value, chosen.index, chosen.tokens)
+        assert NAMES[decision.index] == decision.value
+        assert decision.logprob == pytest.approx(chosen.logprob, abs=0.5)
+    assert (bill.greedy.value, bill.exact.value) == ("set_alarm", "pay_bill")
+
+
+@pytest.mark.parametrize(("prompt", "choices"), [("Action:", PREFIXES), ("Answer:", ["yes", "no"]), ("A", ["Paris"])])
+def test_probabilities_are_those_of_score(precise: Any, prompt: str, choices: list[str]) -> None:
+    explanation = explain(precise, prompt, choices)
+    whole = np.exp(score(precise, prompt, choices, end="longest"))
+    assert explanation.probabilities == pytest.approx(whole / whole.sum(), abs=1e-4)
+    assert explanation.exact.coverage == pytest.approx(whole.sum(), rel=1e-3)
+    assert explanation.walks == pytest.approx(np.exp(score(precise, prompt, choices, branches=True)), abs=1e-4)
+
+
+@pytest.mark.parametrize("which", ["bill", "prefixes"])
+def test_shares_and_masses_of_nodes_are_sums_over_the_answers_behind_them(
+    which: str, request: pytest.FixtureRequest, precise: Any
+) -> None:
+    explanation = request.getfixturevalue(which) if which == "bill" else explain(precise, "Action:", PREFIXES)
+    leaves = [leaf.tokens for leaf in explanation.trie]
+    for leaf, tokens in enumerate(leaves):
+        for depth, node in enumerate(path_to(explanation.trie, leaf)):
+            behind = [other[:depth] == tokens[:depth] for other in leaves]
+            assert explanation.masses[node] == pytest.approx(explanation.probabilities[behind].sum())
+            if depth:
+                before = [other[: depth - 1] == tokens[: depth - 1] for other in leaves]
+                share = explanation.walks[behind].sum() / explanation.walks[before].sum()
+                assert explanation.shares[node] == pytest.approx(share)
+
+
+def test_where_they_part_is_told_in_a_sentence(bill: Explanation) -> None:
+    p = bill.probabilities
+    assert bill.parting == 0
+    assert re.fullmatch(
+        r"At the first token, greedy takes “ set” \((\d\d\.\d) %\) over “ pay” \((\d\d\.\d) %\) and ends at set_alarm "
+        rf"with 0\.\d\d % of the set, where pay_bill has {100 * p[bill.exact_leaf]:.1f} %\.",
+        sentence(bill),
+    )
+
+
+def test_they_part_at_the_end_of_an_answer_that_another_goes_on_from(smollm2: Any) -> None:
+    explanation = explain(smollm2, "The capital of France is", ["Paris", "Paris, of course", "Rome"])
+    assert explanation.parting == path_to(explanation.trie, 0)[-1]
+    assert sentence(explanation).startswith("After “ Paris”, greedy takes “,” (>99.9 %) over the end (<0.01 %)")
+    end = next(branch for branch in branches(explanation.branches()) if branch.leaf == 0)
+    assert (end.tokens, end.exact, end.greedy) == ((), True, False)
+    assert end.mass == explanation.probabilities[0]
+    assert "end" in texts(explanation.html())
+    assert "the end" in drawn(explanation)
+
+
+def test_they_may_agree(smollm2: Any) -> None:
+    explanation = explain(smollm2, "The capital of France is", ["Paris", "Rome"])
+    assert explanation.parting is None
+    assert sentence(explanation).startswith("Greedy and exact agree on Paris, which has >99.9 % of the set; the")
+
+
+def test_one_answer_leaves_nothing_to_choose(smollm2: Any) -> None:
+    explanation = explain(smollm2, "The capital of France is", ["Paris"])
+    assert sentence(explanation) == "The set has one answer, Paris: there is nothing to choose."
+    assert "100 %" in texts(explanation.html())
+
+
+def test_equal_choices_a_trie_and_messages_do_as_well(smollm2: Any) -> None:
+    twice = explain(smollm2, "The capital of France is", ["Rome", "Rome", "Paris"])
+    assert twice.exact.index == 2
+    messages = [{"role": "user", "content": "Is a tomato a fruit?"}]
+    trie = TokenTrie.from_choices(smollm2, ["yes", "no"], prompt=messages)
+    explanation = explain(smollm2, messages, trie)
+    assert explanation.trie is trie
+    assert "Is a tomato a fruit?" in explanation.prompt
+
+
+def test_a_set_that_does_not_fit_is_said_not_to(smollm2: Any) -> None:
+    explanation = explain(smollm2, "The capital of France is", ["xylophone", "zinc"])
+    assert "none of these may fit" in " ".join(texts(explanation.html()))
+    assert "none of these may fit" in drawn(explanation)
+
+
+def test_bad_arguments_are_refused(smollm2: Any) -> None:
+    with pytest.raises(ArgumentError, match="end"):
+        explain(smollm2, "x", ["a"], end="never")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="choices"):
+        explain(smollm2, "x", [])
+    with pytest.raises(ArgumentError, match="prompt: None"):
+        explain(smollm2, None, ["a"])  # type: ignore[arg-type]
+    with pytest.raises(VocabularyError, match="300000 is outside"):
+        explain(smollm2, "x", TokenTrie.from_sequences({"a": [7, 300000]}))
+    spelled = TokenTrie.from_choices(smollm2, ["Paris"], prompt="In", tokenization="any")
+    with pytest.raises(ArgumentError, match="scored in one spelling"):
+        explain(smollm2, "In", spelled)
+
+
+# What is drawn
+
+
+def test_every_answer_is_drawn_or_counted_once(bill: Explanation) -> None:
+    for most in (0, 1, 7, 1000):
+        root = bill.branches(most)
+        all_ = branches(root)
+        named = [branch.leaf for branch in all_ if branch.leaf is not None]
+        assert len(named) == len(set(named))
+        assert len(named) + sum(branch.n_more for branch in all_) == len(bill.trie)
+        assert bill.greedy_leaf in named
+        assert bill.exact_leaf in named
+        assert len([branch for branch in all_ if not branch.greedy and not branch.exact]) <= most
+        for branch in all_:
+            assert branch.mass == pytest.approx(sum(child.mass for child in branch.children) + branch.more) or (
+                branch.leaf is not None
+            )
+
+
+def test_a_page_of_thousands_of_answers_stays_small(precise: Any) -> None:
+    rng = np.random.default_rng(0)
+    rows = {tuple(row) for row in rng.integers(259, 380, (3300, 3)).tolist()}
+    trie = TokenTrie.from_sequences({f"item {i}": row for i, row in enumerate(sorted(rows)[:3000])})
+    explanation = explain(precise, "Answer:", trie)
+    page = explanation.html()
+    assert len(page.encode()) < 100_000
+    root = explanation.branches()
+    assert f"… {root.n_more:,} more ({percent(root.more)})" in texts(page)
+    assert re.search(r"… 2,\d{3} more \(", drawn(explanation))
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """Collects what a browser would make of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self._in: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self._in.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._in[-1:] != ["style"] and data.strip():
+            self.texts.append(data.strip())
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in.append("/" + tag)
+
+
+def texts(page: str) -> list[str]:
+    return Page(page).texts
+
+
+def test_a_page_has_the_numbers(bill: Explanation) -> None:
+    shown = texts(bill.html())
+    p = bill.probabilities
+    for leaf in np.argsort(-p)[:5]:
+        assert bill.trie[int(leaf)].name in shown
+        assert f"{100 * p[leaf]:.{1 if p[leaf] >= 0.01 else 2}f} %" in shown
+    assert f"{100 * (bill.exact.coverage or 0):.1f} %" in shown
+    assert f"{bill.exact.entropy:.2f} nats" in shown
+    assert any("Settle the water bill" in text for text in shown)
+
+
+@pytest.mark.parametrize("which", ["bill", "hostile"])
+def test_a_page_needs_and_runs_nothing(which: str, request: pytest.FixtureRequest) -> None:
+    page = request.getfixturevalue(which).html()
+    parsed = Page(page)
+    # fmt: off
+    assert parsed.tags <= {
+        "html", "head", "meta", "title", "style", "body", "main", "div", "section", "blockquote", "h1", "h2", "b",
+        "bdi", "strong", "dl", "dt", "dd", "ol", "li", "span", "small", "i", "p", "svg", "g", "path", "rect", "circle",
+        "text", "tspan", "details", "summary", "pre", "footer",
+    }
+    # fmt: on
+    assert not {name for name in parsed.attributes if name.startswith("on")} | (parsed.attributes & {"src", "href"})
+    assert not re.search(r"https?:|url\(|@import", page)
+
+
+def test_names_and_prompts_are_text_on_a_page(hostile: Explanation) -> None:
+    shown = texts(hostile.html())
+    for name in HOSTILE:
+        assert name.replace("\u202e", "\\u202e") in shown
+    assert any(text.startswith("<script>document.title") for text in shown)
+
+
+def test_names_are_text_in_a_terminal(smollm2: Any) -> None:
+    text = drawn(explain(smollm2, "Answer:", ["[red]x", "\x1b[31my"]))
+    assert "[red]x" in text
+    assert "\\x1b[31my" in text
+
+
+# In a browser
+
+Browser = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    binary = next((found for name in names if (found := shutil.which(name))), None)
+    if binary is None:
+        pytest.skip(f"no browser: `make test` installs {names[0]} where apt can")
+    profile = tmp_path_factory.mktemp("browser")
+
+    def run(*options: str, page: Path) -> str:
+        # Offline: every name resolves to nothing. Without its sandbox, which containers seldom allow.
+        fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"]
+        offline = ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}", "--disable-dev-shm-usage"]
+        command = [binary, *fixed, *offline, *options, page.as_uri()]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return run
+
+
+def close_to(picture: np.ndarray, color: str) -> np.ndarray:
+    rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+    return (abs(picture.astype(int) - rgb) <= 6).all(axis=2)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "paper", "greedy", "exact"),
+    [("1", "#fbfaf7", "#b45309", "#0f766e"), ("0", "#111317", "#fbb24c", "#2fd4bf")],
+    ids=["light", "dark"],
+)
+def test_a_browser_shows_the_page(
+    bill: Explanation, browser: Browser, tmp_path: Path, scheme: str, paper: str, greedy: str, exact: str
+) -> None:
+    page, shot = tmp_path / "page.html", tmp_path / "page.png"
+    page.write_text(bill.html(), encoding="utf-8")
+    browser(
+        f"--screenshot={shot}", "--window-size=1280,2000", f"--blink-settings=preferredColorScheme={scheme}", page=page
+    )
+    with Image.open(shot) as image:
+        picture = np.asarray(image.convert("RGB"))
+    assert picture.shape == (2000, 1280, 3)
+    assert close_to(picture[:20], paper).all()
+    # The decisions stand side by side; below, the bar of the winner is wider than any of the walk's.
+    cards = picture[100:500]
+    assert close_to(cards[:, :640], greedy).sum() > 1500
+    assert close_to(cards[:, 640:], exact).sum() > 1500
+    bars = picture[440:1000, 100:760]
+    assert close_to(bars, exact).sum(axis=1).max() > 3 * close_to(bars, greedy).sum(axis=1).max()
+    # Both ways through the trie.
+    trie = picture[1000:]
+    assert close_to(trie, exact).any(axis=0).sum() > 700
+    assert close_to(trie, greedy).any(axis=0).sum() > 700
+
+
+def test_a_browser_finds_the_texts_and_runs_no_script(hostile: Explanation, browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(hostile.html(), encoding="utf-8")
+    dom = browser("--dump-dom", page=page)
+    parsed = Page(dom)
+    assert not parsed.tags & {"script", "img"}
+    assert HOSTILE[0] in parsed.texts
+    assert "taken" not in parsed.texts
