@@ -26,16 +26,10 @@ const std::string kSet = payload_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kF
 constexpr std::size_t kLeaves = 3;
 constexpr std::size_t kNodes = 7;
 
-struct CloseStream {
-    void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
-};
-using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
-
 class AbiScore : public WithTinyModel {
    protected:
     void SetUp() override {
-        token_trie_stream_params params{};
-        params.size = sizeof params;
+        auto params = sized<token_trie_stream_params>();
         stream_.reset(token_trie_stream_open(context_.get(), &params));
         ASSERT_NE(stream_, nullptr) << token_trie_last_error();
         ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), kPrompt.size()), TOKEN_TRIE_OK);
@@ -60,8 +54,7 @@ class AbiScore : public WithTinyModel {
         return token_trie_last_error();
     }
     token_trie_stream_state state() {
-        token_trie_stream_state out{};
-        out.size = sizeof out;
+        auto out = sized<token_trie_stream_state>();
         EXPECT_EQ(token_trie_stream_get_state(stream_.get(), &out), TOKEN_TRIE_OK);
         return out;
     }
@@ -175,8 +168,7 @@ TEST_F(AbiScore, BadParamsAreRefusedByName) {
 
 TEST_F(AbiScore, NothingToScoreBehindIsRefused) {
     const Context other = tiny_stream_context();
-    token_trie_stream_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_stream_params>();
     const Handle empty(token_trie_stream_open(other.get(), &params));
     EXPECT_EQ(refusal([&] {
                   return token_trie_stream_score(empty.get(), &params_, leaves_.data(), kLeaves, nullptr, 0, nullptr);

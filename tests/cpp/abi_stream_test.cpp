@@ -1,14 +1,10 @@
-#include "tiny_model.h"
+#include "abi_stream_fixture.h"
 
-#include <array>
-#include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <thread>
 
 #include <unistd.h>
 
@@ -39,95 +35,6 @@ static_assert(sizeof(token_trie_stream_state) == 112 && offsetof(token_trie_stre
               offsetof(token_trie_stream_state, n_branches) == 72 && offsetof(token_trie_stream_state, n_free) == 80 &&
               offsetof(token_trie_stream_state, n_passes) == 88 && offsetof(token_trie_stream_state, decode_ns) == 96 &&
               offsetof(token_trie_stream_state, generate_ns) == 104);
-
-const Tokens kPrompt = bytes("Do: ");
-const std::string kReadOrSend = payload_of({{"READ", bytes("READ")}, {"SEND", bytes("SEND")}});
-const std::string kRead4 = payload_of({{"READ", bytes("READ")}});
-
-struct CloseStream {
-    void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
-};
-using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
-
-token_trie_stream_params defaults() {
-    token_trie_stream_params params{};
-    params.size = sizeof params;
-    return params;
-}
-
-token_trie_params end_params() {
-    token_trie_params params{};
-    params.size = sizeof params;
-    params.on_complete = TOKEN_TRIE_END;
-    return params;
-}
-
-// A callback made of a function object, which is called on every token.
-struct Listener {
-    std::function<bool(const token_trie_token &)> on_token = [](const token_trie_token & /*token*/) { return true; };
-    std::string text;
-    Tokens tokens;
-
-    static bool call(const token_trie_token * token, void * user) {
-        auto & self = *static_cast<Listener *>(user);
-        self.tokens.push_back(token->id);
-        self.text.append(token->text, token->text_len);
-        return self.on_token(*token);
-    }
-};
-
-class AbiStream : public WithTinyModel {
-   protected:
-    static Handle open(const Context & context, const token_trie_stream_params & params = defaults()) {
-        Handle out(token_trie_stream_open(context.get(), &params));
-        EXPECT_NE(out, nullptr) << token_trie_last_error();
-        EXPECT_EQ(prefill(out, kPrompt), TOKEN_TRIE_OK) << token_trie_last_error();
-        return out;
-    }
-    static Handle open_file(const token_trie_stream_params & params) {
-        return Handle(token_trie_stream_open_file(tiny_model_path().c_str(), &params));
-    }
-    static token_trie_stream_params file_params() {
-        token_trie_stream_params params = defaults();
-        params.n_ctx = 256;
-        params.n_batch = 64;
-        params.n_threads = 1;
-        return params;
-    }
-
-    static std::int32_t prefill(const Handle & stream, const Tokens & tokens) {
-        return token_trie_stream_prefill(stream.get(), tokens.data(), tokens.size());
-    }
-    static std::int32_t set(const Handle & stream, const std::string & payload, int mode = TOKEN_TRIE_GREEDY) {
-        return token_trie_stream_set_token_trie(stream.get(), payload.data(), payload.size(), mode);
-    }
-    static std::int32_t generate(const Handle & stream, Listener & listener, std::int32_t max_tokens = 32) {
-        return token_trie_stream_generate(stream.get(), max_tokens, 0, 1, Listener::call, &listener);
-    }
-    static std::string text_of(const Handle & stream, std::int32_t max_tokens = 32) {
-        Listener listener;
-        EXPECT_EQ(generate(stream, listener, max_tokens), TOKEN_TRIE_OK) << token_trie_last_error();
-        return listener.text;
-    }
-    static token_trie_stream_state state_of(const Handle & stream) {
-        token_trie_stream_state state{};
-        state.size = sizeof state;
-        EXPECT_EQ(token_trie_stream_get_state(stream.get(), &state), TOKEN_TRIE_OK) << token_trie_last_error();
-        return state;
-    }
-};
-
-// What a call came to: its status, which last_status agrees with, and the message.
-std::string refusal(std::int32_t expected, std::int32_t status) {
-    EXPECT_EQ(status, expected) << token_trie_last_error();
-    EXPECT_EQ(token_trie_last_status(), expected);
-    return token_trie_last_error();
-}
-std::string refusal(std::int32_t expected, const void * pointer) {
-    EXPECT_EQ(pointer, nullptr);
-    EXPECT_EQ(token_trie_last_status(), expected) << token_trie_last_error();
-    return token_trie_last_error();
-}
 
 TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
     const Handle stream = open_file(file_params());
@@ -167,31 +74,6 @@ TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
     EXPECT_EQ(state.n_passes, 3U);
     EXPECT_GT(state.decode_ns, 0U);
     EXPECT_GE(state.generate_ns, state.decode_ns);
-}
-
-// Every function, on a handle that is none.
-void expect_all_refused(token_trie_stream * stream, const std::string & message) {
-    const token_trie_params params = end_params();
-    token_trie_stream_state state{};
-    state.size = sizeof state;
-    token_trie_token token{};
-    token.size = sizeof token;
-    std::int32_t stop = 0;
-    const auto expect = [&](std::int32_t status) { EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, status), message); };
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_get_vocab(stream)), message);
-    expect(token_trie_stream_prefill(stream, kPrompt.data(), kPrompt.size()));
-    expect(token_trie_stream_set_grammar(stream, "root ::= \"a\"", nullptr));
-    expect(token_trie_stream_set_grammar(stream, nullptr, nullptr));
-    expect(token_trie_stream_set_token_trie(stream, kRead4.data(), kRead4.size(), TOKEN_TRIE_GREEDY));
-    expect(token_trie_stream_set_token_trie_ext(stream, kRead4.data(), kRead4.size(), &params));
-    expect(token_trie_stream_set_seed(stream, 1));
-    expect(token_trie_stream_generate(stream, 1, 0, 1, nullptr, nullptr));
-    expect(token_trie_stream_next(stream, 0, 1, &token, &stop));
-    expect(token_trie_stream_get_state(stream, &state));
-    token_trie_stream_clear_token_trie(stream);
-    expect(token_trie_last_status());
-    token_trie_stream_cancel(stream);
-    token_trie_stream_close(stream);
 }
 
 TEST_F(AbiStream, TextsAreSpelledInAnyWay) {
@@ -312,7 +194,7 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
 
 TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
     const Context context = tiny_context();
-    const token_trie_stream_params good = defaults();
+    const auto good = sized<token_trie_stream_params>();
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open(nullptr, &good)), "ctx: null");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open(context.get(), nullptr)), "params: null");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open_file(nullptr, &good)), "gguf_path: null");
@@ -353,7 +235,7 @@ TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
 TEST_F(AbiStream, OneStreamAContext) {
     const Context context = tiny_context();
     Handle first = open(context);
-    const token_trie_stream_params params = defaults();
+    const auto params = sized<token_trie_stream_params>();
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, token_trie_stream_open(context.get(), &params)),
               "ctx: another stream is open on it");
     EXPECT_EQ(state_of(first).n_cached, kPrompt.size());
@@ -368,12 +250,12 @@ TEST_F(AbiStream, StructsMayBeOfAnotherSize) {
     struct Longer {
         token_trie_stream_params params;
         std::uint64_t later[4];
-    } longer{defaults(), {}};
+    } longer{sized<token_trie_stream_params>(), {}};
     longer.params.size = sizeof longer;
     const Context context = tiny_context();
     Handle stream = open(context, longer.params);
     stream.reset();
-    token_trie_stream_params shorter = defaults();
+    auto shorter = sized<token_trie_stream_params>();
     shorter.size = offsetof(token_trie_stream_params, top_k);
     shorter.top_k = -77;  // beyond its size, so not ours to read
     stream = open(context, shorter);
@@ -398,7 +280,7 @@ TEST_F(AbiStream, StructsMayBeOfAnotherSize) {
 
 TEST_F(AbiStream, OptionsReachTheStream) {
     const Context context = tiny_context();
-    token_trie_stream_params params = defaults();
+    auto params = sized<token_trie_stream_params>();
     params.step_by_step = 1;
     params.seed = 3;
     params.top_k = 1;
@@ -420,59 +302,6 @@ TEST_F(AbiStream, OptionsReachTheStream) {
     EXPECT_EQ(state_of(stream).n_passes, 8U) << "step by step: one a token, the first excepted";
 }
 
-TEST_F(AbiStream, ACallFromTheCallbackIsBusyExceptCancel) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
-    ASSERT_EQ(set(stream, kRead4), TOKEN_TRIE_OK);
-    Listener listener;
-    listener.on_token = [&](const token_trie_token & /*token*/) {
-        token_trie_stream * s = stream.get();
-        token_trie_stream_state state{};
-        state.size = sizeof state;
-        token_trie_token next{};
-        next.size = sizeof next;
-        for (const std::int32_t status :
-             {prefill(stream, kPrompt), set(stream, kReadOrSend), token_trie_stream_set_grammar(s, nullptr, nullptr),
-              token_trie_stream_set_seed(s, 1), token_trie_stream_generate(s, 1, 0, 1, nullptr, nullptr),
-              token_trie_stream_next(s, 0, 1, &next, &state.stop), token_trie_stream_get_state(s, &state)}) {
-            EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, status),
-                      "the stream is in a call already, of another thread or of its own callback");
-        }
-        token_trie_stream_clear_token_trie(s);
-        EXPECT_EQ(token_trie_last_status(), TOKEN_TRIE_ERROR_BUSY);
-        EXPECT_NE(token_trie_stream_get_vocab(s), nullptr);
-        return true;
-    };
-    EXPECT_EQ(generate(stream, listener), TOKEN_TRIE_OK);
-    EXPECT_EQ(listener.text, "READ");
-    listener.on_token = [&](const token_trie_token & /*token*/) {
-        token_trie_stream_cancel(stream.get());
-        return true;
-    };
-    EXPECT_EQ(generate(stream, listener), TOKEN_TRIE_OK);
-    EXPECT_EQ(listener.text, "READR");
-    EXPECT_EQ(state_of(stream).stop, TOKEN_TRIE_STOP_CANCELLED);
-}
-
-TEST_F(AbiStream, ACallbackMayCloseItsStream) {
-    for (const bool owned : {false, true}) {
-        const Context context = tiny_context();
-        Handle stream = owned ? open_file(file_params()) : open(context);
-        ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
-        ASSERT_EQ(set(stream, kRead4), TOKEN_TRIE_OK);
-        token_trie_stream * handle = stream.release();
-        Listener listener;
-        listener.on_token = [&](const token_trie_token & token) {
-            token_trie_stream_close(handle);
-            EXPECT_EQ(token.text[0], 'R') << "still valid";
-            return true;
-        };
-        EXPECT_EQ(token_trie_stream_generate(handle, 32, 0, 1, Listener::call, &listener), TOKEN_TRIE_OK);
-        EXPECT_EQ(listener.text, "R") << "cancelled";
-        expect_all_refused(handle, "stream: closed, or never opened");
-    }
-}
-
 TEST_F(AbiStream, TokensMayBePulledOneByOne) {
     const Handle stream = open_file(file_params());
     ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
@@ -480,8 +309,7 @@ TEST_F(AbiStream, TokensMayBePulledOneByOne) {
     ASSERT_EQ(set(stream, payload_of({{"A", bytes(text)}, {"READ", bytes("READ")}})), TOKEN_TRIE_OK);
     const std::string expected = text_of(stream);
     ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
-    token_trie_token token{};
-    token.size = sizeof token;
+    auto token = sized<token_trie_token>();
     std::int32_t stop = TOKEN_TRIE_STOP_MAX_TOKENS;
     std::string pulled;
     while (stop == TOKEN_TRIE_STOP_MAX_TOKENS) {
@@ -502,188 +330,6 @@ TEST_F(AbiStream, TokensMayBePulledOneByOne) {
     EXPECT_EQ(stop, TOKEN_TRIE_STOP_END);
     EXPECT_EQ(token.id, -1);
     EXPECT_STREQ(token.text, "");
-}
-
-// A list that nothing ends, so that only the other thread can.
-token_trie_params endless(const llama_token & newline) {
-    token_trie_params params = end_params();
-    params.on_complete = TOKEN_TRIE_RESTART;
-    params.end_tokens = &newline;
-    params.n_end_tokens = 1;
-    return params;
-}
-
-TEST_F(AbiStream, CloseFromAnotherThreadWaitsForTheCallItCancels) {
-    for (int round = 0; round < 50; ++round) {
-        Context context = tiny_context();
-        token_trie_stream * handle = open(context).release();
-        std::atomic<bool> begun{false};
-        std::thread worker([&] {
-            Listener listener;
-            listener.on_token = [&](const token_trie_token & /*token*/) {
-                begun = true;
-                return true;
-            };
-            // Until it is refused; whatever the moment, the context is not touched after the close.
-            std::int32_t status = TOKEN_TRIE_OK;
-            while (status == TOKEN_TRIE_OK) {
-                status = token_trie_stream_prefill(handle, kPrompt.data(), kPrompt.size());
-                if (status == TOKEN_TRIE_OK) {
-                    status = token_trie_stream_generate(handle, 100, 1, 1, Listener::call, &listener);
-                }
-            }
-            EXPECT_TRUE(status == TOKEN_TRIE_ERROR_ARGUMENT || status == TOKEN_TRIE_ERROR_CANCELLED)
-                << token_trie_last_error();
-        });
-        while (!begun) {
-            std::this_thread::yield();
-        }
-        token_trie_stream_close(handle);
-        context.reset();
-        worker.join();
-    }
-}
-
-TEST_F(AbiStream, CancelFromAnotherThreadEndsGenerate) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
-    const llama_token newline = bytes("\n")[0];
-    const token_trie_params params = endless(newline);
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), kReadOrSend.data(), kReadOrSend.size(), &params),
-              TOKEN_TRIE_OK);
-    std::atomic<bool> begun{false};
-    std::atomic<bool> cancelled{false};
-    Listener listener;
-    listener.on_token = [&](const token_trie_token & /*token*/) {
-        begun = true;
-        while (!cancelled) {
-            std::this_thread::yield();
-        }
-        return true;
-    };
-    std::thread other([&] {
-        while (!begun) {
-            std::this_thread::yield();
-        }
-        token_trie_stream_cancel(stream.get());
-        cancelled = true;
-    });
-    EXPECT_EQ(generate(stream, listener, 200), TOKEN_TRIE_OK);
-    other.join();
-    EXPECT_EQ(listener.tokens.size(), 1U);
-    EXPECT_EQ(state_of(stream).stop, TOKEN_TRIE_STOP_CANCELLED);
-}
-
-TEST_F(AbiStream, TwoHandlesOnOneModelInTwoThreads) {
-    const Context contexts[] = {tiny_context(), tiny_context()};
-    const Handle handles[] = {open(contexts[0]), open(contexts[1])};
-    std::string expected;
-    {
-        const Context context = tiny_context();
-        const Handle stream = open(context);
-        ASSERT_EQ(set(stream, kReadOrSend), TOKEN_TRIE_OK);
-        expected = text_of(stream);
-        expected += text_of(stream);
-    }
-    std::atomic<int> n_wrong{0};
-    const auto work = [&](const Handle & stream) {
-        for (int round = 0; round < 50; ++round) {
-            Listener listener;
-            n_wrong += prefill(stream, kPrompt) == TOKEN_TRIE_OK ? 0 : 1;
-            n_wrong += set(stream, kReadOrSend) == TOKEN_TRIE_OK ? 0 : 1;
-            n_wrong += generate(stream, listener) == TOKEN_TRIE_OK ? 0 : 1;
-            n_wrong += generate(stream, listener) == TOKEN_TRIE_OK ? 0 : 1;
-            n_wrong += listener.text == expected ? 0 : 1;
-        }
-    };
-    std::thread one([&] { work(handles[0]); });
-    std::thread two([&] { work(handles[1]); });
-    one.join();
-    two.join();
-    EXPECT_EQ(n_wrong, 0);
-}
-
-TEST_F(AbiStream, OneHandleInManyThreadsIsBusyOrServes) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
-    std::vector<std::thread> threads;
-    threads.reserve(4);
-    std::atomic<int> n_wrong{0};
-    for (int i = 0; i < 4; ++i) {
-        threads.emplace_back([&] {
-            const auto check = [&](std::int32_t status) {
-                n_wrong += status == TOKEN_TRIE_OK || status == TOKEN_TRIE_ERROR_BUSY ? 0 : 1;
-            };
-            for (int round = 0; round < 100; ++round) {
-                token_trie_stream_state state{};
-                state.size = sizeof state;
-                check(set(stream, kReadOrSend));
-                check(token_trie_stream_generate(stream.get(), 1, 0, 1, nullptr, nullptr));
-                check(token_trie_stream_get_state(stream.get(), &state));
-                token_trie_stream_clear_token_trie(stream.get());
-                token_trie_stream_cancel(stream.get());
-                const std::int32_t status = prefill(stream, kPrompt);
-                check(status == TOKEN_TRIE_ERROR_CANCELLED ? TOKEN_TRIE_OK : status);
-            }
-        });
-    }
-    for (std::thread & thread : threads) {
-        thread.join();
-    }
-    EXPECT_EQ(n_wrong, 0);
-    EXPECT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
-    EXPECT_EQ(set(stream, kRead4), TOKEN_TRIE_OK);
-    EXPECT_EQ(text_of(stream), "READ");
-}
-
-TEST_F(AbiStream, AProcessMayEndWithStreamsOpen) {
-    GTEST_FLAG_SET(death_test_style, "threadsafe");
-    EXPECT_EXIT(
-        {
-            token_trie_stream_close(nullptr);  // before llama.cpp has begun
-            const token_trie_stream_params params = file_params();
-            token_trie_stream * stream = token_trie_stream_open_file(tiny_model_path().c_str(), &params);
-            std::exit(stream != nullptr ? 0 : 1);
-        },
-        ::testing::ExitedWithCode(0), "");
-}
-
-// Pages that this process holds in memory; 0 where they tell nothing, as sanitizers keep what was freed.
-std::size_t resident_pages() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 0;
-#else
-    std::size_t size = 0;
-    std::size_t resident = 0;
-    std::ifstream("/proc/self/statm") >> size >> resident;
-    return resident;
-#endif
-}
-
-TEST_F(AbiStream, TenThousandRoundsTakeNoMoreMemory) {
-    const Context context = tiny_context();
-    const Handle stream = open(context);
-    std::vector<std::string> payloads(200);  // more than the cache holds
-    for (std::size_t i = 0; i < payloads.size(); ++i) {
-        const auto token = static_cast<Token>(3 + i);
-        payloads[i] = payload_of({{"A", {kRead, token}}, {"B", {kSend, token}}});
-    }
-    const auto rounds = [&](std::size_t n) {
-        for (std::size_t i = 0; i < n; ++i) {
-            ASSERT_EQ(set(stream, payloads[i % payloads.size()], static_cast<int>(i % 2)), TOKEN_TRIE_OK);
-            const auto max_tokens = static_cast<std::int32_t>(i % 3);
-            ASSERT_EQ(token_trie_stream_generate(stream.get(), max_tokens, 1, 1, nullptr, nullptr), TOKEN_TRIE_OK);
-            token_trie_stream_clear_token_trie(stream.get());
-            if (i % 100 == 0) {
-                ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= [a-z]+", nullptr), TOKEN_TRIE_OK);
-                ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
-            }
-        }
-    };
-    rounds(1000);
-    const std::size_t before = resident_pages();
-    rounds(10000);
-    EXPECT_LE(resident_pages(), before + 256);
 }
 
 }  // namespace

@@ -38,12 +38,6 @@ static_assert(sizeof(llama_token_data) == 12 && offsetof(llama_token_data_array,
 
 const std::string kPayload = payload_of({{"READ", {7}}, {"READ_FILE", {7, 8}}});
 
-token_trie_params defaults() {
-    token_trie_params params{};
-    params.size = sizeof params;
-    return params;
-}
-
 Sampler init(const char * json, int mode = TOKEN_TRIE_GREEDY, const llama_vocab * vocab = nullptr) {
     return Sampler(llama_sampler_init_token_trie(vocab, json, mode));
 }
@@ -109,7 +103,7 @@ TEST_F(AbiVocab, AnIdOutsideTheVocabularyIsNull) {
 }
 
 TEST_F(AbiVocab, EndTokensAreTheVocabulariesUnlessGiven) {
-    token_trie_params params = defaults();
+    auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_END;
     const Sampler sampler = init_ext(params, vocab);
     ASSERT_NE(sampler, nullptr) << token_trie_last_error();
@@ -161,7 +155,7 @@ TEST_F(AbiVocab, APayloadMadeForAnotherVocabularyIsNull) {
 TEST(Abi, OptionsReachTheCursor) {
     const llama_token end = 2;
     const llama_token separator[] = {3, 4};
-    token_trie_params params = defaults();
+    auto params = sized<token_trie_params>();
     params.mode = TOKEN_TRIE_SAMPLED;
     params.on_complete = TOKEN_TRIE_RESTART;
     params.end_tokens = &end;
@@ -187,13 +181,13 @@ TEST(Abi, BadArgumentsAreRefusedNamingThem) {
               "params: null");
     const auto with = [](const std::function<void(token_trie_params &)> & change) {
         return refusal([&] {
-            token_trie_params params = defaults();
+            auto params = sized<token_trie_params>();
             change(params);
             return init_ext(params);
         });
     };
     EXPECT_EQ(refusal([] {
-                  const token_trie_params params = defaults();
+                  const auto params = sized<token_trie_params>();
                   return Sampler(llama_sampler_init_token_trie_ext(nullptr, nullptr, 2, &params));
               }),
               "payload_json: null");
@@ -237,10 +231,10 @@ TEST(Abi, StructsMayBeOfAnotherSize) {
     struct Longer {
         token_trie_params params;
         std::uint64_t later[4];
-    } longer{defaults(), {}};
+    } longer{sized<token_trie_params>(), {}};
     longer.params.size = sizeof longer;
     EXPECT_NE(init_ext(longer.params), nullptr);
-    token_trie_params shorter = defaults();
+    auto shorter = sized<token_trie_params>();
     shorter.size = offsetof(token_trie_params, on_complete);
     shorter.on_complete = 77;  // beyond its size, so not ours to read
     EXPECT_NE(init_ext(shorter), nullptr);
@@ -266,8 +260,7 @@ TEST(Abi, StructsMayBeOfAnotherSize) {
 
 TEST(Abi, TheCacheTellsAndForgets) {
     token_trie_cache_clear();
-    token_trie_cache_stats before{};
-    before.size = sizeof before;
+    auto before = sized<token_trie_cache_stats>();
     ASSERT_EQ(token_trie_cache_get_stats(&before), TOKEN_TRIE_OK);
     EXPECT_EQ(before.entries, 0U);
     EXPECT_EQ(before.capacity, 128U);

@@ -180,18 +180,12 @@ class PlainLoop {
     std::map<Tokens, std::vector<double>> known_;
 };
 
-struct CloseStream {
-    void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
-};
-using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
-
 class ContextMatrix : public ::testing::TestWithParam<Setting> {
    protected:
     void SetUp() override {
         ASSERT_NE(context_, nullptr);
         ASSERT_EQ(adapter_ == nullptr, GetParam().adapts == Adapts::nothing);
-        token_trie_stream_params params{};
-        params.size = sizeof params;
+        auto params = sized<token_trie_stream_params>();
         stream_.reset(token_trie_stream_open(context_.get(), &params));
         ASSERT_NE(stream_, nullptr) << token_trie_last_error();
         set_adapter(context_.get(), adapter_.get());
@@ -253,8 +247,7 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
 
     void expect_scores(const std::vector<Leaf> & leaves, const Tokens & prefix = {}) {
         const std::string payload = payload_of(leaves);
-        token_trie_score_params params{};
-        params.size = sizeof params;
+        auto params = sized<token_trie_score_params>();
         params.payload_json = payload.data();
         params.payload_len = payload.size();
         params.prefix = prefix.empty() ? nullptr : prefix.data();

@@ -11,24 +11,14 @@ namespace {
 const Tokens kPrompt = bytes("a prompt of more tokens than the smallest of the batches here");
 const std::string kSet = payload_of({{"READ", bytes("READ")}, {"SEND", bytes("SEND")}, {"SEND_MAIL", {kSend, kMail}}});
 
-struct CloseStream {
-    void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
-};
-using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
-
-token_trie_stream_params defaults() {
-    token_trie_stream_params params{};
-    params.size = sizeof params;
-    return params;
-}
-
-Handle open(const Context & context, const token_trie_stream_params & params = defaults()) {
+Handle open(const Context & context, const token_trie_stream_params & params = sized<token_trie_stream_params>()) {
     Handle out(token_trie_stream_open(context.get(), &params));
     EXPECT_NE(out, nullptr) << token_trie_last_error();
     return out;
 }
 
-std::string refusal_of_open(const Context & context, const token_trie_stream_params & params = defaults()) {
+std::string refusal_of_open(const Context & context,
+                            const token_trie_stream_params & params = sized<token_trie_stream_params>()) {
     const Handle out(token_trie_stream_open(context.get(), &params));
     EXPECT_EQ(out, nullptr);
     EXPECT_EQ(token_trie_last_status(), TOKEN_TRIE_ERROR_ARGUMENT);
@@ -71,8 +61,7 @@ Tokens answer(const Handle & stream) {
 
 std::vector<double> scores(const Handle & stream) {
     std::vector<double> out(3);
-    token_trie_score_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_score_params>();
     params.payload_json = kSet.data();
     params.payload_len = kSet.size();
     EXPECT_EQ(token_trie_stream_score(stream.get(), &params, out.data(), out.size(), nullptr, 0, nullptr),
@@ -100,7 +89,7 @@ TEST_F(ContextTest, AFailedOpenLeavesItAsItWas) {
     Tokens tokens = bytes("the caller's");
     ASSERT_EQ(llama_decode(context.get(), llama_batch_get_one(tokens.data(), static_cast<std::int32_t>(tokens.size()))),
               0);
-    token_trie_stream_params params = defaults();
+    auto params = sized<token_trie_stream_params>();
     params.top_k = -1;
     EXPECT_EQ(refusal_of_open(context, params), "top_k: -1 is negative");
     EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(context.get()), 0), static_cast<llama_pos>(tokens.size()) - 1);
@@ -151,7 +140,7 @@ TEST_F(ContextTest, OneForEmbeddingsOfFewerTokensThanABatchTakesABatch) {
 }
 
 TEST_F(ContextTest, MoreThreadsThanLlamaCppTakesAreRefused) {
-    token_trie_stream_params params = defaults();
+    auto params = sized<token_trie_stream_params>();
     params.n_threads = 100000;
     EXPECT_EQ(refusal_of_open_file(params), "n_threads: 100000 is above 512");
     const Context context = tiny_context();
@@ -162,7 +151,7 @@ TEST_F(ContextTest, MoreThreadsThanLlamaCppTakesAreRefused) {
 }
 
 TEST_F(ContextTest, ALengthFarBeyondWhatTheModelWasTrainedWithIsRefused) {
-    token_trie_stream_params params = defaults();
+    auto params = sized<token_trie_stream_params>();
     params.n_threads = 1;
     params.n_ctx = INT_MAX;
     EXPECT_EQ(refusal_of_open_file(params),
@@ -187,7 +176,8 @@ TEST_F(ContextTest, AModelWithoutAVocabularyIsRefusedBeforeThereIsAContext) {
         EXPECT_STREQ(token_trie_last_error(), "model: it has no tokenizer");
     }
     EXPECT_EQ(context_params.n_seq_max, tiny_context_params().n_seq_max) << "left as they were";
-    EXPECT_EQ(refusal_of_open_file(defaults(), TinyKind::no_tokenizer), "model: it has no tokenizer");
+    EXPECT_EQ(refusal_of_open_file(sized<token_trie_stream_params>(), TinyKind::no_tokenizer),
+              "model: it has no tokenizer");
 }
 
 template <typename Context>

@@ -77,8 +77,7 @@ TEST(Memory, RunningOutWithEveryOption) {
         {"path": "another text that is too long to stand in a string itself", "leaves": [{"name": "A", "tokens": [1]}]},
         {"path": "p", "leaves": [{"name": "B", "tokens": [7, 8, 9]}]}]})";
     const llama_token tokens[] = {3, 2, 1};
-    token_trie_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_RESTART;
     params.path = "p";
     params.end_tokens = tokens;
@@ -93,8 +92,7 @@ class MemoryVocab : public WithVocab {};
 
 TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
     const std::string payload = payload_of({{"A", {7}}});
-    token_trie_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_END;
     fail_at_every_allocation(
         [&] { return llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params); });
@@ -139,8 +137,7 @@ TEST_F(MemoryStream, RunningOutInAStreamLosesNothing) {
     const Tokens prompt = bytes("Do: ");
     const std::string payload = payload_of({{"GET_A", bytes("GET_A")}, {"GET_B", bytes("GET_B")}});
     const Context context = tiny_stream_context();
-    token_trie_stream_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_stream_params>();
     token_trie_stream * stream = nullptr;
     EXPECT_GT(fail_until_done([&] {
                   stream = token_trie_stream_open(context.get(), &params);
@@ -165,8 +162,7 @@ TEST_F(MemoryStream, RunningOutInAStreamLosesNothing) {
                       &text);
               }),
               0);
-    token_trie_stream_state state{};
-    state.size = sizeof state;
+    auto state = sized<token_trie_stream_state>();
     EXPECT_EQ(token_trie_stream_get_state(stream, &state), TOKEN_TRIE_OK);
     EXPECT_EQ(text, state.leaf_name);
     EXPECT_EQ(state.n_branches, 1U);

@@ -1,73 +1,11 @@
-#include "stream/scorer.h"
-
-#include "tiny_model.h"
-
-#include <cmath>
-#include <limits>
-#include <numeric>
+#include "scorer_fixture.h"
 
 namespace token_trie::test {
 namespace {
 
-const std::atomic<bool> kNotCancelled{false};
-const Tokens kPrompt = bytes("the answer is");
-constexpr double kNear = 1e-4;
-
-// Probabilities of the next token, each asked for on its own: a sequence at a time, in double.
-class Model {
-   public:
-    explicit Model(TinyKind kind = TinyKind::attention)
-        : context_(tiny_context(256, kind)), sequence_(context_.get()) {}
-
-    std::vector<double> next(const Tokens & tokens) {
-        sequence_.replace(tokens, kNotCancelled);
-        const float * logits = sequence_.logits({true, {}, {}}, false, kNotCancelled);
-        std::vector<double> p(logits, logits + kTinyVocab);
-        const double max = *std::max_element(p.begin(), p.end());
-        double sum = 0;
-        for (double & value : p) {
-            sum += value = std::exp(value - max);
-        }
-        for (double & value : p) {
-            value /= sum;
-        }
-        return p;
-    }
-
-    double logprob(Tokens prefix, const Tokens & leaf) {
-        double sum = 0;
-        for (const Token token : leaf) {
-            sum += std::log(next(prefix)[static_cast<std::size_t>(token)]);
-            prefix.push_back(token);
-        }
-        return sum;
-    }
-
-   private:
-    Context context_;
-    Sequence sequence_;
-};
-
 Tokens joined(Tokens a, const Tokens & b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
-}
-
-Cursor cursor_of(const std::shared_ptr<const Trie> & trie,
-                 FollowSet::Options options = {OnComplete::end, {kTinyEnd}, {}, 0}) {
-    return {trie, std::make_shared<const FollowSet>(*trie, std::move(options))};
-}
-
-// Without the end token, which nothing can come behind.
-std::set<Tokens> random_texts(std::mt19937 & rng, std::size_t n, std::size_t max_length, Token n_tokens) {
-    std::set<Tokens> out;
-    for (Tokens member : random_members(rng, n, max_length, n_tokens)) {
-        for (Token & token : member) {
-            token += kTinyEnd + 1;
-        }
-        out.insert(member);
-    }
-    return out;
 }
 
 bool begins(const Tokens & prefix, const Tokens & whole) {
@@ -84,57 +22,13 @@ std::set<Token> continuations(const std::set<Tokens> & members, const Tokens & l
     return out;
 }
 
-// Contexts in which scoring takes its different ways.
-struct Setting {
-    TinyKind kind;
-    std::uint32_t n_seq_max;
-};
-
-class ScorerOn : public ::testing::TestWithParam<Setting> {
-   protected:
-    static Context context(std::uint32_t n_ctx = 256) {
-        return tiny_context(n_ctx, GetParam().kind, GetParam().n_seq_max);
-    }
-
-    // Otherwise one at a time, and some again for the sake of others below them.
-    static bool takes_many_at_once() {
-        return GetParam().n_seq_max > 1 && can_drop_newest(tiny_model(GetParam().kind));
-    }
-
-    // Gemma's GELU comes from a table in half precision, whose steps a difference in the last bit may cross.
-    static double near() { return GetParam().kind == TinyKind::sliding_window ? 1e-3 : kNear; }
-
-   private:
-    CapturedLog quiet_;
-};
-
-std::string name_of(const ::testing::TestParamInfo<Setting> & info) {
-    const std::string kind = info.param.kind == TinyKind::attention   ? "Attention"
-                             : info.param.kind == TinyKind::recurrent ? "Recurrence"
-                             : info.param.kind == TinyKind::hybrid    ? "BothInTurn"
-                                                                      : "ASlidingWindow";
-    return kind + "And" + std::to_string(info.param.n_seq_max) + "Ids";
-}
-
-INSTANTIATE_TEST_SUITE_P(AModelWith,
-                         ScorerOn,
-                         ::testing::Values(Setting{TinyKind::attention, 1},
-                                           Setting{TinyKind::attention, 2},
-                                           Setting{TinyKind::attention, 3},
-                                           Setting{TinyKind::attention, 64},
-                                           Setting{TinyKind::sliding_window, 1},
-                                           Setting{TinyKind::sliding_window, 8},
-                                           Setting{TinyKind::recurrent, 1},
-                                           Setting{TinyKind::recurrent, 4},
-                                           Setting{TinyKind::hybrid, 1},
-                                           Setting{TinyKind::hybrid, 4}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(AModelWith, ScorerOn, scorer_settings(), name_of);
 
 TEST_P(ScorerOn, EveryLeafHasTheProbabilityThatItHasAlone) {
     const Context own = context();
     Sequence sequence(own.get());
     sequence.replace(kPrompt, kNotCancelled);
-    Model model(GetParam().kind);
+    PlainModel model(GetParam().kind);
     std::mt19937 rng(1);
     for (int round = 0; round < 6; ++round) {
         const std::set<Tokens> members = random_texts(rng, 12, 5, 8);
@@ -166,7 +60,7 @@ TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
     const Context own = context();
     Sequence sequence(own.get());
     sequence.replace(kPrompt, kNotCancelled);
-    Model model(GetParam().kind);
+    PlainModel model(GetParam().kind);
     std::mt19937 rng(2);
     const std::set<Tokens> members = random_texts(rng, 12, 5, 8);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
@@ -270,7 +164,7 @@ TEST_P(ScorerOn, BehindAPrefixNoSequenceIsNeeded) {
     ScoreOptions options;
     options.prefix = kPrompt;
     const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
-    Model model(GetParam().kind);
+    PlainModel model(GetParam().kind);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
         EXPECT_NEAR(scores.leaves[leaf], model.logprob(kPrompt, trie->sequence(leaf)), near());
     }
@@ -303,7 +197,7 @@ TEST_P(ScorerOn, AContextWithoutRoomForTheLongestLeafIsRefusedAndOneWithJustEnou
     const Tokens prompt(sequence.capacity() - 3, kRead);
     sequence.replace(prompt, kNotCancelled);
     const Scores scores = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
-    Model model(GetParam().kind);
+    PlainModel model(GetParam().kind);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
         EXPECT_NEAR(scores.leaves[leaf], model.logprob(prompt, trie->sequence(leaf)), near());
     }
@@ -336,52 +230,11 @@ TEST_P(ScorerOn, WhatAReplacementGaveUpLeavesRoomForAPrefix) {
     ScoreOptions options;
     options.prefix = Tokens(sequence.capacity() - kPrompt.size() - 3, kMail);
     const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
-    Model model(GetParam().kind);
+    PlainModel model(GetParam().kind);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
         EXPECT_NEAR(scores.leaves[leaf], model.logprob(options.prefix, trie->sequence(leaf)), near());
     }
 }
-
-TEST_P(ScorerOn, SearchFindsTheBestLeavesInOrder) {
-    const Context own = context();
-    Sequence sequence(own.get());
-    sequence.replace(kPrompt, kNotCancelled);
-    std::mt19937 rng(6);
-    for (const LeafEnd leaf_end : {LeafEnd::any, LeafEnd::longest, LeafEnd::follow}) {
-        for (int round = 0; round < 4; ++round) {
-            const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 40, 4, 8));
-            SearchOptions options;
-            options.leaf_end = leaf_end;
-            const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
-            std::vector<LeafId> ranked(trie->n_leaves());
-            std::iota(ranked.begin(), ranked.end(), 0);
-            std::sort(ranked.begin(), ranked.end(),
-                      [&](LeafId a, LeafId b) { return scores.leaves[a] > scores.leaves[b]; });
-            for (const std::size_t beam_width : {std::size_t{0}, std::size_t{1000}}) {
-                options.n_best = 5;
-                options.beam_width = beam_width;
-                const SearchResult result = search(sequence, cursor_of(trie), options, kNotCancelled);
-                ASSERT_EQ(result.found.size(), 5U);
-                EXPECT_EQ(result.gap, 0);
-                if (takes_many_at_once()) {
-                    EXPECT_LE(result.n_evaluated, scores.n_evaluated);
-                }
-                for (std::size_t i = 0; i < 5; ++i) {
-                    EXPECT_NEAR(result.found[i].logprob, scores.leaves[ranked[i]], near());
-                    EXPECT_NEAR(scores.leaves[result.found[i].leaf], scores.leaves[ranked[i]], near());
-                }
-            }
-        }
-    }
-}
-
-class ScorerTest : public WithTinyModel {
-   protected:
-    const Context context_ = tiny_context(256, TinyKind::attention, 16);
-    Sequence sequence_{context_.get()};
-
-    void SetUp() override { sequence_.replace(kPrompt, kNotCancelled); }
-};
 
 TEST_F(ScorerTest, AllStringsAndWhatLiesOutsideSumToOne) {
     // READ, and every sequence of two tokens that begins with one of the first 24.
@@ -397,7 +250,7 @@ TEST_F(ScorerTest, AllStringsAndWhatLiesOutsideSumToOne) {
     for (const double logprob : scores.leaves) {
         inside += std::exp(logprob);
     }
-    const std::vector<double> next = Model().next(kPrompt);
+    const std::vector<double> next = PlainModel().next(kPrompt);
     double outside = 0;
     for (Token token = 24; token < kTinyVocab; ++token) {
         outside += token == kRead ? 0 : next[static_cast<std::size_t>(token)];
@@ -412,14 +265,14 @@ TEST_F(ScorerTest, LeavesThatBeginOthersExcludeThemUnderLongest) {
     for (const double logprob : scores.leaves) {
         sum += std::exp(logprob);
     }
-    const std::vector<double> next = Model().next(kPrompt);
+    const std::vector<double> next = PlainModel().next(kPrompt);
     EXPECT_NEAR(sum, next[kRead] + next[kSend], kNear) << "the probability of what the set begins with";
 }
 
 TEST_F(ScorerTest, ASetOfOneLeafOfOneTokenCostsNoPass) {
     const Scores scores = score_all(sequence_, cursor_of(unnamed_trie_of({{kRead}})), {}, kNotCancelled);
     EXPECT_EQ(scores.n_passes, 0U);
-    EXPECT_NEAR(scores.leaves[0], Model().logprob(kPrompt, {kRead}), kNear);
+    EXPECT_NEAR(scores.leaves[0], PlainModel().logprob(kPrompt, {kRead}), kNear);
 }
 
 TEST_F(ScorerTest, BranchesAloneNeedNothingThatLeavesNoChoiceBehindIt) {
@@ -430,33 +283,12 @@ TEST_F(ScorerTest, BranchesAloneNeedNothingThatLeavesNoChoiceBehindIt) {
     EXPECT_EQ(score_all(sequence_, cursor_of(trie), {}, kNotCancelled).n_evaluated, 1U + 4U + 2U);
 }
 
-TEST_F(ScorerTest, SearchGoesThroughWhatLeavesNoChoiceToTheLeafBehindIt) {
-    const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcdef"), bytes("axyz"), bytes("b")});
-    SearchOptions options;
-    options.branches = true;
-    options.n_best = 3;
-    const Scores scores = score_all(sequence_, cursor_of(trie), options, kNotCancelled);
-    for (const std::size_t beam_width : {std::size_t{0}, std::size_t{2}}) {
-        options.beam_width = beam_width;
-        const SearchResult result = search(sequence_, cursor_of(trie), options, kNotCancelled);
-        ASSERT_EQ(result.found.size(), 3U);
-        std::set<LeafId> found;
-        for (const Found & leaf : result.found) {
-            found.insert(leaf.leaf);
-            ASSERT_LT(leaf.leaf, trie->n_leaves());
-            EXPECT_NEAR(leaf.logprob, scores.leaves[leaf.leaf], kNear);
-        }
-        EXPECT_EQ(found.size(), 3U);
-        EXPECT_EQ(result.n_evaluated, 1U) << "a";
-    }
-}
-
 TEST_F(ScorerTest, NodesHaveTheirTokensOwnLogprob) {
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({{kRead, kFile}, {kRead, kMail}, {kSend}});
     ScoreOptions options;
     options.leaf_end = LeafEnd::any;
     const Scores scores = score_all(sequence_, cursor_of(trie), options, kNotCancelled);
-    Model model;
+    PlainModel model;
     for (NodeId node = kRoot + 1; node < trie->n_nodes(); ++node) {
         Tokens text = kPrompt;
         if (trie->parent(node) != kRoot) {
@@ -487,41 +319,6 @@ TEST_F(ScorerTest, AWaveGoesOnFromTheOneBefore) {
     }
     const Scores scores = score_all(sequence, cursor_of(unnamed_trie_of(members)), {}, kNotCancelled);
     EXPECT_EQ(scores.n_evaluated, 9U + 5U + 9U) << "the beginning, its branches, their ends";
-}
-
-TEST_F(ScorerTest, ABudgetGivesLeavesAndHowMuchIsUnproved) {
-    std::mt19937 rng(7);
-    const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 3000, 6, 40));
-    SearchOptions options;
-    options.n_best = 20;
-    const SearchResult exact = search(sequence_, cursor_of(trie), options, kNotCancelled);
-    EXPECT_EQ(exact.gap, 0);
-    options.max_nodes = 1;
-    const SearchResult hasty = search(sequence_, cursor_of(trie), options, kNotCancelled);
-    ASSERT_GE(hasty.found.size(), 1U) << "one, whatever it costs";
-    EXPECT_LT(hasty.n_evaluated, exact.n_evaluated);
-    EXPECT_GT(hasty.gap, 0);
-    EXPECT_GE(hasty.found.back().logprob + hasty.gap, exact.found.back().logprob) << "the gap is a bound";
-}
-
-TEST_F(ScorerTest, ANarrowBeamSaysWhatItMayHaveMissed) {
-    std::mt19937 rng(8);
-    const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 3000, 6, 40));
-    SearchOptions options;
-    const SearchResult exact = search(sequence_, cursor_of(trie), options, kNotCancelled);
-    options.beam_width = 1;
-    const SearchResult beam = search(sequence_, cursor_of(trie), options, kNotCancelled);
-    ASSERT_EQ(beam.found.size(), 1U);
-    EXPECT_GE(beam.found[0].logprob + beam.gap, exact.found[0].logprob - kNear);
-}
-
-TEST_F(ScorerTest, MoreLeavesThanThereAreAreNotFound) {
-    SearchOptions options;
-    options.n_best = 10;
-    const SearchResult result =
-        search(sequence_, cursor_of(unnamed_trie_of({{kRead}, {kSend}})), options, kNotCancelled);
-    EXPECT_EQ(result.found.size(), 2U);
-    EXPECT_EQ(result.gap, 0);
 }
 
 }  // namespace

@@ -31,6 +31,19 @@ std::shared_ptr<const Trie> trie_of(const std::vector<Leaf> & leaves);
 // {"descriptors": [{"leaves": [...]}]}
 std::string payload_of(const std::vector<Leaf> & leaves);
 
+// A struct of the ABI, empty but for its size.
+template <typename Struct>
+Struct sized() {
+    Struct out{};
+    out.size = sizeof out;
+    return out;
+}
+
+struct CloseStream {
+    void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
+};
+using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
+
 // The message of the Error that work throws, "" if it throws none.
 std::string message_of(const std::function<void()> & work);
 // Its status, ok if it throws none.

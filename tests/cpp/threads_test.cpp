@@ -40,8 +40,7 @@ TEST(Threads, TriesSamplersAndCacheAreSafeAcrossThreads) {
             llama_sampler_apply(clone.get(), candidates.get());
             n_wrong += candidates.ids() == Tokens({token}) ? 0 : 1;
             n_wrong += llama_sampler_init_token_trie(nullptr, "{", TOKEN_TRIE_GREEDY) == nullptr ? 0 : 1;
-            token_trie_cache_stats stats{};
-            stats.size = sizeof stats;
+            auto stats = sized<token_trie_cache_stats>();
             n_wrong += token_trie_cache_get_stats(&stats) == TOKEN_TRIE_OK && stats.entries <= stats.capacity ? 0 : 1;
             if (rng() % 50 == 0) {
                 token_trie_cache_clear();
@@ -75,8 +74,7 @@ class ThreadsVocab : public WithVocab {};
 TEST_F(ThreadsVocab, AVocabularyMayBeLookedIntoFromManyThreads) {
     const std::string payload = payload_of({{"A", {1}}});
     run_in_threads(4, [&](unsigned /*i*/) {
-        token_trie_params params{};
-        params.size = sizeof params;
+        auto params = sized<token_trie_params>();
         params.on_complete = TOKEN_TRIE_END;
         const Sampler sampler(llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params));
         EXPECT_NE(sampler, nullptr) << token_trie_last_error();
@@ -98,8 +96,7 @@ TEST(Threads, EachThreadHasItsOwnLastError) {
 class ThreadsStream : public WithTinyModel {
    protected:
     ThreadsStream() {
-        token_trie_stream_params params{};
-        params.size = sizeof params;
+        auto params = sized<token_trie_stream_params>();
         stream_ = token_trie_stream_open(context_.get(), &params);
         const Tokens prompt = bytes("Do: ");
         EXPECT_EQ(token_trie_stream_prefill(stream_, prompt.data(), prompt.size()), TOKEN_TRIE_OK);
@@ -123,8 +120,7 @@ class ThreadsStream : public WithTinyModel {
         return payload_of(leaves);
     }
     bool is_busy() const {
-        token_trie_stream_state state{};
-        state.size = sizeof state;
+        auto state = sized<token_trie_stream_state>();
         return token_trie_stream_get_state(stream_, &state) == TOKEN_TRIE_ERROR_BUSY;
     }
     // Returns whether the stream was seen to be busy with it.
@@ -165,8 +161,7 @@ TEST_F(ThreadsStream, AStreamThatReadsAPayloadIsInACallWhichCloseWaitsFor) {
 TEST_F(ThreadsStream, ACancelWhileAScoreReadsItsPayloadStands) {
     for (const bool whole : {true, false}) {
         const std::string payload = long_payload();
-        token_trie_score_params params{};
-        params.size = sizeof params;
+        auto params = sized<token_trie_score_params>();
         params.payload_json = payload.data();
         params.payload_len = payload.size();
         std::int32_t status = TOKEN_TRIE_OK;
@@ -191,8 +186,7 @@ TEST_F(ThreadsStream, NextInSeveralThreadsServesOneAndRefusesTheOthers) {
     std::atomic<int> n_wrong{0};
     run_in_threads(3, [&](unsigned /*i*/) {
         for (int i = 0; i < 50; ++i) {
-            token_trie_token token{};
-            token.size = sizeof token;
+            auto token = sized<token_trie_token>();
             std::int32_t stop = 0;
             const std::int32_t status = token_trie_stream_next(stream_, 0, 1, &token, &stop);
             const bool served = status == TOKEN_TRIE_OK && (token.id == kRead || token.id == kSend);

@@ -179,8 +179,7 @@ TEST_F(VocabTwins, AGraphOfOneIsRefusedByTheOther) {
 // The allocator mostly gives the second model the first one's place.
 TEST_F(VocabTwins, AModelLoadedInTheOthersPlaceBringsItsOwnEndTokens) {
     const std::string payload = payload_of({{"READ", {kRead}}});
-    token_trie_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_params>();
     params.mode = TOKEN_TRIE_SAMPLED;
     params.on_complete = TOKEN_TRIE_END;
     llama_model_params load = llama_model_default_params();

@@ -32,13 +32,7 @@ struct OptionsCase {
 test::Tokens read_tokens(Input & in, std::size_t capacity);
 bool in_vocab(const test::Tokens & tokens);
 
-// A struct of the ABI, empty but for its size.
-template <typename Struct>
-Struct sized() {
-    Struct out{};
-    out.size = sizeof out;
-    return out;
-}
+using test::sized;
 
 constexpr std::uint32_t bit_of(std::int32_t status) { return 1U << static_cast<std::uint32_t>(-status); }
 

@@ -12,7 +12,7 @@ constexpr std::size_t kCases = 64;
 constexpr std::int32_t kMaxTokens = 12;
 
 token_trie_stream_params file_params() {
-    token_trie_stream_params params = stream_defaults();
+    auto params = sized<token_trie_stream_params>();
     params.n_ctx = 128;
     params.n_batch = 64;
     params.n_threads = 1;
@@ -25,7 +25,7 @@ Handle open_file() {
 }
 
 Handle open_on(const Context & context) {
-    const token_trie_stream_params params = stream_defaults();
+    const auto params = sized<token_trie_stream_params>();
     return Handle(token_trie_stream_open(context.get(), &params));
 }
 
@@ -119,8 +119,7 @@ void run_cache(unsigned n_threads, std::uint32_t seed, std::uint64_t n, Findings
                           : test::payload_of({{std::to_string(i), {token}}, {"other", {token, kRead}}});
     }
     const auto stats_now = [] {
-        token_trie_cache_stats stats{};
-        stats.size = sizeof stats;
+        auto stats = sized<token_trie_cache_stats>();
         token_trie_cache_get_stats(&stats);
         return stats;
     };

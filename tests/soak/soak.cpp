@@ -41,8 +41,7 @@ std::string payload_of(const std::set<Tokens> & members) {
 }
 
 token_trie_params params_of(const FollowSet::Options & options, Mode mode) {
-    token_trie_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_params>();
     params.mode = static_cast<std::int32_t>(mode);
     params.on_complete = static_cast<std::int32_t>(options.on_complete);
     params.end_tokens = options.end_tokens.empty() ? nullptr : options.end_tokens.data();
@@ -50,12 +49,6 @@ token_trie_params params_of(const FollowSet::Options & options, Mode mode) {
     params.separator = options.separator.data();
     params.n_separator = options.separator.size();
     params.max_items = options.max_items;
-    return params;
-}
-
-token_trie_stream_params stream_defaults() {
-    token_trie_stream_params params{};
-    params.size = sizeof params;
     return params;
 }
 

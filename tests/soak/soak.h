@@ -40,12 +40,6 @@ std::string payload_of(const std::set<Tokens> & members);
 // Borrows the lists of options. An empty list of end tokens is that of the vocabulary where there is one.
 token_trie_params params_of(const FollowSet::Options & options, Mode mode);
 
-struct CloseStream {
-    void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
-};
-using Handle = std::unique_ptr<token_trie_stream, CloseStream>;
-token_trie_stream_params stream_defaults();
-
 // Walks a random set with a chain of samplers over random logits.
 void decide_in_chain(std::mt19937 & rng, const Wrong & wrong);
 

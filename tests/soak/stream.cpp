@@ -104,7 +104,7 @@ struct Streams::Place {
     // Contexts that the streams take their different ways on: passes cut short, whole ones, no way back.
     Place(Context own, TinyKind kind)
         : context(std::move(own)), reference(tiny_context(256, kind).get(), prompts(), alphabet(), kMaxLength) {
-        const token_trie_stream_params params = stream_defaults();
+        const auto params = sized<token_trie_stream_params>();
         stream.reset(token_trie_stream_open(context.get(), &params));
     }
 };
@@ -189,8 +189,7 @@ std::int32_t generate(
         return token_trie_stream_generate(stream, n, temperature, 1, Listener::call, &listener);
     }
     for (std::int32_t i = 0; i < n; ++i) {
-        token_trie_token token{};
-        token.size = sizeof token;
+        auto token = sized<token_trie_token>();
         std::int32_t stop = TOKEN_TRIE_STOP_NONE;
         const std::int32_t status = token_trie_stream_next(stream, temperature, 1, &token, &stop);
         if (status != TOKEN_TRIE_OK) {
@@ -233,8 +232,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
         wrong(token_trie_last_error());
         return;
     }
-    token_trie_stream_state state{};
-    state.size = sizeof state;
+    auto state = sized<token_trie_stream_state>();
     token_trie_stream_get_state(stream, &state);
     Oracle & oracle = listener.oracle();
     const bool stopped_by_itself = state.stop == TOKEN_TRIE_STOP_COMPLETE || state.stop == TOKEN_TRIE_STOP_END;
@@ -268,8 +266,7 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
     const std::size_t prompt = below(rng, prompts().size());
     const bool behind_prefix = one_in(rng, 2);
     const Tokens & before = prompts()[behind_prefix ? below(rng, prompts().size()) : prompt];
-    token_trie_score_params params{};
-    params.size = sizeof params;
+    auto params = sized<token_trie_score_params>();
     params.leaf_end = static_cast<std::int32_t>(below(rng, 3));
     params.payload_json = payload.data();
     params.payload_len = payload.size();
@@ -315,8 +312,7 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
     const std::size_t n_best = std::min<std::size_t>(1 + below(rng, 4), members.size());
     std::vector<std::int64_t> best(n_best);
     std::vector<double> logprobs(n_best);
-    token_trie_score_stats stats{};
-    stats.size = sizeof stats;
+    auto stats = sized<token_trie_score_stats>();
     if (token_trie_stream_search(stream, &params, best.data(), logprobs.data(), n_best, &stats) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;

@@ -1,0 +1,118 @@
+#pragma once
+
+#include "stream/scorer.h"
+
+#include "tiny_model.h"
+
+#include <cmath>
+
+namespace token_trie::test {
+
+inline const std::atomic<bool> kNotCancelled{false};
+constexpr double kNear = 1e-4;
+
+// Probabilities of the next token, each asked for on its own: a sequence at a time, in double.
+class PlainModel {
+   public:
+    explicit PlainModel(TinyKind kind = TinyKind::attention)
+        : context_(tiny_context(256, kind)), sequence_(context_.get()) {}
+
+    std::vector<double> next(const Tokens & tokens) {
+        sequence_.replace(tokens, kNotCancelled);
+        const float * logits = sequence_.logits({true, {}, {}}, false, kNotCancelled);
+        std::vector<double> p(logits, logits + kTinyVocab);
+        const double max = *std::max_element(p.begin(), p.end());
+        double sum = 0;
+        for (double & value : p) {
+            sum += value = std::exp(value - max);
+        }
+        for (double & value : p) {
+            value /= sum;
+        }
+        return p;
+    }
+
+    double logprob(Tokens prefix, const Tokens & leaf) {
+        double sum = 0;
+        for (const Token token : leaf) {
+            sum += std::log(next(prefix)[static_cast<std::size_t>(token)]);
+            prefix.push_back(token);
+        }
+        return sum;
+    }
+
+   private:
+    Context context_;
+    Sequence sequence_;
+};
+
+inline Cursor cursor_of(const std::shared_ptr<const Trie> & trie,
+                        FollowSet::Options options = {OnComplete::end, {kTinyEnd}, {}, 0}) {
+    return {trie, std::make_shared<const FollowSet>(*trie, std::move(options))};
+}
+
+// Without the end token, which nothing can come behind.
+inline std::set<Tokens> random_texts(std::mt19937 & rng, std::size_t n, std::size_t max_length, Token n_tokens) {
+    std::set<Tokens> out;
+    for (Tokens member : random_members(rng, n, max_length, n_tokens)) {
+        for (Token & token : member) {
+            token += kTinyEnd + 1;
+        }
+        out.insert(member);
+    }
+    return out;
+}
+
+// Contexts in which scoring takes its different ways.
+struct ScorerSetting {
+    TinyKind kind;
+    std::uint32_t n_seq_max;
+};
+
+class ScorerOn : public ::testing::TestWithParam<ScorerSetting> {
+   protected:
+    static inline const Tokens kPrompt = bytes("the answer is");
+
+    static Context context(std::uint32_t n_ctx = 256) {
+        return tiny_context(n_ctx, GetParam().kind, GetParam().n_seq_max);
+    }
+
+    // Otherwise one at a time, and some again for the sake of others below them.
+    static bool takes_many_at_once() {
+        return GetParam().n_seq_max > 1 && can_drop_newest(tiny_model(GetParam().kind));
+    }
+
+    // Gemma's GELU comes from a table in half precision, whose steps a difference in the last bit may cross.
+    static double near() { return GetParam().kind == TinyKind::sliding_window ? 1e-3 : kNear; }
+
+   private:
+    CapturedLog quiet_;
+};
+
+inline auto scorer_settings() {
+    return ::testing::Values(ScorerSetting{TinyKind::attention, 1}, ScorerSetting{TinyKind::attention, 2},
+                             ScorerSetting{TinyKind::attention, 3}, ScorerSetting{TinyKind::attention, 64},
+                             ScorerSetting{TinyKind::sliding_window, 1}, ScorerSetting{TinyKind::sliding_window, 8},
+                             ScorerSetting{TinyKind::recurrent, 1}, ScorerSetting{TinyKind::recurrent, 4},
+                             ScorerSetting{TinyKind::hybrid, 1}, ScorerSetting{TinyKind::hybrid, 4});
+}
+
+inline std::string name_of(const ::testing::TestParamInfo<ScorerSetting> & info) {
+    const std::string kind = info.param.kind == TinyKind::attention   ? "Attention"
+                             : info.param.kind == TinyKind::recurrent ? "Recurrence"
+                             : info.param.kind == TinyKind::hybrid    ? "BothInTurn"
+                                                                      : "ASlidingWindow";
+    return kind + "And" + std::to_string(info.param.n_seq_max) + "Ids";
+}
+
+class ScorerTest : public WithTinyModel {
+   protected:
+    static inline const Tokens kPrompt = bytes("the answer is");
+
+    const Context context_ = tiny_context(256, TinyKind::attention, 16);
+    Sequence sequence_{context_.get()};
+
+    void SetUp() override { sequence_.replace(kPrompt, kNotCancelled); }
+};
+
+}  // namespace token_trie::test

@@ -1,0 +1,106 @@
+#pragma once
+
+#include "stream/stream.h"
+
+#include "tiny_model.h"
+
+#include <stdexcept>
+
+namespace token_trie::test {
+
+// What one generate passed on.
+struct StreamOutput {
+    std::vector<Stream::Step> steps;
+
+    Tokens tokens() const {
+        Tokens out;
+        for (const Stream::Step & step : steps) {
+            out.push_back(step.token);
+        }
+        return out;
+    }
+    std::string text() const {
+        std::string out;
+        for (const Stream::Step & step : steps) {
+            out += step.text;
+        }
+        return out;
+    }
+};
+
+// A stream on a tiny model that has read kPrompt.
+class StreamTest : public WithTinyModel {
+   protected:
+    using Output = StreamOutput;
+
+    static inline const Tokens kPrompt = bytes("Do: ");
+    static inline const FollowSet::Options kUntilTheEnd = {OnComplete::end, {kTinyEnd}, {}, 0};
+
+    struct Opened {
+        Context context;
+        std::unique_ptr<Stream> stream;
+        Stream * operator->() const { return stream.get(); }
+        Stream & operator*() const { return *stream; }
+    };
+
+    static Opened open(const Stream::Options & options = {}) {
+        Opened out{tiny_stream_context(), nullptr};
+        out.stream = std::make_unique<Stream>(std::make_unique<Sequence>(out.context.get()), options);
+        out->prefill(kPrompt);
+        return out;
+    }
+
+    static Stream::Options drawing_from(std::uint32_t seed) {
+        Stream::Options options;
+        options.picker.seed = seed;
+        return options;
+    }
+
+    static void set(Stream & stream,
+                    std::shared_ptr<const Trie> trie,
+                    Mode mode = Mode::greedy,
+                    FollowSet::Options options = kUntilTheEnd) {
+        auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
+        stream.set_trie(Cursor(std::move(trie), std::move(follow)), mode);
+    }
+
+    static StreamOutput run(Stream & stream, std::int32_t max_tokens = 32, float temperature = 0) {
+        StreamOutput out;
+        stream.generate(max_tokens, temperature, 1, [&](const Stream::Step & step) {
+            out.steps.push_back(step);
+            return true;
+        });
+        return out;
+    }
+    static StreamOutput run(const Opened & opened, std::int32_t max_tokens = 32, float temperature = 0) {
+        return run(*opened.stream, max_tokens, temperature);
+    }
+
+    static Stream::Stop stop_of(const Opened & opened) { return opened->snapshot().stats.stop; }
+    static Cursor cursor_of(const Opened & opened) {
+        const std::optional<Cursor> cursor = opened->snapshot().cursor;
+        if (!cursor) {
+            throw std::logic_error("no trie is set");
+        }
+        return *cursor;
+    }
+    static std::string leaf_of(const Opened & opened) {
+        const Cursor cursor = cursor_of(opened);
+        return cursor.leaf() == kNoLeaf ? "none" : cursor.trie().name(cursor.leaf());
+    }
+
+    // Sets over bytes, so that no member holds the end token.
+    static std::set<Tokens> random_byte_members(std::mt19937 & rng) {
+        std::set<Tokens> out;
+        for (const Tokens & member : random_members(rng, 1 + rng() % 12, 6, 4)) {
+            Tokens shifted;
+            for (const Token token : member) {
+                shifted.push_back(bytes("a")[0] + token);
+            }
+            out.insert(shifted);
+        }
+        return out;
+    }
+};
+
+}  // namespace token_trie::test
