@@ -9,7 +9,7 @@ from pathlib import Path
 from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, prompt_for
 from token_trie.sets.prompt import tokenize_prompt
-from token_trie.sets.trie import Tokenization
+from token_trie.sets.spelling import Tokenization
 
 from bench.contenders.gbnf import alternatives
 from bench.decisions.tree import Tree

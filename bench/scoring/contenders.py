@@ -10,7 +10,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 from token_trie import StreamHandle, TokenTrie
-from token_trie.decisions.score import score_leaves
+from token_trie.decisions.native_scores import score_leaves
 
 from bench.models import Model
 

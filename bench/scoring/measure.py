@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from token_trie import StreamHandle, TokenTrie
 from token_trie.cli.demo import ACTIONS, REQUESTS, prompt_for
-from token_trie.decisions.score import score_leaves, search_leaves
+from token_trie.decisions.native_scores import score_leaves, search_leaves
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.models import Model

@@ -68,7 +68,11 @@ def check_inputs(prompt: str, choices_file: Path | None) -> None:
 
 def read_prompt(prompt: str, chat: bool) -> Prompt:
     """Return the prompt, read where it is to be read."""
-    text = read(Path("-")) if prompt == "-" else prompt
+    return as_prompt(read(Path("-")) if prompt == "-" else prompt, chat)
+
+
+def as_prompt(text: str, chat: bool) -> Prompt:
+    """Return a text as a prompt, or as the one message of a chat."""
     return [{"role": "user", "content": text}] if chat else text
 
 

@@ -19,6 +19,7 @@ from token_trie.cli.app import (
     ModelOption,
     PromptOption,
     app,
+    as_prompt,
     check_inputs,
     console,
     load,
@@ -27,7 +28,7 @@ from token_trie.cli.app import (
 )
 from token_trie.decisions.choose import choose as choose_
 from token_trie.native.core import Llama
-from token_trie.show.decision import describe_time, draw_whole, to_dict
+from token_trie.show.decision import describe_time, draw_whole
 from token_trie.show.trie import plain, show_bytes
 
 
@@ -52,7 +53,7 @@ class Tokenization(str, Enum):
     epilog="**Examples**\n\n"
     "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
     "`token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json`\n\n"
-    "`token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --mode exact --top 5`\n\n"
+    "`token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --top 5`\n\n"
     "`git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature`"
 )
 def choose(
@@ -62,12 +63,19 @@ def choose(
     model: ModelOption = None,
     chat: ChatOption = False,
     mode: Annotated[
-        Mode,
+        Mode | None,
         typer.Option(
-            help="The best answer step by step, or one drawn at random that way; the most probable whole answer, or "
-            "one drawn from the probabilities of whole answers; the best that a beam search finds."
+            help="The most probable whole answer, which is the default; the best step by step, which is the default "
+            "for --tokenization any, or one drawn at random that way; one drawn from the probabilities of whole "
+            "answers; the best that a beam search finds."
         ),
-    ] = Mode.greedy,
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Score all choices, and show so many with their probabilities.")
+    ] = None,
+    calibrate: Annotated[
+        str | None, typer.Option(help="The prompt without its content, whose answers are taken out of the scores.")
+    ] = None,
     temperature: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
     tokenization: Annotated[
@@ -79,9 +87,7 @@ def choose(
     seed: Annotated[
         int | None, typer.Option(help="For --mode sampled and aligned: the same seed draws the same answer.")
     ] = None,
-    n_best: Annotated[
-        int, typer.Option("--n-best", "--top", help="For --mode exact, aligned and beam: answers to show.")
-    ] = 10,
+    n_best: Annotated[int, typer.Option(help="For --mode exact and beam: answers to show.")] = 1,
     beam_width: Annotated[int, typer.Option(help="For --mode beam.")] = 16,
     max_nodes: Annotated[
         int | None, typer.Option(help="For --mode exact: search, and stop after so many nodes once there is an answer.")
@@ -98,7 +104,9 @@ def choose(
         llm,
         text,
         choices,
-        mode=mode.value,
+        mode=None if mode is None else mode.value,
+        probabilities=top is not None and mode is not Mode.aligned,
+        calibrate=None if calibrate is None else as_prompt(calibrate, chat),
         temperature=temperature,
         top_p=top_p,
         seed=seed,
@@ -110,14 +118,14 @@ def choose(
         max_nodes=max_nodes,
     )
     if as_json:
-        typer.echo(json.dumps(to_dict(decision, choices), ensure_ascii=False, allow_nan=False))
+        typer.echo(json.dumps(decision.to_dict(), ensure_ascii=False, allow_nan=False))
         return
-    if mode not in (Mode.greedy, Mode.sampled):
-        console.print(draw_whole(decision, n_best), highlight=False)
+    if decision.candidates or decision.probabilities is not None:
+        console.print(draw_whole(decision, top or n_best), highlight=False)
         return
     stats = decision.stats
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_row("answer", f"[bold green]{plain(decision.value)}")
+    table.add_row("answer", f"[bold green]{plain(decision.text)}")
     table.add_row("tokens", " ".join(_token_text(llm, token) for token in decision.tokens))
     table.add_row(
         "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"

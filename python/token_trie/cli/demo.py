@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections.abc import Callable
 
 from llama_cpp.llama_grammar import LlamaGrammar
 from rich.console import Console
@@ -50,18 +51,19 @@ ACTIONS = {
     "translate_text": "What is 'thank you' in Spanish?",
 }
 
-REQUESTS = [
-    "Wake me up at 6:30 tomorrow.",
-    "Will it rain in Oslo this weekend?",
-    "Put on some Miles Davis.",
-    "Book me a flight to Lisbon on Friday.",
-    "How do I say 'good morning' in Japanese?",
-    "Where is the parcel I ordered last week?",
-    "Reserve a table for four at Luigi's tonight.",
-    "What is 250 dollars in euros?",
-    "Remind me to water the plants on Sunday.",
-    "Set a timer for ten minutes.",
-]
+# Each with what a person would pick.
+REQUESTS = {
+    "Wake me up at 6:30 tomorrow.": "set_alarm",
+    "Will it rain in Oslo this weekend?": "get_weather",
+    "Put on some Miles Davis.": "play_music",
+    "Book me a flight to Lisbon on Friday.": "book_flight",
+    "How do I say 'good morning' in Japanese?": "translate_text",
+    "Where is the parcel I ordered last week?": "track_order",
+    "Reserve a table for four at Luigi's tonight.": "book_table",
+    "What is 250 dollars in euros?": "convert_currency",
+    "Remind me to water the plants on Sunday.": "create_reminder",
+    "Set a timer for ten minutes.": "set_timer",
+}
 
 
 def prompt_for(request: str) -> str:
@@ -75,34 +77,43 @@ def run(llm: Llama, console: Console) -> None:
     names = list(ACTIONS)
     grammar_text = "root ::= " + " | ".join(json.dumps(f" {name}") for name in names)
     grammar = LlamaGrammar.from_string(grammar_text, verbose=False)
-    table = Table(title=f"{len(names)} actions, {llm.n_vocab():,} tokens of vocabulary, prompt evaluated beforehand")
-    for header in ("request", "token-trie", "ms", "passes", "GBNF grammar", "ms"):
-        table.add_column(header, justify="right" if header in ("ms", "passes") else "left")
-    times: list[tuple[float, float]] = []
-    for request in track(REQUESTS, "deciding", console=console, transient=True):
-        prompt = prompt_for(request)
-        choose(llm, prompt, names)
-        started = time.perf_counter()
-        decision = choose(llm, prompt, names)
-        trie_ms = (time.perf_counter() - started) * 1e3
-        llm.create_completion(prompt, max_tokens=1, temperature=0.0)
-        started = time.perf_counter()
+
+    def by_grammar(prompt: str) -> str:
         answer = llm.create_completion(prompt, max_tokens=24, temperature=0.0, grammar=grammar)
-        gbnf_ms = (time.perf_counter() - started) * 1e3
-        times.append((trie_ms, gbnf_ms))
-        table.add_row(
-            escape(request),
-            f"[bold green]{escape(decision.value)}",
-            f"{trie_ms:.1f}",
-            str(decision.stats.n_passes),
-            escape(answer["choices"][0]["text"].strip()),
-            f"{gbnf_ms:.1f}",
-        )
+        return str(answer["choices"][0]["text"]).strip()
+
+    ways: dict[str, Callable[[str], str]] = {
+        "exact (default)": lambda prompt: choose(llm, prompt, names).value,
+        "greedy": lambda prompt: choose(llm, prompt, names, mode="greedy").value,
+        "GBNF grammar": by_grammar,
+    }
+    table = Table(title=f"{len(names)} actions, {llm.n_vocab():,} tokens of vocabulary, prompt evaluated beforehand")
+    table.add_column("request")
+    for way in ways:
+        table.add_column(way)
+        table.add_column("ms", justify="right")
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    n_right = dict.fromkeys(ways, 0)
+    for request, expected in track(REQUESTS.items(), "deciding", console=console, transient=True):
+        prompt = prompt_for(request)
+        row = [escape(request)]
+        for way, decide in ways.items():
+            decide(prompt)
+            started = time.perf_counter()
+            answer = decide(prompt)
+            times[way].append((time.perf_counter() - started) * 1e3)
+            n_right[way] += answer == expected
+            row += [f"[{'green' if answer == expected else 'yellow'}]{escape(answer)}", f"{times[way][-1]:.1f}"]
+        table.add_row(*row)
     console.print(table)
-    trie_ms, gbnf_ms = (statistics.median(column) for column in zip(*times, strict=True))
-    console.print(
-        f"median: token-trie {trie_ms:.1f} ms, grammar {gbnf_ms:.1f} ms: {gbnf_ms / trie_ms:.1f} times as fast"
-    )
+    medians = {way: statistics.median(column) for way, column in times.items()}
+    for way, median in medians.items():
+        faster = medians["GBNF grammar"] / median
+        much = "" if way == "GBNF grammar" else f", {faster:.1f} times as fast as the grammar"
+        console.print(
+            f"{way}: what a person would pick {n_right[way]} times in {len(REQUESTS)}; median {median:.1f} ms{much}",
+            highlight=False,
+        )
 
 
 @app.command(epilog="**Example**\n\n`token-trie demo --model model.gguf`")

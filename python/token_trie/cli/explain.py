@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from token_trie.cli.app import (
     End,
     EndOption,
     FileOption,
+    JsonOption,
     ModelOption,
     PromptOption,
     app,
@@ -22,6 +24,7 @@ from token_trie.cli.app import (
     read_choices,
     read_prompt,
 )
+from token_trie.errors import ArgumentError
 from token_trie.show.explanation import explain as explain_
 from token_trie.show.terminal import draw_sentence
 from token_trie.show.trie import plain
@@ -42,15 +45,23 @@ def explain(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write it as a page, which needs nothing beside itself.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the probability at every branch, and where greedy and exact part ways."""
     check_inputs(prompt, choices_file)
+    if html is not None and not html.parent.is_dir():
+        raise ArgumentError(f"--html: no folder {str(html.parent)!r}")
     choices = read_choices(choice, choices_file)
     text = read_prompt(prompt, chat)
     explanation = explain_(load(model), text, choices, end=end.value)
+    if html is not None:
+        html.write_text(explanation.html(), encoding="utf-8")
+    if as_json:
+        whole = explanation.to_dict() | {"sentence": "".join(phrase.text for phrase in explanation.sentence())}
+        typer.echo(json.dumps(whole, ensure_ascii=False, allow_nan=False))
+        return
     if html is None:
         console.print(explanation)
         return
-    html.write_text(explanation.html(), encoding="utf-8")
     console.print(draw_sentence(explanation), highlight=False)
     console.print(f"[dim]{plain(str(html))}", soft_wrap=True)

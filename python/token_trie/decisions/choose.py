@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal, TypeAlias
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 import numpy as np
 
+from token_trie.decisions.answers import ask
+from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
 from token_trie.decisions.ways import score_whole, search, walk
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, chooser, fit_set, room_of
+from token_trie.llama.chooser import check_room, chooser
 from token_trie.native.arguments import check_counts, check_numbers, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
+from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.spelling import spell_choices
-from token_trie.sets.trie import Tokenization, TokenTrie, check_tokenization
+from token_trie.sets.spelling import Tokenization, check_tokenization
+from token_trie.sets.trie import TokenTrie
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
 Mode: TypeAlias = Literal["greedy", "sampled", "exact", "aligned", "beam"]
 MODES = {"greedy": 0, "sampled": 1, "exact": 2, "aligned": 3, "beam": 4}
 
-SCORED_WHOLE = 4096
-"""Nodes of a trie that `choose` scores whole in exact mode; larger ones are searched."""
+_ANY_SEED = 0xFFFFFFFF
 
 
+class Options(TypedDict, total=False):
+    """Options of `choose`."""
+
+    mode: Mode | None
+    probabilities: bool
+    calibrate: Prompt | None
+    temperature: float
+    top_p: float
+    seed: int | None
+    end: End
+    n_best: int
+    beam_width: int
+    max_nodes: int | None
+    leading_space: bool | None
+    tokenization: Tokenization
+    heal: bool
+
+
+@overload
+def choose(llm: Llama, prompt: Prompt, choices: TokenTrie, **options: Unpack[Options]) -> Decision[str]: ...
+@overload
+def choose(llm: Llama, prompt: Prompt, choices: Mapping[str, T], **options: Unpack[Options]) -> Decision[T]: ...
+@overload
+def choose(llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[Options]) -> Decision[T]: ...
+@overload
+def choose(llm: Llama, prompt: Prompt, choices: object, **options: Unpack[Options]) -> Decision[Any]: ...
 def choose(
     llm: Llama,
     prompt: Prompt,
-    choices: Sequence[str] | TokenTrie,
+    choices: ChoicesLike,
     *,
-    mode: Mode = "greedy",
+    mode: Mode | None = None,
+    probabilities: bool = False,
+    calibrate: Prompt | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int | None = None,
@@ -43,7 +77,7 @@ def choose(
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
-) -> Decision:
+) -> Decision[Any]:
     """Let the model answer a prompt with one of a set.
 
     The work is done by a `StreamHandle` that is made for the model on the first call and kept as long as the model is:
@@ -55,14 +89,25 @@ def choose(
         The model.
     prompt : str, sequence of int, or sequence of chat messages
         Text is tokenized as `Llama.create_completion` does, messages go through the model's chat template.
-    choices : sequence of str, or TokenTrie
-        The answers. Texts are tokenized as they follow this very prompt. A trie's sequences follow it as they are.
-    mode : {"greedy", "sampled", "exact", "aligned", "beam"}
-        "greedy": the best token at each branch point, which is fastest and may miss the most probable answer;
-        "sampled": one drawn at random there. "exact": the most probable whole answer. "aligned": one whole answer drawn
-        from the model's probabilities for them, which drawing token by token does not do and which takes scoring the
-        whole set, however large. "beam": the best answer that
-        going on from the beam_width best beginnings of each length finds.
+    choices : iterable of str, mapping of str to any value, Enum class, range, Literal, or TokenTrie
+        The answers, and thereby what `Decision.value` is: the text, the mapping's value, the Enum's member, the number.
+        Texts are tokenized as they follow this very prompt; the last sets of them are remembered. The text of an Enum's
+        member is its value where all of them are str, else its name; of a bool "true" or "false". A trie's sequences
+        follow the prompt as they are.
+    mode : {"exact", "greedy", "sampled", "aligned", "beam"}, optional
+        "exact", the default: the most probable whole answer, proved. "greedy": the best token at each branch point,
+        which is fastest, may miss the most probable answer, and is the default for any tokenization; "sampled": one
+        drawn at random there. "aligned": one whole answer drawn from the model's probabilities for them, which drawing
+        token by token does not do. "beam": the best answer that going on from the beam_width best beginnings of each
+        length finds.
+    probabilities : bool
+        For exact: score the whole set, however large, in place of searching it, for `Decision.probabilities` and what
+        is made of them. Aligned mode always does.
+    calibrate : str, sequence of int, or sequence of chat messages, optional
+        For exact and aligned: the prompt without its content, such as with an empty request. What the model answers
+        there anyway is taken out: answers are weighed by their score less that behind this prompt (contextual
+        calibration, Zhao et al. 2021), and so are the probabilities; `logprob` and coverage stay the model's own.
+        Scores the whole set. Helps small models that favour some answers, and harms where the model needs no help.
     temperature, top_p : float
         For sampled mode, as everywhere in llama.cpp; temperature above 0, top_p in (0, 1].
     seed : int, optional
@@ -76,8 +121,7 @@ def choose(
         For beam.
     max_nodes : int, optional
         For exact: nodes of the trie to evaluate at most, once an answer is found; `Decision.gap` is what is left
-        unproved then. With it, or on a trie of more than 4,096 nodes, the set is searched, best first, and not scored
-        whole: probabilities are None.
+        unproved then.
     leading_space, tokenization
         As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam are for the canonical
         tokenization alone.
@@ -98,6 +142,17 @@ def choose(
     BusyError
         Another thread is choosing with this model.
     """
+    check_tokenization(tokenization)
+    if isinstance(choices, TokenTrie):
+        if heal or tokenization != "canonical":
+            raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
+        tokenization = choices.tokenization
+    else:
+        choices = read_choices(choices)
+    if heal and tokenization != "any":
+        raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
+    if mode is None:
+        mode = "greedy" if tokenization == "any" else "exact"
     lookup(mode, MODES, "mode")
     lookup(end, ENDS, "end")
     if prompt is None:
@@ -110,34 +165,46 @@ def choose(
     check_counts(n_best=n_best, beam_width=beam_width, max_nodes=1 if max_nodes is None else max_nodes)
     if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
         raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
-    check_tokenization(tokenization)
-    if isinstance(choices, TokenTrie) and (heal or tokenization != "canonical"):
-        raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
-    if heal and tokenization != "any":
-        raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
+    is_whole = mode == "aligned" or probabilities or calibrate is not None
+    if is_whole and (mode not in ("exact", "aligned") or max_nodes is not None):
+        raise ArgumentError(
+            "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes, or 'aligned'"
+        )
+    spelled: Any = {"leading_space": leading_space, "tokenization": tokenization, "heal": heal}
     with lease(llm):
-        if not isinstance(choices, TokenTrie) and tokenization == "any":
-            spelled = spell_choices(llm, prompt, choices, leading_space=leading_space, heal=heal, room=room_of(llm))
-            trie, prompt_tokens = TokenTrie._from_texts(llm, choices, spelled.texts), spelled.prompt
-        else:
-            trie, prompt_tokens = fit_set(llm, prompt, choices, leading_space, room_of(llm))
+        tokens, answers = ask(llm, prompt, choices, **spelled)
         if mode not in ("greedy", "sampled"):
-            check_scorable(trie)
-        check_room(llm, prompt_tokens, trie)
+            check_scorable(answers.trie)
+        check_room(llm, tokens, answers.trie)
+        empty, behind = ([], answers) if calibrate is None else ask(llm, calibrate, choices, **spelled)
+        check_room(llm, empty, behind.trie)
     with chooser(llm) as handle:
         if mode == "greedy" or mode == "sampled":
             handle.set_seed(_ANY_SEED if seed is None else int(seed))
-            decision = walk(handle, trie, prompt_tokens, mode, temperature, top_p)
-        elif mode == "beam":
-            decision = search(handle, trie, prompt_tokens, end, n_best, beam_width, 0)
-        elif mode == "exact" and (max_nodes is not None or trie.n_nodes > SCORED_WHOLE):
-            decision = search(handle, trie, prompt_tokens, end, n_best, 0, max_nodes or 0)
-        else:
-            decision = score_whole(handle, trie, prompt_tokens, end, n_best, mode == "aligned", seed)
-    if trie is not choices:
-        # Equal choices are one leaf.
-        decision = replace(decision, index=list(choices).index(decision.value))
+            return walk(handle, answers, tokens, mode, temperature, top_p)
+        if mode == "beam":
+            return search(handle, answers, tokens, end, n_best=n_best, beam_width=beam_width)
+        if not is_whole:
+            return search(handle, answers, tokens, end, n_best=n_best, max_nodes=max_nodes or 0)
+        taken_out = None if calibrate is None else prior(llm, handle, answers, empty, behind, end)
+        decision = score_whole(
+            handle, answers, tokens, end, n_best=n_best, prior=taken_out, drawn=mode == "aligned", seed=seed
+        )
+    if not decision.fits:
+        _warn_once(decision)
     return decision
 
 
-_ANY_SEED = 0xFFFFFFFF
+_unfit = logging.getLogger("token_trie.fits")
+_warned = False
+
+
+def _warn_once(decision: Decision[Any]) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        _unfit.warning(
+            "the model gives all answers together %.2g %% of what it could write here: none may fit the prompt. Let it "
+            "show some questions with their answers. (Said once a process; decision.fits tells for each.)",
+            100 * (decision.coverage or 0.0),
+        )

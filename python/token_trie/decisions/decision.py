@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.answers import Answers
 from token_trie.errors import ArgumentError
 from token_trie.sets.trie import TokenTrie
+
+T = TypeVar("T")
+
+LOW_COVERAGE = 0.01
+"""Of a set that is said not to fit."""
 
 
 @dataclass(frozen=True)
@@ -32,81 +41,156 @@ class Stats:
     """Nodes of the trie that the model was asked about, in the modes that score whole answers."""
 
 
-class Candidate(NamedTuple):
+@dataclass(frozen=True)
+class Candidate(Generic[T]):
     """An answer that was considered."""
 
-    value: str
-    leaf: int
-    """Its index in the trie."""
+    value: T
+    text: str
+    index: int
+    """Its place among the choices; of a `TokenTrie`, the leaf's."""
     logprob: float
     """Natural logarithm of its probability."""
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Generic[T]):
     """One answer.
 
     Attributes
     ----------
-    value : str
-        The choice, just as it was given; of a `TokenTrie`, the leaf's name.
+    value : object
+        The choice as it was given: the text, what a mapping gives for it, the Enum's member, the number; of a
+        `TokenTrie`, the leaf's name.
+    text : str
+        What the model chose to write.
     index : int
-        Its position among the choices; of a `TokenTrie`, the leaf's.
+        Its place among the choices; of a `TokenTrie`, the leaf's.
     tokens : tuple of int
         Its tokens.
     logprob : float
-        Greedy and sampled: natural logarithm of the product, over the branch points passed, of the model's probability
-        for what was taken, renormalized over what was allowed. Temperature and top_p are left out of it. 0 for a single
-        choice. Exact, aligned and beam: of the model's own probability for the whole answer, which is not renormalized.
+        Exact, aligned and beam: natural logarithm of the model's own probability for the whole answer. Greedy and
+        sampled: of the product, over the branch points passed, of the model's probability for what was taken,
+        renormalized over what was allowed; temperature and top_p are left out of it; 0 for a single choice.
     stats : Stats
         What it took.
     candidates : tuple of Candidate
         Exact and beam: the n_best best answers, by whole probability.
     gap : float
         Exact and beam: nats that an answer left out may be above the last candidate at most. 0: proved that none is.
-    probabilities : ndarray of float64, shape (n_leaves,), or None
-        Exact, where the set was scored whole, and aligned: of each leaf of the trie, given that the answer is one of
-        them; their sum is 1.
+    probabilities : ndarray of float64, shape (n_choices,), or None
+        Where they were asked for, and in aligned mode: of each choice, in the order given, that it is the answer, given
+        that one of them is. Equal choices have the same one; those of different answers sum up to 1.
     coverage : float or None
         With probabilities: the model's own probability for the set. Near 0, none of the answers fits.
     trie : TokenTrie
-        The set. Leaves are in the order of the choices; equal ones are one.
+        The set.
     """
 
-    value: str
+    value: T
+    text: str
     index: int
     tokens: tuple[int, ...]
     logprob: float
     stats: Stats
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[Candidate[T], ...] = ()
     gap: float = 0.0
     probabilities: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     coverage: float | None = None
     trie: TokenTrie | None = field(default=None, compare=False, repr=False)
+    _answers: Answers[T] | None = field(default=None, compare=False, repr=False)
 
     @property
     def entropy(self) -> float:
-        """Of the probabilities, in nats: 0 if the model is certain, ln(n_leaves) if all are alike to it."""
-        p = self._known()
+        """Of the probabilities, in nats: 0 if the model is certain, ln(n) if all n answers are alike to it."""
+        p = self._of_answers()
         return float(-np.sum(p[p > 0] * np.log(p[p > 0])))
 
     @property
     def margin(self) -> float:
         """Difference of the two largest probabilities."""
-        two = np.sort(self._known())[-2:]
+        two = np.sort(self._of_answers())[-2:]
         return float(two[-1] - (two[0] if len(two) > 1 else 0.0))
 
-    def top(self, k: int) -> list[tuple[str, float]]:
+    @property
+    def fits(self) -> bool | None:
+        """Whether the model gives the set 1 % or more of what it could write here; None where that is not known.
+
+        Where it does not, the answer is the least bad of what may all be wrong. Examples in the prompt, each followed
+        by its answer, help.
+        """
+        if self.coverage is not None:
+            return self.coverage >= LOW_COVERAGE
+        return True if self.candidates and math.exp(self.candidates[0].logprob) >= LOW_COVERAGE else None
+
+    def probability(self, choice: object) -> float:
+        """Return the probability of a choice, given as its value or its text.
+
+        Raises
+        ------
+        ArgumentError
+            It is no choice, or there are no probabilities.
+        """
+        return float(self._known()[self._asked().find(choice)])
+
+    def top(self, k: int) -> list[tuple[T, float]]:
         """Return the k most probable answers with their probabilities, best first; of equal ones by their tokens."""
-        p = self._known()
-        assert self.trie is not None
-        order = np.lexsort((self.trie._handle.leaf_nodes(), -p))
-        return [(self.trie[int(leaf)].name, float(p[leaf])) for leaf in order[:k]]
+        p, answers = self._known(), self._asked()
+        return [(answers.value(i), float(p[i])) for i in self._ranked()[:k]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON: what is not finite or not known is None, values that JSON has not are their texts."""
+        answers = self._asked()
+
+        def entry(index: int, value: Any, text: str, **figures: float) -> dict[str, Any]:
+            return {"value": _for_json(value, text), "text": text, "index": index, **figures}
+
+        whole: dict[str, Any] = {
+            **entry(self.index, self.value, self.text),
+            "tokens": list(self.tokens),
+            "logprob": _finite(self.logprob),
+            "stats": dataclasses.asdict(self.stats),
+            "candidates": [entry(c.index, c.value, c.text, logprob=_finite(c.logprob)) for c in self.candidates],
+            "gap": _finite(self.gap),
+            "fits": self.fits,
+            **dict.fromkeys(("probabilities", "coverage", "entropy", "margin", "ranked")),
+        }
+        if self.probabilities is not None:
+            p = self.probabilities
+            ranked = [entry(i, answers.value(i), answers.text(i), probability=float(p[i])) for i in self._ranked()]
+            whole |= {"probabilities": p.tolist(), "coverage": self.coverage}
+            whole |= {"entropy": self.entropy, "margin": self.margin, "ranked": ranked}
+        return whole
+
+    def __str__(self) -> str:
+        return self.text
 
     def _known(self) -> npt.NDArray[np.float64]:
         if self.probabilities is None:
-            raise ArgumentError("no probabilities: they come with mode='exact' on sets scored whole, and 'aligned'")
+            raise ArgumentError("no probabilities: ask for them with choose(…, probabilities=True)")
         return self.probabilities
 
-    def __str__(self) -> str:
-        return self.value
+    def _asked(self) -> Answers[T]:
+        assert self._answers is not None
+        return self._answers
+
+    def _of_answers(self) -> npt.NDArray[np.float64]:
+        return self._known()[self._asked().firsts()]
+
+    def _ranked(self) -> list[int]:
+        answers = self._asked()
+        firsts = answers.firsts()
+        order: list[int] = firsts[np.lexsort((answers.trie._handle.leaf_nodes(), -self._known()[firsts]))].tolist()
+        return order
+
+
+def _for_json(value: Any, text: str) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return text
+    return value
+
+
+def _finite(value: float) -> Any:
+    return value if math.isfinite(value) else None

@@ -9,20 +9,22 @@ that a walk step by step looks at. Its mass is that of all answers behind it, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.answers import ask
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import ENDS, End, check_scorable, score_leaves
 from token_trie.decisions.ways import Clock, walk, weigh
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, chooser, fit_set, room_of
+from token_trie.llama.chooser import check_room, chooser
 from token_trie.native.arguments import lookup
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import lease
+from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -48,8 +50,10 @@ class Explained:
     shares : ndarray of float64, shape (trie.n_nodes,)
         Of each node, level by level: the probability of its token among what is allowed behind its parent; 1 where
         nothing else is. What the nodes behind a leaf leave of 1 is the end of the answer.
+    probabilities : ndarray of float64, shape (len(trie),)
+        Of each leaf, given that the answer is one of them.
     masses : ndarray of float64, shape (trie.n_nodes,)
-        Of each node: the sum of `exact.probabilities` of the answers behind it.
+        Of each node: the sum of the probabilities of the answers behind it.
     walks : ndarray of float64, shape (len(trie),)
         Of each leaf: the probability that sampled mode takes it, which is the product of the shares on its path.
     parting : int or None
@@ -61,12 +65,13 @@ class Explained:
     """
 
     prompt: str
-    greedy: Decision
-    exact: Decision
+    greedy: Decision[Any]
+    exact: Decision[Any]
     greedy_leaf: int
     exact_leaf: int
     trie: TokenTrie
     shares: Floats = field(compare=False, repr=False)
+    probabilities: Floats = field(compare=False, repr=False)
     masses: Floats = field(compare=False, repr=False)
     walks: Floats = field(compare=False, repr=False)
     parting: int | None
@@ -78,26 +83,38 @@ class Explained:
         order: list[int] = np.lexsort((self.trie._handle.leaf_nodes(), -self.probabilities)).tolist()
         return order[:n] + ([self.greedy_leaf] if self.greedy_leaf not in order[:n] else [])
 
-    @property
-    def probabilities(self) -> Floats:
-        """Of each leaf, given that the answer is one of them."""
-        assert self.exact.probabilities is not None
-        return self.exact.probabilities
+    def to_dict(self) -> dict[str, Any]:
+        """Return both decisions and the probabilities of every answer, the most probable first, for JSON."""
+        answers = [
+            {
+                "text": self.trie[leaf].name,
+                "probability": float(self.probabilities[leaf]),
+                "walk": float(self.walks[leaf]),
+                "tokens": list(self.trie[leaf].tokens),
+            }
+            for leaf in self.ranked(len(self.trie))
+        ]
+        return {
+            "model": self.model,
+            "prompt": self.prompt,
+            "greedy": self.greedy.to_dict(),
+            "exact": self.exact.to_dict(),
+            "answers": answers,
+        }
 
     def end_share(self, node: int) -> float:
         """Share of ending, at a leaf that longer ones go on from."""
         return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
 
 
-def weigh_branches(
-    llm: Llama, prompt: Prompt, choices: Sequence[str] | TokenTrie, end: End, leading_space: bool | None
-) -> Explained:
+def weigh_branches(llm: Llama, prompt: Prompt, choices: ChoicesLike, end: End, leading_space: bool | None) -> Explained:
     """Take a decision greedily and exactly, and keep the probability of every branch of the set."""
     lookup(end, ENDS, "end")
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
     with lease(llm):
-        trie, tokens = fit_set(llm, prompt, choices, leading_space, room_of(llm))
+        tokens, answers = ask(llm, prompt, choices, leading_space=leading_space)
+        trie = answers.trie
         check_scorable(trie)
         check_room(llm, tokens, trie)
     with chooser(llm) as handle:
@@ -105,9 +122,12 @@ def weigh_branches(
         scores = score_leaves(handle, trie, end=end)
         stats = clock.stats(n_passes=scores.n_passes, n_evaluated=scores.n_evaluated)
         walks = score_leaves(handle, trie, branches=True)
-        exact = weigh(trie, scores, stats, 1, False, None)
-        greedy = walk(handle, trie, tokens, "greedy", 1.0, 1.0)
-    leaves = greedy.index, exact.index
+        exact = weigh(answers, scores, stats)
+        greedy = walk(handle, answers, tokens, "greedy")
+    assert exact.probabilities is not None
+    probabilities = exact.probabilities[answers.firsts()]
+    leaf_of = range(len(trie)) if answers.leaf_of is None else answers.leaf_of.tolist()
+    leaves = leaf_of[greedy.index], leaf_of[exact.index]
     ways = [path_to(trie, leaf) for leaf in leaves]
     common = [a for a, b in zip(*ways, strict=False) if a == b]
     spelled = np.unique(trie._handle.arrays()[0]).tolist()
@@ -115,10 +135,6 @@ def weigh_branches(
         vocab = vocab_of(llm)
         text = vocab.detokenize(tokens).decode(errors="replace")
         pieces = {token: vocab.detokenize([token]) for token in spelled}
-    if trie is not choices:
-        # Equal choices are one leaf.
-        greedy, exact = (replace(d, index=list(choices).index(d.value)) for d in (greedy, exact))
-    assert exact.probabilities is not None
     return Explained(
         prompt=text,
         greedy=greedy,
@@ -127,7 +143,8 @@ def weigh_branches(
         exact_leaf=leaves[1],
         trie=trie,
         shares=np.exp(walks.nodes),
-        masses=add_up(trie, exact.probabilities),
+        probabilities=probabilities,
+        masses=add_up(trie, probabilities),
         walks=np.exp(walks.leaves),
         parting=None if ways[0] == ways[1] else common[-1],
         pieces=pieces,

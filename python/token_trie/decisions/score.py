@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.native_scores import End, check_scorable, score_leaves
+from token_trie.decisions.answers import Answers, ask
+from token_trie.decisions.calibration import prior
+from token_trie.decisions.native_scores import ENDS, End, check_scorable, score_leaves
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, chooser, fit_set, room_of
+from token_trie.llama.chooser import check_room, chooser
 from token_trie.llama.stream import StreamHandle
+from token_trie.native.arguments import lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
-from token_trie.sets.prompt import Prompt, tokenize_prompt
+from token_trie.sets.choices import Choices, ChoicesLike, read_choices
+from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
 Normalize: TypeAlias = Literal["tokens", "prior"]
@@ -23,11 +26,12 @@ Normalize: TypeAlias = Literal["tokens", "prior"]
 def score(
     target: Llama | StreamHandle,
     prompt: Prompt | None,
-    choices: TokenTrie | Sequence[str],
+    choices: ChoicesLike,
     *,
     end: End = "any",
     branches: bool = False,
     normalize: Normalize | None = None,
+    calibrate: Prompt | None = None,
     leading_space: bool | None = None,
 ) -> npt.NDArray[np.float64]:
     """Score every answer behind a prompt.
@@ -42,7 +46,7 @@ def score(
     prompt : str, sequence of int, sequence of chat messages, or None
         What the answers follow; None for a handle's own sequence. A handle evaluates a prompt beside its sequence and
         drops it again, whereas of a Llama's prompts what the last two share is not evaluated again.
-    choices : TokenTrie or sequence of str
+    choices : TokenTrie, or choices as for `choose`
         The answers. Texts are tokenized as they follow this very prompt, by a Llama.
     end : {"any", "longest", "follow"}
         What a score has beside the probability of the tokens: nothing; that no token comes next by which a longer
@@ -55,6 +59,8 @@ def score(
     normalize : {"tokens", "prior"}, optional
         "tokens": divided by the number of tokens. "prior": less the score behind the token that begins a text, so that
         what counts is how much the prompt speaks for an answer.
+    calibrate : str, sequence of int, or sequence of chat messages, optional
+        On a Llama: the prompt without its content, the scores behind which are subtracted; see `choose`.
     leading_space : bool, optional
         As for `TokenTrie.from_choices`.
 
@@ -71,52 +77,58 @@ def score(
     """
     if normalize is not None and (not isinstance(normalize, str) or normalize not in ("tokens", "prior")):
         raise ArgumentError(f"normalize: {normalize!r} is not 'tokens', 'prior' or None")
-    handle_given = isinstance(target, StreamHandle)
-    if prompt is None and not handle_given:
-        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    llm = target._llm if isinstance(target, StreamHandle) else target
-    if isinstance(choices, TokenTrie):
-        trie = choices
-        tokens = None if prompt is None else _tokenize(target, prompt)
-    elif llm is None:
-        raise ArgumentError("choices: a handle on a file takes a TokenTrie")
-    elif prompt is None:
-        raise ArgumentError("choices: texts need the prompt that they follow; or give a TokenTrie")
-    else:
-        with lease(llm):
-            trie, tokens = fit_set(llm, prompt, choices, leading_space, None if handle_given else room_of(llm))
-
-    check_scorable(trie)
-
-    def on(handle: StreamHandle, prefix: Sequence[int] | None) -> npt.NDArray[np.float64]:
-        scores = score_leaves(handle, trie, end=end, branches=branches, prefix=prefix).leaves
-        if normalize == "prior":
-            beginning = [handle._beginning()]
-            scores = scores - score_leaves(handle, trie, end=end, branches=branches, prefix=beginning).leaves
-        return scores
-
+    lookup(end, ENDS, "end")
+    if not isinstance(choices, TokenTrie):
+        choices = read_choices(choices)
     if isinstance(target, StreamHandle):
-        scores = on(target, tokens)
+        if calibrate is not None:
+            raise ArgumentError("calibrate: goes with a Llama, as the prompt is evaluated in place of another")
+        tokens, answers = _ask_handle(target, prompt, choices, leading_space)
+        check_scorable(answers.trie)
+        scores = _score(target, answers, tokens, end, branches, normalize)
     else:
-        assert tokens is not None
+        if prompt is None:
+            raise ArgumentError("prompt: None where text, token ids or chat messages belong")
+        spaced: Any = {"leading_space": leading_space}
         with lease(target):
-            check_room(target, tokens, trie)
+            tokens, answers = ask(target, prompt, choices, **spaced)
+            check_scorable(answers.trie)
+            check_room(target, tokens, answers.trie)
+            empty, behind = ([], answers) if calibrate is None else ask(target, calibrate, choices, **spaced)
+            check_room(target, empty, behind.trie)
         with chooser(target) as handle:
-            handle._hold(trie)
+            taken_out = 0.0 if calibrate is None else prior(target, handle, answers, empty, behind, end)
+            handle._hold(answers.trie)
             handle.prefill(tokens)
-            scores = on(handle, None)
+            scores = _score(handle, answers, None, end, branches, normalize) - taken_out
     if normalize == "tokens":
-        scores = scores / np.diff(trie._handle.arrays()[1])
-    if trie is not choices and len(trie) < len(choices):
-        # Equal ones are one leaf.
-        leaf_of = {name: i for i, name in enumerate(trie.names)}
-        leaf_of |= dict(trie._handle.aliases)
-        scores = scores[[leaf_of[str(choice)] for choice in choices]]
+        scores = scores / np.diff(answers.trie._handle.arrays()[1])
+    return answers.aligned(scores)
+
+
+def _score(
+    handle: StreamHandle,
+    answers: Answers[Any],
+    prefix: list[int] | None,
+    end: End,
+    branches: bool,
+    normalize: Normalize | None,
+) -> npt.NDArray[np.float64]:
+    scores = score_leaves(handle, answers.trie, end=end, branches=branches, prefix=prefix).leaves
+    if normalize == "prior":
+        beginning = [handle._beginning()]
+        scores = scores - score_leaves(handle, answers.trie, end=end, branches=branches, prefix=beginning).leaves
     return scores
 
 
-def _tokenize(target: Llama | StreamHandle, prompt: Prompt) -> list[int]:
-    if isinstance(target, StreamHandle):
-        return target._tokenize_prompt(prompt)
-    with lease(target):
-        return tokenize_prompt(target, prompt, room_of(target))
+def _ask_handle(
+    handle: StreamHandle, prompt: Prompt | None, choices: TokenTrie | Choices[Any], leading_space: bool | None
+) -> tuple[list[int] | None, Answers[Any]]:
+    if isinstance(choices, TokenTrie):
+        return None if prompt is None else handle._tokenize_prompt(prompt), Answers(choices)
+    if handle._llm is None:
+        raise ArgumentError("choices: a handle on a file takes a TokenTrie")
+    if prompt is None:
+        raise ArgumentError("choices: texts need the prompt that they follow; or give a TokenTrie")
+    with lease(handle._llm):
+        return ask(handle._llm, prompt, choices, leading_space=leading_space, room=handle._native.room)

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.answers import Answers
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.native_scores import End, Scores, score_leaves, search_leaves
 from token_trie.errors import InternalError
 from token_trie.llama.stream import StreamHandle
-from token_trie.sets.trie import TokenTrie
+
+T = TypeVar("T")
+Floats = npt.NDArray[np.float64]
 
 
 def walk(
     handle: StreamHandle,
-    trie: TokenTrie,
+    answers: Answers[T],
     prompt: list[int],
     mode: Literal["greedy", "sampled"],
-    temperature: float,
-    top_p: float,
-) -> Decision:
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+) -> Decision[T]:
     """Take the best or a drawn token at each branch point."""
-    handle.set_token_trie(trie, mode)
+    handle.set_token_trie(answers.trie, mode)
     clock = Clock(handle, prompt)
     before = handle._state()  # as C has it: `state` costs as much as a branch point
     steps = list(handle.generate(temperature=temperature, top_p=top_p))
@@ -36,71 +39,110 @@ def walk(
         n_forced=after.n_forced - before.n_forced,
         n_passes=after.n_passes - before.n_passes,
     )
-    tokens = tuple(step.token for step in steps)
-    return Decision(trie[after.leaf].name, after.leaf, tokens, after.logprob, stats, trie=trie)
+    return _decision(answers, after.leaf, after.logprob, stats, tokens=tuple(step.token for step in steps))
 
 
 def score_whole(
-    handle: StreamHandle, trie: TokenTrie, prompt: list[int], end: End, n_best: int, drawn: bool, seed: int | None
-) -> Decision:
-    """Score the whole set."""
-    handle._hold(trie)
+    handle: StreamHandle,
+    answers: Answers[T],
+    prompt: list[int],
+    end: End,
+    *,
+    n_best: int = 1,
+    prior: Floats | None = None,
+    drawn: bool = False,
+    seed: int | None = None,
+) -> Decision[T]:
+    """Score the whole set; with a prior, less this of each leaf."""
+    handle._hold(answers.trie)
     clock = Clock(handle, prompt)
-    scores = score_leaves(handle, trie, end=end)
+    scores = score_leaves(handle, answers.trie, end=end)
     stats = clock.stats(n_passes=scores.n_passes, n_evaluated=scores.n_evaluated)
-    return weigh(trie, scores, stats, n_best, drawn, seed)
+    return weigh(answers, scores, stats, n_best=n_best, prior=prior, drawn=drawn, seed=seed)
 
 
-def weigh(trie: TokenTrie, scores: Scores, stats: Stats, n_best: int, drawn: bool, seed: int | None) -> Decision:
+def weigh(
+    answers: Answers[T],
+    scores: Scores,
+    stats: Stats,
+    *,
+    n_best: int = 1,
+    prior: Floats | None = None,
+    drawn: bool = False,
+    seed: int | None = None,
+) -> Decision[T]:
     """Decide by the scores of the whole set."""
-    best = float(scores.leaves.max())
-    if best == -np.inf:
+    ranks = scores.leaves if prior is None else scores.leaves - prior
+    best = float(ranks.max())
+    if not np.isfinite(best):
         raise InternalError("the model gives no answer of the set a finite score")
-    weights = np.exp(scores.leaves - best)
+    weights = np.exp(ranks - best)
     p = weights / weights.sum()
     # By tokens, so that the order in which the choices were given changes nothing.
-    nodes = trie._handle.leaf_nodes()
-    ranked = np.lexsort((nodes, -scores.leaves))
+    nodes = answers.trie._handle.leaf_nodes()
+    order = np.lexsort((nodes, -ranks))
     by_tokens = np.argsort(nodes)
-    leaf = int(np.random.default_rng(seed).choice(by_tokens, p=p[by_tokens]) if drawn else ranked[0])
-    candidates = () if drawn else _candidates(trie, ranked[:n_best], scores.leaves[ranked[:n_best]])
-    # Answers that do not exclude each other may add up to more.
-    coverage = min(1.0, float(np.exp(scores.leaves).sum()))
-    return Decision(
-        trie[leaf].name, leaf, trie[leaf].tokens, float(scores.leaves[leaf]), stats, candidates, 0.0, p, coverage, trie
+    leaf = int(np.random.default_rng(seed).choice(by_tokens, p=p[by_tokens]) if drawn else order[0])
+    first = [] if drawn else [(int(i), float(scores.leaves[i])) for i in order[:n_best]]
+    return _decision(
+        answers,
+        leaf,
+        float(scores.leaves[leaf]),
+        stats,
+        candidates=_candidates(answers, first),
+        probabilities=answers.aligned(p),
+        # Answers that do not exclude each other may add up to more.
+        coverage=min(1.0, float(np.exp(scores.leaves).sum())),
     )
 
 
 def search(
     handle: StreamHandle,
-    trie: TokenTrie,
+    answers: Answers[T],
     prompt: list[int],
     end: End,
-    n_best: int,
-    beam_width: int,
-    max_nodes: int,
-) -> Decision:
+    *,
+    n_best: int = 1,
+    beam_width: int = 0,
+    max_nodes: int = 0,
+) -> Decision[T]:
     """Find the best answers without scoring the whole set."""
-    handle._hold(trie)
+    handle._hold(answers.trie)
     clock = Clock(handle, prompt)
-    found = search_leaves(handle, trie, n_best, end=end, beam_width=beam_width, max_nodes=max_nodes)
+    found = search_leaves(handle, answers.trie, n_best, end=end, beam_width=beam_width, max_nodes=max_nodes)
     if len(found.leaves) == 0:
         raise InternalError("the model gives no answer of the set a finite score")
     stats = clock.stats(n_passes=found.n_passes, n_evaluated=found.n_evaluated)
-    candidates = _candidates(trie, found.leaves, found.logprobs)
-    best = candidates[0]
+    best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
+    return _decision(answers, *best[0], stats, candidates=_candidates(answers, best), gap=found.gap)
+
+
+def _decision(
+    answers: Answers[T],
+    leaf: int,
+    logprob: float,
+    stats: Stats,
+    *,
+    tokens: tuple[int, ...] | None = None,
+    **more: Any,
+) -> Decision[T]:
+    index = answers.index(leaf)
     return Decision(
-        best.value, best.leaf, trie[best.leaf].tokens, best.logprob, stats, candidates, found.gap, trie=trie
+        value=answers.value(index),
+        text=answers.text(index),
+        index=index,
+        tokens=answers.trie[leaf].tokens if tokens is None else tokens,
+        logprob=logprob,
+        stats=stats,
+        trie=answers.trie,
+        _answers=answers,
+        **more,
     )
 
 
-def _candidates(
-    trie: TokenTrie, leaves: npt.NDArray[np.int64], logprobs: npt.NDArray[np.float64]
-) -> tuple[Candidate, ...]:
-    return tuple(
-        Candidate(trie[leaf].name, leaf, logprob)
-        for leaf, logprob in zip(leaves.tolist(), logprobs.tolist(), strict=True)
-    )
+def _candidates(answers: Answers[T], leaves: list[tuple[int, float]]) -> tuple[Candidate[T], ...]:
+    places = [(answers.index(leaf), logprob) for leaf, logprob in leaves]
+    return tuple(Candidate(answers.value(i), answers.text(i), i, logprob) for i, logprob in places)
 
 
 class Clock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -11,8 +11,6 @@ from token_trie.errors import BusyError, ContextError
 from token_trie.llama.stream import StreamHandle
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import attachment
-from token_trie.sets.prompt import Prompt, tokenize_prompt
-from token_trie.sets.spelling import fit_choices
 from token_trie.sets.trie import TokenTrie
 
 
@@ -41,16 +39,6 @@ def chooser(llm: Llama) -> Iterator[StreamHandle]:
         raise BusyError("another thread is choosing with this Llama; use one Llama a thread")
     with own.lock:
         yield own.handle
-
-
-def fit_set(
-    llm: Llama, prompt: Prompt, choices: TokenTrie | Sequence[str], leading_space: bool | None, room: int | None
-) -> tuple[TokenTrie, list[int]]:
-    """Return the set that choices are, and the tokens of the prompt that its sequences follow."""
-    if isinstance(choices, TokenTrie):
-        return choices, tokenize_prompt(llm, prompt, room)
-    fitted = fit_choices(llm, prompt, choices, leading_space=leading_space, room=room)
-    return TokenTrie._from_fitted(llm, choices, fitted), fitted.prompt[: fitted.n_kept]
 
 
 def room_of(llm: Llama) -> int:

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 from token_trie.errors import ArgumentError
 
 T = TypeVar("T")
+
+ChoicesLike: TypeAlias = Any
+"""Iterable of str, mapping of str to any value, Enum class, range, or Literal: see `read_choices`."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ def read_choices(choices: object) -> Choices[Any]:
     ArgumentError
         None are given, or they are of other types, or of several. Texts may be given again, and count as one answer.
     """
+    if isinstance(choices, Choices):
+        return choices
     if get_origin(choices) is Literal:
         return _read_literal(get_args(choices))
     if isinstance(choices, type) and issubclass(choices, Enum):

@@ -8,7 +8,7 @@ begins with the text of them.
     prompt   "Answer: "              [Answer] [:] [ ]
     choices  "Answer: yes"           [Answer] [:] [ yes]
              "Answer: no"            [Answer] [:] [ no]
-    seam     after two tokens        prompt [Answer] [:], choices [ yes] and [ no]
+    seam     after two tokens        prompt [Answer] [:], choices [ yes] and [ no]; it has moved by one
 
 With ``tokenization="any"`` choices are texts, to be spelled in any way, and the seam stays where the prompt ends; or,
 healed, one token before:
@@ -23,6 +23,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
 import llama_cpp
 import numpy as np
@@ -31,128 +32,139 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
 from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.sets.prompt import Prompt, tokenize_prompt
+
+Tokenization: TypeAlias = Literal["canonical", "any"]
+
+
+def check_tokenization(tokenization: object) -> None:
+    """Raise ArgumentError unless there is such a one."""
+    if tokenization not in ("canonical", "any"):
+        raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
 
 
 @dataclass(frozen=True)
-class FittedChoices:
-    """Choices as token sequences that follow the first ``n_kept`` tokens of the prompt."""
+class Seam:
+    """The end of a prompt: all of it that the spelling of what follows depends on."""
 
-    prompt: list[int]
-    n_kept: int
+    tail: tuple[int, ...]
+    """Its last tokens; none where what follows is spelled as the start of an answer."""
+    text: bytes
+    """What tokenizes to these."""
+    takes_space: bool
+    """Whether written text has a space between this prompt and a word."""
+
+
+class Spelling(NamedTuple):
+    """Choices as token sequences."""
+
     tokens: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
-
-    def require_whole_prompt(self) -> None:
-        """Raise VocabularyError if the seam had to move."""
-        if self.n_kept < len(self.prompt):
-            raise VocabularyError(
-                "the prompt's last tokens merge with the choices. Let the prompt end earlier (often: without its "
-                "trailing space, which then belongs to the choices), or use choose(), which moves the seam by itself"
-            )
+    n_moved: int
+    """Tokens by which the seam has moved left: they are taken from the prompt, and begin the choices."""
 
 
-@dataclass(frozen=True)
-class SpelledChoices:
-    """Choices as texts that follow the tokens kept of a prompt."""
+def check_texts(texts: Sequence[str]) -> list[bytes]:
+    """UTF-8 bytes of choices.
 
-    prompt: list[int]
-    texts: list[str]
+    Raises
+    ------
+    ArgumentError
+        One is empty or holds a NUL or a lone surrogate.
+    """
+    encoded = [encode(text, f"choices[{i}]") for i, text in enumerate(texts)]
+    if b"" in encoded:
+        raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")
+    return encoded
 
 
-def fit_choices(
-    llm: Llama,
-    prompt: Prompt | None,
-    choices: Sequence[str],
-    *,
-    leading_space: bool | None = None,
-    room: int | None = None,
-) -> FittedChoices:
-    """Tokenize choices as they follow a prompt; see the module's top. ``prompt=None``: the start of an answer."""
-    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space, room)
+def find_seam(llm: Llama, prompt: list[int], leading_space: bool | None) -> Seam:
+    """Find what the spelling behind a prompt depends on: of its last line, or of less where that is long."""
+    if leading_space is not None and not isinstance(leading_space, bool):
+        raise ArgumentError(f"leading_space: {leading_space!r} is not True, False or None")
     vocab = vocab_of(llm)
-    tail, lead = _tail(vocab, plain)
-    tokens, offsets = vocab.tokenize([lead + text for text in following], "choices")
-    n_same = _common_prefix(np.asarray(tail, np.int32), tokens, offsets)
-    n_kept = len(prompt_tokens) - len(tail) + n_same
-    if prompt_tokens and n_kept == 0:
+    line = _last_line(llm, prompt)
+    takes_space = leading_space
+    if takes_space is None:
+        takes_space = _takes_space(vocab.detokenize(line).decode(errors="ignore"))
+    return Seam(*_tail(vocab, line), takes_space)
+
+
+def spell(llm: Llama, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
+    """Tokenize choices behind a seam; see the module's top.
+
+    Parameters
+    ----------
+    all_spaced : bool
+        Whether the space that the seam takes stands before every choice, one that begins with white space too.
+    is_whole : bool
+        Whether the tail is the whole prompt, which then must not move into the choices.
+    """
+    written = [seam.text + text for text in following(seam, texts, all_spaced=all_spaced)]
+    tokens, offsets = vocab_of(llm).tokenize(written, "choices")
+    n_same = _common_prefix(np.array(seam.tail, np.int32), tokens, offsets)
+    if is_whole and seam.tail and n_same == 0:
         raise VocabularyError(
             "the whole prompt merges with the choices; let it begin with more text, or give leading_space"
         )
-    return FittedChoices(prompt_tokens, n_kept, *_drop_each(tokens, offsets, n_same))
+    return Spelling(*_drop_each(tokens, offsets, n_same), len(seam.tail) - n_same)
 
 
-def spell_choices(
-    llm: Llama,
-    prompt: Prompt | None,
-    choices: Sequence[str],
-    *,
-    leading_space: bool | None = None,
-    heal: bool = False,
-    room: int | None = None,
-) -> SpelledChoices:
-    """Return choices as the texts that follow a prompt. With heal, its last token is taken back and begins each text.
+def take_back(llm: Llama, prompt: list[int]) -> tuple[str, int]:
+    """Text of a prompt's last token, for choices to begin with, and how many tokens that is.
 
-    Where that token begins inside a character, those before it are taken back too; a control token never is. A prompt
-    that is healed may end inside a word, so that no space is added of its own accord.
+    Where it begins inside a character, those before it are taken back too; a control token never is.
     """
-    leading_space = False if heal and leading_space is None else leading_space
-    prompt_tokens, plain, following = _follow(llm, prompt, choices, leading_space, room)
     n_taken, taken = 0, ""
-    while heal and n_taken < len(plain):
+    line = _last_line(llm, prompt)
+    while n_taken < len(line):
         n_taken += 1
         try:
-            taken = vocab_of(llm).detokenize(plain[-n_taken:]).decode()
+            taken = vocab_of(llm).detokenize(line[-n_taken:]).decode()
             break
         except UnicodeDecodeError:
             continue
-    if prompt_tokens and n_taken == len(prompt_tokens):
+    if prompt and n_taken == len(prompt):
         raise VocabularyError("prompt: to take its last token back leaves nothing; let it begin with more text")
-    return SpelledChoices(prompt_tokens[: len(prompt_tokens) - n_taken], [taken + text.decode() for text in following])
+    return taken, n_taken
 
 
-def _follow(
-    llm: Llama, prompt: Prompt | None, choices: Sequence[str], leading_space: bool | None, room: int | None
-) -> tuple[list[int], list[int], list[bytes]]:
-    """Tokens of the prompt, those after its last control token, and the text of each choice that follows them."""
-    if not isinstance(choices, (list, tuple)):
-        raise ArgumentError(f"choices: {type(choices).__name__} where a list of texts belongs")
-    if leading_space is not None and not isinstance(leading_space, bool):
-        raise ArgumentError(f"leading_space: {leading_space!r} is not True, False or None")
-    if len(choices) == 0:
-        raise ArgumentError("choices: none given")
-    encoded = [encode(choice, f"choices[{i}]") for i, choice in enumerate(choices)]
-    if b"" in encoded:
-        raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")
-    vocab = vocab_of(llm)
-    prompt_tokens = [] if prompt is None else tokenize_prompt(llm, prompt, room)
-    plain = _after_control_tokens(llm, prompt_tokens)
-    if leading_space is None:
-        takes_space = _takes_space(vocab.detokenize(plain).decode(errors="ignore"))
-        spaces = [takes_space and not choice[0].isspace() and not _is_wide(choice[0]) for choice in choices]
-    else:
-        spaces = [leading_space] * len(choices)
-    return prompt_tokens, plain, [b" " * space + text for space, text in zip(spaces, encoded, strict=True)]
+def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:
+    """Return choices as they are written behind a seam; parameters as for `spell`."""
+    encoded = check_texts(texts)
+    if not seam.takes_space:
+        return encoded
+    return [
+        b" " + text if all_spaced or not (choice[0].isspace() or _is_wide(choice[0])) else text
+        for choice, text in zip(texts, encoded, strict=True)
+    ]
 
 
-def _after_control_tokens(llm: Llama, prompt: list[int]) -> list[int]:
-    """End of the prompt that holds no control token; tokenizers merge nothing across those."""
-    for i in range(len(prompt), 0, -1):
-        if llama_cpp.llama_vocab_is_control(llm._model.vocab, prompt[i - 1]):
-            return prompt[i:]
+def _last_line(llm: Llama, prompt: list[int]) -> list[int]:
+    """End of the prompt that begins a line, with something on it, or follows a control token.
+
+    Tokenizers merge nothing across control tokens, and split texts, if at all, where a line begins.
+    """
+    vocab, later = vocab_of(llm), b""
+    for i in range(len(prompt) - 1, -1, -1):
+        if llama_cpp.llama_vocab_is_control(vocab.address, prompt[i]):
+            return prompt[i + 1 :]
+        piece = vocab.detokenize(prompt[i : i + 1])
+        if piece.endswith(b"\n") and later and not later[:1].isspace():
+            return prompt[i + 1 :]
+        later = piece or later
     return prompt
 
 
-def _tail(vocab: _core.Vocab, tokens: list[int]) -> tuple[list[int], bytes]:
-    """Last few tokens and their text, which tokenizes to just these; empty if there are none such."""
-    for length in (16, 64, len(tokens)):
-        tail = tokens[-length:]
+def _tail(vocab: _core.Vocab, line: list[int]) -> tuple[tuple[int, ...], bytes]:
+    """Last tokens and their text, which tokenizes to just these; empty if there are none such."""
+    for length in (len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line)):
+        tail = line[-length:]
         text = vocab.detokenize(tail)
         # SentencePiece puts a space before a text; a tail that begins with one must not get another.
         for candidate in (text, text.removeprefix(b" ")):
             if candidate and _spells(vocab, tail, candidate):
-                return tail, candidate
-    return [], b""
+                return tuple(tail), candidate
+    return (), b""
 
 
 def _spells(vocab: _core.Vocab, tokens: list[int], text: bytes) -> bool:

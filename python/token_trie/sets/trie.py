@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, PayloadError
+from token_trie.errors import ArgumentError, PayloadError, VocabularyError
 from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.lease import lease
-from token_trie.sets.prompt import Prompt
-from token_trie.sets.spelling import FittedChoices, fit_choices, spell_choices
+from token_trie.native.lease import attachment, lease
+from token_trie.sets.choices import ChoicesLike, read_choices
+from token_trie.sets.memory import Memory
+from token_trie.sets.prompt import Prompt, tokenize_prompt
+from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
 from token_trie.sets.tokens import Tokens, to_tokens
 
-Tokenization: TypeAlias = Literal["canonical", "any"]
+_SETS_KEPT, _TEXTS_KEPT = 32, 500_000
+"""Sets of texts that a model remembers, and texts in them, at most."""
 
 
 class Leaf(NamedTuple):
@@ -62,7 +65,7 @@ class TokenTrie(Collection[Leaf]):
     def from_choices(
         cls,
         llm: Llama,
-        choices: Sequence[str],
+        choices: ChoicesLike,
         *,
         prompt: Prompt | None = None,
         leading_space: bool | None = None,
@@ -75,8 +78,8 @@ class TokenTrie(Collection[Leaf]):
         llm : llama_cpp.Llama
             The model whose tokenizer is used. Its vocabulary's fingerprint is kept, so that the set cannot be used with
             another.
-        choices : sequence of str
-            The answers.
+        choices : iterable of str, mapping of str to any value, Enum class, range, or Literal
+            The answers, as for `choose`; the names of the leaves are their texts.
         prompt : str, sequence of int or of chat messages, optional
             What the answers will follow. Without it, they are tokenized as at the start of an answer, which is right
             after the usual chat template.
@@ -96,25 +99,17 @@ class TokenTrie(Collection[Leaf]):
             No choices, or an empty one.
         """
         check_tokenization(tokenization)
+        read = read_choices(choices)
         with lease(llm):
-            if tokenization == "any":
-                spelled = spell_choices(llm, prompt, choices, leading_space=leading_space)
-                return cls._from_texts(llm, choices, spelled.texts)
-            fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
-            fitted.require_whole_prompt()
-            return cls._from_fitted(llm, choices, fitted)
-
-    @classmethod
-    def _from_fitted(cls, llm: Llama, choices: Sequence[str], fitted: FittedChoices) -> TokenTrie:
-        fingerprint = vocab_of(llm).fingerprint()
-        return cls._wrap(_core.Trie.build(fitted.tokens, fitted.offsets, list(choices), fingerprint))
-
-    @classmethod
-    def _from_texts(cls, llm: Llama, names: Sequence[str], texts: Sequence[str]) -> TokenTrie:
-        payload = _payload_of_texts(names, texts).encode()
-        trie = cls._wrap(_core.cached_trie(payload, None, vocab_of(llm)))
-        trie._json = payload
-        return trie
+            vocab_of(llm)
+            tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
+            fitted = fit(llm, tokens, read.texts, leading_space, tokenization)
+        if fitted.n_moved:
+            raise VocabularyError(
+                "the prompt's last tokens merge with the choices. Let the prompt end earlier (often: without its "
+                "trailing space, which then belongs to the choices), or use choose(), which moves the seam by itself"
+            )
+        return fitted.trie
 
     @classmethod
     def from_sequences(cls, sequences: Mapping[str, Tokens]) -> TokenTrie:
@@ -298,6 +293,13 @@ class TokenTrie(Collection[Leaf]):
         payload["descriptors"] = [{"path": path, "leaves": leaves}]
         return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
 
+    def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Leaf of each of the names that the trie was built of."""
+        if len(names) == len(self):
+            return np.arange(len(names))
+        leaf_of = {self._handle.name(i): i for i in range(len(self))} | dict(self._handle.aliases)
+        return np.array([leaf_of[name] for name in names], np.int64)
+
     def _payload_bytes(self) -> bytes:
         if self._json is None:
             self._json = self.payload().encode()
@@ -345,10 +347,48 @@ class TokenTrie(Collection[Leaf]):
         return f"<TokenTrie: {leaves}, {self.n_nodes:,} nodes: {', '.join(map(repr, shown))}{dots}>"
 
 
-def check_tokenization(tokenization: object) -> None:
-    """Raise ArgumentError unless there is such a one."""
-    if tokenization not in ("canonical", "any"):
-        raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
+class FittedSet(NamedTuple):
+    """A set of texts behind a prompt."""
+
+    trie: TokenTrie
+    leaf_of: npt.NDArray[np.int64]
+    """Leaf of each text; equal ones have one."""
+    n_moved: int
+    """Tokens of the prompt's end that begin the members, and are the prompt's no more."""
+
+
+def fit(
+    llm: Llama,
+    prompt: list[int],
+    texts: tuple[str, ...],
+    leading_space: bool | None = None,
+    tokenization: Tokenization = "canonical",
+    heal: bool = False,
+) -> FittedSet:
+    """Build the set of texts as they follow a prompt, whose lease the caller holds; the last ones are remembered."""
+    if heal and leading_space is None:
+        leading_space = False  # as the prompt may end inside a word
+    seam = find_seam(llm, prompt, leading_space)
+    memory: Memory[FittedSet] = attachment(llm).known.setdefault("sets", Memory(_SETS_KEPT, _TEXTS_KEPT))
+    is_whole = len(seam.tail) == len(prompt)
+    taken, n_taken = take_back(llm, prompt) if heal else ("", 0)
+    key = texts, seam, leading_space, tokenization, is_whole, taken, n_taken
+
+    def make() -> FittedSet:
+        all_spaced = leading_space is True
+        if tokenization == "any":
+            spelled = [taken + text.decode() for text in following(seam, texts, all_spaced=all_spaced)]
+            payload = _payload_of_texts(texts, spelled).encode()
+            trie, n_moved = TokenTrie._wrap(_core.cached_trie(payload, None, vocab_of(llm))), n_taken
+            trie._json = payload
+        else:
+            spelling = spell(llm, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
+            fingerprint = vocab_of(llm).fingerprint()
+            core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), fingerprint)
+            trie, n_moved = TokenTrie._wrap(core), spelling.n_moved
+        return FittedSet(trie, trie._leaves_of(texts), n_moved)
+
+    return memory.get(key, len(texts), make)
 
 
 def _payload_of_texts(names: Iterable[str], texts: Iterable[str], model_id: str = "", path: str = "") -> str:

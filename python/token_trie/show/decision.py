@@ -1,56 +1,20 @@
-"""A decision as JSON, and as bars in a terminal."""
+"""A decision in a terminal."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from token_trie.decisions.decision import Decision
-from token_trie.show.terminal import LOW_COVERAGE, describe_certainty, describe_coverage, percent_bar
+from token_trie.decisions.decision import LOW_COVERAGE, Decision
+from token_trie.show.terminal import describe_certainty, describe_coverage, percent_bar
 from token_trie.show.texts import percent, printable
 from token_trie.show.trie import plain
 
 
-def to_dict(decision: Decision, choices: list[str]) -> dict[str, Any]:
-    """All numbers of a decision among texts, for JSON: what is not finite is None.
-
-    Probabilities are in the order of the choices; equal choices have the same one.
-    """
-    numbers: dict[str, Any] = {
-        "value": decision.value,
-        "index": decision.index,
-        "tokens": decision.tokens,
-        "logprob": _finite(decision.logprob),
-        "stats": dataclasses.asdict(decision.stats),
-    }
-    known = decision.probabilities is not None
-    if not known and not decision.candidates:
-        return numbers
-    place = {value: i for i, value in reversed(list(enumerate(choices)))}
-    if known:
-        assert decision.trie is not None
-        p = dict(decision.top(len(choices)))
-        aliases = decision.trie.aliases
-        numbers["probabilities"] = [p[aliases.get(value, value)] for value in choices]
-        numbers["coverage"], numbers["entropy"] = decision.coverage, decision.entropy
-        numbers["margin"] = decision.margin
-        numbers["ranked"] = [{"value": value, "index": place[value], "probability": q} for value, q in p.items()]
-    else:
-        numbers |= dict.fromkeys(("probabilities", "coverage", "entropy", "margin", "ranked"))
-    numbers["candidates"] = [
-        {"value": candidate.value, "index": place[candidate.value], "logprob": _finite(candidate.logprob)}
-        for candidate in decision.candidates
-    ]
-    numbers["gap"] = _finite(decision.gap)
-    return numbers
-
-
-def draw_whole(decision: Decision, n: int) -> Group:
+def draw_whole(decision: Decision[str], n: int) -> Group:
     """Draw the n best answers of a decision by whole answers."""
     known = decision.probabilities is not None
     best = decision.top(n) if known else [(c.value, math.exp(c.logprob)) for c in decision.candidates]
@@ -71,22 +35,18 @@ def draw_whole(decision: Decision, n: int) -> Group:
     stats = decision.stats
     passes = f"{stats.n_passes:,} forward pass{'es' if stats.n_passes != 1 else ''}"
     work = f"{stats.n_evaluated:,} nodes in {passes}; {describe_time(decision)}"
-    answer = Text.assemble("answer  ", (printable(decision.value), "bold green"), "\n")
+    answer = Text.assemble("answer  ", (printable(decision.text), "bold green"), "\n")
     return Group(answer, table, "", *lines, Text(work, "dim"))
 
 
-def describe_time(decision: Decision) -> str:
+def describe_time(decision: Decision[str]) -> str:
     """Say what a decision took."""
     stats = decision.stats
     return f"{stats.decide_ms:.1f} ms after {stats.prompt_ms:.1f} ms for {stats.n_prompt} prompt tokens"
 
 
-def _describe_gap(decision: Decision) -> str:
+def _describe_gap(decision: Decision[str]) -> str:
     if decision.gap == 0:
         return "It is proved that no answer left out is more probable."
     bound = min(0.0, decision.candidates[-1].logprob + decision.gap)
     return f"An answer left out has {percent(math.exp(bound))} at most."
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from token_trie.decisions.explain import Explained, weigh_branches
 from token_trie.decisions.native_scores import End
 from token_trie.native.core import Llama
+from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.trie import TokenTrie
 from token_trie.show.branches import MAX_BRANCHES, Branch, Phrase, branches_of, sentence_of
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Explanation(Explained):
 def explain(
     llm: Llama,
     prompt: Prompt,
-    choices: Sequence[str] | TokenTrie,
+    choices: ChoicesLike,
     *,
     end: End = "longest",
     leading_space: bool | None = None,
@@ -66,8 +65,8 @@ def explain(
         The model.
     prompt : str, sequence of int, or sequence of chat messages
         As for `choose`.
-    choices : sequence of str, or TokenTrie
-        The answers.
+    choices : iterable of str, mapping, Enum class, range, Literal, or TokenTrie
+        The answers, as for `choose`.
     end : {"longest", "any", "follow"}
         What the probability of an answer has beside its tokens; see `score`.
     leading_space : bool, optional

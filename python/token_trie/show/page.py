@@ -20,9 +20,10 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from token_trie.decisions.decision import LOW_COVERAGE
 from token_trie.decisions.explain import Explained
 from token_trie.show.branches import Branch, branches_of, sentence_of
-from token_trie.show.terminal import LOW_COVERAGE, describe_coverage
+from token_trie.show.terminal import describe_coverage
 from token_trie.show.texts import clip, percent
 
 ROW, BAND, GAP = 46.0, 32.0, 48.0

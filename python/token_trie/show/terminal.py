@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.bar import Bar
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from token_trie.decisions.decision import Decision
+from token_trie.decisions.decision import LOW_COVERAGE, Decision
 from token_trie.decisions.explain import Explained
 from token_trie.show.branches import Branch, branches_of, sentence_of
 from token_trie.show.texts import clip, percent, quote
 from token_trie.show.trie import count_leaves
 
-LOW_COVERAGE = 0.01
-"""Of a set that is said not to fit."""
 COLORS = {"greedy": "yellow", "exact": "green", "": ""}
 
 
@@ -31,7 +31,7 @@ def describe_coverage(coverage: float) -> str:
     return f"The model gives the whole set {percent(coverage)} of all that it could write here."
 
 
-def describe_certainty(decision: Decision) -> str:
+def describe_certainty(decision: Decision[Any]) -> str:
     """Margin and entropy of a decision with probabilities."""
     return f"Margin {percent(decision.margin)}, entropy {decision.entropy:.2f} nats."
 

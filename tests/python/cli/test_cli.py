@@ -30,11 +30,13 @@ def payload(tmp_path: Path) -> Path:
 
 
 def test_choose_prints_answer_tokens_and_time() -> None:
-    result = run("choose", "--prompt", "The capital of France is", "--choice", "Paris", "--choice", "Rome")
+    args = ["choose", "--prompt", "The capital of France is", "--choice", "Paris", "--choice", "Rome"]
+    result = run(*args)
     assert result.returncode == 0, result.stderr
-    assert "Paris" in result.stdout
-    assert "' Paris' 7042" in result.stdout
+    assert re.search(r"Paris +█", result.stdout)
+    assert "It is proved that no answer left out is more probable." in result.stdout
     assert " ms after " in result.stdout
+    assert "' Paris' 7042" in run(*args, "--mode", "greedy").stdout
 
 
 def test_choose_json_is_json_and_reads_choices_and_prompt_from_files(tmp_path: Path) -> None:
@@ -69,7 +71,6 @@ def test_choose_sampled_is_reproducible() -> None:
 
 
 FRANCE = ["choose", "-p", "The capital of France is", "-c", "Rome", "-c", "Paris", "-c", "Rome"]
-NUMBERS = ["value", "index", "tokens", "logprob", "stats"]
 
 
 def no_constant(name: str) -> None:
@@ -78,12 +79,15 @@ def no_constant(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["greedy", "sampled"])
 def test_json_of_a_walk_has_what_a_walk_knows(mode: str) -> None:
-    assert list(json.loads(run(*FRANCE, "--mode", mode, "--json").stdout)) == NUMBERS
+    numbers = json.loads(run(*FRANCE, "--mode", mode, "--json").stdout)
+    assert (numbers["value"], numbers["text"], numbers["index"]) == ("Paris", "Paris", 1)
+    assert numbers["logprob"] < 0
+    assert [numbers[name] for name in ("probabilities", "coverage", "ranked", "fits")] == [None] * 4
 
 
 @pytest.mark.parametrize("mode", ["exact", "aligned"])
 def test_json_of_whole_answers_has_all_numbers_aligned_with_the_choices(mode: str, smollm2: Any) -> None:
-    result = run(*FRANCE, "--mode", mode, "--seed", "1", "--json")
+    result = run(*FRANCE, "--mode", mode, "--seed", "1", "--top", "2", "--n-best", "2", "--json")
     numbers = json.loads(result.stdout, parse_constant=no_constant)
     rome, paris = np.exp(score(smollm2, "The capital of France is", ["Rome", "Paris"], end="longest"))
     expected = np.array([rome, paris, rome]) / (rome + paris)
@@ -108,7 +112,7 @@ def test_json_of_a_search_has_candidates_and_null_for_what_is_unknown(options: l
 
 
 def test_whole_answers_are_ranked_with_bars() -> None:
-    text = run(*FRANCE, "--mode", "exact", "--top", "1").stdout
+    text = run(*FRANCE, "--top", "1").stdout
     assert re.search(r"Paris +█+.? +(\d\d\.\d|>99\.9) %", text)
     assert "… 1 more" in text
     assert re.search(r"The model gives the whole set \d\d\.\d %", text)
@@ -117,7 +121,7 @@ def test_whole_answers_are_ranked_with_bars() -> None:
 
 
 def test_a_set_that_does_not_fit_is_said_not_to() -> None:
-    text = run("choose", "-p", "The capital of France is", "-c", "xylophone", "-c", "zinc", "--mode", "exact").stdout
+    text = run("choose", "-p", "The capital of France is", "-c", "xylophone", "-c", "zinc", "--top", "2").stdout
     assert re.search(r"The model gives the whole set only \S+ % – none of these may fit\.", text)
 
 
@@ -126,6 +130,11 @@ def test_explain_draws_in_the_terminal_or_writes_a_page(tmp_path: Path) -> None:
     text = run(*args).stdout
     assert "After “ Paris”, greedy takes “,”" in text
     assert re.search(r"the end”?  \S+ %  \S+ %  Paris  ← exact", text)
+    whole = json.loads(run(*args, "--json").stdout, parse_constant=no_constant)
+    assert (whole["greedy"]["value"], whole["exact"]["value"]) == ("Paris, of course", "Paris")
+    assert whole["answers"][0]["text"] == "Paris"
+    assert sum(answer["probability"] for answer in whole["answers"]) == pytest.approx(1)
+    assert whole["sentence"].startswith("After “ Paris”, greedy takes “,”")
     page = tmp_path / "why.html"
     result = run(*args, "--html", str(page))
     assert "After “ Paris”, greedy takes “,”" in result.stdout
@@ -177,7 +186,7 @@ def test_version_names_what_it_runs_on() -> None:
         (["choose", "-p", "x", "-c", "a", "-c", ""], "choices[1]: empty"),
         (["choose", "-p", "x", "-c", "a", "--mode", "beam", "--beam-width", "0"], "beam_width: 0 is not a count"),
         (["explain", "-p", "x"], "no choices: give some with --choice or --choices-file"),
-        (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "/nowhere/why.html"),
+        (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "--html: no folder '/nowhere'"),
         (["inspect", "nowhere.json"], "nowhere.json"),
         (["inspect", "-"], "payload: broken JSON at byte 1"),
     ],

@@ -7,9 +7,9 @@ import llama_cpp
 import numpy as np
 import oracle
 import pytest
+from spelled import fit_choices
 from token_trie import ArgumentError, BusyError, ContextError, TokenTrie, VocabularyError, choose, constrain
 from token_trie.native.lease import attachment
-from token_trie.sets.spelling import fit_choices
 
 COUNTRIES = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid"}
 CAPITALS = list(COUNTRIES.values())
@@ -31,7 +31,7 @@ def test_a_decision_is_the_greedy_walk_and_its_logprob(tiny: Any) -> None:
         fitted = fit_choices(llm, prompt, choices)
         members = [tuple(row.tolist()) for row in np.split(fitted.tokens, fitted.offsets[1:-1])]
         expected, logprob = oracle.greedy_walk(llm, fitted.prompt, set(members))
-        decision = choose(llm, prompt, choices)
+        decision = choose(llm, prompt, choices, mode="greedy")
         assert decision.tokens == expected
         assert decision.value == choices[members.index(expected)]
         assert decision.logprob == pytest.approx(logprob, abs=1e-5)
@@ -66,7 +66,7 @@ def test_a_choice_that_begins_another_can_be_the_answer(llm: Any) -> None:
 
 
 def test_a_single_choice_is_certain(llm: Any) -> None:
-    decision = choose(llm, "Colour:", ["ultramarine"])
+    decision = choose(llm, "Colour:", ["ultramarine"], mode="greedy")
     assert (decision.value, decision.logprob, decision.stats.n_branches) == ("ultramarine", 0.0, 0)
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from spelled import fit_choices
 from token_trie import ArgumentError, ContextError, TokenTrie, choose, score
-from token_trie.decisions.choose import SCORED_WHOLE
-from token_trie.sets.spelling import fit_choices
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"
@@ -21,7 +20,7 @@ def test_the_exact_answer_is_the_best_of_all_scores(llm: Any) -> None:
     for request in ("wake me at seven", "show me notes.txt", "text Sam that I am late", "thank you"):
         prompt = f"Request: {request}.\nAction:"
         scores = score(llm, prompt, ACTIONS, end="longest")
-        decision = choose(llm, prompt, ACTIONS, mode="exact")
+        decision = choose(llm, prompt, ACTIONS, probabilities=True)
         assert decision.index == int(scores.argmax())
         assert decision.value == ACTIONS[decision.index]
         assert decision.logprob == pytest.approx(scores.max(), abs=1e-6)
@@ -30,7 +29,7 @@ def test_the_exact_answer_is_the_best_of_all_scores(llm: Any) -> None:
 
 
 def test_probabilities_sum_to_one_and_have_their_figures(llm: Any) -> None:
-    decision = choose(llm, PROMPT, ACTIONS, mode="exact", n_best=3)
+    decision = choose(llm, PROMPT, ACTIONS, probabilities=True, n_best=3)
     p = decision.probabilities
     assert p is not None
     assert p.shape == (len(ACTIONS),)
@@ -44,12 +43,13 @@ def test_probabilities_sum_to_one_and_have_their_figures(llm: Any) -> None:
 
 
 def test_coverage_shows_when_none_of_the_answers_fits(llm: Any) -> None:
-    fits = choose(llm, "The capital of France is", ["Paris", "London", "the"], mode="exact")
-    does_not = choose(llm, "The capital of France is", ["quinoa", "hexagonal"], mode="exact")
+    fits = choose(llm, "The capital of France is", ["Paris", "London", "the"], probabilities=True)
+    does_not = choose(llm, "The capital of France is", ["quinoa", "hexagonal"], probabilities=True)
     assert fits.coverage is not None
     assert does_not.coverage is not None
     assert fits.coverage > 0.1
     assert does_not.coverage < 1e-4
+    assert (fits.fits, does_not.fits) == (True, False)
 
 
 def test_greedy_and_exact_may_differ_and_both_are_shown(llm: Any) -> None:
@@ -110,14 +110,14 @@ def test_every_mode_answers_with_a_member(llm: Any, choices: list[str], mode: An
 
 
 def test_a_single_choice_has_probability_one(llm: Any) -> None:
-    decision = choose(llm, "Word:", ["ultramarine"], mode="exact")
+    decision = choose(llm, "Word:", ["ultramarine"], probabilities=True)
     assert decision.probabilities == pytest.approx([1])
     assert decision.entropy == pytest.approx(0)
     assert decision.margin == 1
 
 
 def test_aligned_draws_follow_the_probabilities(precise: Any) -> None:
-    p = choose(precise, "Answer:", ACTIONS, mode="exact").probabilities
+    p = choose(precise, "Answer:", ACTIONS, probabilities=True).probabilities
     assert p is not None
     n = 2000
     drawn = np.bincount(
@@ -135,7 +135,7 @@ def test_aligned_draws_follow_the_probabilities(precise: Any) -> None:
 
 
 def test_aligned_is_not_what_drawing_token_by_token_does(precise: Any) -> None:
-    exact = choose(precise, PROMPT, ACTIONS, mode="exact").probabilities
+    exact = choose(precise, PROMPT, ACTIONS, probabilities=True).probabilities
     walk = np.exp(score(precise, PROMPT, ACTIONS, branches=True))
     assert np.abs(exact - walk).max() > 0.01
 
@@ -157,8 +157,7 @@ def test_a_wide_beam_is_exact_and_a_narrow_one_says_what_it_may_miss(llm: Any) -
 def test_a_large_set_is_searched(smollm2: Any) -> None:
     choices = [f"{a} {b}" for a in ("red", "green", "blue", "pink") for b in range(1100)] + ["Paris"]
     trie = TokenTrie.from_choices(smollm2, choices, prompt="The capital of France is")
-    assert trie.n_nodes > SCORED_WHOLE
-    decision = choose(smollm2, "The capital of France is", trie, mode="exact", n_best=2)
+    decision = choose(smollm2, "The capital of France is", trie, n_best=2)
     assert decision.value == "Paris"
     assert decision.gap == 0
     assert decision.stats.n_evaluated < trie.n_nodes / 50
@@ -174,7 +173,7 @@ def test_a_budget_leaves_a_gap_that_is_a_bound(llm: Any) -> None:
 
 
 def test_an_answer_that_begins_another_is_one_of_the_events(llm: Any) -> None:
-    decision = choose(llm, "Word:", ["READ", "READ_FILE"], mode="exact")
+    decision = choose(llm, "Word:", ["READ", "READ_FILE"], probabilities=True)
     assert decision.probabilities is not None
     assert decision.probabilities.sum() == pytest.approx(1)
     assert decision.coverage is not None

@@ -15,6 +15,7 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spelled import fit_choices
 from token_trie import (
     ArgumentError,
     BusyError,
@@ -26,7 +27,6 @@ from token_trie import (
     score,
 )
 from token_trie.sets.prompt import tokenize_prompt
-from token_trie.sets.spelling import fit_choices
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"

@@ -1,0 +1,44 @@
+"""What was made of texts, kept for when they come again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Memory(Generic[T]):
+    """The values used last, by content.
+
+    Parameters
+    ----------
+    capacity : int
+        Entries at most.
+    weight : int
+        What these weigh together at most, the newest apart, which is always kept.
+    """
+
+    def __init__(self, capacity: int, weight: int) -> None:
+        self._capacity = capacity
+        self._weight = weight
+        self._entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, weight: int, make: Callable[[], T]) -> T:
+        """Return what is known by a key, or make it; two threads may both make it."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key][0]
+        made = make()
+        with self._lock:
+            if key not in self._entries:
+                self._entries[key] = made, weight
+                self._total += weight
+            while len(self._entries) > 1 and (len(self._entries) > self._capacity or self._total > self._weight):
+                self._total -= self._entries.popitem(last=False)[1][1]
+        return made

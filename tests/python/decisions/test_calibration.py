@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, choose, score
+
+ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE", "READ"]
+PROMPT, EMPTY = "Request: wake me at seven.\nAction:", "Request:\nAction:"
+
+
+def test_calibrated_scores_are_less_those_behind_the_empty_prompt(precise: Any) -> None:
+    plain, empty = (score(precise, prompt, ACTIONS, end="longest") for prompt in (PROMPT, EMPTY))
+    calibrated = score(precise, PROMPT, ACTIONS, end="longest", calibrate=EMPTY)
+    assert calibrated == pytest.approx(plain - empty, abs=1e-4)
+
+
+def test_a_calibrated_decision_is_the_best_of_the_calibrated_scores(llm: Any) -> None:
+    scores = score(llm, PROMPT, ACTIONS, end="longest", calibrate=EMPTY)
+    decision = choose(llm, PROMPT, ACTIONS, calibrate=EMPTY, n_best=5)
+    assert decision.index == int(scores.argmax())
+    weights = np.exp(scores) / np.exp(scores[:5]).sum()
+    assert decision.probabilities == pytest.approx(weights, abs=1e-3)
+    assert decision.logprob == pytest.approx(score(llm, PROMPT, ACTIONS, end="longest")[decision.index], abs=1e-3)
+    assert [c.value for c in decision.candidates] == [value for value, _ in decision.top(5)]
+
+
+def test_an_empty_prompt_of_another_seam_calibrates_the_same_choices(precise: Any) -> None:
+    # Behind a line break no space stands before the answer.
+    plain, empty = (score(precise, prompt, ACTIONS, end="longest") for prompt in (PROMPT, "Action:\n"))
+    calibrated = score(precise, PROMPT, ACTIONS, end="longest", calibrate="Action:\n")
+    assert calibrated == pytest.approx(plain - empty, abs=1e-4)
+
+
+def test_what_the_empty_prompt_gives_is_remembered(smollm2: Any) -> None:
+    choose(smollm2, PROMPT, ACTIONS, calibrate="Request: Forget me.\nAction:")
+    choose(smollm2, PROMPT, ACTIONS, calibrate="Request: Forget me.\nAction:")
+    again = choose(smollm2, PROMPT, ACTIONS, calibrate="Request: Forget me.\nAction:")
+    once = choose(smollm2, PROMPT, ACTIONS, probabilities=True)
+    assert again.stats.n_passes == once.stats.n_passes
+    assert again.stats.n_prompt == once.stats.n_prompt
+
+
+def test_a_trie_is_calibrated_too(precise: Any) -> None:
+    trie = TokenTrie.from_choices(precise, ["yes", "no"], prompt="Answer:")
+    scores = score(precise, "Sure? Answer:", trie, calibrate="Answer:")
+    assert scores == pytest.approx(score(precise, "Sure? Answer:", trie) - score(precise, "Answer:", trie), abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"mode": "greedy"}, {"mode": "beam"}, {"max_nodes": 4}, {"tokenization": "any"}])
+def test_it_goes_with_whole_scores_alone(precise: Any, options: Any) -> None:
+    with pytest.raises(ArgumentError, match="probabilities and calibrate score the whole set"):
+        choose(precise, PROMPT, ACTIONS, calibrate=EMPTY, **options)
+    with pytest.raises(ArgumentError, match="probabilities and calibrate score the whole set"):
+        choose(precise, PROMPT, ACTIONS, probabilities=True, **options)
+
+
+def test_a_handle_keeps_its_sequence_and_is_not_calibrated(precise: Any) -> None:
+    with StreamHandle(precise, n_ctx=128) as stream, pytest.raises(ArgumentError, match="calibrate: goes with a Llama"):
+        score(stream, PROMPT, ["yes"], calibrate=EMPTY)
+
+
+def test_an_empty_prompt_without_room_is_refused(precise: Any) -> None:
+    with pytest.raises(ContextError, match="make the Llama with a larger n_ctx"):
+        choose(precise, PROMPT, ACTIONS, calibrate="word " * 2000)

@@ -1,0 +1,47 @@
+"""Choices as the package spells them behind a prompt."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from token_trie.sets.prompt import tokenize_prompt
+from token_trie.sets.spelling import find_seam, spell
+from token_trie.sets.trie import fit
+
+
+class Fitted(NamedTuple):
+    """Token sequences that follow the first n_kept tokens of a prompt."""
+
+    prompt: list[int]
+    n_kept: int
+    tokens: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+
+    def rows(self) -> list[tuple[int, ...]]:
+        return [tuple(row.tolist()) for row in np.split(self.tokens, self.offsets[1:-1])]
+
+
+class Spelled(NamedTuple):
+    """Texts that follow the tokens kept of a prompt."""
+
+    prompt: list[int]
+    texts: list[str]
+
+
+def fit_choices(llm: Any, prompt: Any, choices: list[str], *, leading_space: bool | None = None) -> Fitted:
+    tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
+    seam = find_seam(llm, tokens, leading_space)
+    is_whole = len(seam.tail) == len(tokens)
+    spelling = spell(llm, seam, choices, all_spaced=leading_space is True, is_whole=is_whole)
+    return Fitted(tokens, len(tokens) - spelling.n_moved, spelling.tokens, spelling.offsets)
+
+
+def spell_choices(
+    llm: Any, prompt: Any, choices: list[str], *, leading_space: bool | None = None, heal: bool = False
+) -> Spelled:
+    tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
+    fitted = fit(llm, tokens, tuple(choices), leading_space, "any", heal)
+    kept = tokens[: len(tokens) - fitted.n_moved]
+    return Spelled(kept, [fitted.trie._handle.text(int(leaf)).decode() for leaf in fitted.leaf_of])
