@@ -43,7 +43,7 @@ fuzz: $(VENV)/test ## every fuzzer for SECONDS=60, under ASan + UBSan; calls of 
 	  $(CMAKE) --build --preset $$preset || exit 1; done
 	@scripts/fuzz $(SECONDS)
 
-VERSIONS ?= 0.3.20 0.3.30 0.3.36
+VERSIONS ?= 0.3.30 0.3.36
 compat: $(VENV)/installed ## all tests against each of VERSIONS of llama-cpp-python, in environments of their own
 	@$(BIN)/python scripts/compat $(VERSIONS)
 

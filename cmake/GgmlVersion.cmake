@@ -11,7 +11,7 @@ if(Llama_GGML_BASE_LIBRARY AND NOT TOKEN_TRIE_GGML_COMPILED)
     RUN_OUTPUT_VARIABLE version)
   if(NOT compiled OR NOT ran EQUAL 0)
     message(FATAL_ERROR "${Llama_GGML_BASE_LIBRARY} could not be asked for its version: "
-      "token-trie needs llama-cpp-python 0.3.20 or newer")
+      "token-trie needs llama-cpp-python 0.3.30 or newer")
   endif()
   set(TOKEN_TRIE_GGML_COMPILED "${version}" CACHE INTERNAL "ggml compiled against")
 endif()

@@ -17,7 +17,7 @@ _FIND = "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is N
 
 def _llama() -> list[str]:
     installed = subprocess.run([sys.executable, "-I", "-c", _FIND], check=False).returncode == 0
-    return [] if installed else ["llama-cpp-python>=0.3.20"]
+    return [] if installed else ["llama-cpp-python>=0.3.30"]
 
 
 def get_requires_for_build_wheel(config_settings=None):  # noqa: D103

@@ -23,60 +23,6 @@ std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token>
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-template <typename Model>
-auto is_hybrid(const Model * model, int /*preferred*/) -> decltype(llama_model_is_hybrid(model)) {
-    return llama_model_is_hybrid(model);
-}
-// Where llama.cpp does not tell: by what describes the layers that have a state in place of a cache.
-template <typename Model>
-bool is_hybrid(const Model * model, long /*otherwise*/) {
-    std::array<char, 64> value{};
-    if (llama_model_meta_val_str(model, "general.architecture", value.data(), value.size()) < 0) {
-        return false;
-    }
-    const std::string arch = value.data();
-    const auto has = [&](const char * key) {
-        return llama_model_meta_val_str(model, (arch + key).c_str(), value.data(), value.size()) >= 0;
-    };
-    return has(".ssm.conv_kernel") || has(".shortconv.l_cache");
-}
-
-template <typename Context>
-auto tokens_of_a_sequence(const Context * context, int /*preferred*/) -> decltype(llama_n_ctx_seq(context)) {
-    return llama_n_ctx_seq(context);
-}
-template <typename Context>
-std::uint32_t tokens_of_a_sequence(const Context * context, long /*otherwise*/) {
-    return llama_n_ctx(context);
-}
-
-// What draws on the backend keeps the logits there. Costs next to nothing where none is set.
-template <typename Context>
-auto take_off_samplers(Context * context, int /*preferred*/)
-    -> decltype(static_cast<void>(llama_set_sampler(context, 0, nullptr))) {
-    for (std::uint32_t id = 0; id < llama_n_seq_max(context); ++id) {
-        llama_set_sampler(context, static_cast<llama_seq_id>(id), nullptr);
-    }
-}
-template <typename Context>
-void take_off_samplers(Context * /*context*/, long /*otherwise*/) {}
-
-template <typename Params>
-auto without_samplers(Params & params, int /*preferred*/) -> decltype(static_cast<void>(params.samplers = nullptr)) {
-    params.samplers = nullptr;
-    params.n_samplers = 0;
-}
-template <typename Params>
-void without_samplers(Params & /*params*/, long /*otherwise*/) {}
-
-// llama.cpp ends the process where there are more sequences, or more logits in a batch, than this.
-template <typename Params>
-auto allow_all_outputs(Params & params, int /*preferred*/) -> decltype(static_cast<void>(params.n_outputs_max = 0)) {
-    params.n_outputs_max = 0;
-}
-template <typename Params>
-void allow_all_outputs(Params & /*params*/, long /*otherwise*/) {}
-
 std::string failure_of(std::int32_t result) {
     return result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result);
 }
@@ -86,7 +32,9 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-bool can_drop_newest(const llama_model * model) { return !llama_model_is_recurrent(model) && !is_hybrid(model, 0); }
+bool can_drop_newest(const llama_model * model) {
+    return !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
+}
 
 void Sequence::FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
 void Sequence::FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
@@ -143,9 +91,10 @@ void Sequence::prepare(const llama_model * model, llama_context_params & params)
     params.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
     params.kv_unified = true;
     params.swa_full = true;
-    without_samplers(params, 0);
+    params.samplers = nullptr;
+    params.n_samplers = 0;
     params.n_seq_max = n_ids_for(model, params);
-    allow_all_outputs(params, 0);
+    params.n_outputs_max = 0;  // llama.cpp ends the process where a batch asks for more logits than this
     OutputHead::listen(params);
 }
 
@@ -203,7 +152,7 @@ void Sequence::adopt(llama_context * context) {
     n_batch_ = llama_n_batch(context);
     n_threads_ = llama_n_threads(context);
     n_threads_batch_ = llama_n_threads_batch(context);
-    capacity_ = tokens_of_a_sequence(context, 0);
+    capacity_ = llama_n_ctx_seq(context);
 }
 
 // There is no asking whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no logits,
@@ -363,8 +312,15 @@ void Sequence::take_threads(bool of_step) {
     }
 }
 
+// What draws on the backend keeps the logits there. Costs next to nothing where none is set.
+void Sequence::take_off_samplers() {
+    for (std::uint32_t id = 0; id < llama_n_seq_max(context_); ++id) {
+        llama_set_sampler(context_, static_cast<llama_seq_id>(id), nullptr);
+    }
+}
+
 std::int32_t Sequence::timed_decode(const llama_batch & batch, bool cut) {
-    take_off_samplers(context_, 0);
+    take_off_samplers();
     const auto started = std::chrono::steady_clock::now();
     const std::int32_t result = head_.decode(context_, batch, cut);
     decode_ns_ += ns_since(started);

@@ -103,6 +103,7 @@ class Sequence {
     void decode(Token * tokens, std::size_t n, bool cut);
     std::int32_t timed_decode(const llama_batch & batch, bool cut);
     void take_threads(bool of_step);
+    void take_off_samplers();
     bool window_is_whole() const noexcept;
 
     std::unique_ptr<llama_model, FreeModel> owned_model_;

@@ -5,17 +5,6 @@
 namespace token_trie {
 namespace {
 
-// Without an answer from the llama.cpp compiled against, the cautious one.
-template <typename Context>
-auto has_unified_cache(const Context * context, int /*preferred*/)
-    -> decltype(llama_n_ctx_seq(context) == llama_n_ctx(context)) {
-    return llama_n_ctx_seq(context) == llama_n_ctx(context);
-}
-template <typename Context>
-bool has_unified_cache(const Context * /*context*/, long /*otherwise*/) {
-    return false;
-}
-
 template <typename Items>
 std::size_t common_prefix(const Items & a, const Items & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -44,7 +33,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     base_ = static_cast<llama_pos>(n_base);
     room_ = sequence.capacity() - n_taken;
     rewinds_ = can_drop_newest(llama_get_model(context));
-    const std::size_t n_ids = rewinds_ && has_unified_cache(context, 0) ? llama_n_seq_max(context) : 1;
+    const bool is_unified = llama_n_ctx_seq(context) == llama_n_ctx(context);
+    const std::size_t n_ids = rewinds_ && is_unified ? llama_n_seq_max(context) : 1;
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
     n_ids_ = n_ids > n_reserved ? n_ids - n_reserved : 0;

@@ -1,6 +1,7 @@
 #include "trie/payload.h"
 
 #include "trie/json.h"
+#include "trie/payload_place.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,6 +9,9 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
+
+using At = PayloadPlace::At;
+using Key = PayloadPlace::Key;
 
 // One instance reads one payload; the parser calls it value by value, so no document is ever held in memory.
 class Reader : public nlohmann::json_sax<Json> {
@@ -39,17 +43,17 @@ class Reader : public nlohmann::json_sax<Json> {
     bool binary(binary_t &) override { return scalar("binary data"); }
 
     bool number_integer(std::int64_t value) override {
-        return at() == At::tokens ? token(value, std::to_string(value)) : scalar("a number");
+        return place_.at() == At::tokens ? token(value, std::to_string(value)) : scalar("a number");
     }
 
     bool number_unsigned(std::uint64_t value) override {
         constexpr std::uint64_t max = std::numeric_limits<std::int64_t>::max();
-        return at() == At::tokens ? token(static_cast<std::int64_t>(std::min(value, max)), std::to_string(value))
-                                  : scalar("a number");
+        return place_.at() == At::tokens ? token(static_cast<std::int64_t>(std::min(value, max)), std::to_string(value))
+                                         : scalar("a number");
     }
 
     bool string(std::string & value) override {
-        switch (key_) {
+        switch (place_.key()) {
             case Key::model_id:
             case Key::vocab:
             case Key::path:
@@ -59,49 +63,42 @@ class Reader : public nlohmann::json_sax<Json> {
             default: return scalar("a string");
         }
         if (value.size() > kMaxNameBytes) {
-            fail(Status::limit, place() + ": a string of " + std::to_string(value.size()) + " bytes; at most 65535");
+            fail(Status::limit,
+                 place_.name() + ": a string of " + std::to_string(value.size()) + " bytes; at most 65535");
         }
         if (value.find('\0') != std::string::npos) {
-            fail(Status::payload, place() + ": holds a NUL character");
+            fail(Status::payload, place_.name() + ": holds a NUL character");
         }
-        if (key_ == Key::vocab) {
+        if (place_.key() == Key::vocab) {
             if (!is_fingerprint(value)) {
-                fail(Status::payload, place() + ": " + quote(value) + " is not \"sha256:\" and 64 hex digits");
+                fail(Status::payload, place_.name() + ": " + quote(value) + " is not \"sha256:\" and 64 hex digits");
             }
             leaves_.vocab = std::move(value);
-        } else if (key_ == Key::path) {
+        } else if (place_.key() == Key::path) {
             path_ = std::move(value);
-        } else if (key_ == Key::tokenization) {
+        } else if (place_.key() == Key::tokenization) {
             if (value != "any" && value != "canonical") {
-                fail(Status::payload, place() + ": " + quote(value) + R"( is neither "any" nor "canonical")");
+                fail(Status::payload, place_.name() + ": " + quote(value) + R"( is neither "any" nor "canonical")");
             }
             descriptor_is_any_ = value == "any";
-        } else if (key_ == Key::name) {
+        } else if (place_.key() == Key::name) {
             names_.push_back(std::move(value));
-        } else if (key_ == Key::text) {
+        } else if (place_.key() == Key::text) {
             std::transform(value.begin(), value.end(), std::back_inserter(texts_.tokens),
                            [](char byte) { return static_cast<unsigned char>(byte); });
             texts_.end_leaf();
         }
-        next();
+        place_.next();
         return true;
     }
 
     bool key(std::string & name) override {
-        key_text_.assign(name, 0, 81);  // one byte more than quote() keeps, so that it marks the cut
-        key_ = at() == At::skipped ? Key::unknown : known(name);
-        if (key_ != Key::unknown) {
-            const unsigned bit = 1U << static_cast<unsigned>(key_);
-            if ((seen_.back() & bit) != 0) {
-                fail(Status::payload, place() + ": the key stands twice");
-            }
-            seen_.back() |= bit;
-        }
+        place_.take_key(name);
         return true;
     }
 
     bool start_object(std::size_t) override {
-        switch (at()) {
+        switch (place_.at()) {
             case At::document: return open(At::root);
             case At::descriptors:
                 path_.clear();
@@ -117,14 +114,14 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool end_object() override {
-        if (at() == At::leaf) {
+        if (place_.at() == At::leaf) {
             require(Key::name, "name");
-            if (!has(Key::text)) {
+            if (!place_.has(Key::text)) {
                 require(Key::tokens, "tokens");
             }
             note_if_missing(Key::tokens, without_tokens_);
             note_if_missing(Key::text, without_text_);
-        } else if (at() == At::descriptor) {
+        } else if (place_.at() == At::descriptor) {
             require(Key::leaves, "leaves");
             end_descriptor();
         }
@@ -132,21 +129,21 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool start_array(std::size_t) override {
-        if (at() == At::root && key_ == Key::descriptors) {
+        if (place_.at() == At::root && place_.key() == Key::descriptors) {
             seen_descriptors_ = true;
             return open(At::descriptors);
         }
-        if (at() == At::descriptor && key_ == Key::leaves) {
+        if (place_.at() == At::descriptor && place_.key() == Key::leaves) {
             return open(At::leaves);
         }
-        if (at() == At::leaf && key_ == Key::tokens) {
+        if (place_.at() == At::leaf && place_.key() == Key::tokens) {
             return open(At::tokens);
         }
         return open_unknown("an array");
     }
 
     bool end_array() override {
-        if (at() == At::tokens) {
+        if (place_.at() == At::tokens) {
             leaves_.end_leaf();
         }
         return close();
@@ -163,57 +160,12 @@ class Reader : public nlohmann::json_sax<Json> {
         }
         constexpr std::size_t max_bytes = 200;
         what = what.substr(0, std::min(what.find("; last read"), max_bytes));
-        std::string message = place() + ": broken JSON at byte " + std::to_string(byte) + ": ";
+        std::string message = place_.name() + ": broken JSON at byte " + std::to_string(byte) + ": ";
         fail(Status::payload, message.append(what));
     }
 
    private:
-    enum class At { document, root, descriptors, descriptor, leaves, leaf, tokens, skipped };
-    enum class Key { unknown, model_id, vocab, descriptors, path, tokenization, leaves, name, tokens, text };
-
     [[noreturn]] static void fail(Status status, const std::string & message) { throw Error(status, message); }
-
-    At at() const { return stack_.back(); }
-
-    Key known(const std::string & name) const {
-        switch (at()) {
-            case At::root:
-                return name == "modelId"       ? Key::model_id
-                       : name == "vocab"       ? Key::vocab
-                       : name == "descriptors" ? Key::descriptors
-                                               : Key::unknown;
-            case At::descriptor:
-                return name == "path"           ? Key::path
-                       : name == "tokenization" ? Key::tokenization
-                       : name == "leaves"       ? Key::leaves
-                                                : Key::unknown;
-            case At::leaf:
-                return name == "name"     ? Key::name
-                       : name == "tokens" ? Key::tokens
-                       : name == "text"   ? Key::text
-                                          : Key::unknown;
-            default: return Key::unknown;
-        }
-    }
-
-    // What a value at this place has to be; nullptr if anything may stand there.
-    const char * expected() const {
-        switch (at()) {
-            case At::document:
-            case At::descriptors:
-            case At::leaves: return "an object";
-            case At::tokens: return "a token id";
-            case At::skipped: return nullptr;
-            default: break;
-        }
-        switch (key_) {
-            case Key::unknown: return nullptr;
-            case Key::descriptors:
-            case Key::leaves:
-            case Key::tokens: return "an array";
-            default: return "a string";
-        }
-    }
 
     static bool is_fingerprint(std::string_view text) {
         constexpr std::string_view prefix = "sha256:";
@@ -224,43 +176,36 @@ class Reader : public nlohmann::json_sax<Json> {
 
     // Refuses a value of a kind that no place with an expectation takes.
     void refuse_if_expecting(const char * found) const {
-        const char * wanted = expected();
+        const char * wanted = place_.expected();
         if (wanted != nullptr) {
-            fail(Status::payload, place() + ": " + found + " where " + wanted + " belongs");
+            fail(Status::payload, place_.name() + ": " + found + " where " + wanted + " belongs");
         }
     }
 
     bool scalar(const char * found) {
         refuse_if_expecting(found);
-        next();
+        place_.next();
         return true;
     }
 
     bool token(std::int64_t id, const std::string & text) {
         if (id < 0 || id > std::numeric_limits<Token>::max()) {
-            fail(Status::payload, place() + ": " + text + " is not a token id");
+            fail(Status::payload, place_.name() + ": " + text + " is not a token id");
         }
         if (n_vocab_ > 0 && id >= n_vocab_) {
             fail(Status::vocab,
-                 place() + ": " + text + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
+                 place_.name() + ": " + text + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
         }
         if (leaves_.tokens.size() - leaves_.offsets.back() == kMaxLeafTokens) {
-            fail(Status::limit, place() + ": more than 65535 tokens in a leaf");
+            fail(Status::limit, place_.name() + ": more than 65535 tokens in a leaf");
         }
         leaves_.tokens.push_back(static_cast<Token>(id));
-        next();
+        place_.next();
         return true;
     }
 
     bool open(At inner) {
-        if (stack_.size() > kMaxPayloadDepth) {
-            fail(Status::limit, place() + ": more than 64 levels of nesting");
-        }
-        stack_.push_back(inner);
-        seen_.push_back(0);
-        index_.push_back(0);
-        key_ = Key::unknown;
-        key_text_.clear();
+        place_.open(inner);
         return true;
     }
 
@@ -270,23 +215,13 @@ class Reader : public nlohmann::json_sax<Json> {
     }
 
     bool close() {
-        stack_.pop_back();
-        seen_.pop_back();
-        index_.pop_back();
-        key_ = Key::unknown;
-        key_text_.clear();
-        next();
+        place_.close();
         return true;
     }
 
-    // The array around, if it is one, moves on to its next element.
-    void next() { ++index_.back(); }
-
-    bool has(Key key) const { return (seen_.back() & 1U << static_cast<unsigned>(key)) != 0; }
-
     void require(Key key, const char * name) const {
-        if (!has(key)) {
-            fail_missing(place_of(stack_.size()), name);
+        if (!place_.has(key)) {
+            fail_missing(place_.name_of_open(), name);
         }
     }
 
@@ -296,15 +231,15 @@ class Reader : public nlohmann::json_sax<Json> {
 
     // What a leaf has to have is known at the end of its descriptor, where "tokenization" may stand too.
     void note_if_missing(Key key, std::uint64_t & leaf) const {
-        if (!has(key) && leaf == kNone) {
-            leaf = index_[index_.size() - 2];
+        if (!place_.has(key) && leaf == kNone) {
+            leaf = place_.index();
         }
     }
 
     void end_descriptor() {
         const std::uint64_t lacking = descriptor_is_any_ ? without_text_ : without_tokens_;
         if (lacking != kNone) {
-            fail_missing(place_of(stack_.size()) + ".leaves[" + std::to_string(lacking) + "]",
+            fail_missing(place_.name_of_open() + ".leaves[" + std::to_string(lacking) + "]",
                          descriptor_is_any_ ? "text" : "tokens");
         }
         bool is_kept = true;
@@ -326,7 +261,7 @@ class Reader : public nlohmann::json_sax<Json> {
         }
         if (is_kept && names_.size() > first_name_) {
             if (is_any_.value_or(descriptor_is_any_) != descriptor_is_any_) {
-                fail(Status::payload, place_of(stack_.size()) +
+                fail(Status::payload, place_.name_of_open() +
                                           R"(.tokenization: "any" and "canonical" in one set; choose one by its path)");
             }
             is_any_ = descriptor_is_any_;
@@ -339,32 +274,6 @@ class Reader : public nlohmann::json_sax<Json> {
             out += (out.empty() ? "; there is " : ", ") + path;
         }
         return out;
-    }
-
-    // Where the innermost value stands, such as descriptors[0].leaves[3].tokens[1] or descriptors[0].path.
-    std::string place() const {
-        std::string out = place_of(stack_.size());
-        const bool in_object = at() == At::root || at() == At::descriptor || at() == At::leaf;
-        if (in_object && !key_text_.empty()) {
-            const std::string quoted = quote(key_text_);
-            const std::string name = quoted.substr(1, quoted.size() - 2);
-            out = out == "payload" ? name : out + "." + name;
-        }
-        return out;
-    }
-
-    std::string place_of(std::size_t depth) const {
-        std::string out;
-        for (std::size_t i = 1; i < depth; ++i) {
-            const std::string index = "[" + std::to_string(index_[i]) + "]";
-            switch (stack_[i]) {
-                case At::descriptors: out = "descriptors" + index; break;
-                case At::leaves: out += ".leaves" + index; break;
-                case At::tokens: out += ".tokens" + index; break;
-                default: break;
-            }
-        }
-        return out.empty() ? "payload" : out;
     }
 
     const std::optional<std::string> & wanted_path_;
@@ -387,11 +296,7 @@ class Reader : public nlohmann::json_sax<Json> {
     std::uint64_t without_text_ = kNone;
     std::vector<std::string> paths_;
 
-    std::vector<At> stack_{At::document};
-    std::vector<unsigned> seen_{0};        // one bit a known key, for each open object
-    std::vector<std::uint64_t> index_{0};  // values seen, for each open array
-    Key key_ = Key::unknown;
-    std::string key_text_;
+    PayloadPlace place_;
 };
 
 }  // namespace

@@ -104,7 +104,7 @@ std::vector<Setting> settings() {
 
 llama_context_params params_of(const Setting & setting) {
     llama_context_params params = tiny_context_params(256);
-    set_flash_attention(params, setting.flash);
+    params.flash_attn_type = setting.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.type_k = params.type_v = setting.cache == Cache::f32   ? GGML_TYPE_F32
                                     : setting.cache == Cache::f16 ? GGML_TYPE_F16
                                                                   : GGML_TYPE_Q8_0;

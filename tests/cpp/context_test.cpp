@@ -2,7 +2,6 @@
 
 #include <array>
 #include <climits>
-#include <type_traits>
 
 // Streams on contexts and files that are not what a stream would make for itself.
 namespace token_trie::test {
@@ -121,18 +120,10 @@ TEST_F(ContextTest, OneForEmbeddingsOfWhateverPoolingGivesLogits) {
     }
 }
 
-// Of a llama.cpp that knows no such limit, the same.
-template <typename Params>
-auto allow_one_output(Params & params, int /*preferred*/) -> decltype(static_cast<void>(params.n_outputs_max = 1)) {
-    params.n_outputs_max = 1;
-}
-template <typename Params>
-void allow_one_output(Params & /*params*/, long /*otherwise*/) {}
-
 TEST_F(ContextTest, OneForEmbeddingsOfFewerTokensThanABatchTakesABatch) {
     llama_context_params params = tiny_context_params();
     params.embeddings = true;
-    allow_one_output(params, 0);
+    params.n_outputs_max = 1;
     const Context context = tiny_context_of(params);
     const Handle stream = open(context);
     prefill(stream);
@@ -180,24 +171,12 @@ TEST_F(ContextTest, AModelWithoutAVocabularyIsRefusedBeforeThereIsAContext) {
               "model: it has no tokenizer");
 }
 
-template <typename Context>
-auto tokens_of_a_sequence(const Context * context, int /*preferred*/) -> decltype(llama_n_ctx_seq(context)) {
-    return llama_n_ctx_seq(context);
-}
-template <typename Context>
-std::uint32_t tokens_of_a_sequence(const Context * /*context*/, long /*otherwise*/) {
-    return 0;
-}
-
 TEST_F(ContextTest, OneWhoseSequencesShareNoCacheHasRoomForWhatOneOfThemHolds) {
     llama_context_params params = tiny_context_params(512);
     params.n_seq_max = 2;
     params.kv_unified = false;
     const Context context = tiny_context_of(params);
-    if (tokens_of_a_sequence(context.get(), 0) == 0) {
-        GTEST_SKIP() << "this llama.cpp does not tell what a sequence has room for";
-    }
-    ASSERT_EQ(tokens_of_a_sequence(context.get(), 0), 256U);
+    ASSERT_EQ(llama_n_ctx_seq(context.get()), 256U);
     ASSERT_EQ(llama_n_ctx(context.get()), 512U);
     const Handle stream = open(context);
     prefill(stream);
@@ -216,36 +195,13 @@ Sampler chain_of_four() {
     return chain;
 }
 
-// A context on whose backend the chain draws for sequence 0; none of a llama.cpp that cannot.
-template <typename Params>
-auto context_with(Params params, llama_sampler * chain, int /*preferred*/)
-    -> decltype(static_cast<void>(params.samplers), Context()) {
-    std::remove_pointer_t<decltype(params.samplers)> config{0, chain};
-    params.samplers = &config;
-    params.n_samplers = 1;
-    return tiny_context_of(params);
-}
-template <typename Params>
-Context context_with(Params /*params*/, llama_sampler * /*chain*/, long /*otherwise*/) {
-    return nullptr;
-}
-
-template <typename Context>
-auto set_sampler(Context * context, llama_sampler * chain, int /*preferred*/)
-    -> decltype(llama_set_sampler(context, 0, chain)) {
-    return llama_set_sampler(context, 0, chain);
-}
-template <typename Context>
-bool set_sampler(Context * /*context*/, llama_sampler * /*chain*/, long /*otherwise*/) {
-    return false;
-}
-
 TEST_F(ContextTest, OneThatDrawsOnTheBackendGivesItsLogitsToTheStream) {
     const Sampler chain = chain_of_four();
-    const Context context = context_with(tiny_context_params(), chain.get(), 0);
-    if (context == nullptr) {
-        GTEST_SKIP() << "this llama.cpp has no samplers on the backend";
-    }
+    llama_sampler_seq_config of_sequence_0{0, chain.get()};
+    llama_context_params params = tiny_context_params();
+    params.samplers = &of_sequence_0;
+    params.n_samplers = 1;
+    const Context context = tiny_context_of(params);
     const Handle stream = open(context);
     prefill(stream);
     expect_same_as_on_a_plain_context(stream);
@@ -257,36 +213,19 @@ TEST_F(ContextTest, ASamplerSetOnTheBackendLaterIsTakenOff) {
     const std::array<Sampler, 3> chains = {chain_of_four(), chain_of_four(), chain_of_four()};
     for (const Sampler & chain : chains) {
         prefill(stream);
-        if (!set_sampler(context.get(), chain.get(), 0)) {
-            GTEST_SKIP() << "this llama.cpp has no samplers on the backend";
-        }
+        ASSERT_TRUE(llama_set_sampler(context.get(), 0, chain.get()));
         expect_same_as_on_a_plain_context(stream);
-        set_sampler(context.get(), nullptr, 0);
+        llama_set_sampler(context.get(), 0, nullptr);
     }
 }
-
-template <typename Params>
-auto samplers_of(const Params & params, int /*preferred*/) -> decltype(params.n_samplers) {
-    return params.n_samplers;
-}
-template <typename Params>
-std::size_t samplers_of(const Params & /*params*/, long /*otherwise*/) {
-    return 0;
-}
-template <typename Params>
-auto give_samplers(Params & params, int /*preferred*/) -> decltype(static_cast<void>(params.n_samplers)) {
-    params.n_samplers = 1;
-}
-template <typename Params>
-void give_samplers(Params & /*params*/, long /*otherwise*/) {}
 
 TEST_F(ContextTest, ParamsOfAStreamHaveNoSamplersAndDoNotLookAhead) {
     llama_context_params params = tiny_context_params();
     params.attention_type = LLAMA_ATTENTION_TYPE_NON_CAUSAL;
-    give_samplers(params, 0);
+    params.n_samplers = 1;
     ASSERT_EQ(token_trie_stream_context_params(tiny_model(), &params), TOKEN_TRIE_OK);
     EXPECT_EQ(params.attention_type, LLAMA_ATTENTION_TYPE_CAUSAL);
-    EXPECT_EQ(samplers_of(params, 0), 0U);
+    EXPECT_EQ(params.n_samplers, 0U);
 }
 
 // llama.cpp ends the process on more sequences than a batch has tokens.

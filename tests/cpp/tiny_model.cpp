@@ -231,32 +231,6 @@ std::string write_model(TinyKind kind) {
     return file.write(path_in_temp(std::to_string(static_cast<int>(kind))));
 }
 
-// The parameters and functions of several llama.cpp, of which an old one has the second of each pair alone.
-template <typename Params>
-auto flash_attention(Params & params, bool on, int /*preferred*/)
-    -> decltype(static_cast<void>(params.flash_attn_type)) {
-    params.flash_attn_type = on ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-}
-template <typename Params>
-auto flash_attention(Params & params, bool on, long /*otherwise*/) -> decltype(static_cast<void>(params.flash_attn)) {
-    params.flash_attn = on;
-}
-
-template <typename Context>
-auto adapt(Context * context, llama_adapter_lora * adapter, int /*preferred*/)
-    -> decltype(static_cast<void>(llama_set_adapters_lora(context, &adapter, 1, nullptr))) {
-    float scale = 1;
-    llama_set_adapters_lora(context, &adapter, adapter == nullptr ? 0 : 1, &scale);
-}
-template <typename Context>
-auto adapt(Context * context, llama_adapter_lora * adapter, long /*otherwise*/)
-    -> decltype(static_cast<void>(llama_set_adapter_lora(context, adapter, 1))) {
-    llama_clear_adapter_lora(context);
-    if (adapter != nullptr) {
-        llama_set_adapter_lora(context, adapter, 1);
-    }
-}
-
 // A file that goes when this does: for the models, as the process ends.
 class Removed {
    public:
@@ -332,13 +306,11 @@ llama_context_params tiny_context_params(std::uint32_t n_ctx) {
     params.n_ubatch = 64;
     params.n_threads = 1;
     params.n_threads_batch = 1;
-    set_flash_attention(params, false);
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.type_k = GGML_TYPE_F32;
     params.type_v = GGML_TYPE_F32;
     return params;
 }
-
-void set_flash_attention(llama_context_params & params, bool on) { flash_attention(params, on, 0); }
 
 Adapter tiny_adapter(TinyKind kind, const std::string & matrix) {
     ModelFile file(arch_of(kind));
@@ -350,7 +322,10 @@ Adapter tiny_adapter(TinyKind kind, const std::string & matrix) {
     return Adapter(llama_adapter_lora_init(tiny_model(kind), written.path().c_str()));
 }
 
-void set_adapter(llama_context * context, llama_adapter_lora * adapter) { adapt(context, adapter, 0); }
+void set_adapter(llama_context * context, llama_adapter_lora * adapter) {
+    float scale = 1;
+    llama_set_adapters_lora(context, &adapter, adapter == nullptr ? 0 : 1, &scale);
+}
 
 Context tiny_context_of(const llama_context_params & params, TinyKind kind) {
     return Context(llama_init_from_model(tiny_model(kind), params));

@@ -54,7 +54,6 @@ Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attent
 Context tiny_stream_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
 llama_context_params tiny_context_params(std::uint32_t n_ctx = 256);
 Context tiny_context_of(const llama_context_params & params, TinyKind kind = TinyKind::attention);
-void set_flash_attention(llama_context_params & params, bool on);
 
 // A LoRA adapter with random weights for output.weight, or for a square matrix of the model's.
 struct FreeAdapter {

@@ -23,6 +23,8 @@ struct Process {
     }
 };
 
+}  // namespace
+
 void run(Input & in) {
     static const Process process;
     const std::uint32_t contexts = in.byte();
@@ -35,11 +37,4 @@ void run(Input & in) {
     }
 }
 
-}  // namespace
 }  // namespace token_trie::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t * data, std::size_t size) {
-    token_trie::fuzz::Input in(data, size);
-    token_trie::fuzz::run(in);
-    return 0;
-}

@@ -235,6 +235,8 @@ void walk(Input & in, Cursor cursor, const test::Oracle & beginning) {
     }
 }
 
+}  // namespace
+
 void run(Input & in) {
     const List list(in);
     std::shared_ptr<const Trie> trie;
@@ -267,11 +269,4 @@ void run(Input & in) {
     walk(in, Cursor(trie, follow), test::Oracle(std::move(words), options));
 }
 
-}  // namespace
 }  // namespace token_trie::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t * data, std::size_t size) {
-    token_trie::fuzz::Input in(data, size);
-    token_trie::fuzz::run(in);
-    return 0;
-}

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// What the fuzzers share. Each is one LLVMFuzzerTestOneInput, which libFuzzer calls (`make fuzz`), or replay.cpp with
+// What the fuzzers share. Each has one LLVMFuzzerTestOneInput, which libFuzzer calls (`make fuzz`), or replay.cpp with
 // the files of the corpus, as a test of every build.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t * data, std::size_t size);
 
@@ -29,6 +29,9 @@ class Input {
     const std::uint8_t * at_;
     const std::uint8_t * end_;
 };
+
+// A fuzzer that draws decisions from its input; run.cpp is its LLVMFuzzerTestOneInput.
+void run(Input & in);
 
 // A finding, where it does not hold.
 inline void require(bool holds, const char * what) {

@@ -149,6 +149,8 @@ void check(const Trie & graph,
     require(graph.n_tokens() == n_tokens && graph.max_length() == longest && graph.max_token() == max_token, "lengths");
 }
 
+}  // namespace
+
 void run(Input & in) {
     std::vector<std::string> pieces(1 + in.below(10));
     for (std::string & piece : pieces) {
@@ -201,11 +203,4 @@ void run(Input & in) {
     check(*graph, expected, pieces, texts);
 }
 
-}  // namespace
 }  // namespace token_trie::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t * data, std::size_t size) {
-    token_trie::fuzz::Input in(data, size);
-    token_trie::fuzz::run(in);
-    return 0;
-}

@@ -183,7 +183,7 @@ void check_message(const Error & error) {
     require(!Document(message).dump(-1, ' ', false, Document::error_handler_t::strict).empty(), "in UTF-8");
 }
 
-void run(std::uint8_t first, std::string_view json) {
+void compare(std::uint8_t first, std::string_view json) {
     constexpr std::array<std::int32_t, 4> sizes = {0, 8, 300, INT32_MAX};
     constexpr std::array<const char *, 4> paths = {nullptr, "", "a", "b"};
     const std::int32_t n_vocab = sizes[first % 4];
@@ -217,7 +217,7 @@ void run(std::uint8_t first, std::string_view json) {
 
 int LLVMFuzzerTestOneInput(const std::uint8_t * data, std::size_t size) {
     if (size > 0) {
-        token_trie::fuzz::run(*data, {reinterpret_cast<const char *>(data + 1), size - 1});
+        token_trie::fuzz::compare(*data, {reinterpret_cast<const char *>(data + 1), size - 1});
     }
     return 0;
 }

@@ -1,0 +1,159 @@
+#include "abi_calls.h"
+
+namespace token_trie::fuzz {
+
+// What a callback does, and what came of it.
+struct Caller::Generation {
+    Caller * caller;
+    std::uint32_t action;  // see on_token
+    std::int32_t left;     // tokens until then
+    std::int32_t n_tokens = 0;
+    bool stopped = false;
+    bool cancelled = false;
+    bool closed = false;
+};
+
+bool Caller::on_token(const token_trie_token * token, void * user) {
+    auto & self = *static_cast<Generation *>(user);
+    require(!self.stopped, "no token after the callback said no");
+    require(token->size == sizeof *token, "a token's size");
+    ++self.n_tokens;
+    self.caller->model_.emit(*token);
+    if (self.left-- != 0) {
+        return true;
+    }
+    switch (self.action) {
+        case 0: self.stopped = true; return false;
+        case 1:
+            token_trie_stream_cancel(self.caller->stream_);
+            self.cancelled = true;
+            return true;
+        case 2:
+            token_trie_stream_close(self.caller->stream_);
+            self.closed = true;
+            return true;
+        case 3: self.caller->call_from_callback(static_cast<std::uint32_t>(self.n_tokens)); return true;
+        default: return true;
+    }
+}
+
+// All of these are refused, and change nothing.
+void Caller::call_from_callback(std::uint32_t which) {
+    const Token token = 10;
+    auto state = sized<token_trie_stream_state>();
+    auto out = sized<token_trie_token>();
+    const std::string payload = test::payload_of({{"m0", {10}}});
+    std::int32_t stop = 0;
+    std::int32_t status = TOKEN_TRIE_ERROR_BUSY;
+    require(is_closed_by_another_ || token_trie_stream_get_vocab(stream_) != nullptr,
+            "a vocabulary can be had in a call");
+    switch (which % 7) {
+        case 0: status = token_trie_stream_prefill(stream_, &token, 1); break;
+        case 1: status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), 0); break;
+        case 2: status = token_trie_stream_get_state(stream_, &state); break;
+        case 3: status = token_trie_stream_generate(stream_, 1, 0, 1, nullptr, nullptr); break;
+        case 4: status = token_trie_stream_next(stream_, 0, 1, &out, &stop); break;
+        case 5: status = token_trie_stream_set_seed(stream_, 1); break;
+        default: token_trie_stream_clear_token_trie(stream_); break;
+    }
+    const bool may_be_closed = is_closed_by_another_ && status == TOKEN_TRIE_ERROR_ARGUMENT;
+    require(status == TOKEN_TRIE_ERROR_BUSY || may_be_closed, "a stream in a call refuses another");
+}
+
+void Caller::generate(Input & in) {
+    static constexpr std::array<float, 6> temperatures = {0, 0, 1, 0.5F, 100, -1};
+    static constexpr std::array<float, 4> top_ps = {1, 1, 0.5F, 0};
+    const std::uint32_t choice = in.byte();
+    const float temperature = temperatures[choice % temperatures.size()];
+    const float top_p = top_ps[choice / 8 % top_ps.size()];
+    const std::uint32_t rest = in.byte();
+    const std::int32_t max_tokens = rest == 255 ? -1 : static_cast<std::int32_t>(rest % 8);
+    Generation generation{this, rest / 8 % 6, static_cast<std::int32_t>(rest / 64)};
+    Expected wrong = expected();
+    wrong.wrong_if(temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty(),
+                   TOKEN_TRIE_ERROR_ARGUMENT);
+    const bool is_refused = !is_open_ || temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty();
+    const StreamModel before = model_;
+    if (!is_refused) {
+        model_.begin_generate();
+    }
+    const std::int32_t status =
+        token_trie_stream_generate(stream_, max_tokens, temperature, top_p, on_token, &generation);
+    if (is_disturbed_ && (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT)) {
+        require(generation.n_tokens == 0, "a refused call passes nothing on");
+        model_ = before;
+        return;
+    }
+    if (!is_refused) {
+        // Only now is it known how far it came.
+        wrong.wrong_if(status != TOKEN_TRIE_OK && model_.is_full(), TOKEN_TRIE_ERROR_CONTEXT);
+        if (model_.has_grammar) {
+            wrong.may(TOKEN_TRIE_ERROR_GRAMMAR);
+        }
+    }
+    const bool succeeded = wrong.check(status);
+    if (generation.closed) {
+        is_open_ = false;
+        return;
+    }
+    if (!succeeded) {
+        require(status != TOKEN_TRIE_ERROR_CANCELLED, "a cancelled generate succeeds");
+        return;
+    }
+    auto state = sized<token_trie_stream_state>();
+    std::int32_t got = TOKEN_TRIE_ERROR_BUSY;
+    while ((got = token_trie_stream_get_state(stream_, &state)) == TOKEN_TRIE_ERROR_BUSY && is_disturbed_) {
+        std::this_thread::yield();
+    }
+    if (got != TOKEN_TRIE_OK) {
+        require(is_closed_by_another_, "a state can be had");
+        return;
+    }
+    model_.end_generate(state.stop);
+    require((state.stop == TOKEN_TRIE_STOP_CALLBACK) == generation.stopped, "a callback that says no stops it");
+    require(state.stop != TOKEN_TRIE_STOP_CANCELLED || generation.cancelled || is_disturbed_, "cancelled by someone");
+    require(state.stop != TOKEN_TRIE_STOP_MAX_TOKENS || generation.n_tokens == max_tokens,
+            "as many tokens as asked for");
+    require(state.stop != TOKEN_TRIE_STOP_NONE && generation.n_tokens <= max_tokens, "no more than asked for");
+}
+
+void Caller::next(Input & in) {
+    const float temperature = in.below(2) == 0 ? 0.0F : 1.0F;
+    auto token = sized<token_trie_token>();
+    std::int32_t stop = -2;
+    Expected wrong = expected();
+    wrong.wrong_if(model_.tokens().empty(), TOKEN_TRIE_ERROR_ARGUMENT);
+    const StreamModel before = model_;
+    const bool begins = is_open_ && !model_.tokens().empty();
+    if (begins) {
+        model_.begin_generate();
+        wrong.wrong_if(false, TOKEN_TRIE_ERROR_CONTEXT);
+    }
+    const std::int32_t status = token_trie_stream_next(stream_, temperature, 1, &token, &stop);
+    if (begins) {
+        wrong.wrong_if(status != TOKEN_TRIE_OK && model_.is_full(), TOKEN_TRIE_ERROR_CONTEXT);
+        if (model_.has_grammar) {
+            wrong.may(TOKEN_TRIE_ERROR_GRAMMAR);
+        }
+    }
+    if (!wrong.check(status)) {
+        require(stop == -2 && token.text == nullptr, "on failure nothing is written");
+        if (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT) {
+            model_ = before;
+        }
+        return;
+    }
+    if (is_closed_by_another_) {
+        return;  // and the text may be gone with the stream
+    }
+    if (token.id >= 0) {
+        model_.emit(token);
+    } else {
+        require(token.id == -1 && token.text_len == 0 && *token.text == '\0', "no token has no text");
+        require(stop != TOKEN_TRIE_STOP_MAX_TOKENS, "where there is no token it says why");
+    }
+    require(stop != TOKEN_TRIE_STOP_CANCELLED || is_disturbed_, "cancelled by someone");
+    model_.end_generate(stop);
+}
+
+}  // namespace token_trie::fuzz
