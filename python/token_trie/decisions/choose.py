@@ -15,7 +15,7 @@ from token_trie.decisions.native_scores import ENDS, End, check_scorable
 from token_trie.decisions.ways import score_whole, search, walk
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import check_room, chooser
-from token_trie.native.arguments import check_counts, check_numbers, lookup
+from token_trie.native.arguments import check_counts, check_flags, check_numbers, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike, read_choices
@@ -143,6 +143,7 @@ def choose(
         Another thread is choosing with this model.
     """
     check_tokenization(tokenization)
+    check_flags(probabilities=probabilities, heal=heal)
     if isinstance(choices, TokenTrie):
         if heal or tokenization != "canonical":
             raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")

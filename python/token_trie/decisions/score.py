@@ -13,7 +13,7 @@ from token_trie.decisions.native_scores import ENDS, End, check_scorable, score_
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import check_room, chooser
 from token_trie.llama.stream import StreamHandle
-from token_trie.native.arguments import lookup
+from token_trie.native.arguments import check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
@@ -78,6 +78,7 @@ def score(
     if normalize is not None and (not isinstance(normalize, str) or normalize not in ("tokens", "prior")):
         raise ArgumentError(f"normalize: {normalize!r} is not 'tokens', 'prior' or None")
     lookup(end, ENDS, "end")
+    check_flags(branches=branches)
     if not isinstance(choices, TokenTrie):
         choices = read_choices(choices)
     if isinstance(target, StreamHandle):

@@ -13,7 +13,7 @@ import llama_cpp
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.turns import WALKING, Call, Turns, Walk
-from token_trie.native.arguments import lookup
+from token_trie.native.arguments import check_counts, lookup
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.tokens import to_tokens
@@ -112,6 +112,8 @@ class Constraint:
             raise ArgumentError(f"trie: {type(trie).__name__} where TokenTrie belongs")
         self._llm = llm
         self._mode = lookup(mode, MODES, "mode")
+        follows = lookup(on_complete, ON_COMPLETE, "on_complete")
+        check_counts(0, max_items=max_items)
         with lease(llm):
             vocab = vocab_of(llm)
             vocab.check(trie._handle)
@@ -122,7 +124,7 @@ class Constraint:
             follow = _core.FollowSet(
                 trie._handle,
                 vocab,
-                lookup(on_complete, ON_COMPLETE, "on_complete"),
+                follows,
                 to_tokens(end_tokens, "end_tokens").tolist(),
                 to_tokens(separator, "separator").tolist(),
                 max_items,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 from operator import methodcaller
 from threading import get_ident
 from types import TracebackType
@@ -18,7 +17,7 @@ from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.constrain import MODES, ON_COMPLETE, Mode, OnComplete
 from token_trie.llama.contexts import interruptible, open_file, open_on
 from token_trie.llama.generation import SPANS, STOPS, Generation, StreamState
-from token_trie.native.arguments import encode, lookup
+from token_trie.native.arguments import check_counts, check_numbers, encode, lookup
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
@@ -201,10 +200,8 @@ class StreamHandle:
         if len(ends):
             params.end_tokens, params.n_end_tokens = ffi.from_buffer("llama_token[]", ends), len(ends)
         params.separator, params.n_separator = ffi.from_buffer("llama_token[]", between), len(between)
-        try:
-            params.max_items = max_items
-        except (TypeError, OverflowError) as error:
-            raise ArgumentError(f"max_items: {error}") from error
+        check_counts(0, max_items=max_items)
+        params.max_items = max_items
         read = trie._payload_bytes()
         held = trie if on_complete == "end" and not len(ends) else None
         self._change(lib.token_trie_stream_set_token_trie_ext, read, len(read), params, after=lambda: self._keep(held))
@@ -290,9 +287,8 @@ class StreamHandle:
         """
         if not isinstance(max_tokens, (int, np.integer)):
             raise ArgumentError(f"max_tokens: {type(max_tokens).__name__} where an integer belongs")
-        for name, number in (("temperature", temperature), ("top_p", top_p)):
-            if not isinstance(number, (float, int, Real)):
-                raise ArgumentError(f"{name}: {type(number).__name__} where a number belongs")
+        if type(temperature) is not float or type(top_p) is not float:
+            check_numbers(temperature=temperature, top_p=top_p)
         return Generation(self, max_tokens, temperature, top_p)
 
     def cancel(self) -> None:

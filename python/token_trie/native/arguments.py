@@ -29,17 +29,16 @@ def encode(text: object, what: str) -> bytes:
 
 def lookup(value: str, table: dict[str, int], what: str) -> int:
     """Look up an option by its name; ArgumentError names the ones there are."""
-    try:
-        return table[value]
-    except (KeyError, TypeError):
-        raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, table))}") from None
+    if not isinstance(value, str) or value not in table:
+        raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, table))}")
+    return table[value]
 
 
-def check_counts(**options: int) -> None:
-    """Raise ArgumentError for an option that is no positive 32-bit integer."""
+def check_counts(least: int = 1, **options: int) -> None:
+    """Raise ArgumentError for an option that is no integer of 31 bits, from `least` on."""
     for name, value in options.items():
-        if not isinstance(value, (int, np.integer)) or not 0 < value < 2**31:
-            raise ArgumentError(f"{name}: {value!r} is not a count from 1 to 2,147,483,647")
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value < 2**31:
+            raise ArgumentError(f"{name}: {value!r} is not a count from {least} to 2,147,483,647")
 
 
 def check_numbers(**options: float) -> None:
@@ -47,3 +46,10 @@ def check_numbers(**options: float) -> None:
     for name, value in options.items():
         if not isinstance(value, Real):
             raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")
+
+
+def check_flags(**options: bool) -> None:
+    """Raise ArgumentError for an option that is neither True nor False."""
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise ArgumentError(f"{name}: {type(value).__name__} where True or False belongs")

@@ -30,7 +30,8 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list
     ContextError
         Its length alone tells that it has more tokens than there is room for.
     """
-    if not isinstance(prompt, (str, Sequence, np.ndarray)) or isinstance(prompt, (bytes, bytearray)):
+    is_array = isinstance(prompt, np.ndarray) and prompt.ndim == 1
+    if not (is_array or isinstance(prompt, (str, Sequence))) or isinstance(prompt, (bytes, bytearray)):
         raise ArgumentError(f"prompt: {type(prompt).__name__} where text, token ids or chat messages belong")
     vocab_of(llm)
     if isinstance(prompt, str):

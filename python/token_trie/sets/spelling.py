@@ -38,7 +38,7 @@ Tokenization: TypeAlias = Literal["canonical", "any"]
 
 def check_tokenization(tokenization: object) -> None:
     """Raise ArgumentError unless there is such a one."""
-    if tokenization not in ("canonical", "any"):
+    if not isinstance(tokenization, str) or tokenization not in ("canonical", "any"):
         raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
 
 

@@ -208,7 +208,10 @@ class TokenTrie(Collection[Leaf]):
                 f"offsets: dtype {ends.dtype}, shape {ends.shape}; integers in one dimension are needed"
             )
         if names is not None:
-            names = list(names)
+            try:
+                names = list(names)
+            except TypeError as error:
+                raise ArgumentError(f"names: {error}") from error
             for i, name in enumerate(names):
                 encode(name, f"names[{i}]")
             if len(names) != len(ends) - 1:
@@ -276,6 +279,7 @@ class TokenTrie(Collection[Leaf]):
 
         With ``tokenization="any"`` it holds the texts, and fits any model.
         """
+        encode(model_id, "model_id"), encode(path, "path")
         if self.tokenization == "any":
             texts = [self._handle.text(i).decode() for i in range(len(self))]
             aliases = self._handle.aliases

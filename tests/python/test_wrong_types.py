@@ -1,0 +1,80 @@
+"""Whatever is given in place of what belongs: our errors, never those from below, and the state before holds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from token_trie import StreamHandle, TokenTrie, TokenTrieError, choose, constrain, explain, score
+
+ARRAYS: list[Any] = [np.array(3), np.array([[1]]), np.array(["a", None], object), np.array([1, 2])]
+NUMBERS: list[Any] = [None, True, -1, 0, 2**40, 0.5, float("nan"), 1j, range(3)]
+TEXTS: list[Any] = ["", "text", ",", b"\xff", "\ud800", "\0"]
+LISTS: list[Any] = [[], ["a"], [None], [[1]], [-1], [2**40], [1.5], {}, {"a": 1}, {1: 2}, {"mode"}, (x for x in [None])]
+WRONG: list[Any] = [*NUMBERS, *TEXTS, *LISTS, *ARRAYS, object(), int, print]
+
+
+def try_each(call: Callable[..., Any], **good: Any) -> None:
+    """Give each parameter each of these, the others as they should be."""
+    names = [p.name for p in inspect.signature(call).parameters.values() if p.kind != p.VAR_KEYWORD]
+    strange = []
+    for name in names:
+        for wrong in WRONG:
+            try:
+                call(**{**good, name: wrong})
+            except TokenTrieError:
+                pass
+            except Exception as error:
+                strange.append(f"{name}={wrong!r}: {error!r}")
+    assert strange == []
+
+
+@pytest.fixture(scope="module")
+def stream(precise: Any) -> Iterator[StreamHandle]:
+    with StreamHandle(precise, n_ctx=128) as handle:
+        yield handle
+
+
+def test_choose_score_and_explain(precise: Any) -> None:
+    good = {"llm": precise, "prompt": "Answer:", "choices": ["yes", "no"]}
+    before = choose(**good)
+    try_each(choose, **good)
+    try_each(explain, **good)
+    try_each(score, **{"target" if name == "llm" else name: value for name, value in good.items()})
+    assert choose(**good).logprob == pytest.approx(before.logprob, abs=1e-4)
+
+
+def test_constrain(precise: Any) -> None:
+    try_each(constrain, llm=precise, trie=TokenTrie.from_choices(precise, ["yes", "no"]))
+
+
+def test_builders(precise: Any) -> None:
+    try_each(TokenTrie.from_choices, llm=precise, choices=["yes", "no"])
+    try_each(TokenTrie.from_sequences, sequences={"a": [1]})
+    try_each(TokenTrie.from_payload, payload='{"descriptors": [{"leaves": [{"name": "a", "tokens": [1]}]}]}')
+    try_each(TokenTrie.from_arrays, tokens=np.array([1, 2]), offsets=np.array([0, 1, 2]))
+
+
+def test_a_handle(precise: Any, stream: StreamHandle) -> None:
+    trie = TokenTrie.from_choices(precise, ["yes", "no"])
+    try_each(stream.prefill, prompt="Answer:")
+    try_each(stream.set_token_trie, trie=trie)
+    try_each(stream.set_grammar, gbnf='root ::= "a"')
+    try_each(stream.set_seed, seed=1)
+
+    def generate(max_tokens: Any = 2, temperature: Any = 0.0, top_p: Any = 1.0) -> None:
+        for _ in zip(range(2), stream.generate(max_tokens, temperature, top_p), strict=False):
+            pass
+
+    try_each(generate)
+
+
+def test_a_trie_asked_strange_things() -> None:
+    trie = TokenTrie.from_sequences({"a": [1], "b": [2, 3]})
+    try_each(trie.children, prefix=[2])
+    try_each(trie.payload)
+    for wrong in WRONG:
+        assert isinstance(wrong in trie, bool)
