@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, PayloadError, VocabularyError
+from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
+from token_trie.sets.payload import json_of, payload_of_texts
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
 from token_trie.sets.tokens import Tokens, to_tokens
@@ -163,14 +164,9 @@ class TokenTrie(Collection[Leaf]):
 
     @classmethod
     def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None) -> TokenTrie:
-        if isinstance(payload, Mapping):
-            try:
-                payload = json.dumps(payload, ensure_ascii=False)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise PayloadError(f"payload: {error}") from error
         return cls._wrap(
             _core.cached_trie(
-                payload if isinstance(payload, bytes) else encode(payload, "payload"),
+                json_of(payload),
                 None if path is None else encode(path, "path").decode(),
                 vocab,
             )
@@ -283,7 +279,7 @@ class TokenTrie(Collection[Leaf]):
         if self.tokenization == "any":
             texts = [self._handle.text(i).decode() for i in range(len(self))]
             aliases = self._handle.aliases
-            return _payload_of_texts(
+            return payload_of_texts(
                 [*self.names, *(name for name, _ in aliases)],
                 [*texts, *(texts[leaf] for _, leaf in aliases)],
                 model_id,
@@ -382,7 +378,7 @@ def fit(
         all_spaced = leading_space is True
         if tokenization == "any":
             spelled = [taken + text.decode() for text in following(seam, texts, all_spaced=all_spaced)]
-            payload = _payload_of_texts(texts, spelled).encode()
+            payload = payload_of_texts(texts, spelled).encode()
             trie, n_moved = TokenTrie._wrap(_core.cached_trie(payload, None, vocab_of(llm))), n_taken
             trie._json = payload
         else:
@@ -393,9 +389,3 @@ def fit(
         return FittedSet(trie, trie._leaves_of(texts), n_moved)
 
     return memory.get(key, len(texts), make)
-
-
-def _payload_of_texts(names: Iterable[str], texts: Iterable[str], model_id: str = "", path: str = "") -> str:
-    leaves = [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)]
-    descriptor = {"path": path, "tokenization": "any", "leaves": leaves}
-    return json.dumps({"modelId": model_id, "descriptors": [descriptor]}, ensure_ascii=False, separators=(",", ":"))
