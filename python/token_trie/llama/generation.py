@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
+from token_trie.llama.contexts import interruptible
 from token_trie.native.ffi import check, ffi, lib
 
 if TYPE_CHECKING:
@@ -89,7 +90,13 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             self._require_kept()
             raise StopIteration
         thread = get_ident()
-        step = self._compute(thread, thread)
+        handle = self._handle
+        if handle._is_behind:
+            # Much may have to be evaluated first.
+            step = interruptible(lambda: self._compute(thread), handle._native.cancel)
+            handle._is_behind = False
+        else:
+            step = self._compute(thread, thread)
         if step is None:
             raise StopIteration
         return step
@@ -98,16 +105,18 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         if self._left <= 0:
             self._require_kept()
             raise StopAsyncIteration
-        work = asyncio.get_running_loop().run_in_executor(None, self._compute, get_ident())
+        turn = [get_ident()]  # for who takes it out first: the worker, or the task when it is cancelled
+        work = asyncio.get_running_loop().run_in_executor(None, self._compute_in_turn, turn)
         try:
             step = await asyncio.shield(work)
         except asyncio.CancelledError:
-            while not work.done():
+            while not work.done() and not _take(turn):
                 # Again and again: it might come before the call has begun, and a task may be cancelled twice.
                 self._handle.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([work], timeout=0.01)
-            work.exception()
+            if work.done():
+                work.exception()
             raise
         if step is None:
             raise StopAsyncIteration
@@ -128,6 +137,10 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
     def _require_kept(self) -> None:
         if self._replaced:
             raise BusyError("this generation is over: another prompt took the place of its text")
+
+    def _compute_in_turn(self, turn: list[int]) -> Step | None:
+        asking = _take(turn)
+        return self._compute(asking) if asking else None
 
     def _compute(self, asking: int, entering: int = 0) -> Step | None:
         """Make a step, which a thread asks for, maybe of another; as `NativeStream.call`, but with less on the way."""
@@ -185,6 +198,13 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             )
         handle._cancelled = False
         self._claim = handle._generation = weakref.ref(self)
+
+
+def _take(turn: list[int]) -> int:
+    try:
+        return turn.pop()
+    except IndexError:
+        return 0
 
 
 _TOKEN = ffi.typeof("struct token_trie_token *")

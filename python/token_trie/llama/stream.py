@@ -79,6 +79,7 @@ class StreamHandle:
     ) -> None:
         self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
         self._n_cancels = 0
+        self._is_behind = False  # a prefill failed, and what it took from the cache is to be evaluated again
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way
         try:
@@ -155,10 +156,15 @@ class StreamHandle:
                 after=self._replace,
             )
 
-        if len(tokens) > 32:
-            interruptible(call, self._native.cancel)
-        else:
-            call()
+        try:
+            if len(tokens) > 32:
+                interruptible(call, self._native.cancel)
+            else:
+                call()
+        except BaseException:
+            self._is_behind = True
+            raise
+        self._is_behind = False
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
         """Put what is generated from here on under a GBNF grammar; None for none. A trie takes its place while set.

@@ -113,14 +113,16 @@ class Turns:
     @contextmanager
     def step(self, block: int, call: Call) -> Iterator[None]:
         """Run one step of a call that was made in a block; the first puts it in the place of those before."""
-        with self._changing:
-            self._enter(block, call, get_ident())
+        thread = get_ident()
         try:
+            with self._changing:
+                self._enter(block, call, thread)
             with lease(self._llm):
                 vocab_of(self._llm)
                 yield
         finally:
-            call.stepping = 0
+            if call.stepping == thread:
+                call.stepping = 0
 
     def _enter(self, block: int, call: Call, thread: int) -> None:
         if not self._is_open or block != self._block or call.over:

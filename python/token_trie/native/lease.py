@@ -35,9 +35,6 @@ class Closable(Protocol):
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call of it."""
 
-    def disown(self) -> None:
-        """Forget it unfreed: it belongs to the process that this one was forked from."""
-
 
 class Attachment:
     """What is kept beside one Llama."""
@@ -65,12 +62,16 @@ class Attachment:
     def end(self) -> None:
         """Let nothing new begin, and wait until nothing is under way; to be called from any thread, and again."""
         self.closed = True
-        for stream in list(self.streams):
-            stream.close()
+        self._close_streams()
         for lock in list(self._leases.values()):
             with lock:
                 pass
+        self._close_streams()  # those that were being opened
         self.chooser = None
+
+    def _close_streams(self) -> None:
+        for stream in list(self.streams):
+            stream.close()
 
     def close(self, stack: ExitStack, rest: ExitStack) -> None:
         """End, then run the callbacks that stood in the Llama's stack before. Whoever else closes waits for that."""
@@ -102,9 +103,7 @@ class Attachment:
 
     def disown(self) -> None:
         """Start anew in a forked process: threads that held anything here are not in it."""
-        for stream in self.streams:
-            self.forked = True
-            stream.disown()
+        self.forked = self.forked or bool(self.streams)
         self.chooser = None
         self.making = threading.Lock()
         self.streams = set()

@@ -301,7 +301,7 @@ def test_a_grammar_beside_a_trie_is_refused(smollm2: Any) -> None:
         ({"on_complete": None}, ArgumentError, "on_complete: None is none of"),
         ({"on_complete": "release", "end_tokens": [2]}, ArgumentError, "end_tokens go with"),
         ({"separator": [5]}, ArgumentError, "separator and max_items go with on_complete restart"),
-        ({"on_complete": "restart", "max_items": -1}, ArgumentError, "max_items: -1 is negative"),
+        ({"on_complete": "restart", "max_items": -1}, ArgumentError, "max_items: -1 is not a count from 0"),
         ({"on_complete": "restart", "end_tokens": []}, ArgumentError, "the list could never end"),
         ({"end_tokens": []}, ArgumentError, "on_complete end needs end_tokens"),
         ({"end_tokens": [-5]}, ArgumentError, "not negative"),

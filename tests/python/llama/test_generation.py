@@ -164,6 +164,58 @@ assert handle.state.n_tokens == len(LONG) + 2
     child.run(model_paths["tiny"], code)
 
 
+def test_a_task_cancelled_before_its_turn_in_a_full_executor_is_over_at_once(model_paths: dict[str, Path]) -> None:
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+llm = load()
+handle = StreamHandle(llm, n_ctx=64)
+handle.prefill([300])
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    release = threading.Event()
+    busy = loop.run_in_executor(None, release.wait)
+    async def read():
+        return [step async for step in handle.generate(5)]
+    task = asyncio.create_task(read())
+    await asyncio.sleep(0.05)
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        assert not release.is_set()
+    release.set()
+    await busy
+asyncio.run(main())
+assert handle.state.n_tokens == 1
+assert len(list(handle.generate(5))) == 5
+"""
+    child.run(model_paths["tiny"], code)
+
+
+def test_an_interrupt_ends_the_step_that_evaluates_again_what_a_prefill_took(model_paths: dict[str, Path]) -> None:
+    code = """
+llm = load()
+handle = StreamHandle(llm, n_ctx=16384)
+handle.prefill(LONG[:6000])
+def interrupt():
+    while not is_busy(handle):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+for attempt in (lambda: handle.prefill([7] * 15000), lambda: next(handle.generate())):
+    threading.Thread(target=interrupt).start()
+    try:
+        attempt()
+    except KeyboardInterrupt:
+        started = handle.state.n_tokens
+    else:
+        sys.exit("not interrupted")
+assert handle.state.n_tokens == 6000
+assert len(list(handle.generate(2))) == 2
+"""
+    child.run(model_paths["tiny"], code)
+
+
 def test_a_generation_cannot_be_copied(stream: StreamHandle) -> None:
     stream.prefill(PROMPT)
     steps = stream.generate()
