@@ -291,8 +291,8 @@ struct token_trie_stream_state {
  * pass ends before the model's output matrix where no more than a sixteenth of the vocabulary is allowed, and only the
  * logits of these tokens are computed, by llama.cpp's kernels. With a vocabulary of 262,144 tokens and a small model
  * that halves the pass. Passes stay whole where the matrix is not in plain memory, as on a GPU, where the graph goes on
- * behind it, as under an adapter for that matrix, where more tokens than n_ubatch are due at once, and where *params
- * have a cb_eval already, which stays. Fails, and leaves *params, on a model without a decoder or a tokenizer.
+ * behind it, as under an adapter for that matrix, and where *params have a cb_eval already, which stays. Fails, and
+ * leaves *params, on a model without a decoder or a tokenizer.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model * model,
                                                         struct llama_context_params * params);

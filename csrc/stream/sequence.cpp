@@ -150,6 +150,7 @@ void Sequence::adopt(llama_context * context) {
     n_vocab_ = static_cast<std::size_t>(llama_vocab_n_tokens(vocab_));
     n_swa_ = llama_model_n_swa(model);
     n_batch_ = llama_n_batch(context);
+    n_ubatch_ = llama_n_ubatch(context);
     n_threads_ = llama_n_threads(context);
     n_threads_batch_ = llama_n_threads_batch(context);
     capacity_ = llama_n_ctx_seq(context);
@@ -211,7 +212,7 @@ const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, con
                 throw Error(Status::cancelled, "cancelled");
             }
             const std::size_t n_left = tokens_.size() - n_cached_;
-            const std::size_t n = std::min(step_by_step ? 1 : n_batch_, n_left);
+            const std::size_t n = std::min(step_by_step ? 1 : n_ubatch_, n_left);
             decode(&tokens_[n_cached_], n, cut && n == n_left);
         }
     }

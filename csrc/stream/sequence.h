@@ -68,7 +68,7 @@ class Sequence {
     std::uint64_t decode_ns() const noexcept { return decode_ns_; }
 
     // Makes the sequence these tokens, evaluated; what it begins with of them already is not evaluated again. A set
-    // cancelled stops it between batches. Throws Error (context, cancelled).
+    // cancelled stops it between passes. Throws Error (context, cancelled).
     void replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled);
 
     // Throws Error (context) where the context has no room.
@@ -112,6 +112,7 @@ class Sequence {
     const llama_vocab * vocab_ = nullptr;
     std::size_t capacity_ = 0;
     std::size_t n_batch_ = 0;
+    std::size_t n_ubatch_ = 0;  // what llama.cpp evaluates at a time, however large the batch
     std::size_t n_vocab_ = 0;
     std::int32_t n_swa_ = 0;
     std::int32_t n_threads_ = 0;        // as the context was made: of a step,

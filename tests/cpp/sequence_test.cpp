@@ -109,6 +109,25 @@ TEST_F(SequenceTest, AReplacementThatFailsLeavesTheTokens) {
     expect_near(row(sequence.logits(kAll, false, kNotCancelled)), before);
 }
 
+// However large the batches that a context takes: llama.cpp evaluates n_ubatch tokens of one at a time.
+TEST_F(SequenceTest, AReplacementIsCancelledWithinOnePass) {
+    llama_context_params params = tiny_context_params();
+    params.n_batch = 256;
+    params.n_ubatch = 16;
+    const Context context = tiny_context_of(params);
+    Sequence sequence(context.get());
+    sequence.replace(kPrompt, kNotCancelled);
+    std::atomic<bool> cancelled{false};
+    const auto cancel = [](void * flag) {
+        *static_cast<std::atomic<bool> *>(flag) = true;
+        return false;
+    };
+    llama_set_abort_callback(context.get(), cancel, &cancelled);
+    EXPECT_EQ(status_of([&] { sequence.replace(Tokens(256, kRead), cancelled); }), Status::cancelled);
+    EXPECT_EQ(sequence.n_passes(), 2U);
+    EXPECT_EQ(sequence.tokens(), kPrompt);
+}
+
 TEST_F(SequenceTest, ALagEvaluatedInOneBatchGivesTheLogitsOfSteps) {
     for (const bool step_by_step : {false, true}) {
         const Context context = tiny_context();
