@@ -271,8 +271,11 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
     }
 
    private:
-    // Of sums over a member's tokens. What is rounded to eight bits on its way falls to the other side now and then.
-    const double near_ = GetParam().kind == TinyKind::quantized || GetParam().cache == Cache::q8_0 ? 0.1 : 5e-3;
+    // Of sums over a member's tokens. What is rounded to eight bits on its way falls to the other side now and then; so
+    // does, by less, what Gemma's GELU looks up in a table in half precision.
+    const double near_ = GetParam().kind == TinyKind::quantized || GetParam().cache == Cache::q8_0 ? 0.1
+                         : GetParam().kind == TinyKind::sliding_window                             ? 1e-2
+                                                                                                   : 5e-3;
 
     CapturedLog quiet_;
     const Adapter adapter_ =

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <string_view>
 #include <utility>
 
 // Memory runs out at the first, second, third ... allocation, in the library as in llama.cpp, until there is enough.
@@ -134,6 +135,9 @@ class MemoryStream : public WithTinyModel {
 };
 
 TEST_F(MemoryStream, RunningOutInAStreamLosesNothing) {
+    if (std::string_view(ggml_version()).substr(0, 5) == "0.15.") {
+        GTEST_SKIP() << "where memory runs out in a pass, this llama.cpp loses count of its cache and ends the process";
+    }
     const Tokens prompt = bytes("Do: ");
     const std::string payload = payload_of({{"GET_A", bytes("GET_A")}, {"GET_B", bytes("GET_B")}});
     const Context context = tiny_stream_context();
