@@ -79,6 +79,7 @@
 extern "C" {
 #endif
 
+struct llama_adapter_lora;
 struct llama_context;
 struct llama_context_params;
 struct llama_model;
@@ -233,6 +234,10 @@ struct token_trie_stream_params {
     int32_t
         step_by_step; /* not 0: evaluate every token alone, forced ones too, and whole. Slower; on quantized models,
                          whose logits change a little with the size of a batch, bit-exact to other one-token loops */
+    /* token_trie_stream_open_model alone: the adapters that every context it makes gets; to outlive the stream */
+    struct llama_adapter_lora * const * adapters;
+    const float * adapter_scales; /* one an adapter; NULL: 1 */
+    size_t n_adapters;
 };
 
 /* A token passed on by token_trie_stream_generate, valid during the callback, or by token_trie_stream_next. */
@@ -282,6 +287,10 @@ struct token_trie_stream_state {
     uint64_t decode_ns;  /* time of generate in forward passes, in nanoseconds: llama_decode, and the rows of the output
                             matrix that are multiplied behind it where only a few tokens are allowed */
     uint64_t generate_ns; /* time of generate in all, callbacks included */
+    uint64_t n_context; /* tokens that the context has room for; one that the stream made grows when more are needed */
+    uint64_t cache_bytes;  /* of that context's cache, of all its layers and kinds of state, as llama.cpp has allocated
+                              it; 0 until something is evaluated, and where the context's params had a cb_eval before */
+    uint64_t n_taken_over; /* tokens of token_trie_stream_take_over */
 };
 
 /*
@@ -311,7 +320,22 @@ TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
                                                                  const struct token_trie_stream_params * params);
 
-/* Opens a stream on a model file, with a model and a context of its own. Returns NULL on failure. */
+/*
+ * Opens a stream on a model, with contexts of its own, which token_trie_stream_context_params is applied to. The model
+ * and params->adapters have to outlive it. *context_params are copied; their n_ctx is the most that the stream holds, 0
+ * for what the model was trained with. Returns NULL on failure.
+ *
+ * The context is small at first. Where a call needs more room, one that has it is made, the sequence is copied over,
+ * and the old one is freed; what is answered is what a context of full size would have answered. A call that finds no
+ * memory for it fails with TOKEN_TRIE_ERROR_MEMORY and loses nothing. Of a model with sliding windows, copying keeps
+ * the windows at the end of the sequence alone, so that a later prefill which shares less evaluates from the beginning.
+ */
+TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open_model(
+    struct llama_model * model,
+    const struct llama_context_params * context_params,
+    const struct token_trie_stream_params * params);
+
+/* The same on a model file, which the stream has for itself. Returns NULL on failure. */
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open_file(const char * gguf_path,
                                                                       const struct token_trie_stream_params * params);
 
@@ -325,6 +349,25 @@ TOKEN_TRIE_API const struct llama_vocab * token_trie_stream_get_vocab(struct tok
 TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stream,
                                                  const llama_token * tokens,
                                                  size_t n);
+
+/*
+ * Copies what sequence number `sequence` of another context on the same model holds of these n tokens, so that a
+ * prefill that begins with them need not evaluate them. The sequence has to hold them at positions 0 to n - 1,
+ * evaluated under the same adapters, and may hold more. Does nothing where the stream holds as many of them itself.
+ * Nothing changes but what is evaluated again: the stream's own sequence is what it was, and `from` is only read.
+ * Nobody may compute in it during the call.
+ *
+ * Costs a copy of all that the sequence holds, milliseconds for a thousand tokens. Fails where it cannot be: with
+ * TOKEN_TRIE_ERROR_ARGUMENT for another model or sequence, and with TOKEN_TRIE_ERROR_CONTEXT where the caches are of
+ * other types or layouts (flash attention, unified or not), where the sequence holds less, or more than the stream has
+ * room for, and, of sliding windows and of recurrent states, where it holds more than these n tokens, as these cannot
+ * be cut off. The stream's cache is then what it was.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_take_over(struct token_trie_stream * stream,
+                                                   struct llama_context * from,
+                                                   int32_t sequence,
+                                                   const llama_token * tokens,
+                                                   size_t n);
 
 /*
  * Puts what is generated from here on under a grammar, in llama.cpp's GBNF; gbnf NULL for none. root is the rule to

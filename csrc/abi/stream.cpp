@@ -38,6 +38,25 @@ Stream::Options to_options(const token_trie_stream_params & params) {
     return options;
 }
 
+std::vector<ContextMaker::Adapter> adapters_of(const token_trie_stream_params & params) {
+    std::vector<ContextMaker::Adapter> adapters;
+    for (std::size_t i = 0; i < params.n_adapters; ++i) {
+        require_not_null(params.adapters, "params.adapters");
+        if (params.adapters[i] == nullptr) {
+            throw Error(Status::argument, "params.adapters[" + std::to_string(i) + "]: null");
+        }
+        adapters.push_back({params.adapters[i], params.adapter_scales == nullptr ? 1 : params.adapter_scales[i]});
+    }
+    return adapters;
+}
+
+template <typename Make>
+token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_params & params) {
+    const Stream::Options options = to_options(params);
+    return OpenStreams::shared().open(
+        nullptr, [&] { return std::make_unique<Stream>(std::make_unique<Sequence>(maker()), options); });
+}
+
 token_trie_token to_token(const Stream::Step & step) {
     return {sizeof(token_trie_token), step.token,       step.forced ? 1 : 0, step.logprob,
             step.text.size(),         step.text.c_str()};
@@ -133,7 +152,7 @@ int32_t token_trie_stream_context_params(const llama_model * model, llama_contex
     return guard([&] {
         require_not_null(params, "params");
         require_not_null(model, "model");
-        Sequence::prepare(model, *params);
+        ContextMaker::prepare(model, *params);
     });
 }
 
@@ -146,6 +165,17 @@ token_trie_stream * token_trie_stream_open(llama_context * ctx, const token_trie
     });
 }
 
+token_trie_stream * token_trie_stream_open_model(llama_model * model,
+                                                 const llama_context_params * context_params,
+                                                 const token_trie_stream_params * params) {
+    return guard_pointer<token_trie_stream *>([&] {
+        require_not_null(model, "model");
+        require_not_null(context_params, "context_params");
+        const token_trie_stream_params given = read_struct(params, "params");
+        return open_on_own([&] { return ContextMaker(model, *context_params, adapters_of(given)); }, given);
+    });
+}
+
 token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const token_trie_stream_params * params) {
     return guard_pointer<token_trie_stream *>([&] {
         require_not_null(gguf_path, "gguf_path");
@@ -153,10 +183,8 @@ token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const to
         check_not_negative(given.n_ctx, "n_ctx");
         check_not_negative(given.n_batch, "n_batch");
         check_not_negative(given.n_threads, "n_threads");
-        const Sequence::FileOptions file = {given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers};
-        return OpenStreams::shared().open(nullptr, [&] {
-            return std::make_unique<Stream>(std::make_unique<Sequence>(gguf_path, file), to_options(given));
-        });
+        const ContextMaker::FileOptions file = {given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers};
+        return open_on_own([&] { return ContextMaker(gguf_path, file); }, given);
     });
 }
 
@@ -170,6 +198,17 @@ int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token 
         require_not_null(tokens, "tokens");
         check_prompt_length(*open, n);
         open->prefill({tokens, tokens + n});
+    });
+}
+
+int32_t token_trie_stream_take_over(
+    token_trie_stream * stream, llama_context * from, int32_t sequence, const llama_token * tokens, size_t n) {
+    return guard([&] {
+        const SharedStream::Call open = enter(stream);
+        require_not_null(from, "from");
+        require_not_null(tokens, "tokens");
+        check_prompt_length(*open, n);
+        open->take_over(from, sequence, {tokens, tokens + n});
     });
 }
 
@@ -309,6 +348,9 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
         out.n_passes = seen.stats.n_passes;
         out.decode_ns = seen.stats.decode_ns;
         out.generate_ns = seen.stats.generate_ns;
+        out.n_context = seen.room;
+        out.cache_bytes = seen.cache_bytes;
+        out.n_taken_over = seen.n_taken_over;
         write_struct(out, state, "state");
     });
 }

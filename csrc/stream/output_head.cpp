@@ -4,8 +4,10 @@
 #include <ggml.h>
 #include <llama.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <string_view>
 
 namespace token_trie {
 namespace {
@@ -67,6 +69,14 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
     norm_ = nullptr;
     const Listen listen(this);
     const std::int32_t result = llama_decode(context, batch);
+    if (result == 0 && sees_cache_) {
+        sees_cache_ = false;
+        cache_bytes_ = 0;
+        for (ggml_backend_buffer * buffer : cache_) {
+            cache_bytes_ += ggml_backend_buffer_get_size(buffer);
+        }
+    }
+    cache_.clear();
     if (result == 0 && skipped_ != nullptr) {
         ggml_backend_tensor_get(norm_, norm_row_->data, 0, ggml_nbytes(norm_row_));
         was_cut_ = true;
@@ -75,6 +85,11 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
 }
 
 void OutputHead::see(ggml_tensor & node) {
+    if (sees_cache_) {
+        for (const ggml_tensor * source : node.src) {
+            see_cache(source);
+        }
+    }
     if (!cut_) {
         return;
     }
@@ -88,6 +103,20 @@ void OutputHead::see(ggml_tensor & node) {
         skipped_ = &node;
     } else {
         put_back();
+    }
+}
+
+// llama.cpp's memories of all kinds call what they keep so.
+void OutputHead::see_cache(const ggml_tensor * tensor) {
+    constexpr std::string_view prefix = "cache_";
+    if (tensor == nullptr) {
+        return;
+    }
+    const ggml_tensor * whole = tensor->view_src == nullptr ? tensor : tensor->view_src;
+    if (whole->buffer != nullptr && whole->op == GGML_OP_NONE &&
+        std::string_view(whole->name).substr(0, prefix.size()) == prefix &&
+        std::find(cache_.begin(), cache_.end(), whole->buffer) == cache_.end()) {
+        cache_.push_back(whole->buffer);
     }
 }
 

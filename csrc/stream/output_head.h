@@ -3,8 +3,10 @@
 #include "sampler/cursor.h"
 
 #include <memory>
+#include <vector>
 
 struct ggml_backend;
+struct ggml_backend_buffer;
 struct ggml_cgraph;
 struct ggml_context;
 struct ggml_tensor;
@@ -44,6 +46,11 @@ class OutputHead {
     std::int32_t decode(llama_context * context, const llama_batch & batch, bool cut);
     bool was_cut() const noexcept { return was_cut_; }
 
+    // Bytes of the buffers in which a context has its cache, of whatever kind that is, from its first pass on.
+    std::size_t cache_bytes() const noexcept { return cache_bytes_; }
+    // Says that the next pass is one of another context.
+    void expect_another() noexcept { sees_cache_ = true; }
+
     // Whether a pass for these tokens, of a vocabulary, is worth cutting.
     static bool are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept;
 
@@ -58,6 +65,7 @@ class OutputHead {
     };
 
     void see(ggml_tensor & node);
+    void see_cache(const ggml_tensor * tensor);
     bool can_skip(const ggml_tensor & node);
     void put_back() noexcept;
     bool prepare(ggml_tensor * matrix);
@@ -68,6 +76,10 @@ class OutputHead {
     bool was_cut_ = false;
     ggml_tensor * norm_ = nullptr;
     ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
+
+    bool sees_cache_ = true;                    // in the pass under way, or the next
+    std::vector<ggml_backend_buffer *> cache_;  // seen so far
+    std::size_t cache_bytes_ = 0;
 
     // For the matrix seen last.
     std::unique_ptr<ggml_backend, Free> backend_;

@@ -1,12 +1,9 @@
 #include "stream/sequence.h"
 
 #include "sampler/llama_version.h"
-
-#include <ggml-backend.h>
-#include <llama.h>
+#include "stream/saved_state.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -15,9 +12,8 @@ namespace {
 // A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there
 // are would wait for each other longer than they work.
 constexpr std::size_t kStep = 32;
-// How far a context made here may go beyond what its model was trained with: further than any way to stretch one, and
-// short of what llama.cpp takes minutes to prepare, or the system promises and does not have.
-constexpr std::int64_t kStretch = 16;
+// A context keeps logits for each of its sequence ids. They are added so many at a time.
+constexpr std::size_t kIds = 16;
 
 std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -32,103 +28,18 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-bool can_drop_newest(const llama_model * model) {
-    return !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
-}
-
-void Sequence::FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
-void Sequence::FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
-
-namespace {
-
-// Sequence ids for a TreeEvaluator to work well with: enough for a batch to be worth it, and not more, as every pass
-// compares them in pairs and the context keeps logits for each. llama.cpp ends the process on more than a batch has
-// tokens.
-std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params) {
-    if (!can_drop_newest(model)) {
-        return 1;
-    }
-    constexpr std::size_t logits_bytes = 64U << 20U;
-    const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
-    const auto n_ctx = params.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model)) : params.n_ctx;
-    const auto n = std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, n_ctx});
-    return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
-}
-
-void check_model(const llama_model * model, const std::string & what) {
-    if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
-        throw Error(Status::argument, what + " is not a decoder");
-    }
-    const llama_vocab * vocab = llama_model_get_vocab(model);
-    if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE || llama_vocab_n_tokens(vocab) == 0) {
-        throw Error(Status::argument, what + " has no tokenizer");
-    }
-}
-
-// llama.cpp ends the process on more.
-void check_threads(std::int32_t n_threads, const std::string & what) {
-    if (n_threads > GGML_MAX_N_THREADS) {
-        throw Error(Status::argument,
-                    what + ": " + std::to_string(n_threads) + " is above " + std::to_string(GGML_MAX_N_THREADS));
-    }
-}
-
-void check_length(const llama_model * model, std::int32_t n_ctx) {
-    const std::int32_t trained = llama_model_n_ctx_train(model);
-    if (n_ctx > kStretch * trained) {
-        throw Error(Status::argument, "n_ctx: " + std::to_string(n_ctx) + " is more than " + std::to_string(kStretch) +
-                                          " times the " + std::to_string(trained) +
-                                          " tokens that the model was trained with");
-    }
-}
-
-}  // namespace
-
-void Sequence::prepare(const llama_model * model, llama_context_params & params) {
-    require_same_llama();
-    check_model(model, "model: it");
-    params.embeddings = false;
-    params.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
-    params.kv_unified = true;
-    params.swa_full = true;
-    params.samplers = nullptr;
-    params.n_samplers = 0;
-    params.n_seq_max = n_ids_for(model, params);
-    params.n_outputs_max = 0;  // llama.cpp ends the process where a batch asks for more logits than this
-    OutputHead::listen(params);
-}
-
 Sequence::Sequence(llama_context * context) {
     require_same_llama();
     adopt(context);
 }
 
-Sequence::Sequence(const std::string & gguf_path, const FileOptions & options) {
-    require_same_llama();
-    check_threads(options.n_threads, "n_threads");
-    ggml_backend_load_all();
-    llama_model_params model_params = llama_model_default_params();
-    model_params.n_gpu_layers = options.n_gpu_layers < 0 ? 9999 : options.n_gpu_layers;
-    owned_model_.reset(llama_model_load_from_file(gguf_path.c_str(), model_params));
-    if (!owned_model_) {
-        throw Error(Status::argument, "gguf_path: " + quote(gguf_path) + " could not be loaded as a model");
-    }
-    check_length(owned_model_.get(), options.n_ctx);
-    llama_context_params context_params = llama_context_default_params();
-    context_params.n_ctx = static_cast<std::uint32_t>(options.n_ctx);
-    if (options.n_batch > 0) {
-        context_params.n_batch = static_cast<std::uint32_t>(options.n_batch);
-    }
-    if (options.n_threads > 0) {
-        context_params.n_threads = options.n_threads;
-        context_params.n_threads_batch = options.n_threads;
-    }
-    prepare(owned_model_.get(), context_params);
-    owned_context_.reset(llama_init_from_model(owned_model_.get(), context_params));
-    if (!owned_context_) {
-        throw Error(Status::argument, "no context of " + std::to_string(options.n_ctx) + " tokens could be made");
+Sequence::Sequence(ContextMaker maker) : maker_(std::move(maker)), owned_context_(maker_->make(1, 1)), is_own_(true) {
+    if (owned_context_ == nullptr) {
+        throw Error(Status::argument, "no context could be made of the model and the params");
     }
     adopt(owned_context_.get());
+    capacity_ = maker_->max_tokens();
+    n_ids_ = maker_->max_ids();
 }
 
 Sequence::~Sequence() {
@@ -153,16 +64,19 @@ void Sequence::adopt(llama_context * context) {
     n_ubatch_ = llama_n_ubatch(context);
     n_threads_ = llama_n_threads(context);
     n_threads_batch_ = llama_n_threads_batch(context);
-    capacity_ = llama_n_ctx_seq(context);
+    has_threads_of_step_ = false;
+    head_.expect_another();
+    n_ids_ = llama_n_seq_max(context);
+    capacity_ = room_ = llama_n_ctx_seq(context);
 }
 
 // There is no asking whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no logits,
 // or ends the process.
-void Sequence::take_over() {
+void Sequence::make_own() {
     llama_memory_clear(llama_get_memory(context_), true);
     llama_set_embeddings(context_, false);
     llama_set_causal_attn(context_, true);
-    has_taken_over_ = true;
+    is_own_ = true;
 }
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
@@ -173,7 +87,10 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
     const std::size_t n_same = common_prefix(tokens_, tokens);
     const auto switch_to = [&](std::vector<Token> & other) {
         tokens_.swap(other);
-        if (n_cached_ > n_same) {
+        if (!taken_over_.empty()) {
+            count_taken_over();
+            has_logits_ = false;
+        } else if (n_cached_ > n_same) {
             n_cached_ = n_same;
             cache_is_longer_ = true;
             has_logits_ = false;
@@ -206,6 +123,7 @@ const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, con
             cache_is_longer_ = true;
         }
         trim_cache();
+        make_room(tokens_.size());
         const bool cut = !step_by_step && OutputHead::are_few(wanted, n_vocab_);
         while (n_cached_ < tokens_.size()) {
             if (cancelled) {
@@ -241,13 +159,130 @@ const float * Sequence::row(std::int32_t i) {
     return logits;
 }
 
-void Sequence::evaluate_beside(const llama_batch & batch) {
+// Before the context's go.
+void Sequence::keep_logits() {
     has_logits_ = has_logits_ && n_cached_ == tokens_.size();  // those of a token with others behind it are not kept
     if (has_logits_ && kept_logits_.empty()) {
         const std::atomic<bool> not_cancelled{false};
         const float * logits = this->logits({true, {}, {}}, false, not_cancelled);
         kept_logits_.assign(logits, logits + n_vocab_);
     }
+}
+
+void Sequence::make_room(std::size_t n_tokens, std::size_t n_ids) {
+    const std::size_t n_ids_here = llama_n_seq_max(context_);
+    if (!maker_ || (n_tokens <= room_ && n_ids <= n_ids_here)) {
+        return;
+    }
+    trim_cache();
+    keep_logits();
+    // What grows token by token is not copied for each few of them.
+    const std::size_t n_next = n_tokens <= room_ ? room_
+                               : n_cached_ > 0   ? std::max(n_tokens, room_ + room_ / 2)
+                                                 : n_tokens;
+    OwnedContext next = maker_->make(n_next, n_ids <= n_ids_here ? n_ids_here : (n_ids + kIds - 1) / kIds * kIds);
+    if (next == nullptr) {
+        throw Error(Status::memory, "no context of " + std::to_string(n_next) + " tokens could be made");
+    }
+    // The state of an empty cache is none to go on from: llama.cpp may end the process on it.
+    if (n_cached_ > 0 && !SavedState(context_, 0).restore(next.get(), 0)) {
+        forget_cache();
+    }
+    adopt(next.get());
+    capacity_ = maker_->max_tokens();
+    n_ids_ = maker_->max_ids();
+    owned_context_ = std::move(next);
+}
+
+namespace {
+
+// Throws Error (context) where a sequence of this kind of model, of which a context holds positions, does not hold n
+// tokens, or not so that it can be cut off behind them.
+void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
+    const llama_model * model = llama_get_model(from);
+    const llama_memory_t memory = llama_get_memory(from);
+    const llama_pos first = llama_memory_seq_pos_min(memory, id);
+    const auto n_held = static_cast<std::size_t>(llama_memory_seq_pos_max(memory, id) + 1);
+    if (n_held < n) {
+        throw Error(Status::context,
+                    "from: its sequence holds " + std::to_string(n_held) + " tokens, not " + std::to_string(n));
+    }
+    if (!can_drop_newest(model)) {
+        if (n_held > n) {
+            throw Error(Status::context, "from: its sequence holds " + std::to_string(n_held) +
+                                             " tokens, of which the model's state cannot be cut to " +
+                                             std::to_string(n));
+        }
+        return;
+    }
+    // Of a window of sliding attention, llama.cpp copies what is before the end.
+    const auto n_swa = static_cast<llama_pos>(llama_model_n_swa(model));
+    const llama_pos first_copied = n_swa == 0 ? first : std::max(first, static_cast<llama_pos>(n_held) - n_swa);
+    const llama_pos first_needed = n_swa == 0 ? 0 : std::max(0, static_cast<llama_pos>(n) - n_swa + 1);
+    if (first_copied > first_needed) {
+        throw Error(Status::context,
+                    "from: its sequence does not hold what comes before " + std::to_string(n) + " tokens");
+    }
+}
+
+}  // namespace
+
+void Sequence::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
+    const std::size_t n = tokens.size();
+    const std::size_t n_here =
+        taken_over_.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens)) : common_prefix(taken_over_, tokens);
+    if (n <= n_here) {
+        return;
+    }
+    const llama_model * model = llama_get_model(context_);
+    if (from == context_ || llama_get_model(from) != model || llama_get_memory(from) == nullptr) {
+        throw Error(Status::argument, "from: not another context on the stream's model, with a memory");
+    }
+    if (id < 0 || static_cast<std::uint32_t>(id) >= llama_n_seq_max(from)) {
+        throw Error(Status::argument, "sequence: " + std::to_string(id) + " is none of from's");
+    }
+    check_holds(from, id, n);
+    const auto n_held = static_cast<std::size_t>(llama_memory_seq_pos_max(llama_get_memory(from), id) + 1);
+    if (n_held > capacity_) {
+        throw Error(Status::context, "from: its sequence's " + std::to_string(n_held) +
+                                         " tokens do not fit the context of " + std::to_string(capacity_));
+    }
+    if (!is_own_) {
+        make_own();
+    }
+    make_room(n_held);
+    const std::size_t turn = turning_point(model);
+    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (llama_n_ctx_seq(context_) > turn)) {
+        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
+    }
+    const llama_memory_t memory = llama_get_memory(context_);
+    // Contexts from which it has worked once are made as this one is.
+    std::optional<SavedState> before;
+    if (from != like_this_ && llama_memory_seq_pos_max(memory, 0) >= 0) {
+        before.emplace(context_, 0);
+    }
+    if (!SavedState(from, id).restore(context_, 0) ||
+        (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
+        if (!before || !before->restore(context_, 0)) {
+            forget_cache();
+        }
+        throw Error(Status::context, "from: its memory is not made as the stream's is");
+    }
+    like_this_ = from;
+    const bool had_logits = has_logits_ && n_cached_ == tokens_.size();
+    taken_over_ = tokens;
+    count_taken_over();
+    has_logits_ = had_logits && n_cached_ == tokens_.size();
+    n_taken_over_ += n;
+}
+
+void Sequence::count_taken_over() {
+    n_cached_ = common_prefix(taken_over_, tokens_);
+    cache_is_longer_ = n_cached_ < taken_over_.size();
+}
+
+void Sequence::evaluate_beside(const llama_batch & batch) {
+    keep_logits();
     take_threads(/* of_step = */ true);
     const std::int32_t result = timed_decode(batch, false);
     if (result != 0) {
@@ -257,13 +292,15 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
 
 void Sequence::forget_cache() noexcept {
     n_cached_ = 0;
+    taken_over_.clear();
     cache_is_longer_ = true;
     has_logits_ = false;
 }
 
+// Of the token that comes next.
 bool Sequence::window_is_whole() const noexcept {
     return llama_memory_seq_pos_min(llama_get_memory(context_), 0) <=
-           std::max(0, static_cast<llama_pos>(n_cached_) - n_swa_);
+           std::max(0, static_cast<llama_pos>(n_cached_) - n_swa_ + 1);
 }
 
 void Sequence::check_window() noexcept {
@@ -275,9 +312,10 @@ void Sequence::check_window() noexcept {
 // Drops the cache entries behind n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
 // of sliding attention before them is gone, the cache begins anew.
 void Sequence::trim_cache() {
-    if (!has_taken_over_) {
-        take_over();
+    if (!is_own_) {
+        make_own();
     }
+    taken_over_.clear();
     if (!cache_is_longer_) {
         return;
     }

@@ -1,22 +1,13 @@
 #pragma once
 
+#include "stream/context_maker.h"
 #include "stream/output_head.h"
 
 #include <atomic>
-#include <memory>
-#include <string>
+#include <optional>
 #include <vector>
 
-struct llama_batch;
-struct llama_context;
-struct llama_context_params;
-struct llama_model;
-struct llama_vocab;
-
 namespace [[gnu::visibility("default")]] token_trie {
-
-// Whether a model's memory can drop the tokens that came last, and share those before: attention alone can.
-bool can_drop_newest(const llama_model * model);
 
 // What evaluating nodes of a trie took.
 struct Cost {
@@ -34,34 +25,33 @@ struct Cost {
 // Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
 class Sequence {
    public:
-    struct FileOptions {
-        std::int32_t n_ctx = 0;
-        std::int32_t n_batch = 0;
-        std::int32_t n_threads = 0;
-        std::int32_t n_gpu_layers = 0;
-    };
-
-    // Sets what this wants of a context. Throws Error (llama) if another llama.cpp is loaded than the one compiled
-    // against, and Error (argument) on a model that this can do nothing with.
-    static void prepare(const llama_model * model, llama_context_params & params);
-
     // On a context of the caller's, which must outlive this and is used by nobody else meanwhile. It is left as it is
     // until something is evaluated, when it is emptied. Throws Error (argument) on one that this can do nothing with.
     explicit Sequence(llama_context * context);
-    // On a model file. Throws Error (argument) if it cannot be loaded, or the options are out of bounds.
-    Sequence(const std::string & gguf_path, const FileOptions & options);
+    // On contexts of its own: at first a small one, in whose place a larger one comes, with what it held, when that is
+    // needed. Throws Error (argument) where none can be made.
+    explicit Sequence(ContextMaker maker);
     ~Sequence();
     Sequence(const Sequence &) = delete;
     Sequence & operator=(const Sequence &) = delete;
     Sequence(Sequence &&) = delete;
     Sequence & operator=(Sequence &&) = delete;
 
+    // Until room is made.
     llama_context * context() const noexcept { return context_; }
     const llama_vocab * vocab() const noexcept { return vocab_; }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     std::size_t n_cached() const noexcept { return n_cached_; }
-    // Tokens that the context has room for: where its sequences do not share one cache, in one of these.
+    // Tokens that there is room for, or can be: where a context's sequences do not share one cache, in one of these.
     std::size_t capacity() const noexcept { return capacity_; }
+    // Sequence ids, likewise.
+    std::size_t n_ids() const noexcept { return n_ids_; }
+    // Tokens that the present context has room for.
+    std::size_t room() const noexcept { return room_; }
+    // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
+    std::size_t cache_bytes() const noexcept { return head_.cache_bytes(); }
+    // Tokens whose cache entries came from elsewhere, in all.
+    std::uint64_t n_taken_over() const noexcept { return n_taken_over_; }
     std::size_t n_batch() const noexcept { return n_batch_; }
     std::uint64_t n_passes() const noexcept { return n_passes_; }
     // Time inside forward passes, rows of the output matrix included.
@@ -79,6 +69,16 @@ class Sequence {
     // cancelled).
     const float * logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled);
 
+    // Makes the cache hold these tokens, as far as a sequence of another context on the same model does: where that is
+    // more of them than it holds itself. They count when the sequence begins with them, and are then not evaluated.
+    // What is there is only read; nobody may compute in it meanwhile. Throws Error (argument, context) where that
+    // cannot be; the cache is then as it was.
+    void take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
+
+    // Sees to it that the context has room for so many tokens, and sequence ids, of which only the sequence's own is
+    // kept. At most capacity and n_ids. Throws Error (memory).
+    void make_room(std::size_t n_tokens, std::size_t n_ids = 1);
+
     // Evaluates a batch that is no part of the sequence, whose logits are kept. Throws Error (context).
     void evaluate_beside(const llama_batch & batch);
     // Logits after token i of that batch, valid until the next call.
@@ -91,26 +91,23 @@ class Sequence {
     void check_window() noexcept;
 
    private:
-    struct FreeModel {
-        void operator()(llama_model * model) const noexcept;
-    };
-    struct FreeContext {
-        void operator()(llama_context * context) const noexcept;
-    };
-
     void adopt(llama_context * context);
-    void take_over();
+    void make_own();
+    void count_taken_over();
+    void keep_logits();
     void decode(Token * tokens, std::size_t n, bool cut);
     std::int32_t timed_decode(const llama_batch & batch, bool cut);
     void take_threads(bool of_step);
     void take_off_samplers();
     bool window_is_whole() const noexcept;
 
-    std::unique_ptr<llama_model, FreeModel> owned_model_;
-    std::unique_ptr<llama_context, FreeContext> owned_context_;
+    std::optional<ContextMaker> maker_;
+    OwnedContext owned_context_;
     llama_context * context_ = nullptr;
     const llama_vocab * vocab_ = nullptr;
     std::size_t capacity_ = 0;
+    std::size_t n_ids_ = 0;
+    std::size_t room_ = 0;
     std::size_t n_batch_ = 0;
     std::size_t n_ubatch_ = 0;  // what llama.cpp evaluates at a time, however large the batch
     std::size_t n_vocab_ = 0;
@@ -118,14 +115,17 @@ class Sequence {
     std::int32_t n_threads_ = 0;        // as the context was made: of a step,
     std::int32_t n_threads_batch_ = 0;  // and of a prompt
     bool has_threads_of_step_ = false;
-    bool has_taken_over_ = false;  // until then the context is as the caller left it
+    bool is_own_ = false;  // until then the context is as the caller left it
 
     OutputHead head_;
     std::vector<Token> tokens_;
+    std::vector<Token> taken_over_;   // what the cache holds, if not tokens of the sequence, or more than these
     std::size_t n_cached_ = 0;        // tokens whose cache entries are right
     bool cache_is_longer_ = false;    // entries of dropped tokens follow them
     bool has_logits_ = false;         // of the last cached token, in the context or, after a cut, to be had of the head
     std::vector<float> kept_logits_;  // these, when the context holds others
+    std::uint64_t n_taken_over_ = 0;
+    const llama_context * like_this_ = nullptr;  // taken over from with success; maybe no longer there
     std::uint64_t n_passes_ = 0;
     std::uint64_t decode_ns_ = 0;
 };

@@ -2,8 +2,7 @@
 
 namespace token_trie {
 
-SharedStream::SharedStream(std::unique_ptr<Stream> stream)
-    : stream_(std::move(stream)), context_(stream_->context()), vocab_(stream_->vocab()) {}
+SharedStream::SharedStream(std::unique_ptr<Stream> stream) : stream_(std::move(stream)), vocab_(stream_->vocab()) {}
 
 SharedStream::Call::Call(std::shared_ptr<SharedStream> shared) : shared_(std::move(shared)) {
     const std::lock_guard<std::mutex> lock(shared_->mutex_);

@@ -55,7 +55,6 @@ class SharedStream {
     bool is_gone() const noexcept;
 
     // Of the stream, while it is there.
-    const llama_context * context() const noexcept { return context_; }
     const llama_vocab * vocab() const noexcept { return vocab_; }
 
    private:
@@ -67,7 +66,6 @@ class SharedStream {
     std::thread::id inside_;  // the thread in a call, if any
     bool closed_ = false;
     std::unique_ptr<Stream> stream_;
-    const llama_context * const context_;
     const llama_vocab * const vocab_;
 };
 

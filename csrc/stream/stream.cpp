@@ -51,6 +51,11 @@ void Stream::prefill(std::vector<Token> tokens) {
     begin_span();
 }
 
+void Stream::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
+    check_tokens(tokens, "tokens");
+    sequence_->take_over(from, id, tokens);
+}
+
 void Stream::set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
 
 void Stream::set_trie(Cursor cursor, Mode mode) {
@@ -213,7 +218,13 @@ void Stream::begin_span() {
 }
 
 Stream::Snapshot Stream::snapshot() const {
-    return {stats_, sequence_->tokens().size(), sequence_->n_cached(), cursor_};
+    return {stats_,
+            sequence_->tokens().size(),
+            sequence_->n_cached(),
+            sequence_->room(),
+            sequence_->cache_bytes(),
+            sequence_->n_taken_over(),
+            cursor_};
 }
 
 }  // namespace token_trie

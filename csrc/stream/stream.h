@@ -59,10 +59,11 @@ class Stream {
     const Vocab & facts() const noexcept { return facts_; }
     const llama_vocab * vocab() const noexcept { return facts_.get(); }
     std::size_t capacity() const noexcept { return sequence_->capacity(); }
-    const llama_context * context() const noexcept { return sequence_->context(); }
 
     // What throws Error leaves things as they were.
     void prefill(std::vector<Token> tokens);
+    // What a prefill that begins with these tokens need not evaluate; see Sequence.
+    void take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
     void set_grammar(const char * gbnf, const char * root);
     void set_trie(Cursor cursor, Mode mode);
     void clear_trie();
@@ -88,6 +89,9 @@ class Stream {
         Stats stats;
         std::size_t n_tokens = 0;
         std::size_t n_cached = 0;
+        std::size_t room = 0;  // of the present context, in tokens
+        std::size_t cache_bytes = 0;
+        std::uint64_t n_taken_over = 0;
         std::optional<Cursor> cursor;  // of the trie set, if one is
     };
     Snapshot snapshot() const;

@@ -5,6 +5,9 @@
 namespace token_trie {
 namespace {
 
+// Rows that llama.cpp multiplies at a time.
+constexpr std::size_t kWidth = 4;
+
 template <typename Items>
 std::size_t common_prefix(const Items & a, const Items & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -17,12 +20,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
                              std::size_t depth,
                              std::vector<Token> prefix,
                              const std::atomic<bool> & cancelled)
-    : sequence_(sequence),
-      trie_(trie),
-      prefix_(std::move(prefix)),
-      cancelled_(cancelled),
-      memory_(llama_get_memory(sequence.context())) {
-    const llama_context * context = sequence.context();
+    : sequence_(sequence), trie_(trie), prefix_(std::move(prefix)), cancelled_(cancelled) {
     const std::size_t n_base = prefix_.empty() ? sequence.tokens().size() : prefix_.size();
     const std::size_t n_taken = n_base + (prefix_.empty() ? 0 : sequence.tokens().size());
     if (n_taken + depth > sequence.capacity()) {
@@ -31,13 +29,18 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
                                          std::to_string(sequence.capacity()));
     }
     base_ = static_cast<llama_pos>(n_base);
-    room_ = sequence.capacity() - n_taken;
-    rewinds_ = can_drop_newest(llama_get_model(context));
-    const bool is_unified = llama_n_ctx_seq(context) == llama_n_ctx(context);
-    const std::size_t n_ids = rewinds_ && is_unified ? llama_n_seq_max(context) : 1;
+    rewinds_ = can_drop_newest(llama_get_model(sequence.context()));
+    const bool is_unified = llama_n_ctx_seq(sequence.context()) == llama_n_ctx(sequence.context());
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
-    n_ids_ = n_ids > n_reserved ? n_ids - n_reserved : 0;
+    const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
+    n_ids_ = shares ? std::min<std::size_t>(sequence.n_ids() - n_reserved, trie.n_leaves()) : 0;
+    // All paths at once, and what fills up a batch.
+    const std::size_t n_cells =
+        std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kWidth;
+    room_ = std::min(sequence.capacity() - n_taken, n_cells);
+    sequence.make_room(n_taken + room_, n_ids_ > 0 ? n_ids_ + n_reserved : 1);
+    memory_ = llama_get_memory(sequence.context());
     paths_.resize(std::max<std::size_t>(n_ids_, 1));
     has_base_.resize(paths_.size());
     if (prefix_.empty()) {
@@ -169,25 +172,24 @@ void TreeEvaluator::evaluate_wave(const std::vector<NodeId> & nodes,
     decode(std::move(rows), visit);
 }
 
-// llama.cpp multiplies four rows at a time, and two or three that remain take longer than four: rows that nobody asks
+// Two or three rows that remain take longer than four: rows that nobody asks
 // about, behind the last path, fill them up. The next wave drops their cells.
 void TreeEvaluator::fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const {
-    constexpr std::size_t width = 4;
-    const std::size_t n_left = rows.size() % width;
-    if (rows.size() < width || n_left < 2) {
+    const std::size_t n_left = rows.size() % kWidth;
+    if (rows.size() < kWidth || n_left < 2) {
         return;
     }
     std::size_t n_cells = tips.front().size();
     for (std::size_t i = 1; i < tips.size(); ++i) {
         n_cells += tips[i].size() - common_prefix(tips[i - 1], tips[i]);
     }
-    if (n_cells + width - n_left > room_) {
+    if (n_cells + kWidth - n_left > room_) {
         return;
     }
     Row filler = rows.back();
     filler.node = kFiller;
     filler.visited = true;  // the last layer multiplies logits
-    for (std::size_t i = n_left; i < width; ++i) {
+    for (std::size_t i = n_left; i < kWidth; ++i) {
         ++filler.pos;
         rows.push_back(filler);
     }

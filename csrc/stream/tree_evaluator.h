@@ -91,7 +91,7 @@ class TreeEvaluator {
     const Trie & trie_;
     const std::vector<Token> prefix_;
     const std::atomic<bool> & cancelled_;
-    llama_memory_t memory_;
+    llama_memory_t memory_ = nullptr;
     llama_pos base_ = 0;              // position of what follows the root
     std::size_t room_ = 0;            // cells for nodes
     bool rewinds_ = true;             // whether the cache can drop its newest cells

@@ -1,0 +1,152 @@
+#include "context_kind.h"
+#include "scorer_fixture.h"
+
+#include <sys/resource.h>
+
+// A sequence on contexts of its own, beside one on a context of full size.
+namespace token_trie::test {
+namespace {
+
+const std::atomic<bool> kNotCancelled{false};
+const AllowedSet kAll = {true, {}, {}};
+constexpr std::uint32_t kLarge = 2048;
+
+Tokens text_of(std::size_t n) {
+    std::string text;
+    while (text.size() < n) {
+        text += "line " + std::to_string(text.size()) + " of a text; ";
+    }
+    return bytes(text.substr(0, n));
+}
+
+std::vector<float> logits_of(Sequence & sequence) {
+    const float * logits = sequence.logits(kAll, false, kNotCancelled);
+    return {logits, logits + kTinyVocab};
+}
+
+class GrowingContext : public ::testing::TestWithParam<ContextKind> {
+   protected:
+    Sequence growing(std::uint32_t n_ctx = kLarge) const {
+        return Sequence(ContextMaker(tiny_model(GetParam().model), GetParam().params(n_ctx), {}));
+    }
+    Context large() const {
+        llama_context_params params = GetParam().params(kLarge);
+        ContextMaker::prepare(tiny_model(GetParam().model), params);
+        return tiny_context_of(params, GetParam().model);
+    }
+
+   private:
+    CapturedLog quiet_;
+};
+
+TEST_P(GrowingContext, GivesTheLogitsOfALargeOneAndEvaluatesNoMore) {
+    Sequence sequence = growing();
+    const Context context = large();
+    Sequence other(context.get());
+    EXPECT_EQ(sequence.capacity(), other.capacity());
+    EXPECT_EQ(sequence.room(), 256U);
+    std::size_t room = 0;
+    for (const std::size_t n : {30, 200, 300, 301, 700, 1400}) {
+        SCOPED_TRACE(n);
+        for (Sequence * each : {&sequence, &other}) {
+            each->replace(text_of(n), kNotCancelled);
+            each->append(kRead);
+            each->append(kFile);
+        }
+        expect_same(GetParam(), logits_of(sequence), logits_of(other));
+        EXPECT_EQ(sequence.n_passes(), other.n_passes());
+        EXPECT_GE(sequence.room(), n + 2);
+        EXPECT_GE(sequence.room(), room);
+        room = sequence.room();
+    }
+    EXPECT_LT(room, kLarge);
+    sequence.replace(text_of(kLarge), kNotCancelled);
+    EXPECT_EQ(sequence.room(), kLarge);
+    EXPECT_EQ(status_of([&] { sequence.append(kRead); }), Status::context);
+}
+
+TEST_P(GrowingContext, GivesTheScoresOfALargeOne) {
+    std::mt19937 rng(7);
+    const Cursor cursor = cursor_of(unnamed_trie_of(random_members(rng, 100, 6, kTinyVocab)));
+    Sequence sequence = growing();
+    const Context context = large();
+    Sequence other(context.get());
+    for (const std::size_t n : {40, 250, 600}) {
+        SCOPED_TRACE(n);
+        for (const bool with_prefix : {false, true}) {
+            ScoreOptions options;
+            options.prefix = with_prefix ? text_of(n / 2) : Tokens();
+            std::vector<std::vector<double>> scores;
+            for (Sequence * each : {&sequence, &other}) {
+                each->replace(text_of(n), kNotCancelled);
+                scores.push_back(score_all(*each, cursor, options, kNotCancelled).leaves);
+            }
+            expect_same(GetParam(), scores[0], scores[1]);
+            EXPECT_EQ(sequence.n_passes(), other.n_passes()) << "nothing is evaluated again";
+            expect_same(GetParam(), logits_of(sequence), logits_of(other));
+        }
+    }
+}
+
+TEST_P(GrowingContext, TellsTheBytesOfItsCache) {
+    Sequence sequence = growing();
+    EXPECT_EQ(sequence.cache_bytes(), 0U);
+    sequence.replace(text_of(10), kNotCancelled);
+    const std::size_t small = sequence.cache_bytes();
+    EXPECT_GT(small, 0U);
+    sequence.replace(text_of(1024 - 1), kNotCancelled);
+    EXPECT_EQ(sequence.room(), 1024U);
+    if (GetParam().model == TinyKind::recurrent) {
+        EXPECT_EQ(sequence.cache_bytes(), small);
+    } else if (GetParam().model != TinyKind::hybrid) {
+        EXPECT_NEAR(static_cast<double>(sequence.cache_bytes()), 4. * static_cast<double>(small), 4096);
+    } else {
+        EXPECT_GT(sequence.cache_bytes(), small);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, GrowingContext, ::testing::ValuesIn(context_kinds()), [](const auto & info) {
+    return name_of(info.param);
+});
+
+class GrowingContextTest : public WithTinyModel {};
+
+TEST_F(GrowingContextTest, KeepsEveryAdapter) {
+    const Adapter adapter = tiny_adapter(TinyKind::attention, "blk.1.attn_q.weight");
+    Sequence sequence(ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(kLarge), {{adapter.get(), 1}}));
+    llama_context_params params = tiny_context_params(kLarge);
+    ContextMaker::prepare(tiny_model(TinyKind::attention), params);
+    const Context context = tiny_context_of(params);
+    set_adapter(context.get(), adapter.get());
+    Sequence other(context.get());
+    const Context plain = tiny_context(kLarge);
+    Sequence without(plain.get());
+    for (const std::size_t n : {100, 500}) {
+        for (Sequence * each : {&sequence, &other, &without}) {
+            each->replace(text_of(n), kNotCancelled);
+        }
+        EXPECT_EQ(logits_of(sequence), logits_of(other));
+        EXPECT_NE(logits_of(sequence), logits_of(without));
+    }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(GrowingContextTest, WithoutMemoryForMoreStaysAsItWas) {
+    Sequence sequence(ContextMaker(tiny_model(TinyKind::attention), tiny_context_params(1U << 28U), {}));
+    sequence.replace(text_of(200), kNotCancelled);
+    const std::vector<float> before = logits_of(sequence);
+    const std::uint64_t n_passes = sequence.n_passes();
+    rlimit old{};
+    ASSERT_EQ(getrlimit(RLIMIT_AS, &old), 0);
+    const rlimit tight = {rlim_t{16} << 30U, old.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+    EXPECT_EQ(status_of([&] { sequence.make_room(1U << 27U); }), Status::memory);
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &old), 0);
+    EXPECT_EQ(sequence.room(), 256U);
+    EXPECT_EQ(logits_of(sequence), before);
+    EXPECT_EQ(sequence.n_passes(), n_passes);
+}
+#endif
+
+}  // namespace
+}  // namespace token_trie::test
