@@ -3,6 +3,7 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
+from token_trie.decisions.asynchronous import achoose, ascore
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.score import score
@@ -54,6 +55,8 @@ __all__ = [
     "TokenTrie",
     "TokenTrieError",
     "VocabularyError",
+    "achoose",
+    "ascore",
     "cache_clear",
     "cache_stats",
     "choose",

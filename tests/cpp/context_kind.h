@@ -15,7 +15,7 @@ struct ContextKind {
 
     llama_context_params params(std::uint32_t n_ctx) const {
         llama_context_params params = tiny_context_params(n_ctx);
-        set_flash_attention(params, flash);
+        params.flash_attn_type = flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
         params.type_k = params.type_v = cache;
         return params;
     }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from token_trie.decisions.answers import Answers
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.native_scores import End, Scores, score_leaves, search_leaves
-from token_trie.errors import InternalError
+from token_trie.errors import CancelledError, InternalError
 from token_trie.llama.stream import StreamHandle
 
 T = TypeVar("T")
@@ -33,6 +33,8 @@ def walk(
     steps = list(handle.generate(temperature=temperature, top_p=top_p))
     after = handle._state()
     if after.leaf < 0:
+        if handle.state.stop == "cancelled":
+            raise CancelledError("the decision was cancelled")
         raise InternalError(f"the decision ended as {handle.state} without an answer")
     stats = clock.stats(
         n_branches=after.n_branches - before.n_branches,

@@ -41,6 +41,13 @@ def chooser(llm: Llama) -> Iterator[StreamHandle]:
         yield own.handle
 
 
+def cancel(llm: Llama) -> None:
+    """End what the Llama's stream is doing, in whatever thread."""
+    own: _Chooser | None = attachment(llm).chooser
+    if own is not None:
+        own.handle.cancel()
+
+
 def room_of(llm: Llama) -> int:
     """Tokens that the Llama has room for; ArgumentError if it is closed."""
     vocab_of(llm)

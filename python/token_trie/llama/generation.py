@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
+from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.contexts import interruptible
 from token_trie.native.ffi import check, ffi, lib
 
@@ -105,19 +104,8 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         if self._left <= 0:
             self._require_kept()
             raise StopAsyncIteration
-        turn = [get_ident()]  # for who takes it out first: the worker, or the task when it is cancelled
-        work = asyncio.get_running_loop().run_in_executor(None, self._compute_in_turn, turn)
-        try:
-            step = await asyncio.shield(work)
-        except asyncio.CancelledError:
-            while not work.done() and not _take(turn):
-                # Again and again: it might come before the call has begun, and a task may be cancelled twice.
-                self._handle.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([work], timeout=0.01)
-            if work.done():
-                work.exception()
-            raise
+        asking = get_ident()
+        step = await in_worker(lambda: self._compute(asking), self._handle.cancel)
         if step is None:
             raise StopAsyncIteration
         return step
@@ -137,10 +125,6 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
     def _require_kept(self) -> None:
         if self._replaced:
             raise BusyError("this generation is over: another prompt took the place of its text")
-
-    def _compute_in_turn(self, turn: list[int]) -> Step | None:
-        asking = _take(turn)
-        return self._compute(asking) if asking else None
 
     def _compute(self, asking: int, entering: int = 0) -> Step | None:
         """Make a step, which a thread asks for, maybe of another; as `NativeStream.call`, but with less on the way."""
@@ -198,13 +182,6 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             )
         handle._cancelled = False
         self._claim = handle._generation = weakref.ref(self)
-
-
-def _take(turn: list[int]) -> int:
-    try:
-        return turn.pop()
-    except IndexError:
-        return 0
 
 
 _TOKEN = ffi.typeof("struct token_trie_token *")

@@ -14,6 +14,7 @@ import llama_cpp
 import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError
+from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.constrain import MODES, ON_COMPLETE, Mode, OnComplete
 from token_trie.llama.contexts import interruptible, open_file, open_on
 from token_trie.llama.generation import SPANS, STOPS, Generation, StreamState
@@ -165,6 +166,10 @@ class StreamHandle:
             self._is_behind = True
             raise
         self._is_behind = False
+
+    async def aprefill(self, prompt: Prompt) -> None:
+        """Do as `prefill` does, on a worker thread, while the event loop goes on."""
+        await in_worker(lambda: self.prefill(prompt), self.cancel)
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
         """Put what is generated from here on under a GBNF grammar; None for none. A trie takes its place while set.

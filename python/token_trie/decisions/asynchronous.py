@@ -1,0 +1,47 @@
+"""Decisions under asyncio. A task that is cancelled, or timed out, ends its decision before it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.decisions.choose import Options, choose
+from token_trie.decisions.decision import Decision
+from token_trie.decisions.score import score
+from token_trie.llama.asynchronous import in_worker
+from token_trie.llama.chooser import cancel
+from token_trie.llama.stream import StreamHandle
+from token_trie.native.core import Llama
+from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+
+
+@overload
+async def achoose(llm: Llama, prompt: Prompt, choices: TokenTrie, **options: Unpack[Options]) -> Decision[str]: ...
+@overload
+async def achoose(llm: Llama, prompt: Prompt, choices: Mapping[str, T], **options: Unpack[Options]) -> Decision[T]: ...
+@overload
+async def achoose(llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[Options]) -> Decision[T]: ...
+@overload
+async def achoose(llm: Llama, prompt: Prompt, choices: object, **options: Unpack[Options]) -> Decision[Any]: ...
+async def achoose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> Decision[Any]:
+    """Do as `choose` does, on a worker thread."""
+    decision: Decision[Any] = await in_worker(lambda: choose(llm, prompt, choices, **options), lambda: cancel(llm))
+    return decision
+
+
+async def ascore(
+    target: Llama | StreamHandle, prompt: Prompt | None, choices: ChoicesLike, **options: Any
+) -> npt.NDArray[np.float64]:
+    """Do as `score` does, on a worker thread."""
+    end = target.cancel if isinstance(target, StreamHandle) else lambda: cancel(target)
+    return await in_worker(lambda: score(target, prompt, choices, **options), end)

@@ -1,0 +1,47 @@
+"""Long native calls under asyncio: a worker thread makes them, and a task that is cancelled ends its call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_worker(call: Callable[[], T], cancel: Callable[[], None]) -> T:
+    """Make a call on a worker thread; when the task is cancelled, the call has ended, or never begins.
+
+    Parameters
+    ----------
+    call : callable
+        What to do there.
+    cancel : callable
+        Ends the call if it is under way; from any thread, and again.
+    """
+    turn = [True]  # for who takes it out first: the worker, or the task when it is cancelled
+
+    def work() -> Any:
+        return call() if _take(turn) else None
+
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        result: T = await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not (future.done() or _take(turn)):
+            # Again and again: it might come before the native call has begun, and a task may be cancelled twice.
+            cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([future], timeout=0.01)
+        if future.done():
+            future.exception()
+        raise
+    return result
+
+
+def _take(turn: list[bool]) -> bool:
+    try:
+        return turn.pop()
+    except IndexError:
+        return False

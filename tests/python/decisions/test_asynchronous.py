@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import child
+import numpy as np
+import pytest
+from token_trie import ArgumentError, StreamHandle, TokenTrie, achoose, ascore, choose, score
+
+CHOICES = ["yes", "no", "Paris"]
+
+
+def test_decisions_are_those_of_the_plain_calls(precise: Any) -> None:
+    async def main() -> None:
+        for options in ({}, {"mode": "greedy"}, {"probabilities": True}):
+            decision = await achoose(precise, "Answer:", CHOICES, **options)
+            assert decision.value == choose(precise, "Answer:", CHOICES, **options).value
+        scores = await ascore(precise, "Answer:", CHOICES)
+        assert np.abs(scores - score(precise, "Answer:", CHOICES)).max() < 1e-4
+        with pytest.raises(ArgumentError, match="choices: none given"):
+            await achoose(precise, "Answer:", [])
+
+    asyncio.run(main())
+
+
+def test_a_prompt_does_not_hold_up_the_event_loop(precise: Any) -> None:
+    async def main() -> None:
+        n_ticks = 0
+
+        async def tick() -> None:
+            nonlocal n_ticks
+            while True:
+                n_ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        with StreamHandle(precise, n_ctx=512) as stream:
+            await stream.aprefill([300 + i % 50 for i in range(500)])
+            assert stream.state.n_tokens == 500
+            stream.set_token_trie(TokenTrie.from_choices(precise, CHOICES))
+            assert [step async for step in stream.generate()]
+        assert n_ticks > 1
+        ticking.cancel()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["achoose(wide, LONG, trie)", "ascore(wide, LONG, trie)", "handle.aprefill(LONG)"])
+def test_what_was_waited_for_too_long_has_ended_and_left_all_usable(model_paths: dict[str, Path], call: str) -> None:
+    code = """
+from token_trie import achoose, ascore
+llm = load()
+handle = StreamHandle(llm, n_ctx=16384)
+wide = llama_cpp.Llama(llm.model_path, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)
+handle.prefill([300])
+trie = TokenTrie.from_sequences({"a": [300], "b": [301]})
+expected = choose(wide, [300], trie).value
+async def main():
+    try:
+        await asyncio.wait_for(CALL, 0.05)
+    except asyncio.TimeoutError:
+        pass
+    else:
+        sys.exit("it was not cut short")
+asyncio.run(main())
+assert choose(wide, [300], trie).value == expected
+assert handle.state.n_tokens == 1
+assert len(list(handle.generate(2))) == 2
+"""
+    child.run(model_paths["tiny"], code.replace("CALL", call))
