@@ -351,6 +351,23 @@ TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stre
                                                  size_t n);
 
 /*
+ * Puts tokens in the place of all behind the first n_kept of the sequence: goes on from it, takes back its end, or both.
+ * Nothing is evaluated until what follows is, and then in one batch with it. Trie and grammar begin anew, as after a
+ * prefill. Fails with the sequence as it was where n_kept is above its length, a token outside the vocabulary, or the
+ * whole too long for the context. n may be 0.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_append(struct token_trie_stream * stream,
+                                                size_t n_kept,
+                                                const llama_token * tokens,
+                                                size_t n);
+
+/* Copies up to `capacity` tokens of the sequence, and tells in *n how many there are. tokens may be NULL for none. */
+TOKEN_TRIE_API int32_t token_trie_stream_get_tokens(struct token_trie_stream * stream,
+                                                    llama_token * tokens,
+                                                    size_t capacity,
+                                                    size_t * n);
+
+/*
  * Copies what sequence number `sequence` of another context on the same model holds of these n tokens, so that a
  * prefill that begins with them need not evaluate them. The sequence has to hold them at positions 0 to n - 1,
  * evaluated under the same adapters, and may hold more. Does nothing where the stream holds as many of them itself.

@@ -201,6 +201,29 @@ int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token 
     });
 }
 
+int32_t token_trie_stream_append(token_trie_stream * stream, size_t n_kept, const llama_token * tokens, size_t n) {
+    return guard([&] {
+        const SharedStream::Call open = enter(stream);
+        if (n > 0) {
+            require_not_null(tokens, "tokens");
+        }
+        check_prompt_length(*open, n);
+        open->append(n_kept, n == 0 ? std::vector<Token>() : std::vector<Token>(tokens, tokens + n));
+    });
+}
+
+int32_t token_trie_stream_get_tokens(token_trie_stream * stream, llama_token * tokens, size_t capacity, size_t * n) {
+    return guard([&] {
+        const SharedStream::Call open = enter(stream);
+        require_not_null(n, "n");
+        *n = open->tokens().size();
+        if (capacity > 0) {
+            require_not_null(tokens, "tokens");
+            std::copy_n(open->tokens().begin(), std::min(capacity, *n), tokens);
+        }
+    });
+}
+
 int32_t token_trie_stream_take_over(
     token_trie_stream * stream, llama_context * from, int32_t sequence, const llama_token * tokens, size_t n) {
     return guard([&] {

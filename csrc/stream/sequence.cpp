@@ -87,14 +87,7 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
     const std::size_t n_same = common_prefix(tokens_, tokens);
     const auto switch_to = [&](std::vector<Token> & other) {
         tokens_.swap(other);
-        if (!taken_over_.empty()) {
-            count_taken_over();
-            has_logits_ = false;
-        } else if (n_cached_ > n_same) {
-            n_cached_ = n_same;
-            cache_is_longer_ = true;
-            has_logits_ = false;
-        }
+        count_cached(n_same);
     };
     switch_to(tokens);
     try {
@@ -110,6 +103,14 @@ void Sequence::append(Token token) {
         throw Error(Status::context, "the context of " + std::to_string(capacity_) + " tokens is full");
     }
     tokens_.push_back(token);
+}
+
+void Sequence::cut(std::size_t n) {
+    if (n >= tokens_.size()) {
+        return;
+    }
+    tokens_.resize(n);
+    count_cached(n);
 }
 
 const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled) {
@@ -274,6 +275,18 @@ void Sequence::take_over(llama_context * from, std::int32_t id, const std::vecto
     count_taken_over();
     has_logits_ = had_logits && n_cached_ == tokens_.size();
     n_taken_over_ += n;
+}
+
+// After the tokens behind the first n have changed.
+void Sequence::count_cached(std::size_t n) {
+    if (!taken_over_.empty()) {
+        count_taken_over();
+        has_logits_ = false;
+    } else if (n_cached_ > n) {
+        n_cached_ = n;
+        cache_is_longer_ = true;
+        has_logits_ = false;
+    }
 }
 
 void Sequence::count_taken_over() {

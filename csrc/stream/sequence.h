@@ -63,6 +63,10 @@ class Sequence {
 
     // Throws Error (context) where the context has no room.
     void append(Token token);
+    // So that appending up to so many tokens finds memory.
+    void reserve(std::size_t n_tokens) { tokens_.reserve(n_tokens); }
+    // Drops the tokens behind the first n.
+    void cut(std::size_t n);
 
     // Logits after the last token, over the vocabulary, valid until the next call; only those of the tokens wanted mean
     // anything. step_by_step evaluates the lag one token a pass, and each to its end. Throws Error (context,
@@ -93,6 +97,7 @@ class Sequence {
    private:
     void adopt(llama_context * context);
     void make_own();
+    void count_cached(std::size_t n);
     void count_taken_over();
     void keep_logits();
     void decode(Token * tokens, std::size_t n, bool cut);

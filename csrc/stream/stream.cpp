@@ -51,6 +51,26 @@ void Stream::prefill(std::vector<Token> tokens) {
     begin_span();
 }
 
+void Stream::append(std::size_t n_kept, const std::vector<Token> & tokens) {
+    check_tokens(tokens, "tokens");
+    if (n_kept > sequence_->tokens().size()) {
+        throw Error(Status::argument, "n_kept: " + std::to_string(n_kept) + " of a sequence of " +
+                                          std::to_string(sequence_->tokens().size()) + " tokens");
+    }
+    if (n_kept + tokens.size() > sequence_->capacity()) {
+        throw Error(Status::context, std::to_string(n_kept + tokens.size()) + " tokens do not fit the context of " +
+                                         std::to_string(sequence_->capacity()));
+    }
+    sequence_->reserve(n_kept + tokens.size());
+    sequence_->cut(n_kept);
+    for (const Token token : tokens) {
+        sequence_->append(token);
+    }
+    picker_.restart();
+    text_.reset();
+    begin_span();
+}
+
 void Stream::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
     check_tokens(tokens, "tokens");
     sequence_->take_over(from, id, tokens);

@@ -62,6 +62,9 @@ class Stream {
 
     // What throws Error leaves things as they were.
     void prefill(std::vector<Token> tokens);
+    // Puts these tokens in the place of all behind the first n_kept, unevaluated until what follows is.
+    void append(std::size_t n_kept, const std::vector<Token> & tokens);
+    const std::vector<Token> & tokens() const noexcept { return sequence_->tokens(); }
     // What a prefill that begins with these tokens need not evaluate; see Sequence.
     void take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
     void set_grammar(const char * gbnf, const char * root);
