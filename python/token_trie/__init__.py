@@ -6,6 +6,7 @@
 from token_trie.decisions.asynchronous import achoose, ascore
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
+from token_trie.decisions.handle import StreamHandle
 from token_trie.decisions.score import score
 from token_trie.errors import (
     ArgumentError,
@@ -23,7 +24,7 @@ from token_trie.errors import (
 )
 from token_trie.llama.constrain import Constraint, constrain
 from token_trie.llama.generation import Generation, Step, StreamState
-from token_trie.llama.stream import StreamHandle
+from token_trie.llama.program import Text
 from token_trie.sets.cache import CacheStats, cache_clear, cache_stats
 from token_trie.sets.trie import Leaf, TokenTrie
 from token_trie.show.explanation import Explanation, explain
@@ -52,6 +53,7 @@ __all__ = [
     "Step",
     "StreamHandle",
     "StreamState",
+    "Text",
     "TokenTrie",
     "TokenTrieError",
     "VocabularyError",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from token_trie.native.core import vocab_of
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.spelling import find_seam, spell
 from token_trie.sets.trie import fit
@@ -32,9 +33,9 @@ class Spelled(NamedTuple):
 
 def fit_choices(llm: Any, prompt: Any, choices: list[str], *, leading_space: bool | None = None) -> Fitted:
     tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-    seam = find_seam(llm, tokens, leading_space)
+    seam = find_seam(vocab_of(llm), tokens, leading_space)
     is_whole = len(seam.tail) == len(tokens)
-    spelling = spell(llm, seam, choices, all_spaced=leading_space is True, is_whole=is_whole)
+    spelling = spell(vocab_of(llm), seam, choices, all_spaced=leading_space is True, is_whole=is_whole)
     return Fitted(tokens, len(tokens) - spelling.n_moved, spelling.tokens, spelling.offsets)
 
 
@@ -42,6 +43,6 @@ def spell_choices(
     llm: Any, prompt: Any, choices: list[str], *, leading_space: bool | None = None, heal: bool = False
 ) -> Spelled:
     tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-    fitted = fit(llm, tokens, tuple(choices), leading_space, "any", heal)
+    fitted = fit(vocab_of(llm), {}, tokens, tuple(choices), leading_space, "any", heal)
     kept = tokens[: len(tokens) - fitted.n_moved]
     return Spelled(kept, [fitted.trie._handle.text(int(leaf)).decode() for leaf in fitted.leaf_of])

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import room_of
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, vocab_of
+from token_trie.native.lease import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization
-from token_trie.sets.trie import TokenTrie, fit
+from token_trie.sets.trie import FittedSet, TokenTrie, fit
 
 T = TypeVar("T")
 
@@ -98,10 +99,21 @@ def ask(
         return tokenize_prompt(llm, prompt, room), Answers(choices)
     read = read_choices(choices)
     tokens = tokenize_prompt(llm, prompt, room)
-    fitted = fit(llm, tokens, read.texts, leading_space, tokenization, heal)
-    if len(fitted.trie) < len(read) and not read.are_texts:
-        _require_one_value_a_leaf(read, fitted.leaf_of)
-    return tokens[: len(tokens) - fitted.n_moved], Answers(fitted.trie, read, fitted.leaf_of)
+    fitted = fit(vocab_of(llm), attachment(llm).known, tokens, read.texts, leading_space, tokenization, heal)
+    return tokens[: len(tokens) - fitted.n_moved], answers_of(read, fitted)
+
+
+def answers_of(choices: Choices[Any], fitted: FittedSet) -> Answers[Any]:
+    """Return the answers that choices are.
+
+    Raises
+    ------
+    ArgumentError
+        Two of them are one answer, and stand for different values.
+    """
+    if len(fitted.trie) < len(choices) and not choices.are_texts:
+        _require_one_value_a_leaf(choices, fitted.leaf_of)
+    return Answers(fitted.trie, choices, fitted.leaf_of)
 
 
 def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int64]) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.choose import Options, choose
+from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Decision
+from token_trie.decisions.how import Options
 from token_trie.decisions.score import score
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.chooser import cancel

@@ -2,53 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, overload
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.answers import ask
 from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.native_scores import ENDS, End, check_scorable
-from token_trie.decisions.ways import score_whole, search, walk
+from token_trie.decisions.how import Mode, Options, check_decidable, decide, read_options
+from token_trie.decisions.native_scores import End
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import check_room, chooser
-from token_trie.native.arguments import check_counts, check_flags, check_numbers, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
-from token_trie.sets.choices import ChoicesLike, read_choices
+from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.spelling import Tokenization, check_tokenization
+from token_trie.sets.spelling import Tokenization
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
-Mode: TypeAlias = Literal["greedy", "sampled", "exact", "aligned", "beam"]
-MODES = {"greedy": 0, "sampled": 1, "exact": 2, "aligned": 3, "beam": 4}
-
-_ANY_SEED = 0xFFFFFFFF
-
-
-class Options(TypedDict, total=False):
-    """Options of `choose`."""
-
-    mode: Mode | None
-    probabilities: bool
-    calibrate: Prompt | None
-    temperature: float
-    top_p: float
-    seed: int | None
-    end: End
-    n_best: int
-    beam_width: int
-    max_nodes: int | None
-    leading_space: bool | None
-    tokenization: Tokenization
-    heal: bool
 
 
 @overload
@@ -142,70 +116,31 @@ def choose(
     BusyError
         Another thread is choosing with this model.
     """
-    check_tokenization(tokenization)
-    check_flags(probabilities=probabilities, heal=heal)
-    if isinstance(choices, TokenTrie):
-        if heal or tokenization != "canonical":
-            raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
-        tokenization = choices.tokenization
-    else:
-        choices = read_choices(choices)
-    if heal and tokenization != "any":
-        raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
-    if mode is None:
-        mode = "greedy" if tokenization == "any" else "exact"
-    lookup(mode, MODES, "mode")
-    lookup(end, ENDS, "end")
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    check_numbers(temperature=temperature, top_p=top_p)
-    if not 0 < temperature < float("inf"):
-        raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
-    if not 0 < top_p <= 1:
-        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
-    check_counts(n_best=n_best, beam_width=beam_width, max_nodes=1 if max_nodes is None else max_nodes)
-    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
-        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
-    is_whole = mode == "aligned" or probabilities or calibrate is not None
-    if is_whole and (mode not in ("exact", "aligned") or max_nodes is not None):
-        raise ArgumentError(
-            "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes, or 'aligned'"
-        )
+    choices, how = read_options(
+        choices,
+        mode=mode,
+        probabilities=probabilities,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        end=end,
+        n_best=n_best,
+        beam_width=beam_width,
+        max_nodes=max_nodes,
+        leading_space=leading_space,
+        tokenization=tokenization,
+        heal=heal,
+        is_calibrated=calibrate is not None,
+    )
     spelled: Any = {"leading_space": leading_space, "tokenization": tokenization, "heal": heal}
     with lease(llm):
         tokens, answers = ask(llm, prompt, choices, **spelled)
-        if mode not in ("greedy", "sampled"):
-            check_scorable(answers.trie)
+        check_decidable(answers, how)
         check_room(llm, tokens, answers.trie)
         empty, behind = ([], answers) if calibrate is None else ask(llm, calibrate, choices, **spelled)
         check_room(llm, empty, behind.trie)
     with chooser(llm) as handle:
-        if mode == "greedy" or mode == "sampled":
-            handle.set_seed(_ANY_SEED if seed is None else int(seed))
-            return walk(handle, answers, tokens, mode, temperature, top_p)
-        if mode == "beam":
-            return search(handle, answers, tokens, end, n_best=n_best, beam_width=beam_width)
-        if not is_whole:
-            return search(handle, answers, tokens, end, n_best=n_best, max_nodes=max_nodes or 0)
         taken_out = None if calibrate is None else prior(llm, handle, answers, empty, behind, end)
-        decision = score_whole(
-            handle, answers, tokens, end, n_best=n_best, prior=taken_out, drawn=mode == "aligned", seed=seed
-        )
-    if not decision.fits:
-        _warn_once(decision)
-    return decision
-
-
-_unfit = logging.getLogger("token_trie.fits")
-_warned = False
-
-
-def _warn_once(decision: Decision[Any]) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
-        _unfit.warning(
-            "the model gives all answers together %.2g %% of what it could write here: none may fit the prompt. Let it "
-            "show some questions with their answers. (Said once a process; decision.fits tells for each.)",
-            100 * (decision.coverage or 0.0),
-        )
+        return decide(handle, answers, tokens, how, taken_out)

@@ -80,6 +80,7 @@ class StreamHandle:
     ) -> None:
         self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
         self._n_cancels = 0
+        self._known: dict[object, Any] = {}  # of a file's model
         self._is_behind = False  # a prefill failed, and what it took from the cache is to be evaluated again
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way

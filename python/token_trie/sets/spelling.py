@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
 from token_trie.native.arguments import encode
-from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.core import _core
 
 Tokenization: TypeAlias = Literal["canonical", "any"]
 
@@ -77,19 +77,18 @@ def check_texts(texts: Sequence[str]) -> list[bytes]:
     return encoded
 
 
-def find_seam(llm: Llama, prompt: list[int], leading_space: bool | None) -> Seam:
+def find_seam(vocab: _core.Vocab, prompt: list[int], leading_space: bool | None) -> Seam:
     """Find what the spelling behind a prompt depends on: of its last line, or of less where that is long."""
     if leading_space is not None and not isinstance(leading_space, bool):
         raise ArgumentError(f"leading_space: {leading_space!r} is not True, False or None")
-    vocab = vocab_of(llm)
-    line = _last_line(llm, prompt)
+    line = _last_line(vocab, prompt)
     takes_space = leading_space
     if takes_space is None:
         takes_space = _takes_space(vocab.detokenize(line).decode(errors="ignore"))
     return Seam(*_tail(vocab, line), takes_space)
 
 
-def spell(llm: Llama, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
+def spell(vocab: _core.Vocab, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
     """Tokenize choices behind a seam; see the module's top.
 
     Parameters
@@ -100,7 +99,7 @@ def spell(llm: Llama, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_
         Whether the tail is the whole prompt, which then must not move into the choices.
     """
     written = [seam.text + text for text in following(seam, texts, all_spaced=all_spaced)]
-    tokens, offsets = vocab_of(llm).tokenize(written, "choices")
+    tokens, offsets = vocab.tokenize(written, "choices")
     n_same = _common_prefix(np.array(seam.tail, np.int32), tokens, offsets)
     if is_whole and seam.tail and n_same == 0:
         raise VocabularyError(
@@ -109,17 +108,17 @@ def spell(llm: Llama, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_
     return Spelling(*_drop_each(tokens, offsets, n_same), len(seam.tail) - n_same)
 
 
-def take_back(llm: Llama, prompt: list[int]) -> tuple[str, int]:
+def take_back(vocab: _core.Vocab, prompt: list[int]) -> tuple[str, int]:
     """Text of a prompt's last token, for choices to begin with, and how many tokens that is.
 
     Where it begins inside a character, those before it are taken back too; a control token never is.
     """
     n_taken, taken = 0, ""
-    line = _last_line(llm, prompt)
+    line = _last_line(vocab, prompt)
     while n_taken < len(line):
         n_taken += 1
         try:
-            taken = vocab_of(llm).detokenize(line[-n_taken:]).decode()
+            taken = vocab.detokenize(line[-n_taken:]).decode()
             break
         except UnicodeDecodeError:
             continue
@@ -139,12 +138,12 @@ def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[byt
     ]
 
 
-def _last_line(llm: Llama, prompt: list[int]) -> list[int]:
+def _last_line(vocab: _core.Vocab, prompt: list[int]) -> list[int]:
     """End of the prompt that begins a line, with something on it, or follows a control token.
 
     Tokenizers merge nothing across control tokens, and split texts, if at all, where a line begins.
     """
-    vocab, later = vocab_of(llm), b""
+    later = b""
     for i in range(len(prompt) - 1, -1, -1):
         if llama_cpp.llama_vocab_is_control(vocab.address, prompt[i]):
             return prompt[i + 1 :]

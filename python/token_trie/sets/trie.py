@@ -102,9 +102,9 @@ class TokenTrie(Collection[Leaf]):
         check_tokenization(tokenization)
         read = read_choices(choices)
         with lease(llm):
-            vocab_of(llm)
+            vocab = vocab_of(llm)
             tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
-            fitted = fit(llm, tokens, read.texts, leading_space, tokenization)
+            fitted = fit(vocab, attachment(llm).known, tokens, read.texts, leading_space, tokenization)
         if fitted.n_moved:
             raise VocabularyError(
                 "the prompt's last tokens merge with the choices. Let the prompt end earlier (often: without its "
@@ -358,20 +358,21 @@ class FittedSet(NamedTuple):
 
 
 def fit(
-    llm: Llama,
+    vocab: _core.Vocab,
+    known: dict[object, Any],
     prompt: list[int],
     texts: tuple[str, ...],
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
 ) -> FittedSet:
-    """Build the set of texts as they follow a prompt, whose lease the caller holds; the last ones are remembered."""
+    """Build the set of texts as they follow a prompt; the last ones are remembered among what is known of the model."""
     if heal and leading_space is None:
         leading_space = False  # as the prompt may end inside a word
-    seam = find_seam(llm, prompt, leading_space)
-    memory: Memory[FittedSet] = attachment(llm).known.setdefault("sets", Memory(_SETS_KEPT, _TEXTS_KEPT))
+    seam = find_seam(vocab, prompt, leading_space)
+    memory: Memory[FittedSet] = known.setdefault("sets", Memory(_SETS_KEPT, _TEXTS_KEPT))
     is_whole = len(seam.tail) == len(prompt)
-    taken, n_taken = take_back(llm, prompt) if heal else ("", 0)
+    taken, n_taken = take_back(vocab, prompt) if heal else ("", 0)
     key = texts, seam, leading_space, tokenization, is_whole, taken, n_taken
 
     def make() -> FittedSet:
@@ -379,11 +380,11 @@ def fit(
         if tokenization == "any":
             spelled = [taken + text.decode() for text in following(seam, texts, all_spaced=all_spaced)]
             payload = payload_of_texts(texts, spelled).encode()
-            trie, n_moved = TokenTrie._wrap(_core.cached_trie(payload, None, vocab_of(llm))), n_taken
+            trie, n_moved = TokenTrie._wrap(_core.cached_trie(payload, None, vocab)), n_taken
             trie._json = payload
         else:
-            spelling = spell(llm, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
-            fingerprint = vocab_of(llm).fingerprint()
+            spelling = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
+            fingerprint = vocab.fingerprint()
             core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), fingerprint)
             trie, n_moved = TokenTrie._wrap(core), spelling.n_moved
         return FittedSet(trie, trie._leaves_of(texts), n_moved)

@@ -1,0 +1,177 @@
+"""Options of a decision, checked, and the decision by them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.decisions.answers import Answers
+from token_trie.decisions.decision import Decision
+from token_trie.decisions.native_scores import ENDS, End, check_scorable
+from token_trie.decisions.ways import score_whole, search, walk
+from token_trie.errors import ArgumentError
+from token_trie.llama.stream import StreamHandle
+from token_trie.native.arguments import check_counts, check_flags, check_numbers, lookup
+from token_trie.sets.choices import Choices, ChoicesLike, read_choices
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.spelling import Tokenization, check_tokenization
+from token_trie.sets.trie import TokenTrie
+
+T = TypeVar("T")
+Mode: TypeAlias = Literal["greedy", "sampled", "exact", "aligned", "beam"]
+MODES = {"greedy": 0, "sampled": 1, "exact": 2, "aligned": 3, "beam": 4}
+
+_ANY_SEED = 0xFFFFFFFF
+
+
+class HandleOptions(TypedDict, total=False):
+    """Options of `StreamHandle.choose`."""
+
+    mode: Mode | None
+    probabilities: bool
+    temperature: float
+    top_p: float
+    seed: int | None
+    end: End
+    n_best: int
+    beam_width: int
+    max_nodes: int | None
+    leading_space: bool | None
+    tokenization: Tokenization
+    heal: bool
+
+
+class Options(HandleOptions, total=False):
+    """Options of `choose`."""
+
+    calibrate: Prompt | None
+
+
+@dataclass(frozen=True)
+class How:
+    """How to decide."""
+
+    mode: Mode
+    is_whole: bool
+    """Whether the whole set is scored."""
+    temperature: float
+    top_p: float
+    seed: int | None
+    end: End
+    n_best: int
+    beam_width: int
+    max_nodes: int | None
+    leading_space: bool | None
+    tokenization: Tokenization
+    heal: bool
+
+
+def read_options(
+    choices: ChoicesLike,
+    *,
+    mode: Mode | None = None,
+    probabilities: bool = False,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    end: End = "longest",
+    n_best: int = 1,
+    beam_width: int = 16,
+    max_nodes: int | None = None,
+    leading_space: bool | None = None,
+    tokenization: Tokenization = "canonical",
+    heal: bool = False,
+    is_calibrated: bool = False,
+) -> tuple[TokenTrie | Choices[Any], How]:
+    """Read choices, and the options of `choose`.
+
+    Raises
+    ------
+    ArgumentError
+        They fit neither each other nor the choices.
+    """
+    check_tokenization(tokenization)
+    check_flags(probabilities=probabilities, heal=heal)
+    read: TokenTrie | Choices[Any] = choices if isinstance(choices, TokenTrie) else read_choices(choices)
+    if isinstance(read, TokenTrie):
+        if heal or tokenization != "canonical":
+            raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
+        tokenization = read.tokenization
+    if heal and tokenization != "any":
+        raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
+    if mode is None:
+        mode = "greedy" if tokenization == "any" else "exact"
+    lookup(mode, MODES, "mode")
+    lookup(end, ENDS, "end")
+    check_numbers(temperature=temperature, top_p=top_p)
+    if not 0 < temperature < float("inf"):
+        raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
+    if not 0 < top_p <= 1:
+        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
+    check_counts(n_best=n_best, beam_width=beam_width, max_nodes=1 if max_nodes is None else max_nodes)
+    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
+        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+    is_whole = mode == "aligned" or probabilities or is_calibrated
+    if is_whole and (mode not in ("exact", "aligned") or max_nodes is not None):
+        raise ArgumentError(
+            "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes, or 'aligned'"
+        )
+    how = How(
+        mode, is_whole, temperature, top_p, seed, end, n_best, beam_width, max_nodes, leading_space, tokenization, heal
+    )
+    return read, how
+
+
+def check_decidable(answers: Answers[Any], how: How) -> None:
+    """Raise ArgumentError for a set that cannot be decided this way."""
+    if how.mode not in ("greedy", "sampled"):
+        check_scorable(answers.trie)
+
+
+def decide(
+    handle: StreamHandle,
+    answers: Answers[T],
+    prompt: list[int],
+    how: How,
+    prior: npt.NDArray[np.float64] | None = None,
+) -> Decision[T]:
+    """Decide behind a prompt, which becomes the handle's sequence; the trie of the handle is then any."""
+    if how.mode == "greedy" or how.mode == "sampled":
+        handle.set_seed(_ANY_SEED if how.seed is None else int(how.seed))
+        return walk(handle, answers, prompt, how.mode, how.temperature, how.top_p)
+    if not how.is_whole:
+        beam_width = how.beam_width if how.mode == "beam" else 0
+        max_nodes = how.max_nodes or 0 if how.mode == "exact" else 0
+        return search(handle, answers, prompt, how.end, n_best=how.n_best, beam_width=beam_width, max_nodes=max_nodes)
+    decision = score_whole(
+        handle,
+        answers,
+        prompt,
+        how.end,
+        n_best=how.n_best,
+        prior=prior,
+        drawn=how.mode == "aligned",
+        seed=how.seed,
+    )
+    if not decision.fits:
+        _warn_once(decision)
+    return decision
+
+
+_unfit = logging.getLogger("token_trie.fits")
+_warned = False
+
+
+def _warn_once(decision: Decision[Any]) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        _unfit.warning(
+            "the model gives all answers together %.2g %% of what it could write here: none may fit the prompt. Let it "
+            "show some questions with their answers. (Said once a process; decision.fits tells for each.)",
+            100 * (decision.coverage or 0.0),
+        )

@@ -1,0 +1,195 @@
+"""A stream as a program: text after text in one sequence, which goes on from each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import llama_cpp
+import numpy as np
+
+from token_trie.errors import ArgumentError
+from token_trie.llama.asynchronous import in_worker
+from token_trie.llama.stream import StreamHandle
+from token_trie.native.arguments import check_counts, encode
+from token_trie.native.core import _core, vocab_of
+from token_trie.native.ffi import ffi, lib
+from token_trie.native.lease import attachment, lease
+from token_trie.sets.spelling import find_seam
+from token_trie.sets.tokens import check_tokens
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Text:
+    """What `Program.text` has generated."""
+
+    text: str
+    """Without the stop string."""
+    stop: str
+    """Why it ended: "stop", "end", "max_tokens", "complete" under a grammar, or "cancelled"."""
+    stop_string: str | None
+    """The one that was found."""
+    n_tokens: int
+    """Tokens by which the sequence has become longer."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Program(StreamHandle):
+    """A `StreamHandle` whose sequence is written piece by piece."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The sequence.
+
+        Raises
+        ------
+        BusyError
+            A call is under way.
+        """
+
+        def read(stream: Any) -> int:
+            n = ffi.new("size_t *")
+            status = lib.token_trie_stream_get_tokens(stream, ffi.NULL, 0, n)
+            found = np.empty(n[0], np.int32)
+            if status == 0 and len(found):
+                status = lib.token_trie_stream_get_tokens(
+                    stream, ffi.from_buffer("llama_token[]", found), len(found), n
+                )
+            tokens.extend(found.tolist())
+            return int(status)
+
+        tokens: list[int] = []
+        self._native.call(read)
+        return tokens
+
+    def append(self, text: str | Sequence[int]) -> None:
+        """Put text or tokens behind the sequence, to be evaluated with what follows.
+
+        Text is tokenized as it follows what stands there; where its beginning merges with the last tokens, these are
+        taken back. Names of control tokens in it become these. Trie and grammar begin anew.
+
+        Raises
+        ------
+        ArgumentError, VocabularyError, ContextError
+            The sequence before is kept.
+        BusyError
+            Another call is under way, or a generation of another thread. One of this thread is over.
+        """
+        before = self.tokens
+        if isinstance(text, str):
+            encoded = encode(text, "text")
+            n_kept, tokens = self._with_model(lambda vocab, _: _behind(vocab, before, encoded))
+        else:
+            n_kept, tokens = len(before), check_tokens(text, self._native.with_vocab(len))
+        self._put(n_kept, tokens)
+
+    def text(
+        self,
+        max_tokens: int = 2**31 - 1,
+        stop: str | Sequence[str] = (),
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+    ) -> Text:
+        """Let the model go on, freely or under the grammar that is set; a trie is taken away first.
+
+        Parameters
+        ----------
+        max_tokens : int
+            Tokens at most.
+        stop : str or sequence of str
+            Texts before which it ends, wherever in a token they begin; they do not become part of the sequence.
+        temperature, top_p : float
+            As for `generate`.
+
+        Raises
+        ------
+        ArgumentError
+            An option is out of range, or a stop string empty.
+        ContextError, GrammarError, BusyError
+            What was generated until then is part of the sequence.
+        """
+        check_counts(0, max_tokens=max_tokens)
+        stops = _check_stops(stop)
+        longest = max(map(len, stops), default=0)
+        self.clear_token_trie()
+        start = self.state.n_tokens
+        ends: list[int] = []  # in the text, one a token
+        written = ""
+        steps = self.generate(max_tokens, temperature, top_p)
+        for step in steps:
+            searched = max(0, len(written) - longest + 1)
+            written += step.text
+            ends.append(len(written))
+            at, found = min(
+                ((written.find(s, searched), s) for s in stops if s in written[searched:]), default=(-1, "")
+            )
+            if found:
+                steps.close()
+                self._cut(start, ends, written, at)
+                return Text(written[:at], "stop", found, self.state.n_tokens - start)
+        return Text(written, self.state.stop, None, len(ends))
+
+    async def atext(self, *arguments: Any, **options: Any) -> Text:
+        """Do as `text` does, on a worker thread; a task that is cancelled ends it."""
+        return await in_worker(lambda: self.text(*arguments, **options), self.cancel)
+
+    def _cut(self, start: int, ends: list[int], written: str, at: int) -> None:
+        """Drop what was written from a place on, and with it the token that reaches over it."""
+        n = next(i for i, end in enumerate(ends) if end > at)
+        begin = ends[n - 1] if n else 0
+        while n and begin == (ends[n - 2] if n > 1 else 0):
+            n -= 1  # the beginning of a character, without text of its own
+        self._put(start + n, [])
+        if begin < at:
+            self.append(written[begin:at])
+
+    def _put(self, n_kept: int, tokens: Sequence[int]) -> None:
+        """Put tokens in the place of all behind the first ones."""
+        array = np.array(tokens, np.int32)
+
+        def replaced() -> None:
+            self._replace()
+            self._prompt = self._prompt[:n_kept]
+
+        self._change(
+            lib.token_trie_stream_append,
+            n_kept,
+            ffi.from_buffer("llama_token[]", array) if len(array) else ffi.NULL,
+            len(array),
+            after=replaced,
+        )
+
+    def _with_model(self, use: Callable[[_core.Vocab, dict[object, Any]], T]) -> T:
+        """Let work be done on the vocabulary, and with what is remembered of the model."""
+        if self._llm is None:
+            return self._native.with_vocab(lambda vocab: use(vocab, self._known))
+        with lease(self._llm):
+            return use(vocab_of(self._llm), attachment(self._llm).known)
+
+
+def _behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, list[int]]:
+    """Return how many tokens stay, and those that follow them, where a text is written behind."""
+    seam = find_seam(vocab, before, False)
+    written = seam.text + text
+    buffer = (llama_cpp.llama_token * (len(written) + 8))()
+    n = llama_cpp.llama_tokenize(vocab.address, written, len(written), buffer, len(buffer), not before, True)
+    tokens = list(buffer[: max(n, 0)])
+    n_same = 0
+    while n_same < min(len(seam.tail), len(tokens)) and seam.tail[n_same] == tokens[n_same]:
+        n_same += 1
+    return len(before) - len(seam.tail) + n_same, tokens[n_same:]
+
+
+def _check_stops(stop: str | Sequence[str]) -> list[str]:
+    if not isinstance(stop, (str, list, tuple)):
+        raise ArgumentError(f"stop: {type(stop).__name__} where a text or a list of texts belongs")
+    stops = [stop] if isinstance(stop, str) and stop else [] if isinstance(stop, str) else list(stop)
+    for i, text in enumerate(stops):
+        if not encode(text, f"stop[{i}]"):
+            raise ArgumentError(f"stop[{i}]: empty")
+    return stops

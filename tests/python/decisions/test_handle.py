@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import enum
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, choose
+
+ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
+PROMPT = "Request: wake me at seven.\nAction:"
+MODES = ["exact", "greedy", "sampled", "aligned", "beam"]
+
+
+class Action(enum.Enum):
+    READ = "READ"
+    ALARM = "SET_ALARM"
+
+
+@pytest.fixture
+def stream(precise: Any) -> Iterator[StreamHandle]:
+    with StreamHandle(precise, n_ctx=512) as handle:
+        yield handle
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_decision_is_that_of_choose_and_the_sequence_goes_on_behind_it(
+    precise: Any, stream: StreamHandle, mode: Any
+) -> None:
+    expected = choose(precise, PROMPT, ACTIONS, mode=mode, seed=3)
+    stream.prefill(PROMPT)
+    before = stream.tokens
+    decision = stream.choose(ACTIONS, mode=mode, seed=3)
+    assert (decision.value, decision.tokens) == (expected.value, expected.tokens)
+    assert decision.logprob == pytest.approx(expected.logprob, abs=1e-4)
+    assert stream.tokens == [*before, *decision.tokens]
+    assert stream.state.span == "none"
+
+
+def test_a_turn_of_text_and_choices_is_one_sequence(smollm2: Any) -> None:
+    with StreamHandle(smollm2, n_ctx=512) as stream:
+        stream.prefill("Request: wake me at seven.\nThought:")
+        thought = stream.text(12, stop="\n")
+        stream.append("\nAction:")
+        action = stream.choose(Action)
+        stream.append("\nDone:")
+        done = stream.choose({"yes": True, "no": False}, mode="greedy")
+        text = smollm2.detokenize(stream.tokens, special=True).decode()
+    assert isinstance(action.value, Action)
+    assert isinstance(done.value, bool)
+    assert text == f"Request: wake me at seven.\nThought:{thought}\nAction: {action.text}\nDone: {done.text}"
+
+
+def test_the_seam_moves_as_choose_moves_it(smollm2: Any) -> None:
+    expected = choose(smollm2, "The capital of France is ", ["Paris", "London"])
+    with StreamHandle(smollm2, n_ctx=128) as stream:
+        stream.prefill("The capital of France is ")
+        assert stream.choose(["Paris", "London"]).tokens == expected.tokens
+        assert smollm2.detokenize(stream.tokens).decode() == "The capital of France is Paris"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_stepping_token_by_token_gives_the_same(precise: Any, mode: Any) -> None:
+    results = []
+    for jump_forward in (True, False):
+        with StreamHandle(precise, n_ctx=512, jump_forward=jump_forward) as stream:
+            stream.prefill("Begin")
+            for k in range(4):
+                stream.append(f"\nAction {k}:")
+                stream.choose(ACTIONS, mode=mode, seed=k)
+                stream.text(3)
+            results.append(stream.tokens)
+    assert results[0] == results[1]
+
+
+def test_probabilities_are_those_of_choose(precise: Any, stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    p = stream.choose(ACTIONS, probabilities=True).probabilities
+    assert p == pytest.approx(choose(precise, PROMPT, ACTIONS, probabilities=True).probabilities, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("choices", "options", "message"),
+    [
+        ([], {}, "choices: none given"),
+        (ACTIONS, {"mode": "best"}, "mode: 'best' is none of"),
+        (ACTIONS, {"tokenization": "any", "mode": "exact"}, "scored in one spelling"),
+        ({"READ": 1, " READ": 2}, {}, "stand for different values"),
+    ],
+)
+def test_a_refused_decision_leaves_the_sequence(stream: StreamHandle, choices: Any, options: Any, message: str) -> None:
+    stream.prefill(PROMPT)
+    before = stream.tokens
+    with pytest.raises(ArgumentError, match=message):
+        stream.choose(choices, **options)
+    assert stream.tokens == before
+
+
+def test_without_room_the_sequence_is_what_it_was(precise: Any) -> None:
+    long = TokenTrie.from_sequences({"long": [300] * 400, "longer": [300] * 401})
+    with StreamHandle(precise, n_ctx=256) as stream:
+        stream.prefill(PROMPT + " ")
+        before = stream.tokens
+        for mode in MODES:
+            with pytest.raises(ContextError):
+                stream.choose(long, mode=mode)
+            assert stream.tokens == before
+
+
+def test_without_a_prompt_there_is_nothing_to_choose_behind(stream: StreamHandle) -> None:
+    with pytest.raises(ArgumentError, match="nothing to choose behind: prefill first"):
+        stream.choose(ACTIONS)
+
+
+def test_a_handle_on_a_file_chooses_among_texts_too(model_paths: dict[str, Path]) -> None:
+    with StreamHandle(model_paths["tiny"], n_ctx=512) as stream:
+        stream.prefill(PROMPT)
+        assert stream.choose(ACTIONS, probabilities=True).value in ACTIONS
+        stream.append("\nAction:")
+        assert stream.choose(range(5)).value in range(5)
+
+
+def test_another_threads_generation_keeps_the_handle(stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    steps = stream.generate(8)
+    thread = threading.Thread(target=lambda: next(steps))
+    thread.start()
+    thread.join()
+    with pytest.raises(BusyError):
+        stream.choose(ACTIONS)
+    steps.close()
+    assert stream.choose(ACTIONS).value in ACTIONS
+
+
+def test_choices_under_asyncio(precise: Any, stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    decision = asyncio.run(stream.achoose(ACTIONS))
+    assert decision.value == choose(precise, PROMPT, ACTIONS).value

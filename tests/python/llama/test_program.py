@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError
+from token_trie.sets.prompt import tokenize_prompt
+
+
+@pytest.fixture
+def stream(smollm2: Any) -> Iterator[StreamHandle]:
+    with StreamHandle(smollm2, n_ctx=512) as handle:
+        handle.prefill("Once upon a time")
+        yield handle
+
+
+def text_of(llm: Any, tokens: list[int]) -> str:
+    return str(llm.detokenize(tokens, special=True).decode())
+
+
+APPENDED = [", there", " was", "s", "\n\n", "-", " \n", "<|im_end|>\n<|im_start|>user\nHi", "é漢", " "]
+
+
+@pytest.mark.parametrize("text", APPENDED)
+@pytest.mark.parametrize("prompt", ["Once upon a time", "Answer: ", "The Mc", "a\nb\n", "x<|im_end|>"])
+def test_appended_text_is_tokenized_as_it_follows(llm: Any, prompt: str, text: str) -> None:
+    with StreamHandle(llm, n_ctx=256) as stream:
+        stream.prefill(prompt)
+        stream.append(text)
+        assert stream.tokens == tokenize_prompt(llm, prompt + text)
+
+
+def test_random_pieces_read_as_their_text(llm: Any) -> None:
+    rng = random.Random(3)
+    pieces = ["a", " b", "\n", "The ", "Mc", "Donald", "12", "3", "é", ".", '"', "  ", "</x>"]
+    with StreamHandle(llm, n_ctx=256) as stream:
+        for _ in range(40):
+            parts = [rng.choice(pieces) for _ in range(rng.randrange(1, 9))]
+            stream.prefill("Begin")
+            for part in parts:
+                stream.append(part)
+            assert text_of(llm, stream.tokens).removeprefix("<bos>") == "Begin" + "".join(parts)
+
+
+def test_tokens_are_appended_as_they_are_and_evaluated_with_what_follows(stream: StreamHandle, smollm2: Any) -> None:
+    before = stream.tokens
+    more = smollm2.tokenize(b" there was a", add_bos=False)
+    cached = stream.state.n_cached
+    stream.append(more)
+    assert stream.tokens == before + more
+    assert stream.state.n_cached == cached
+    appended = [step.token for step in stream.generate(4)]
+    stream.prefill(before + more)
+    assert [step.token for step in stream.generate(4)] == appended
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("a\0", ArgumentError, "text: holds a NUL"),
+        ([10**7], VocabularyError, "is outside the vocabulary"),
+        ([5] * 600, ContextError, "do not fit the context"),
+        (["a"], ArgumentError, "str where a token id"),
+        (None, ArgumentError, "NoneType"),
+    ],
+)
+def test_what_cannot_be_appended_leaves_the_sequence(
+    stream: StreamHandle, text: Any, error: type[Exception], message: str
+) -> None:
+    before = stream.tokens
+    with pytest.raises(error, match=message):
+        stream.append(text)
+    assert stream.tokens == before
+
+
+def free(stream: StreamHandle, n: int) -> list[str]:
+    return [step.text for step in stream.generate(n)]
+
+
+def test_text_goes_on_until_enough_tokens_are_out(stream: StreamHandle) -> None:
+    before = stream.tokens
+    expected = "".join(free(stream, 12))
+    stream.prefill(before)
+    text = stream.text(12)
+    assert (text.text, str(text), text.stop, text.n_tokens) == (expected, expected, "max_tokens", 12)
+
+
+def test_a_stop_string_is_found_wherever_it_lies_and_is_not_part_of_the_sequence(smollm2: Any) -> None:
+    prompt = "Once upon a time"
+    n_prompt = len(tokenize_prompt(smollm2, prompt))
+    with StreamHandle(smollm2, n_ctx=512) as stream:
+        stream.prefill(prompt)
+        whole = "".join(free(stream, 20))
+        for begin in range(1, 50, 3):
+            for length in (1, 2, 7):
+                stop = whole[begin : begin + length]
+                stream.prefill(prompt)
+                text = stream.text(20, stop=[stop, "never there"])
+                assert (text.text, text.stop, text.stop_string) == (whole[: whole.index(stop)], "stop", stop)
+                assert text_of(smollm2, stream.tokens) == prompt + text.text
+                assert text.n_tokens == len(stream.tokens) - n_prompt
+
+
+def test_the_first_of_several_stop_strings_counts(stream: StreamHandle) -> None:
+    before = stream.tokens
+    whole = "".join(free(stream, 30))
+    first, second = whole[5:8], whole[12:15]
+    stream.prefill(before)
+    assert stream.text(30, stop=[second, first]).stop_string == first
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"), [([""], r"stop\[0\]: empty"), (5, "stop: int"), (["a", 5], r"stop\[1\]: int")]
+)
+def test_bad_stop_strings_are_refused(stream: StreamHandle, stop: Any, message: str) -> None:
+    before = stream.tokens
+    with pytest.raises(ArgumentError, match=message):
+        stream.text(4, stop=stop)
+    assert stream.tokens == before
+
+
+def test_text_runs_under_the_grammar_and_not_under_the_trie(stream: StreamHandle, smollm2: Any) -> None:
+    stream.set_grammar('root ::= " yes" | " no"')
+    stream.set_token_trie(TokenTrie.from_choices(smollm2, ["maybe"], leading_space=True))
+    text = stream.text(8)
+    assert text.text in (" yes", " no")
+    assert text.stop == "end"
+
+
+def test_text_under_asyncio(stream: StreamHandle) -> None:
+    before = stream.tokens
+    expected = stream.text(8).text
+    stream.prefill(before)
+    assert asyncio.run(stream.atext(8)).text == expected
