@@ -4,9 +4,9 @@ namespace token_trie::fuzz {
 
 // What a callback does, and what came of it.
 struct Caller::Generation {
-    Caller * caller;
-    std::uint32_t action;  // see on_token
-    std::int32_t left;     // tokens until then
+    Caller * caller = nullptr;
+    std::uint32_t action = 0;  // see on_token
+    std::int32_t left = 0;     // tokens until then
     std::int32_t n_tokens = 0;
     bool stopped = false;
     bool cancelled = false;

