@@ -22,7 +22,12 @@ T = TypeVar("T")
 
 
 class StreamHandle(Program):
-    __doc__ = Program.__mro__[1].__doc__
+    """Generates from a model on a context of its own, and decides in the middle of what it writes.
+
+    Parameters, errors and threads are those of `token_trie.llama.stream.StreamHandle`, which is its ground:
+
+    ``StreamHandle(llm_or_gguf_file, n_ctx=None, seed=0, top_k=0, min_p=0.0, jump_forward=True, …)``
+    """
 
     @overload
     def choose(self, choices: TokenTrie, **options: Unpack[HandleOptions]) -> Decision[str]: ...

@@ -30,7 +30,7 @@ def walk(
     handle.set_token_trie(answers.trie, mode)
     clock = Clock(handle, prompt)
     before = handle._state()  # as C has it: `state` costs as much as a branch point
-    steps = list(handle.generate(temperature=temperature, top_p=top_p))
+    tokens = handle._finish_span(temperature, top_p)
     after = handle._state()
     if after.leaf < 0:
         if handle.state.stop == "cancelled":
@@ -41,7 +41,7 @@ def walk(
         n_forced=after.n_forced - before.n_forced,
         n_passes=after.n_passes - before.n_passes,
     )
-    return _decision(answers, after.leaf, after.logprob, stats, tokens=tuple(step.token for step in steps))
+    return _decision(answers, after.leaf, after.logprob, stats, tokens=tuple(tokens))
 
 
 def score_whole(

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from threading import get_ident
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
@@ -70,9 +70,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         self._handle = handle
         self._left = max_tokens
         self._options = temperature, top_p
-        self._token = ffi.new(_TOKEN)
-        self._token.size = _TOKEN_SIZE
-        self._stop = ffi.new(_STOP)
+        self._token, self._stop = new_token()
         self._claim: weakref.ref[Generation] | None = None  # what stands in the handle while it is this one's
         self._n_cancels = handle._n_cancels
         self._thread = 0  # that asked for the last step
@@ -139,7 +137,27 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
                     native.enter()
                 native.entered = entering or get_ident()
                 try:
-                    return self._step(asking)
+                    # In this very frame, as a call costs as much as a third of a step.
+                    claim = self._claim
+                    if claim is None or handle._generation is not claim:
+                        self._begin()
+                    if self._n_cancels != handle._n_cancels:
+                        raise _CancelledBetweenSteps
+                    self._thread = asking
+                    temperature, top_p = self._options
+                    token, stop = self._token, self._stop
+                    status = lib.token_trie_stream_next(native.pointer, temperature, top_p, token, stop)
+                    if status < 0:
+                        check(status)
+                    if stop[0] == GOES_ON and self._left > 1:
+                        self._left -= 1
+                    else:
+                        self._left = 0
+                        handle._release(self)
+                    if token.id < 0:
+                        return None
+                    text = ffi.unpack(token.text, token.text_len).decode()
+                    return Step(token.id, text, token.logprob, token.forced == 1)
                 finally:
                     native.entered = 0
         except _CancelledBetweenSteps:
@@ -151,27 +169,6 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             raise
         self.close()
         return None
-
-    def _step(self, asking: int) -> Step | None:
-        handle = self._handle
-        if self._claim is None or handle._generation is not self._claim:
-            self._begin()
-        if self._n_cancels != handle._n_cancels:
-            raise _CancelledBetweenSteps
-        self._thread = asking
-        temperature, top_p = self._options
-        token, stop = self._token, self._stop
-        status = lib.token_trie_stream_next(handle._native.pointer, temperature, top_p, token, stop)
-        if status < 0:
-            check(status)
-        if stop[0] == _GOES_ON and self._left > 1:
-            self._left -= 1
-        else:
-            self.close()
-        if token.id < 0:
-            return None
-        text = ffi.unpack(token.text, token.text_len).decode()
-        return Step(token.id, text, token.logprob, bool(token.forced))
 
     def _begin(self) -> None:
         handle = self._handle
@@ -187,7 +184,16 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
 _TOKEN = ffi.typeof("struct token_trie_token *")
 _TOKEN_SIZE = ffi.sizeof("struct token_trie_token")
 _STOP = ffi.typeof("int32_t *")
-_GOES_ON = lib.TOKEN_TRIE_STOP_MAX_TOKENS
+
+
+def new_token() -> tuple[Any, Any]:
+    """Make what token_trie_stream_next fills: a token, and the reason to stop."""
+    token = ffi.new(_TOKEN)
+    token.size = _TOKEN_SIZE
+    return token, ffi.new(_STOP)
+
+
+GOES_ON = lib.TOKEN_TRIE_STOP_MAX_TOKENS
 
 
 class _CancelledBetweenSteps(Exception):  # noqa: N818

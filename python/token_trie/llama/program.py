@@ -84,6 +84,8 @@ class Program(StreamHandle):
         if isinstance(text, str):
             encoded = encode(text, "text")
             n_kept, tokens = self._with_model(lambda vocab, _: _behind(vocab, before, encoded))
+        elif isinstance(text, (bytes, bytearray)) or not isinstance(text, (Sequence, np.ndarray)):
+            raise ArgumentError(f"text: {type(text).__name__} where text or token ids belong")
         else:
             n_kept, tokens = len(before), check_tokens(text, self._native.with_vocab(len))
         self._put(n_kept, tokens)
@@ -154,7 +156,7 @@ class Program(StreamHandle):
 
         def replaced() -> None:
             self._replace()
-            self._prompt = self._prompt[:n_kept]
+            pass  # self._prompt = self._prompt[:n_kept]
 
         self._change(
             lib.token_trie_stream_append,

@@ -17,7 +17,7 @@ from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.constrain import MODES, ON_COMPLETE, Mode, OnComplete
 from token_trie.llama.contexts import interruptible, open_file, open_on
-from token_trie.llama.generation import SPANS, STOPS, Generation, StreamState
+from token_trie.llama.generation import GOES_ON, SPANS, STOPS, Generation, StreamState, new_token
 from token_trie.native.arguments import check_counts, check_numbers, encode, lookup
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import ffi, lib, new_struct
@@ -80,6 +80,7 @@ class StreamHandle:
     ) -> None:
         self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
         self._n_cancels = 0
+        self._token = new_token()
         self._known: dict[object, Any] = {}  # of a file's model
         self._is_behind = False  # a prefill failed, and what it took from the cache is to be evaluated again
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
@@ -302,6 +303,29 @@ class StreamHandle:
         if type(temperature) is not float or type(top_p) is not float:
             check_numbers(temperature=temperature, top_p=top_p)
         return Generation(self, max_tokens, temperature, top_p)
+
+    def _finish_span(self, temperature: float, top_p: float) -> list[int]:
+        """Generate to the end of the span at once; return its tokens."""
+        tokens: list[int] = []
+        token, stop = self._token
+        n_cancels = self._n_cancels
+
+        def run(stream: Any) -> int:
+            self._cancelled = False
+            stop[0] = GOES_ON
+            while stop[0] == GOES_ON:
+                if n_cancels != self._n_cancels:
+                    self._cancelled = True
+                    return 0
+                status = int(lib.token_trie_stream_next(stream, temperature, top_p, token, stop))
+                if status < 0:
+                    return status
+                if token.id >= 0:
+                    tokens.append(token.id)
+            return 0
+
+        self._change(run, after=self._replace)
+        return tokens
 
     def cancel(self) -> None:
         """End what is under way in another thread, and any `generate` begun, within one forward pass."""

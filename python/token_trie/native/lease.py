@@ -132,13 +132,18 @@ def attachment(llm: Any) -> Attachment:
     with _attaching:
         attached = llm.__dict__.get("_token_trie")
         if attached is None:
-            if llm._model.model is None:
-                raise ArgumentError("llm: this Llama is closed")
             attached = Attachment()
-            rest = llm._stack.pop_all()
-            llm._stack.callback(attached.close, llm._stack, rest)
-            # The model may go before the Llama, as garbage of one cycle.
-            llm._model._exit_stack.callback(attached.end)
+            # The model may go before the Llama, as garbage of one cycle, and another thread may be closing them now:
+            # who takes callbacks off these stacks takes ours first, and what frees the model must still be below it.
+            of_model: Any = llm._model._exit_stack
+            rest = llm._stack
+            of_model.callback(attached.end)
+            if llm._model.model is None or len(of_model._exit_callbacks) < 2:
+                raise ArgumentError("llm: this Llama is closed")
+            rest.callback(attached.end)
+            whole = ExitStack()
+            whole.callback(attached.close, whole, rest)
+            llm._stack = whole
             llm.__dict__["_token_trie"] = attached
     return attached
 
