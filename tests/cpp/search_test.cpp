@@ -1,3 +1,5 @@
+#include "stream/search.h"
+
 #include "scorer_fixture.h"
 
 #include <numeric>
