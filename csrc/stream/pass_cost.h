@@ -43,8 +43,8 @@ class PassCost {
     }
 
    private:
-    static constexpr double kExpected = 2;
-    static constexpr double kLeast = 1;
+    static constexpr double kExpected = 4;
+    static constexpr double kLeast = 3;
     static constexpr double kMost = 64;
     static constexpr double kDoubt = 4;          // rows that what is expected is spread over
     static constexpr double kWeight = 1.0 / 16;  // of the latest pass

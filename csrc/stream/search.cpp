@@ -75,7 +75,7 @@ class Search {
 
    private:
     void best_first() {
-        double spread = std::log1p(evaluator_.overhead());
+        double spread = std::log1p(evaluator_.overhead() / 2);
         for (std::vector<Entry> batch = plan(spread); !batch.empty(); batch = plan(spread)) {
             expand(std::move(batch));
             spread *= 2;
@@ -235,7 +235,7 @@ class Search {
 
     // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
     // needless.
-    static constexpr double kWidth = 4;
+    static constexpr double kWidth = 2;
 
     const Trie & trie_;
     const ScoreRules rules_;
