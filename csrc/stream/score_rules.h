@@ -28,10 +28,7 @@ struct ScoreOptions {
 class ScoreRules {
    public:
     ScoreRules(const Cursor & cursor, const ScoreOptions & options)
-        : trie_(cursor.trie()),
-          follow_(cursor.follow()),
-          leaf_end_(options.leaf_end),
-          branches_(options.branches) {}
+        : trie_(cursor.trie()), follow_(cursor.follow()), leaf_end_(options.leaf_end), branches_(options.branches) {}
 
     const Trie & trie() const noexcept { return trie_; }
     bool ends_leaf(NodeId node) const noexcept { return trie_.leaf(node) != kNoLeaf; }
