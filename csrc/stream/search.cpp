@@ -100,11 +100,11 @@ class Search {
 
     // Of n nodes, what max_nodes leaves; one leaf is found whatever it costs.
     std::size_t budget(std::size_t n) const {
-        if (options_.max_nodes == 0 || finished_.empty()) {
+        if (options_.max_nodes == 0) {
             return n;
         }
-        const std::uint64_t n_evaluated = evaluator_.cost().n_evaluated;
-        return std::min<std::size_t>(n, options_.max_nodes - std::min(options_.max_nodes, n_evaluated));
+        const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, evaluator_.cost().n_evaluated);
+        return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, finished_.empty() ? 1 : 0));
     }
 
     // The next batch: the best open nodes and, below these, what is guessed to be as good, within spread of the best;
@@ -114,6 +114,7 @@ class Search {
         const auto width = static_cast<std::size_t>(kWidth * evaluator_.overhead());
         constexpr double kFill = 2;  // spreads
         std::vector<Entry> batch;
+        std::vector<NodeId> tips;  // the deepest of each path
         Heap guesses;
         std::size_t n_known = 0;
         double best = kImpossible;
@@ -128,7 +129,16 @@ class Search {
             if ((behind > spread || batch.size() >= width) && !fills_up) {
                 break;
             }
+            NodeId * above = known ? nullptr : tip_above(from.top().node, tips);
+            if (above == nullptr && !tips.empty() && tips.size() >= evaluator_.n_paths()) {
+                break;  // the next would be a batch of its own
+            }
             const Entry entry = from.pop();
+            if (above != nullptr) {
+                *above = entry.node;
+            } else {
+                tips.push_back(entry.node);
+            }
             batch.push_back({known ? entry.logprob : kImpossible, entry.node});
             if (known && ++n_known == options_.n_best) {
                 best = entry.logprob;
@@ -136,6 +146,17 @@ class Search {
             guess_below(entry, best - kFill * spread, guesses);
         }
         return batch;
+    }
+
+    // nullptr if node is below none.
+    NodeId * tip_above(NodeId node, std::vector<NodeId> & tips) const {
+        for (NodeId above = trie_.parent(node); above != kRoot; above = trie_.parent(above)) {
+            const auto at = std::find(tips.begin(), tips.end(), above);
+            if (at != tips.end()) {
+                return &*at;
+            }
+        }
+        return nullptr;
     }
 
     // The children that need logits, unless they are all below least.

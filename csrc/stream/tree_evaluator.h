@@ -50,6 +50,8 @@ class TreeEvaluator {
 
     // Whether a batch is a node, so that one has nothing to gain from others beside it.
     bool one_at_a_time() const noexcept { return n_ids_ == 0; }
+    // That nodes of one batch may be on.
+    std::size_t n_paths() const noexcept { return paths_.size(); }
     // Of a batch, in the time that a node takes in it.
     double overhead() const noexcept { return sequence_.pass_cost().overhead(); }
     // llama.cpp multiplies so many rows at a time, and two or three that remain take longer than these.

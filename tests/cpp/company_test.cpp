@@ -17,8 +17,9 @@ class CompanyOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool>> {
 
     static Context make() {
         llama_context_params params = tiny_context_params(1024);
-        Sequence::prepare(tiny_model(std::get<0>(GetParam())), params);
-        set_flash_attention(params, std::get<1>(GetParam()));
+        ContextMaker::prepare(tiny_model(std::get<0>(GetParam())), params);
+        params.flash_attn_type =
+            std::get<1>(GetParam()) ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
         return tiny_context_of(params, std::get<0>(GetParam()));
     }
 
@@ -34,7 +35,11 @@ class CompanyOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool>> {
         return out;
     }
 
-    static double near() { return std::get<0>(GetParam()) == TinyKind::sliding_window ? 1e-3 : kNear; }
+    // Flash attention works in half precision, and a step of Gemma's GELU is one of a table in that.
+    static double near() {
+        const auto [kind, flash] = GetParam();
+        return flash ? 5e-3 : kind == TinyKind::sliding_window ? 1e-3 : kNear;
+    }
 
     CapturedLog quiet_;
     Context context_;

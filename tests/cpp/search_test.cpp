@@ -168,7 +168,7 @@ TEST_F(SearchTest, ABudgetGivesLeavesAndHowMuchIsUnproved) {
     options.max_nodes = 1;
     const SearchResult hasty = search(sequence_, cursor_of(trie), options, kNotCancelled);
     ASSERT_GE(hasty.found.size(), 1U) << "one, whatever it costs";
-    EXPECT_LT(hasty.n_evaluated, exact.n_evaluated);
+    EXPECT_LE(hasty.n_evaluated, 5U) << "a path of six tokens, less its last";
     EXPECT_GT(hasty.gap, 0);
     EXPECT_GE(hasty.found.back().logprob + hasty.gap, exact.found.back().logprob) << "the gap is a bound";
 }
