@@ -488,6 +488,9 @@ struct token_trie_score_stats {
     double gap;           /* token_trie_stream_search: nats that a member not looked at may be above the last one found,
                              at most. 0: the members found are the best. inf: fewer were found than asked for */
     uint64_t decode_ns;   /* nanoseconds of the call inside llama.cpp's forward passes */
+    double rival_min;     /* token_trie_stream_search: the best member beside those found scores at least this; -inf if
+                             none is known, or there is none */
+    double rival_max;     /* and at most this; the same as rival_min where that member was looked at */
 };
 
 /*
@@ -519,7 +522,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream
  * stats             NULL, or filled
  *
  * Best first is a search that goes on from the most probable node each time and ends when none left can lead to a
- * better member. The stream stays as it is.
+ * better member. A batch has nodes that may prove needless, where that is likely to save a pass, as far as rows of a
+ * batch have taken less time than passes on this stream; what is found does not depend on it. The stream stays as it
+ * is.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_search(struct token_trie_stream * stream,
                                                 const struct token_trie_score_params * params,

@@ -76,9 +76,11 @@ void check_prompt_length(const Stream & stream, std::size_t n) {
     }
 }
 
-void write_stats(std::size_t n_found, double gap, const Cost & cost, token_trie_score_stats * stats) {
+void write_stats(token_trie_score_stats out, const Cost & cost, token_trie_score_stats * stats) {
     if (stats != nullptr) {
-        const token_trie_score_stats out = {sizeof out, n_found, cost.n_evaluated, cost.n_passes, gap, cost.decode_ns};
+        out.n_evaluated = cost.n_evaluated;
+        out.n_passes = cost.n_passes;
+        out.decode_ns = cost.decode_ns;
         write_struct(out, stats, "stats");
     }
 }
@@ -300,7 +302,9 @@ int32_t token_trie_stream_score(token_trie_stream * stream,
             check_length(n_nodes, trie.n_nodes(), "n_nodes");
         }
         const Scores scores = asked.stream->score(asked.cursor, asked.options);
-        write_stats(scores.leaves.size(), 0, scores, stats);
+        token_trie_score_stats out{};
+        out.n_found = scores.leaves.size();
+        write_stats(out, scores, stats);
         std::copy(scores.leaves.begin(), scores.leaves.end(), leaves);
         if (nodes != nullptr) {
             std::copy(scores.nodes.begin(), scores.nodes.end(), nodes);
@@ -322,7 +326,12 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
         const SearchOptions options = {asked.options, n_best, static_cast<std::size_t>(asked.params.beam_width),
                                        asked.params.max_nodes};
         const SearchResult result = asked.stream->search(asked.cursor, options);
-        write_stats(result.found.size(), result.gap, result, stats);
+        token_trie_score_stats out{};
+        out.n_found = result.found.size();
+        out.gap = result.gap;
+        out.rival_min = result.rival_min;
+        out.rival_max = result.rival_max;
+        write_stats(out, result, stats);
         for (const Found & found : result.found) {
             *leaves++ = found.leaf;
             *logprobs++ = found.logprob;

@@ -2,6 +2,7 @@
 
 #include "stream/context_maker.h"
 #include "stream/output_head.h"
+#include "stream/pass_cost.h"
 
 #include <atomic>
 #include <optional>
@@ -56,6 +57,8 @@ class Sequence {
     std::uint64_t n_passes() const noexcept { return n_passes_; }
     // Time inside forward passes, rows of the output matrix included.
     std::uint64_t decode_ns() const noexcept { return decode_ns_; }
+    // Of batches beside the sequence.
+    PassCost & pass_cost() noexcept { return pass_cost_; }
 
     // Makes the sequence these tokens, evaluated; what it begins with of them already is not evaluated again. A set
     // cancelled stops it between passes. Throws Error (context, cancelled).
@@ -133,6 +136,7 @@ class Sequence {
     const llama_context * like_this_ = nullptr;  // taken over from with success; maybe no longer there
     std::uint64_t n_passes_ = 0;
     std::uint64_t decode_ns_ = 0;
+    PassCost pass_cost_;
 };
 
 }  // namespace token_trie

@@ -4,7 +4,7 @@
 #include "sampler/vocab.h"
 #include "stream/picker.h"
 #include "stream/scorer.h"
-#include "stream/sequence.h"
+#include "stream/search.h"
 #include "stream/utf8.h"
 
 #include <atomic>

@@ -5,8 +5,9 @@
 namespace token_trie {
 namespace {
 
-// Rows that llama.cpp multiplies at a time.
-constexpr std::size_t kWidth = 4;
+// From 64 rows on llama.cpp's flash attention takes another way than below, and scores would depend on how many there
+// are. A multiple of what is multiplied at a time.
+constexpr std::size_t kMaxRows = 60;
 
 template <typename Items>
 std::size_t common_prefix(const Items & a, const Items & b) {
@@ -37,7 +38,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     n_ids_ = shares ? std::min<std::size_t>(sequence.n_ids() - n_reserved, trie.n_leaves()) : 0;
     // All paths at once, and what fills up a batch.
     const std::size_t n_cells =
-        std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kWidth;
+        std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kRowGroup;
     room_ = std::min(sequence.capacity() - n_taken, n_cells);
     sequence.make_room(n_taken + room_, n_ids_ > 0 ? n_ids_ + n_reserved : 1);
     memory_ = llama_get_memory(sequence.context());
@@ -73,7 +74,7 @@ void TreeEvaluator::begin() {
         for (std::size_t i = 0; i < prefix_.size(); ++i) {
             rows.push_back({kRoot, prefix_[i], static_cast<llama_pos>(i), i + 1 == prefix_.size(), {base_id()}});
         }
-        decode(std::move(rows), [&](NodeId, const float * logits) {
+        decode(std::move(rows), sequence_.n_batch(), [&](NodeId, const float * logits) {
             root_logits_.assign(logits, logits + llama_vocab_n_tokens(sequence_.vocab()));
         });
     }
@@ -169,27 +170,27 @@ void TreeEvaluator::evaluate_wave(const std::vector<NodeId> & nodes,
     }
     n_evaluated_ += rows.size();
     fill_up(rows, tips);
-    decode(std::move(rows), visit);
+    decode(std::move(rows), kMaxRows, visit);
 }
 
-// Two or three rows that remain take longer than four: rows that nobody asks
-// about, behind the last path, fill them up. The next wave drops their cells.
+// Where two or three rows of a group remain, rows that nobody asks about, behind the last path, fill it up. The next
+// wave drops their cells.
 void TreeEvaluator::fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const {
-    const std::size_t n_left = rows.size() % kWidth;
-    if (rows.size() < kWidth || n_left < 2) {
+    const std::size_t n_left = rows.size() % kRowGroup;
+    if (rows.size() < kRowGroup || n_left < 2) {
         return;
     }
     std::size_t n_cells = tips.front().size();
     for (std::size_t i = 1; i < tips.size(); ++i) {
         n_cells += tips[i].size() - common_prefix(tips[i - 1], tips[i]);
     }
-    if (n_cells + kWidth - n_left > room_) {
+    if (n_cells + kRowGroup - n_left > room_) {
         return;
     }
     Row filler = rows.back();
     filler.node = kFiller;
     filler.visited = true;  // the last layer multiplies logits
-    for (std::size_t i = n_left; i < kWidth; ++i) {
+    for (std::size_t i = n_left; i < kRowGroup; ++i) {
         ++filler.pos;
         rows.push_back(filler);
     }
@@ -276,7 +277,7 @@ void TreeEvaluator::evaluate_singly(NodeId node, const Visit & visit) {
     for (std::size_t depth = n_kept; depth < path.size(); ++depth) {
         decode(
             {{path[depth], trie_.token(path[depth]), base_ + static_cast<llama_pos>(depth), path[depth] == node, {0}}},
-            visit);
+            1, visit);
         here.push_back(path[depth]);
         ++n_evaluated_;
         keep_state();
@@ -316,10 +317,10 @@ bool TreeEvaluator::restore(const State & state) noexcept {
     return llama_state_seq_set_data(sequence_.context(), state.data(), state.size(), 0) == state.size();
 }
 
-void TreeEvaluator::decode(std::vector<Row> rows, const Visit & visit) {
+void TreeEvaluator::decode(std::vector<Row> rows, std::size_t max_rows, const Visit & visit) {
     // llama.cpp ends the process on more logits than a context was made for, which are at least its sequences.
     const std::size_t max_visited = llama_n_seq_max(sequence_.context());
-    const std::size_t n_batch = sequence_.n_batch();
+    const std::size_t n_batch = std::min(sequence_.n_batch(), max_rows);
     for (auto begin = rows.begin(); begin != rows.end();) {
         check_cancelled();
         tokens_.clear();
@@ -339,12 +340,16 @@ void TreeEvaluator::decode(std::vector<Row> rows, const Visit & visit) {
             ids_of_.push_back(end->ids.data());
             wanted_.push_back(end->visited ? 1 : 0);
         }
+        const std::uint64_t ns_before = sequence_.decode_ns();
         sequence_.evaluate_beside({static_cast<std::int32_t>(tokens_.size()), tokens_.data(), nullptr,
                                    positions_.data(), n_ids_of_.data(), ids_of_.data(), wanted_.data()});
         for (std::int32_t i = 0; begin != end; ++begin, ++i) {
             if (begin->visited && begin->node != kFiller) {
                 visit(begin->node, sequence_.row(i));
             }
+        }
+        if (tokens_.size() <= kMaxRows) {
+            sequence_.pass_cost().add(tokens_.size(), static_cast<double>(sequence_.decode_ns() - ns_before));
         }
     }
 }

@@ -48,6 +48,15 @@ class TreeEvaluator {
     // Nodes in the order of a depth-first walk.
     void sort_depth_first(std::vector<NodeId> & nodes) const;
 
+    // Whether a batch is a node, so that one has nothing to gain from others beside it.
+    bool one_at_a_time() const noexcept { return n_ids_ == 0; }
+    // That nodes of one batch may be on.
+    std::size_t n_paths() const noexcept { return paths_.size(); }
+    // Of a batch, in the time that a node takes in it.
+    double overhead() const noexcept { return sequence_.pass_cost().overhead(); }
+    // llama.cpp multiplies so many rows at a time, and two or three that remain take longer than these.
+    static constexpr std::size_t kRowGroup = 4;
+
     // So far, with what the sequence's own cache took to catch up.
     Cost cost() const noexcept {
         return {n_evaluated_, sequence_.n_passes() - n_passes_before_, sequence_.decode_ns() - decode_ns_before_};
@@ -78,7 +87,7 @@ class TreeEvaluator {
     void keep_state();
     State state() const;
     bool restore(const State & state) noexcept;
-    void decode(std::vector<Row> rows, const Visit & visit);
+    void decode(std::vector<Row> rows, std::size_t max_rows, const Visit & visit);
     void check_cancelled() const;
 
     // Sequence ids: 0 is the sequence's, then come the paths', and the prefix has the last.

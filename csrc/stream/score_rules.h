@@ -1,0 +1,57 @@
+#pragma once
+
+#include "sampler/cursor.h"
+
+#include <vector>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// What a leaf's score has beside the probability of its tokens. The values of enum token_trie_leaf_end, which csrc/abi
+// checks against these.
+enum class LeafEnd {
+    any = 0,      // nothing: what comes behind does not matter
+    longest = 1,  // that no token comes next by which a longer leaf goes on
+    follow = 2    // that a token of the follow set comes next
+};
+
+struct ScoreOptions {
+    // Probabilities renormalized over the allowed set, and that at branch points alone: what a walk in sampled mode
+    // draws. Ends are then those of the walk, whatever leaf_end says.
+    bool branches = false;
+    LeafEnd leaf_end = LeafEnd::longest;
+    // Score behind these tokens instead of the sequence, if any.
+    std::vector<Token> prefix;
+};
+
+// What scores ask of a set at each of its nodes, and what the logits there say. Cursor and options are copied from; the
+// cursor's trie must outlive this.
+class ScoreRules {
+   public:
+    ScoreRules(const Cursor & cursor, const ScoreOptions & options)
+        : trie_(cursor.trie()), follow_(cursor.follow()), leaf_end_(options.leaf_end), branches_(options.branches) {}
+
+    const Trie & trie() const noexcept { return trie_; }
+    bool ends_leaf(NodeId node) const noexcept { return trie_.leaf(node) != kNoLeaf; }
+    // Whether the logits after node are needed.
+    bool needs_logits(NodeId node) const;
+    // The deepest node whose logits are needed.
+    std::size_t depth() const;
+
+    // The natural logarithm of what comes after node, from the n_vocab logits there: of each child, in the order of
+    // their tokens, and of the end of node's own leaf; -inf without one, and where a logit is not finite.
+    struct Split {
+        std::vector<double> children;
+        double end;
+    };
+    void split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const;
+
+   private:
+    bool asks_behind_leaves() const;
+
+    const Trie & trie_;
+    const FollowSet & follow_;
+    LeafEnd leaf_end_;
+    bool branches_;
+};
+
+}  // namespace token_trie

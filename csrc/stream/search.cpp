@@ -1,0 +1,283 @@
+#include "stream/search.h"
+
+#include "stream/tree_evaluator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace [[gnu::visibility("default")]] token_trie {
+namespace {
+
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();
+
+struct Entry {
+    double logprob;  // of the tokens to node; of the finished, of the leaf
+    NodeId node;
+
+    // Nodes are numbered by depth and then by tokens, whatever the order of the leaves.
+    bool operator<(const Entry & other) const {
+        return logprob != other.logprob ? logprob < other.logprob : node > other.node;
+    }
+};
+
+// The best on top.
+class Heap {
+   public:
+    bool empty() const noexcept { return entries_.empty(); }
+    const Entry & top() const noexcept { return entries_.front(); }
+    void clear() noexcept { entries_.clear(); }
+    void push(const Entry & entry) {
+        entries_.push_back(entry);
+        std::push_heap(entries_.begin(), entries_.end());
+    }
+    Entry pop() {
+        std::pop_heap(entries_.begin(), entries_.end());
+        const Entry entry = entries_.back();
+        entries_.pop_back();
+        return entry;
+    }
+
+   private:
+    std::vector<Entry> entries_;
+};
+
+class Search {
+   public:
+    Search(Sequence & sequence,
+           const Cursor & cursor,
+           const SearchOptions & options,
+           const std::atomic<bool> & cancelled)
+        : trie_(cursor.trie()),
+          rules_(cursor, options),
+          options_(options),
+          n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()))),
+          evaluator_(sequence, trie_, rules_.depth(), options.prefix, cancelled) {}
+
+    SearchResult run() {
+        expand({{0, kRoot}});  // for this one the sequence has the logits
+        if (options_.beam_width > 0) {
+            beam();
+        } else {
+            best_first();
+        }
+        SearchResult result;
+        for (const Entry & entry : finished_) {
+            result.found.push_back({trie_.leaf(entry.node), entry.logprob});
+        }
+        const double worst = worst_kept();
+        result.gap = rival_max_ > worst ? rival_max_ - worst : 0;
+        result.rival_min = rival_min_;
+        result.rival_max = rival_max_;
+        static_cast<Cost &>(result) = evaluator_.cost();
+        return result;
+    }
+
+   private:
+    void best_first() {
+        double spread = std::log1p(evaluator_.overhead() / 2);
+        for (std::vector<Entry> batch = plan(spread); !batch.empty(); batch = plan(spread)) {
+            expand(std::move(batch));
+            spread *= 2;
+        }
+        miss_open();
+    }
+
+    void beam() {
+        std::vector<Entry> level;
+        do {
+            level.clear();
+            for (std::size_t n = budget(options_.beam_width); level.size() < n && goes_on(open_);) {
+                level.push_back(open_.pop());
+            }
+            miss_open();
+            open_.clear();
+            expand(level);
+        } while (!level.empty());
+    }
+
+    bool goes_on(const Heap & heap) const { return !heap.empty() && may_win(heap.top()); }
+
+    // Of n nodes, what max_nodes leaves; one leaf is found whatever it costs.
+    std::size_t budget(std::size_t n) const {
+        if (options_.max_nodes == 0) {
+            return n;
+        }
+        const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, evaluator_.cost().n_evaluated);
+        return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, finished_.empty() ? 1 : 0));
+    }
+
+    // The next batch: the best open nodes and, below these, what is guessed to be as good, within spread of the best;
+    // with n_best leaves to find, of the n_best-th. Rows that would be filled up anyway go to the next best.
+    std::vector<Entry> plan(double spread) {
+        const std::size_t most = budget(evaluator_.one_at_a_time() ? 1 : std::numeric_limits<std::size_t>::max());
+        const auto width = static_cast<std::size_t>(kWidth * evaluator_.overhead());
+        constexpr double kFill = 2;  // spreads
+        std::vector<Entry> batch;
+        std::vector<NodeId> tips;  // the deepest of each path
+        Heap guesses;
+        std::size_t n_known = 0;
+        double best = kImpossible;
+        while (batch.size() < most) {
+            const bool known = guesses.empty() || (!open_.empty() && guesses.top() < open_.top());
+            Heap & from = known ? open_ : guesses;
+            if (!goes_on(from)) {
+                break;
+            }
+            const double behind = best - from.top().logprob;
+            const bool fills_up = batch.size() % TreeEvaluator::kRowGroup != 0 && behind <= kFill * spread;
+            if ((behind > spread || batch.size() >= width) && !fills_up) {
+                break;
+            }
+            NodeId * above = known ? nullptr : tip_above(from.top().node, tips);
+            if (above == nullptr && !tips.empty() && tips.size() >= evaluator_.n_paths()) {
+                break;  // the next would be a batch of its own
+            }
+            const Entry entry = from.pop();
+            if (above != nullptr) {
+                *above = entry.node;
+            } else {
+                tips.push_back(entry.node);
+            }
+            batch.push_back({known ? entry.logprob : kImpossible, entry.node});
+            if (known && ++n_known == options_.n_best) {
+                best = entry.logprob;
+            }
+            guess_below(entry, best - kFill * spread, guesses);
+        }
+        return batch;
+    }
+
+    // nullptr if node is below none.
+    NodeId * tip_above(NodeId node, std::vector<NodeId> & tips) const {
+        for (NodeId above = trie_.parent(node); above != kRoot; above = trie_.parent(above)) {
+            const auto at = std::find(tips.begin(), tips.end(), above);
+            if (at != tips.end()) {
+                return &*at;
+            }
+        }
+        return nullptr;
+    }
+
+    // The children that need logits, unless they are all below least.
+    void guess_below(const Entry & entry, double least, Heap & guesses) const {
+        const std::size_t n = trie_.children(entry.node).size + (rules_.ends_leaf(entry.node) ? 1U : 0U);
+        const double share = entry.logprob - std::log(static_cast<double>(n));
+        if (share < least) {
+            return;
+        }
+        for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
+            const NodeId child = next_choice(trie_.first_child(entry.node) + i);
+            if (rules_.needs_logits(child)) {
+                guesses.push({share, child});
+            }
+        }
+    }
+
+    // Evaluates a batch, in which a node whose logprob is not known stands with one above it.
+    void expand(std::vector<Entry> batch) {
+        batch_ = std::move(batch);
+        std::sort(batch_.begin(), batch_.end(), [](const Entry & a, const Entry & b) { return a.node < b.node; });
+        std::vector<NodeId> nodes;
+        nodes.reserve(batch_.size());
+        for (const Entry & entry : batch_) {
+            nodes.push_back(entry.node);
+        }
+        evaluator_.sort_depth_first(nodes);
+        evaluator_.evaluate(nodes, [&](NodeId node, const float * logits) {
+            const Entry entry = *in_batch(node);
+            if (!may_win(entry) || entry.logprob == kImpossible) {
+                miss(entry.logprob);
+                return;
+            }
+            rules_.split(node, logits, n_vocab_, split_);
+            for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
+                open({entry.logprob + split_.children[i], trie_.first_child(node) + i});
+            }
+            if (rules_.ends_leaf(node)) {
+                finish({entry.logprob + split_.end, node});
+            }
+        });
+        batch_.clear();
+    }
+
+    // nullptr if it is not there.
+    Entry * in_batch(NodeId node) {
+        const auto at = std::lower_bound(batch_.begin(), batch_.end(), node,
+                                         [](const Entry & entry, NodeId n) { return entry.node < n; });
+        return at != batch_.end() && at->node == node ? &*at : nullptr;
+    }
+
+    void open(Entry entry) {
+        if (!may_win(entry) || entry.logprob == kImpossible) {
+            miss(entry.logprob);
+            return;
+        }
+        entry.node = next_choice(entry.node);
+        if (!rules_.needs_logits(entry.node)) {
+            finish(entry);
+        } else if (Entry * planned = in_batch(entry.node)) {
+            planned->logprob = entry.logprob;
+        } else {
+            open_.push(entry);
+        }
+    }
+
+    // The first node from this one on that needs logits or ends a leaf.
+    NodeId next_choice(NodeId node) const {
+        while (!rules_.needs_logits(node) && !rules_.ends_leaf(node)) {
+            node = trie_.first_child(node);  // the only one
+        }
+        return node;
+    }
+
+    void finish(const Entry & entry) {
+        const auto at = std::lower_bound(finished_.begin(), finished_.end(), entry,
+                                         [](const Entry & a, const Entry & b) { return b < a; });
+        finished_.insert(at, entry);
+        if (finished_.size() > options_.n_best) {
+            rival_min_ = std::max(rival_min_, finished_.back().logprob);
+            miss(finished_.back().logprob);
+            finished_.pop_back();
+        }
+    }
+
+    void miss(double logprob) { rival_max_ = std::max(rival_max_, logprob); }
+    void miss_open() {
+        if (!open_.empty()) {
+            miss(open_.top().logprob);
+        }
+    }
+
+    double worst_kept() const { return finished_.size() < options_.n_best ? kImpossible : finished_.back().logprob; }
+
+    // An equal one may still come first by its tokens.
+    bool may_win(const Entry & entry) const { return entry.logprob >= worst_kept(); }
+
+    // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
+    // needless.
+    static constexpr double kWidth = 2;
+
+    const Trie & trie_;
+    const ScoreRules rules_;
+    const SearchOptions options_;
+    const std::size_t n_vocab_;
+    TreeEvaluator evaluator_;
+    Heap open_;
+    std::vector<Entry> batch_;     // under way, by node; -inf until the node above it is known
+    std::vector<Entry> finished_;  // best first, n_best at most
+    ScoreRules::Split split_;
+    double rival_min_ = kImpossible;  // of leaves that had to give way
+    double rival_max_ = kImpossible;  // of these, and of all that was not gone on from
+};
+
+}  // namespace
+
+SearchResult search(Sequence & sequence,
+                    const Cursor & cursor,
+                    const SearchOptions & options,
+                    const std::atomic<bool> & cancelled) {
+    return Search(sequence, cursor, options, cancelled).run();
+}
+
+}  // namespace token_trie

@@ -1,0 +1,49 @@
+#pragma once
+
+#include "stream/score_rules.h"
+#include "stream/sequence.h"
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+struct SearchOptions : ScoreOptions {
+    std::size_t n_best = 1;
+    std::size_t beam_width = 0;   // nodes of one depth that are gone on from; 0: best first, exact
+    std::uint64_t max_nodes = 0;  // to evaluate, 0: no limit
+};
+
+struct Found {
+    LeafId leaf;
+    double logprob;
+};
+
+struct SearchResult : Cost {
+    std::vector<Found> found;  // best first
+    // Nats that what was not looked at may be above the last of found, at most; 0 if found are proved the best, +inf if
+    // fewer than n_best were found and there may be more.
+    double gap = 0;
+    // The best leaf beside found scores at least and at most this; -inf: none is known, or there is none.
+    double rival_min = 0;
+    double rival_max = 0;
+};
+
+// The n_best best leaves, by scores as of score_all, in as little time as their proof needs. A leaf's score is never
+// above that of a node on its path, so a search that goes on from the best node each time (A* with a heuristic of 0;
+// Hart, Nilsson and Raphael, 1968) may stop when no node left is above the n_best-th leaf found.
+//
+// A batch has more than the best node, as each row of it takes less than a pass of its own would:
+//
+//     root -0.9 READ  -0.1 _ -?- FILE      in one batch: READ, the _ that must follow it, and SEND, which may win if
+//      |    '-2.0 SEND -?- _ -?- MAIL      the best leaf below READ loses a nat or more on its way. Not CALL.
+//      '--- -7.1 CALL -?- ...
+//
+// The nodes not known yet, -?-, are taken for as probable as if the children of each shared its probability evenly. How
+// far below the best a node may be to be worth a row depends on what rows cost beside passes, and doubles with each
+// batch that has proved nothing. None of this changes what is found.
+//
+// Equal scores are ranked by their tokens. The sequence is left as it was. Throws Error (context, cancelled).
+SearchResult search(Sequence & sequence,
+                    const Cursor & cursor,
+                    const SearchOptions & options,
+                    const std::atomic<bool> & cancelled);
+
+}  // namespace token_trie
