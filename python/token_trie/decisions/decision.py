@@ -78,6 +78,9 @@ class Decision(Generic[T]):
         Exact and beam: the n_best best answers, by whole probability.
     gap : float
         Exact and beam: nats that an answer left out may be above the last candidate at most. 0: proved that none is.
+    lead : float or None
+        Exact and beam: nats by which it is above every other answer, at least; negative as far as that is not proved,
+        inf if there is no other. Of calibrated scores where these decided.
     probabilities : ndarray of float64, shape (n_choices,), or None
         Where they were asked for, and in aligned mode: of each choice, in the order given, that it is the answer, given
         that one of them is. Equal choices have the same one; those of different answers sum up to 1.
@@ -95,6 +98,7 @@ class Decision(Generic[T]):
     stats: Stats
     candidates: tuple[Candidate[T], ...] = ()
     gap: float = 0.0
+    lead: float | None = None
     probabilities: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     coverage: float | None = None
     trie: TokenTrie | None = field(default=None, compare=False, repr=False)
@@ -152,6 +156,7 @@ class Decision(Generic[T]):
             "stats": dataclasses.asdict(self.stats),
             "candidates": [entry(c.index, c.value, c.text, logprob=_finite(c.logprob)) for c in self.candidates],
             "gap": _finite(self.gap),
+            "lead": None if self.lead is None else _finite(self.lead),
             "fits": self.fits,
             **dict.fromkeys(("probabilities", "coverage", "entropy", "margin", "ranked")),
         }

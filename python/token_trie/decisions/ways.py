@@ -92,6 +92,7 @@ def weigh(
         float(scores.leaves[leaf]),
         stats,
         candidates=_candidates(answers, first),
+        lead=None if drawn else float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf)),
         probabilities=answers.aligned(p),
         # Answers that do not exclude each other may add up to more.
         coverage=min(1.0, float(np.exp(scores.leaves).sum())),
@@ -115,8 +116,11 @@ def search(
     if len(found.leaves) == 0:
         raise InternalError("the model gives no answer of the set a finite score")
     stats = clock.stats(n_passes=found.n_passes, n_evaluated=found.n_evaluated)
+    others = [*found.logprobs[1:2].tolist(), found.rival]
     best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
-    return _decision(answers, *best[0], stats, candidates=_candidates(answers, best), gap=found.gap)
+    return _decision(
+        answers, *best[0], stats, candidates=_candidates(answers, best), gap=found.gap, lead=best[0][1] - max(others)
+    )
 
 
 def _decision(

@@ -165,6 +165,21 @@ def test_a_large_set_is_searched(smollm2: Any) -> None:
         _ = decision.entropy
 
 
+def test_the_lead_is_what_the_winner_has_on_every_other_answer(precise: Any) -> None:
+    for i in range(30):
+        prompt = f"Request {i}.\nAction:"
+        best, second = sorted(score(precise, prompt, ACTIONS, end="longest"), reverse=True)[:2]
+        for n_best in (1, 2, 3):
+            decision = choose(precise, prompt, ACTIONS, n_best=n_best)
+            assert decision.lead is not None
+            assert -1e-4 <= decision.lead <= best - second + 1e-4
+        assert decision.lead == pytest.approx(best - second, abs=1e-4)
+        whole = choose(precise, prompt, ACTIONS, probabilities=True)
+        assert whole.lead == pytest.approx(best - second, abs=1e-4)
+    assert choose(precise, PROMPT, ["only"]).lead == math.inf
+    assert choose(precise, PROMPT, ACTIONS, mode="greedy").lead is None
+
+
 def test_a_budget_leaves_a_gap_that_is_a_bound(llm: Any) -> None:
     exact = choose(llm, "Word:", ACTIONS, mode="exact")
     hasty = choose(llm, "Word:", ACTIONS, mode="exact", max_nodes=1)
