@@ -349,6 +349,7 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
         out.decode_ns = seen.stats.decode_ns;
         out.generate_ns = seen.stats.generate_ns;
         out.n_context = seen.room;
+        out.n_context_max = seen.capacity;
         out.cache_bytes = seen.cache_bytes;
         out.n_taken_over = seen.n_taken_over;
         write_struct(out, state, "state");

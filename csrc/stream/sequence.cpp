@@ -247,21 +247,23 @@ void Sequence::take_over(llama_context * from, std::int32_t id, const std::vecto
         throw Error(Status::context, "from: its sequence's " + std::to_string(n_held) +
                                          " tokens do not fit the context of " + std::to_string(capacity_));
     }
+    const std::size_t turn = turning_point(model);
+    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (capacity_ > turn)) {
+        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
+    }
+    // Before anything else logs, and who listens lets another thread go on in it.
+    const SavedState state(from, id);
     if (!is_own_) {
         make_own();
     }
     make_room(n_held);
-    const std::size_t turn = turning_point(model);
-    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (llama_n_ctx_seq(context_) > turn)) {
-        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
-    }
     const llama_memory_t memory = llama_get_memory(context_);
     // Contexts from which it has worked once are made as this one is.
     std::optional<SavedState> before;
     if (from != like_this_ && llama_memory_seq_pos_max(memory, 0) >= 0) {
         before.emplace(context_, 0);
     }
-    if (!SavedState(from, id).restore(context_, 0) ||
+    if (!state.restore(context_, 0) ||
         (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
         if (!before || !before->restore(context_, 0)) {
             forget_cache();

@@ -52,6 +52,14 @@ class StreamState:
     """Forward passes of `generate`."""
     decode_ns: int
     generate_ns: int
+    n_context: int
+    """Tokens that the context has room for; it grows when more are needed,"""
+    n_context_max: int
+    """to so many."""
+    cache_bytes: int
+    """Memory of the context's cache; 0 until something is evaluated."""
+    n_taken_over: int
+    """Tokens that were not evaluated because the Llama had."""
 
 
 STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled")
@@ -161,7 +169,9 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         self._thread = asking
         temperature, top_p = self._options
         token, stop = self._token, self._stop
-        status = lib.token_trie_stream_next(handle._native.pointer, temperature, top_p, token, stop)
+        native = handle._native
+        with native.listen():
+            status = lib.token_trie_stream_next(native.pointer, temperature, top_p, token, stop)
         if status < 0:
             check(status)
         if stop[0] == _GOES_ON and self._left > 1:
