@@ -286,12 +286,12 @@ struct token_trie_stream_state {
     uint64_t n_passes;   /* forward passes of generate */
     uint64_t decode_ns;  /* time of generate in forward passes, in nanoseconds: llama_decode, and the rows of the output
                             matrix that are multiplied behind it where only a few tokens are allowed */
-    uint64_t generate_ns; /* time of generate in all, callbacks included */
+    uint64_t generate_ns;   /* time of generate in all, callbacks included */
     uint64_t n_context;     /* tokens that the context has room for; one that the stream made grows */
     uint64_t n_context_max; /* to so many */
     uint64_t cache_bytes;   /* of that context's cache, of all its layers and kinds of state, as llama.cpp has allocated
                                it; 0 until something is evaluated, and where its params had a cb_eval before */
-    uint64_t n_taken_over; /* tokens of token_trie_stream_take_over */
+    uint64_t n_taken_over;  /* tokens of token_trie_stream_take_over */
 };
 
 /*

@@ -39,9 +39,11 @@ Stream::Options to_options(const token_trie_stream_params & params) {
 }
 
 std::vector<ContextMaker::Adapter> adapters_of(const token_trie_stream_params & params) {
+    if (params.n_adapters > 0 && params.adapters == nullptr) {
+        throw Error(Status::argument, "params.adapters: null");
+    }
     std::vector<ContextMaker::Adapter> adapters;
     for (std::size_t i = 0; i < params.n_adapters; ++i) {
-        require_not_null(params.adapters, "params.adapters");
         if (params.adapters[i] == nullptr) {
             throw Error(Status::argument, "params.adapters[" + std::to_string(i) + "]: null");
         }

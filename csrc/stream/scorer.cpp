@@ -141,7 +141,7 @@ Scores score_all(Sequence & sequence,
     Scores scores;
     scores.nodes.assign(trie.n_nodes(), 0);
     std::vector<double> ends(trie.n_leaves(), 0);
-    TreeEvaluator evaluator(sequence, trie, rules.depth(), options.prefix, cancelled);
+    TreeEvaluator evaluator(sequence, trie, rules.depth(), options.prefix, cancelled, /* all = */ true);
     evaluator.evaluate(nodes_with_logits(trie, rules), [&](NodeId node, const float * logits) {
         const double end =
             rules.split(node, logits, n_vocab, [&](NodeId child, double log) { scores.nodes[child] = log; });

@@ -4,7 +4,7 @@
 #include "stream/output_head.h"
 
 #include <atomic>
-#include <optional>
+#include <memory>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -94,6 +94,7 @@ class Sequence {
     void adopt(llama_context * context);
     void make_own();
     void count_taken_over();
+    const float * last_logits(const AllowedSet & wanted);
     void keep_logits();
     void decode(Token * tokens, std::size_t n, bool cut);
     std::int32_t timed_decode(const llama_batch & batch, bool cut);
@@ -101,7 +102,7 @@ class Sequence {
     void take_off_samplers();
     bool window_is_whole() const noexcept;
 
-    std::optional<ContextMaker> maker_;
+    std::unique_ptr<const ContextMaker> maker_;
     OwnedContext owned_context_;
     llama_context * context_ = nullptr;
     const llama_vocab * vocab_ = nullptr;

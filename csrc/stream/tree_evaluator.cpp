@@ -8,6 +8,13 @@ namespace {
 // Rows that llama.cpp multiplies at a time.
 constexpr std::size_t kWidth = 4;
 
+// Ids of a context that is to stay small.
+std::size_t n_frugal(const llama_vocab * vocab) {
+    constexpr std::size_t bytes = 12U << 20U;
+    constexpr std::size_t min = 4;
+    return std::max(min, bytes / (sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(vocab))));
+}
+
 template <typename Items>
 std::size_t common_prefix(const Items & a, const Items & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -19,7 +26,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
                              const Trie & trie,
                              std::size_t depth,
                              std::vector<Token> prefix,
-                             const std::atomic<bool> & cancelled)
+                             const std::atomic<bool> & cancelled,
+                             bool all)
     : sequence_(sequence), trie_(trie), prefix_(std::move(prefix)), cancelled_(cancelled) {
     const std::size_t n_base = prefix_.empty() ? sequence.tokens().size() : prefix_.size();
     const std::size_t n_taken = n_base + (prefix_.empty() ? 0 : sequence.tokens().size());
@@ -34,7 +42,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
     const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
-    n_ids_ = shares ? std::min<std::size_t>(sequence.n_ids() - n_reserved, trie.n_leaves()) : 0;
+    const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal(sequence.vocab()));
+    n_ids_ = shares ? std::min<std::size_t>(n_ids - n_reserved, trie.n_leaves()) : 0;
     // All paths at once, and what fills up a batch.
     const std::size_t n_cells =
         std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kWidth;
