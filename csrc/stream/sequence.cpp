@@ -35,7 +35,7 @@ Sequence::Sequence(llama_context * context) {
 }
 
 Sequence::Sequence(ContextMaker maker)
-    : maker_(std::make_unique<ContextMaker>(std::move(maker))), owned_context_(maker_->make(1, 1)), is_own_(true) {
+    : maker_(std::make_unique<ContextMaker>(std::move(maker))), owned_context_(maker_->make_first()), is_own_(true) {
     if (owned_context_ == nullptr) {
         throw Error(Status::argument, "no context could be made of the model and the params");
     }

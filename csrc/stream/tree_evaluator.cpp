@@ -8,13 +8,6 @@ namespace {
 // Rows that llama.cpp multiplies at a time.
 constexpr std::size_t kWidth = 4;
 
-// Ids of a context that is to stay small.
-std::size_t n_frugal(const llama_vocab * vocab) {
-    constexpr std::size_t bytes = 12U << 20U;
-    constexpr std::size_t min = 4;
-    return std::max(min, bytes / (sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(vocab))));
-}
-
 template <typename Items>
 std::size_t common_prefix(const Items & a, const Items & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -42,7 +35,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
     const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
-    const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal(sequence.vocab()));
+    const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal_ids(sequence.vocab()));
     n_ids_ = shares ? std::min<std::size_t>(n_ids - n_reserved, trie.n_leaves()) : 0;
     // All paths at once, and what fills up a batch.
     const std::size_t n_cells =
