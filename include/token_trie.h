@@ -354,9 +354,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stre
 /*
  * Copies what sequence number `sequence` of another context on the same model holds of these n tokens, so that a
  * prefill that begins with them need not evaluate them. The sequence has to hold them at positions 0 to n - 1,
- * evaluated under the same adapters, and may hold more. Does nothing where the stream holds as many of them itself.
- * Nothing changes but what is evaluated again: the stream's own sequence is what it was, and `from` is only read.
- * Nobody may compute in it during the call.
+ * evaluated as the stream would have, under the same params and adapters, and may hold more. Does nothing where the
+ * stream holds as many of them itself. Nothing changes but what is evaluated again: the stream's own sequence is what
+ * it was, and `from` is only read. Nobody may compute in it during the call.
  *
  * Costs a copy of all that the sequence holds, milliseconds for a thousand tokens. Fails where it cannot be: with
  * TOKEN_TRIE_ERROR_ARGUMENT for another model or sequence, and with TOKEN_TRIE_ERROR_CONTEXT where the caches are of

@@ -36,7 +36,8 @@ class StreamHandle:
     llm : llama_cpp.Llama or path
         A loaded model, whose weights are shared while the context is the handle's own; or a GGUF file.
     n_ctx : int, optional
-        Size of the context in tokens; by default the Llama's, or for a file what the model was trained with.
+        Tokens that it holds at most; by default as many as the Llama, or for a file what the model was trained with.
+        The context is small at first and grows with what is asked of it.
     seed : int
         For draws: the same seed draws the same tokens. 0xFFFFFFFF for another each time.
     top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
