@@ -286,11 +286,12 @@ struct token_trie_stream_state {
     uint64_t n_passes;   /* forward passes of generate */
     uint64_t decode_ns;  /* time of generate in forward passes, in nanoseconds: llama_decode, and the rows of the output
                             matrix that are multiplied behind it where only a few tokens are allowed */
-    uint64_t generate_ns; /* time of generate in all, callbacks included */
-    uint64_t n_context; /* tokens that the context has room for; one that the stream made grows when more are needed */
-    uint64_t cache_bytes;  /* of that context's cache, of all its layers and kinds of state, as llama.cpp has allocated
-                              it; 0 until something is evaluated, and where the context's params had a cb_eval before */
-    uint64_t n_taken_over; /* tokens of token_trie_stream_take_over */
+    uint64_t generate_ns;   /* time of generate in all, callbacks included */
+    uint64_t n_context;     /* tokens that the context has room for; one that the stream made grows */
+    uint64_t n_context_max; /* to so many */
+    uint64_t cache_bytes;   /* of that context's cache, of all its layers and kinds of state, as llama.cpp has allocated
+                               it; 0 until something is evaluated, and where its params had a cb_eval before */
+    uint64_t n_taken_over;  /* tokens of token_trie_stream_take_over */
 };
 
 /*
@@ -370,9 +371,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_tokens(struct token_trie_stream * s
 /*
  * Copies what sequence number `sequence` of another context on the same model holds of these n tokens, so that a
  * prefill that begins with them need not evaluate them. The sequence has to hold them at positions 0 to n - 1,
- * evaluated under the same adapters, and may hold more. Does nothing where the stream holds as many of them itself.
- * Nothing changes but what is evaluated again: the stream's own sequence is what it was, and `from` is only read.
- * Nobody may compute in it during the call.
+ * evaluated as the stream would have, under the same params and adapters, and may hold more. Does nothing where the
+ * stream holds as many of them itself. Nothing changes but what is evaluated again: the stream's own sequence is what
+ * it was, and `from` is only read. Nobody may compute in it during the call.
  *
  * Costs a copy of all that the sequence holds, milliseconds for a thousand tokens. Fails where it cannot be: with
  * TOKEN_TRIE_ERROR_ARGUMENT for another model or sequence, and with TOKEN_TRIE_ERROR_CONTEXT where the caches are of

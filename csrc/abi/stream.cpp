@@ -39,9 +39,11 @@ Stream::Options to_options(const token_trie_stream_params & params) {
 }
 
 std::vector<ContextMaker::Adapter> adapters_of(const token_trie_stream_params & params) {
+    if (params.n_adapters > 0 && params.adapters == nullptr) {
+        throw Error(Status::argument, "params.adapters: null");
+    }
     std::vector<ContextMaker::Adapter> adapters;
     for (std::size_t i = 0; i < params.n_adapters; ++i) {
-        require_not_null(params.adapters, "params.adapters");
         if (params.adapters[i] == nullptr) {
             throw Error(Status::argument, "params.adapters[" + std::to_string(i) + "]: null");
         }
@@ -381,6 +383,7 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
         out.decode_ns = seen.stats.decode_ns;
         out.generate_ns = seen.stats.generate_ns;
         out.n_context = seen.room;
+        out.n_context_max = seen.capacity;
         out.cache_bytes = seen.cache_bytes;
         out.n_taken_over = seen.n_taken_over;
         write_struct(out, state, "state");

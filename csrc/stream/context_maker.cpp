@@ -46,6 +46,12 @@ std::size_t turning_point(const llama_model * model) {
                                : std::strtoul(trained_for.c_str(), nullptr, 10);
 }
 
+std::size_t n_frugal_ids(const llama_vocab * vocab) {
+    constexpr std::size_t bytes = 12U << 20U;
+    constexpr std::size_t min = 4;
+    return std::max(min, bytes / (sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(vocab))));
+}
+
 void check_model(const llama_model * model, const std::string & what) {
     if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
         throw Error(Status::argument, what + " is not a decoder");
@@ -168,6 +174,11 @@ OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {
         }
     }
     return context;
+}
+
+OwnedContext ContextMaker::make_first() const {
+    constexpr std::size_t n_ids = 16;
+    return make(1, std::min(n_ids, n_frugal_ids(llama_model_get_vocab(model_))));
 }
 
 }  // namespace token_trie

@@ -17,6 +17,9 @@ bool can_drop_newest(const llama_model * model);
 // context above and one below; 0 if it does not.
 std::size_t turning_point(const llama_model * model);
 
+// Sequence ids of a context that is to stay small, as it has memory for the logits of each.
+std::size_t n_frugal_ids(const llama_vocab * vocab);
+
 // Throws Error (argument) where a stream can do nothing with a model.
 void check_model(const llama_model * model, const std::string & what);
 // Throws Error (argument) where llama.cpp would end the process.
@@ -59,6 +62,8 @@ class ContextMaker {
 
     // Makes a context with room for so many tokens at least, and sequence ids. Null if there is no memory for it.
     OwnedContext make(std::size_t n_tokens, std::size_t n_ids) const;
+    // A small one, that a short prompt and a small set will do with.
+    OwnedContext make_first() const;
 
    private:
     void set_limits();

@@ -37,7 +37,7 @@ Scores score_all(Sequence & sequence,
     scores.nodes.assign(trie.n_nodes(), 0);
     std::vector<double> ends(trie.n_leaves(), 0);
     ScoreRules::Split split;
-    TreeEvaluator evaluator(sequence, trie, rules.depth(), options.prefix, cancelled);
+    TreeEvaluator evaluator(sequence, trie, rules.depth(), options.prefix, cancelled, /* all = */ true);
     evaluator.evaluate(nodes_with_logits(rules), [&](NodeId node, const float * logits) {
         rules.split(node, logits, n_vocab, split);
         std::copy(split.children.begin(), split.children.end(), scores.nodes.begin() + trie.first_child(node));

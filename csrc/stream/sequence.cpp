@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 // are would wait for each other longer than they work.
 constexpr std::size_t kStep = 32;
 // A context keeps logits for each of its sequence ids. They are added so many at a time.
-constexpr std::size_t kIds = 16;
+constexpr std::size_t kIds = 4;
 
 std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -33,7 +34,8 @@ Sequence::Sequence(llama_context * context) {
     adopt(context);
 }
 
-Sequence::Sequence(ContextMaker maker) : maker_(std::move(maker)), owned_context_(maker_->make(1, 1)), is_own_(true) {
+Sequence::Sequence(ContextMaker maker)
+    : maker_(std::make_unique<ContextMaker>(std::move(maker))), owned_context_(maker_->make_first()), is_own_(true) {
     if (owned_context_ == nullptr) {
         throw Error(Status::argument, "no context could be made of the model and the params");
     }
@@ -135,6 +137,10 @@ const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, con
             decode(&tokens_[n_cached_], n, cut && n == n_left);
         }
     }
+    return last_logits(wanted);
+}
+
+const float * Sequence::last_logits(const AllowedSet & wanted) {
     if (!kept_logits_.empty()) {
         return kept_logits_.data();
     }
@@ -164,8 +170,7 @@ const float * Sequence::row(std::int32_t i) {
 void Sequence::keep_logits() {
     has_logits_ = has_logits_ && n_cached_ == tokens_.size();  // those of a token with others behind it are not kept
     if (has_logits_ && kept_logits_.empty()) {
-        const std::atomic<bool> not_cancelled{false};
-        const float * logits = this->logits({true, {}, {}}, false, not_cancelled);
+        const float * logits = last_logits({true, {}, {}});
         kept_logits_.assign(logits, logits + n_vocab_);
     }
 }
@@ -197,13 +202,18 @@ void Sequence::make_room(std::size_t n_tokens, std::size_t n_ids) {
 
 namespace {
 
+std::size_t n_held_by(llama_context * context, std::int32_t id) {
+    const std::int64_t last = llama_memory_seq_pos_max(llama_get_memory(context), id);  // -1: none
+    return static_cast<std::size_t>(last + 1);
+}
+
 // Throws Error (context) where a sequence of this kind of model, of which a context holds positions, does not hold n
 // tokens, or not so that it can be cut off behind them.
 void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
     const llama_model * model = llama_get_model(from);
-    const llama_memory_t memory = llama_get_memory(from);
+    llama_memory_t memory = llama_get_memory(from);
     const llama_pos first = llama_memory_seq_pos_min(memory, id);
-    const auto n_held = static_cast<std::size_t>(llama_memory_seq_pos_max(memory, id) + 1);
+    const std::size_t n_held = n_held_by(from, id);
     if (n_held < n) {
         throw Error(Status::context,
                     "from: its sequence holds " + std::to_string(n_held) + " tokens, not " + std::to_string(n));
@@ -243,27 +253,28 @@ void Sequence::take_over(llama_context * from, std::int32_t id, const std::vecto
         throw Error(Status::argument, "sequence: " + std::to_string(id) + " is none of from's");
     }
     check_holds(from, id, n);
-    const auto n_held = static_cast<std::size_t>(llama_memory_seq_pos_max(llama_get_memory(from), id) + 1);
+    const std::size_t n_held = n_held_by(from, id);
     if (n_held > capacity_) {
         throw Error(Status::context, "from: its sequence's " + std::to_string(n_held) +
                                          " tokens do not fit the context of " + std::to_string(capacity_));
     }
+    const std::size_t turn = turning_point(model);
+    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (capacity_ > turn)) {
+        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
+    }
+    const SavedState state(from, id);
+    std::vector<Token> taken_over = tokens;  // before anything is changed, as there may be no memory
     if (!is_own_) {
         make_own();
     }
     make_room(n_held);
-    const std::size_t turn = turning_point(model);
-    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (llama_n_ctx_seq(context_) > turn)) {
-        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
-    }
-    const llama_memory_t memory = llama_get_memory(context_);
+    llama_memory_t memory = llama_get_memory(context_);
     // Contexts from which it has worked once are made as this one is.
     std::optional<SavedState> before;
     if (from != like_this_ && llama_memory_seq_pos_max(memory, 0) >= 0) {
         before.emplace(context_, 0);
     }
-    if (!SavedState(from, id).restore(context_, 0) ||
-        (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
+    if (!state.restore(context_, 0) || (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
         if (!before || !before->restore(context_, 0)) {
             forget_cache();
         }
@@ -271,7 +282,7 @@ void Sequence::take_over(llama_context * from, std::int32_t id, const std::vecto
     }
     like_this_ = from;
     const bool had_logits = has_logits_ && n_cached_ == tokens_.size();
-    taken_over_ = tokens;
+    taken_over_ = std::move(taken_over);
     count_taken_over();
     has_logits_ = had_logits && n_cached_ == tokens_.size();
     n_taken_over_ += n;

@@ -5,7 +5,7 @@
 #include "stream/pass_cost.h"
 
 #include <atomic>
-#include <optional>
+#include <memory>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -102,6 +102,7 @@ class Sequence {
     void make_own();
     void count_cached(std::size_t n);
     void count_taken_over();
+    const float * last_logits(const AllowedSet & wanted);
     void keep_logits();
     void decode(Token * tokens, std::size_t n, bool cut);
     std::int32_t timed_decode(const llama_batch & batch, bool cut);
@@ -109,7 +110,7 @@ class Sequence {
     void take_off_samplers();
     bool window_is_whole() const noexcept;
 
-    std::optional<ContextMaker> maker_;
+    std::unique_ptr<const ContextMaker> maker_;
     OwnedContext owned_context_;
     llama_context * context_ = nullptr;
     const llama_vocab * vocab_ = nullptr;

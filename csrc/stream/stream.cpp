@@ -242,6 +242,7 @@ Stream::Snapshot Stream::snapshot() const {
             sequence_->tokens().size(),
             sequence_->n_cached(),
             sequence_->room(),
+            sequence_->capacity(),
             sequence_->cache_bytes(),
             sequence_->n_taken_over(),
             cursor_};

@@ -93,6 +93,7 @@ class Stream {
         std::size_t n_tokens = 0;
         std::size_t n_cached = 0;
         std::size_t room = 0;  // of the present context, in tokens
+        std::size_t capacity = 0;
         std::size_t cache_bytes = 0;
         std::uint64_t n_taken_over = 0;
         std::optional<Cursor> cursor;  // of the trie set, if one is

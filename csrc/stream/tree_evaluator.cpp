@@ -20,7 +20,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
                              const Trie & trie,
                              std::size_t depth,
                              std::vector<Token> prefix,
-                             const std::atomic<bool> & cancelled)
+                             const std::atomic<bool> & cancelled,
+                             bool all)
     : sequence_(sequence), trie_(trie), prefix_(std::move(prefix)), cancelled_(cancelled) {
     const std::size_t n_base = prefix_.empty() ? sequence.tokens().size() : prefix_.size();
     const std::size_t n_taken = n_base + (prefix_.empty() ? 0 : sequence.tokens().size());
@@ -35,7 +36,8 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
     const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
-    n_ids_ = shares ? std::min<std::size_t>(sequence.n_ids() - n_reserved, trie.n_leaves()) : 0;
+    const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal_ids(sequence.vocab()));
+    n_ids_ = shares ? std::min<std::size_t>(n_ids - n_reserved, trie.n_leaves()) : 0;
     // All paths at once, and what fills up a batch.
     const std::size_t n_cells =
         std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kRowGroup;

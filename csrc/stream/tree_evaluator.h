@@ -27,12 +27,15 @@ namespace token_trie {
 class TreeEvaluator {
    public:
     // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
-    // Nodes are at most so deep. Throws Error (context) if these do not fit the context.
+    // Nodes are at most so deep. Each path takes memory for logits: where all will be asked about, as many are
+    // evaluated at once as the context may have ids for, and otherwise fewer, where the vocabulary is large. Throws
+    // Error (context) if these do not fit the context.
     TreeEvaluator(Sequence & sequence,
                   const Trie & trie,
                   std::size_t depth,
                   std::vector<Token> prefix,
-                  const std::atomic<bool> & cancelled);
+                  const std::atomic<bool> & cancelled,
+                  bool all = false);
     ~TreeEvaluator();
     TreeEvaluator(const TreeEvaluator &) = delete;
     TreeEvaluator & operator=(const TreeEvaluator &) = delete;

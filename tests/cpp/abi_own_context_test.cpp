@@ -33,6 +33,7 @@ class AbiOwnContext : public AbiStream {
 TEST_F(AbiOwnContext, GrowsAndTellsItsSize) {
     const Handle stream = opened();
     EXPECT_EQ(state_of(stream).n_context, 256U);
+    EXPECT_EQ(state_of(stream).n_context_max, 1024U);
     EXPECT_EQ(state_of(stream).cache_bytes, 0U);
     ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
     const token_trie_stream_state small = state_of(stream);

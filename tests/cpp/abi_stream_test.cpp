@@ -26,7 +26,7 @@ static_assert(sizeof(token_trie_token) == 40 && offsetof(token_trie_token, size)
               offsetof(token_trie_token, id) == 8 && offsetof(token_trie_token, forced) == 12 &&
               offsetof(token_trie_token, logprob) == 16 && offsetof(token_trie_token, text_len) == 24 &&
               offsetof(token_trie_token, text) == 32);
-static_assert(sizeof(token_trie_stream_state) == 136 && offsetof(token_trie_stream_state, size) == 0 &&
+static_assert(sizeof(token_trie_stream_state) == 144 && offsetof(token_trie_stream_state, size) == 0 &&
               offsetof(token_trie_stream_state, stop) == 8 && offsetof(token_trie_stream_state, span) == 12 &&
               offsetof(token_trie_stream_state, n_items) == 16 && offsetof(token_trie_stream_state, leaf) == 24 &&
               offsetof(token_trie_stream_state, leaf_name) == 32 && offsetof(token_trie_stream_state, logprob) == 40 &&
@@ -36,8 +36,9 @@ static_assert(sizeof(token_trie_stream_state) == 136 && offsetof(token_trie_stre
               offsetof(token_trie_stream_state, n_passes) == 88 && offsetof(token_trie_stream_state, decode_ns) == 96 &&
               offsetof(token_trie_stream_state, generate_ns) == 104 &&
               offsetof(token_trie_stream_state, n_context) == 112 &&
-              offsetof(token_trie_stream_state, cache_bytes) == 120 &&
-              offsetof(token_trie_stream_state, n_taken_over) == 128);
+              offsetof(token_trie_stream_state, n_context_max) == 120 &&
+              offsetof(token_trie_stream_state, cache_bytes) == 128 &&
+              offsetof(token_trie_stream_state, n_taken_over) == 136);
 
 TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
     const Handle stream = open_file(file_params());

@@ -1,4 +1,4 @@
-"""Native streams, each with the context it was opened on: how they are entered, interrupted and freed."""
+"""Native streams: how they are opened, entered, interrupted and freed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from typing import Any, TypeVar
 
-import llama_cpp
-
-from token_trie.errors import ArgumentError, BusyError, ContextError
+from token_trie.errors import ArgumentError, BusyError
+from token_trie.llama.evaluated import Evaluated
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.ffi import check, check_pointer, ffi, lib
+from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
 from token_trie.native.lease import Attachment
 
 T = TypeVar("T")
@@ -28,22 +27,26 @@ _FORKED = "stream: opened before this process was forked; open one of its own"
 
 
 class NativeStream:
-    """A stream of the C ABI and the context that it was opened on, if that is ours to free.
+    """A stream of the C ABI.
 
     `call` lets in one thread at a time, and holds the others off until results are copied. `close` lets nothing new
     begin, cancels what is under way, waits until its results are copied too, and returns when all is freed, whoever
     else closes at the same time.
     """
 
-    def __init__(self, pointer: Any, context: int | None = None, attached: Attachment | None = None) -> None:
+    def __init__(self, pointer: Any, attached: Attachment | None = None) -> None:
         self.pointer = pointer
         self.lock = threading.Lock()
         self.entered = 0  # the thread that is inside a call
         self._closing = False
         self._disowned = False
         self._vocab: _core.Vocab | None = None
-        self.room = None if context is None else int(llama_cpp.llama_n_ctx(context))  # in tokens, at most
-        self._context = context
+        state = new_struct("token_trie_stream_state")
+        check(lib.token_trie_stream_get_state(pointer, state))
+        self.room = int(state.n_context_max)  # in tokens
+        self.is_freed = False
+        # A Llama says whether it is verbose; a file's context is made again, with as many lines, when it grows.
+        self.listen: Callable[[], AbstractContextManager[None]] = quiet if attached is None else nullcontext
         self._attached = attached
         if attached is not None:
             attached.streams.add(self)
@@ -68,7 +71,9 @@ class NativeStream:
             try:
                 if before is not None:
                     before()
-                check(function(self.pointer, *arguments))
+                with self.listen():
+                    status = function(self.pointer, *arguments)
+                check(status)
                 return None if after is None else after()
             finally:
                 self.entered = 0
@@ -110,7 +115,7 @@ class NativeStream:
             lib.token_trie_stream_cancel(self.pointer)
 
     def close(self) -> None:
-        """Cancel the call under way, wait for its end, free stream and context."""
+        """Cancel the call under way, wait for its end, free the stream."""
         if self._disowned:
             return
         if self.is_entered_here():
@@ -126,9 +131,7 @@ class NativeStream:
         try:
             with quiet():
                 lib.token_trie_stream_close(self.pointer)
-            context, self._context = self._context, None
-            if context is not None:
-                llama_cpp.llama_free(context)
+            self.is_freed = True
             if self._attached is not None:
                 self._attached.streams.discard(self)
         finally:
@@ -189,42 +192,40 @@ def _work(future: Future[T], call: Callable[[], T]) -> None:
             future.set_exception(error)
 
 
-def second_context(llm: Llama, n_ctx: int | None) -> int:
-    """Make a context on the weights of a Llama, like its own but for one unified cache; return its address."""
-    _core.require_same_llama()
-    vocab_of(llm)
-    if llm.model_params.vocab_only:
-        raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
-    params = type(llm.context_params).from_buffer_copy(llm.context_params)
-    if n_ctx is not None:
-        if not isinstance(n_ctx, int) or not 0 < n_ctx < 2**31:
-            raise ArgumentError(f"n_ctx: {n_ctx!r} is not a number of tokens")
-        params.n_ctx = n_ctx
-    model = ffi.cast("struct llama_model *", ctypes.cast(llm._model.model, ctypes.c_void_p).value)
-    own = ffi.cast("struct llama_context_params *", ctypes.addressof(params))
-    check(lib.token_trie_stream_context_params(model, own))
-    context = llama_cpp.llama_init_from_model(llm._model.model, params)
-    if not context:
-        raise ContextError(f"no context of {params.n_ctx} tokens could be made")
-    if llm._lora_adapter is not None:
-        _set_lora(context, llm._lora_adapter, llm.lora_scale)
-    address = ctypes.cast(context, ctypes.c_void_p).value
-    assert address is not None
-    return address
-
-
 def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> NativeStream:
-    """Open a stream on a context of its own."""
+    """Open a stream on the weights of a Llama, with contexts like its own that grow up to its size."""
     if attached.forked:
         raise ArgumentError(
             "llm: at work when this process was forked, and llama.cpp's threads are not in it; load the model here, or "
             'begin processes with multiprocessing\'s "spawn"'
         )
-    context = second_context(llm, n_ctx)
-    pointer = lib.token_trie_stream_open(ffi.cast("struct llama_context *", context), params)
-    if pointer == ffi.NULL:
-        llama_cpp.llama_free(context)
-    return NativeStream(check_pointer(pointer), context, attached)
+    vocab_of(llm)
+    if llm.model_params.vocab_only:
+        raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
+    like = type(llm.context_params).from_buffer_copy(llm.context_params)
+    if n_ctx is not None:
+        if not isinstance(n_ctx, int) or not 0 < n_ctx < 2**31:
+            raise ArgumentError(f"n_ctx: {n_ctx!r} is not a number of tokens")
+        like.n_ctx = n_ctx
+    adapters = ffi.new("struct llama_adapter_lora *[1]")
+    scales = ffi.new("float[1]")
+    if llm._lora_adapter is not None:
+        adapters[0] = _pointer_to("llama_adapter_lora", llm._lora_adapter)
+        scales[0] = llm.lora_scale
+        params.adapters, params.adapter_scales, params.n_adapters = adapters, scales, 1
+    model = _pointer_to("llama_model", llm._model.model)
+    own = ffi.cast("struct llama_context_params *", ctypes.addressof(like))
+    pointer = check_pointer(lib.token_trie_stream_open_model(model, own, params))
+    with _reading:
+        attached.evaluated = attached.evaluated or Evaluated(llm)
+    return NativeStream(pointer, attached)
+
+
+_reading = threading.Lock()
+
+
+def _pointer_to(struct: str, pointer: Any) -> Any:
+    return ffi.cast(f"struct {struct} *", ctypes.cast(pointer, ctypes.c_void_p).value)
 
 
 def open_file(path: bytes, params: Any) -> NativeStream:
@@ -255,12 +256,3 @@ def quiet() -> Iterator[None]:
             _n_quiet -= 1
             if _n_quiet == 0:
                 logger.setLevel(_loud)
-
-
-def _set_lora(context: Any, adapter: Any, scale: float) -> None:
-    # Younger than the oldest llama-cpp-python supported, which has the singular alone.
-    if hasattr(llama_cpp, "llama_set_adapters_lora"):
-        adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter)
-        llama_cpp.llama_set_adapters_lora(context, adapters, 1, (ctypes.c_float * 1)(scale))
-    else:
-        llama_cpp.llama_set_adapter_lora(context, adapter, scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -52,6 +53,14 @@ class StreamState:
     """Forward passes of `generate`."""
     decode_ns: int
     generate_ns: int
+    n_context: int
+    """Tokens that the context has room for; it grows when more are needed,"""
+    n_context_max: int
+    """to so many."""
+    cache_bytes: int
+    """Memory of the context's cache; 0 until something is evaluated."""
+    n_taken_over: int
+    """Tokens that were not evaluated because the Llama had."""
 
 
 STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled")
@@ -146,7 +155,11 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
                     self._thread = asking
                     temperature, top_p = self._options
                     token, stop = self._token, self._stop
-                    status = lib.token_trie_stream_next(native.pointer, temperature, top_p, token, stop)
+                    if native.listen is nullcontext:
+                        status = lib.token_trie_stream_next(native.pointer, temperature, top_p, token, stop)
+                    else:
+                        with native.listen():
+                            status = lib.token_trie_stream_next(native.pointer, temperature, top_p, token, stop)
                     if status < 0:
                         check(status)
                     if stop[0] == GOES_ON and self._left > 1:

@@ -156,7 +156,7 @@ class Program(StreamHandle):
 
         def replaced() -> None:
             self._replace()
-            pass  # self._prompt = self._prompt[:n_kept]
+            self._prompt = self._prompt[:n_kept]
 
         self._change(
             lib.token_trie_stream_append,

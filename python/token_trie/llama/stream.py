@@ -17,6 +17,7 @@ from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.constrain import MODES, ON_COMPLETE, Mode, OnComplete
 from token_trie.llama.contexts import interruptible, open_file, open_on
+from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.generation import GOES_ON, SPANS, STOPS, Generation, StreamState, new_token
 from token_trie.native.arguments import check_counts, check_numbers, encode, lookup
 from token_trie.native.core import Llama, _core
@@ -35,7 +36,8 @@ class StreamHandle:
     llm : llama_cpp.Llama or path
         A loaded model, whose weights are shared while the context is the handle's own; or a GGUF file.
     n_ctx : int, optional
-        Size of the context in tokens; by default the Llama's, or for a file what the model was trained with.
+        Tokens that it holds at most; by default as many as the Llama, or for a file what the model was trained with.
+        The context is small at first and grows with what is asked of it.
     seed : int
         For draws: the same seed draws the same tokens. 0xFFFFFFFF for another each time.
     top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
@@ -103,6 +105,9 @@ class StreamHandle:
         except (TypeError, OverflowError) as error:
             raise ArgumentError(f"options: {error}") from error
         self._llm: Llama | None = None
+        self._like: Callable[[], Llama | None] = _none  # a weak reference to it
+        self._evaluated: Evaluated | None = None
+        self._prompt = np.empty(0, np.int32)  # what the sequence begins with
         if isinstance(llm, (str, os.PathLike)):
             self._native = open_file(encode(os.fspath(llm), "llm"), params)
         else:
@@ -110,6 +115,8 @@ class StreamHandle:
             with attached.lease():
                 self._native = open_on(llm, attached, n_ctx, params)
             self._llm = llm
+            self._like = weakref.ref(llm)
+            self._evaluated = attached.evaluated
         self._close = weakref.finalize(self, methodcaller("close"), self._native)
 
     def __enter__(self) -> StreamHandle:
@@ -134,6 +141,9 @@ class StreamHandle:
     def prefill(self, prompt: Prompt) -> None:
         """Make the sequence this prompt, evaluated; what it shares with the one before is not evaluated again.
 
+        Nor is what the Llama has evaluated: where that is more, and nobody is at work in it, it is copied. The Llama
+        stays as it is.
+
         Parameters
         ----------
         prompt : str, sequence of int, or sequence of chat messages
@@ -150,14 +160,19 @@ class StreamHandle:
         buffer = ffi.from_buffer("llama_token[]", tokens)
         thread = get_ident()
 
+        def before() -> None:
+            self._check_reader(thread)
+            llm = self._like()
+            if llm is not None and self._evaluated is not None:
+                n_there = common_prefix(self._prompt, tokens)
+                self._evaluated.copy_to(self._native.pointer, llm, tokens, n_there)
+
+        def after() -> None:
+            self._replace()
+            self._prompt = tokens
+
         def call() -> None:
-            self._native.call(
-                lib.token_trie_stream_prefill,
-                buffer,
-                len(tokens),
-                before=lambda: self._check_reader(thread),
-                after=self._replace,
-            )
+            self._native.call(lib.token_trie_stream_prefill, buffer, len(tokens), before=before, after=after)
 
         try:
             if len(tokens) > 32:
@@ -353,6 +368,10 @@ class StreamHandle:
                     "n_passes",
                     "decode_ns",
                     "generate_ns",
+                    "n_context",
+                    "n_context_max",
+                    "cache_bytes",
+                    "n_taken_over",
                 )
             },
         )

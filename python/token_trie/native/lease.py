@@ -46,6 +46,7 @@ class Attachment:
         self.known: dict[object, Any] = {}  # of the model, by whoever asked, for the next time
         self.chooser: Any = None
         self.making = threading.Lock()  # of the chooser
+        self.evaluated: Any = None  # what streams read of the Llama
         self.streams: set[Closable] = set()
         self._leases: dict[int, threading.Lock] = {}  # one a thread, so that no thread waits for another's
         self._all_freed = threading.Event()
@@ -106,6 +107,8 @@ class Attachment:
         self.forked = self.forked or bool(self.streams)
         self.chooser = None
         self.making = threading.Lock()
+        if self.evaluated is not None:
+            self.evaluated.disown()
         self.streams = set()
         self._leases = {}
         self._all_freed = threading.Event()

@@ -101,7 +101,7 @@ for open_ in (lambda: StreamHandle(load(), n_ctx=8192), lambda: StreamHandle(PAT
     wait_until(lambda: is_busy(handle))
     def close():
         handle.close()
-        assert handle._native._context is None
+        assert handle._native.is_freed
         log.append("closed")
     for closing in start(close, close, close):
         closing.join()
@@ -181,7 +181,7 @@ try:
 except TokenTrieError:
     pass
 assert threading.get_ident() in called
-wait_until(lambda: handle._native._context is None)
+wait_until(lambda: handle._native.is_freed)
 """
     child.run(model_paths["tiny"], code)
 

@@ -96,7 +96,7 @@ for i in range(4):
     native, model, ref = handle._native, llm._model, weakref.ref(llm)
     del handle, llm
     assert ref() is None
-    assert model.model is None and native._context is None
+    assert model.model is None and native.is_freed
 """
     child.run(model_paths["tiny"], code)
 

@@ -1,0 +1,108 @@
+"""What a `Llama` has evaluated of a prompt, which a stream may copy while nobody changes it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import threading
+import weakref
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.native.core import Llama
+from token_trie.native.ffi import ffi, lib
+
+Tokens = npt.NDArray[np.int32]
+
+# What changes the memory of a context. All else that a Llama does goes through these.
+_OF_CONTEXT = (
+    "decode",
+    "encode",
+    "kv_cache_clear",
+    "kv_cache_seq_cp",
+    "kv_cache_seq_keep",
+    "kv_cache_seq_rm",
+    "kv_cache_seq_shift",
+)
+_OF_LLAMA = ("reset", "load_state")
+
+
+class Evaluated:
+    """Reads one Llama, whose own calls wait that long; without a reference to it."""
+
+    def __init__(self, llm: Llama) -> None:
+        self._lock: Any = threading.RLock()  # whoever changes the memory, or reads it
+        self._is_guarded = False
+        for name in _OF_CONTEXT:
+            self._guard(llm._ctx, name)
+        for name in _OF_LLAMA:
+            self._guard(llm, name)
+
+    def _guard(self, owner: Any, name: str) -> None:
+        function = getattr(type(owner), name)
+        whose = weakref.ref(owner)
+
+        @functools.wraps(function)
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            with self._lock:
+                return function(whose(), *arguments, **options)
+
+        owner.__dict__[name] = guarded
+
+    def copy_to(self, stream: Any, llm: Llama, tokens: Tokens, n_there: int) -> None:
+        """Let a stream have what the Llama's cache holds of a prompt, where that is more than n_there tokens.
+
+        Nothing happens where another thread is at work in the Llama, or its cache cannot be copied; that costs time.
+        """
+        lock = self._lock
+        # Of this very thread: inside a call, by a log callback.
+        if llm.context_params.embeddings or lock._is_owned() or not lock.acquire(blocking=False):
+            return
+        try:
+            n = n_evaluated(llm, tokens)
+            if n > n_there and llm._ctx.ctx and self._is_at_rest(llm):
+                context = ffi.cast("struct llama_context *", ctypes.cast(llm._ctx.ctx, ctypes.c_void_p).value)
+                lib.token_trie_stream_take_over(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
+        finally:
+            lock.release()
+
+    def _is_at_rest(self, llm: Llama) -> bool:
+        """Whether no call is under way that began before calls were guarded."""
+        if not self._is_guarded:
+            self._is_guarded = not any(_is_inside(frame, llm) for frame in sys._current_frames().values())
+        return self._is_guarded
+
+    def disown(self) -> None:
+        """Start anew in a forked process: threads that held the lock are not in it."""
+        self._lock = threading.RLock()
+
+
+def n_evaluated(llm: Llama, tokens: Tokens) -> int:
+    """Count the tokens of a prompt that the Llama's cache begins with; 0 where more than as many others follow there.
+
+    The cache is copied whole.
+    """
+    there = int(llm.n_tokens)
+    n = common_prefix(llm.input_ids[:there], tokens)
+    return n if there <= 2 * n else 0
+
+
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """Count the tokens that both begin with."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n
+
+
+def _is_inside(frame: FrameType | None, llm: Llama) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("llama_cpp"):
+            self = frame.f_locals.get("self")
+            if self is llm._ctx or (self is llm and frame.f_code.co_name in _OF_LLAMA):
+                return True
+        frame = frame.f_back
+    return False
