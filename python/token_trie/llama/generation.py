@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -65,6 +65,19 @@ class StreamState:
 
 STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled")
 SPANS = ("walking", "complete", "escaped", "none")
+
+
+def state_of(state: Any, cancelled: bool) -> StreamState:
+    """Read a struct token_trie_stream_state; cancelled where that happened between two steps."""
+    counts = [field.name for field in fields(StreamState) if field.type == "int" and field.name != "n_items"]
+    return StreamState(
+        stop="cancelled" if cancelled else STOPS[state.stop],
+        span=SPANS[state.span],
+        n_items=state.n_items,
+        leaf=None if state.leaf < 0 else int(state.leaf),
+        logprob=float(state.logprob),
+        **{name: int(getattr(state, name)) for name in counts},
+    )
 
 
 class Generation(Iterator[Step], AsyncIterator[Step]):

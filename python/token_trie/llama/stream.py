@@ -18,7 +18,7 @@ from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.constrain import MODES, ON_COMPLETE, Mode, OnComplete
 from token_trie.llama.contexts import interruptible, open_file, open_on
 from token_trie.llama.evaluated import Evaluated, common_prefix
-from token_trie.llama.generation import GOES_ON, SPANS, STOPS, Generation, StreamState, new_token
+from token_trie.llama.generation import GOES_ON, Generation, StreamState, new_token, state_of
 from token_trie.native.arguments import check_counts, check_numbers, encode, lookup
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import ffi, lib, new_struct
@@ -350,31 +350,7 @@ class StreamHandle:
     @property
     def state(self) -> StreamState:
         """Where the stream stands."""
-        state = self._state()
-        return StreamState(
-            stop="cancelled" if self._cancelled else STOPS[state.stop],
-            span=SPANS[state.span],
-            n_items=state.n_items,
-            leaf=None if state.leaf < 0 else int(state.leaf),
-            logprob=float(state.logprob),
-            **{
-                name: int(getattr(state, name))
-                for name in (
-                    "n_tokens",
-                    "n_cached",
-                    "n_forced",
-                    "n_branches",
-                    "n_free",
-                    "n_passes",
-                    "decode_ns",
-                    "generate_ns",
-                    "n_context",
-                    "n_context_max",
-                    "cache_bytes",
-                    "n_taken_over",
-                )
-            },
-        )
+        return state_of(self._state(), self._cancelled)
 
     def _state(self) -> Any:
         state = new_struct("token_trie_stream_state")
