@@ -9,10 +9,13 @@ from bench.decisions.tasks import longest_prompt
 from bench.models import find, load
 from bench.options import Options
 from bench.results import Results
+from bench.scoring.company import N_COMPANY_REQUESTS, company
 from bench.scoring.contenders import COMPLETED
+from bench.scoring.exact import N_NAME_PROMPTS, exact, exact_names
 from bench.scoring.measure import MAIN_SET, N_REQUESTS, city_prompts, forms, requests, scoring, search
 from bench.scoring.rows import AnyRow, bars
 from bench.scoring.table import tables
+from bench.scoring.variants import variants
 from bench.table import bars_table
 
 _N_BATCH = 512
@@ -46,6 +49,14 @@ def run(options: Options) -> None:
             results.rows.append(forms(model, n_ctx, advance))
             begin("searching", len(city_prompts()))
             results.rows.append(search(model, advance))
+            begin("proving", len(requests()))
+            results.rows.append(exact(model, rounds, n_ctx, advance))
+            begin("proving among names", N_NAME_PROMPTS)
+            results.rows.append(exact_names(model, rounds, n_ctx, advance))
+            begin("in company", N_COMPANY_REQUESTS)
+            results.rows.append(company(model, n_ctx, advance))
+            begin("weighing", len(requests()))
+            results.rows.append(variants(model, advance))
     results.bars = bars(results.rows, known, MAIN_SET)
     for table in [*tables(results.rows), bars_table(results.bars)]:
         console.print(table)

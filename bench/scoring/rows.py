@@ -73,7 +73,54 @@ class SearchRow:
     right: float
 
 
-AnyRow = ScoringRow | FormsRow | SearchRow
+@dataclass(frozen=True)
+class ExactRow:
+    """`choose` as it is called without a mode, the prompt evaluated already."""
+
+    model: str
+    set: str
+    members: int
+    prompts: int
+    pass_ms: float  # of one token behind the same prompt
+    ms: float
+    p90_ms: float
+    times_pass: float
+    p90_times_pass: float
+    of_whole: float | None  # of the time of scoring the whole set
+    n_evaluated: float
+    n_passes: float
+    proved: float
+    agrees: float | None  # with the best of the whole set
+    off_most: float | None  # nats between the two scores of the winner
+    right: float
+
+
+@dataclass(frozen=True)
+class CompanyRow:
+    """Nats between two scores that should be one."""
+
+    model: str
+    sizes: list[int]  # of the sets
+    prompts: int
+    among_median: float  # between two sets
+    among_most: float
+    among_changed: float  # share that is not the same to the last bit
+    behind_median: float  # between a prompt evaluated at once and behind its beginning
+    behind_most: float
+    behind_changed: float
+
+
+@dataclass(frozen=True)
+class VariantsRow:
+    """Share of requests that a person would agree with, by the way answers are weighed."""
+
+    model: str
+    set: str
+    requests: int
+    right: dict[str, float]
+
+
+AnyRow = ScoringRow | FormsRow | SearchRow | ExactRow | CompanyRow | VariantsRow
 
 
 def bars(rows: Sequence[AnyRow], known: dict[str, str], main_set: str) -> list[Bar]:
@@ -90,4 +137,19 @@ def bars(rows: Sequence[AnyRow], known: dict[str, str], main_set: str) -> list[B
         elif isinstance(row, SearchRow):
             text = f"best of {row.set}, {row.model}: nodes evaluated, median over {row.prompts} prompts"
             out.append(Bar(text, row.share, False, 0.02, "%"))
+        elif isinstance(row, ExactRow):
+            out += _exact_bars(row)
     return out
+
+
+def _exact_bars(row: ExactRow) -> list[Bar]:
+    at = f"exact among {row.set}, {row.model}"
+    if row.of_whole is None:
+        return [Bar(f"{at}: median ms of {row.prompts} prompts", row.ms, False, 150, "")]
+    assert row.agrees is not None
+    return [
+        Bar(f"{at}: median over one token's pass", row.times_pass, False, 3.5),
+        Bar(f"{at}: 90th percentile over it", row.p90_times_pass, False, 7),
+        Bar(f"{at}: over scoring the whole set, medians", row.of_whole, False, 0.25),
+        Bar(f"{at}: winner is the whole set's", row.agrees, True, 1, "%"),
+    ]

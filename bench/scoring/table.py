@@ -5,16 +5,29 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from bench.scoring.contenders import COMPLETED
-from bench.scoring.rows import COMPLETIONS, TREE, AnyRow, FormsRow, ScoringRow, SearchRow
+from bench.scoring.rows import (
+    COMPLETIONS,
+    TREE,
+    AnyRow,
+    CompanyRow,
+    ExactRow,
+    FormsRow,
+    ScoringRow,
+    SearchRow,
+    VariantsRow,
+)
 from bench.table import plain_table
 
 
 def tables(rows: Sequence[AnyRow]) -> Iterator[Table]:
-    """Yield the three tables."""
+    """Yield the tables."""
     scoring = [row for row in rows if isinstance(row, ScoringRow)]
     yield _scoring(scoring)
     yield _forms([row for row in rows if isinstance(row, FormsRow)])
     yield _search([row for row in rows if isinstance(row, SearchRow)])
+    yield _exact([row for row in rows if isinstance(row, ExactRow)])
+    yield _company([row for row in rows if isinstance(row, CompanyRow)])
+    yield _variants([row for row in rows if isinstance(row, VariantsRow)])
 
 
 def _scoring(rows: Sequence[ScoringRow]) -> Table:
@@ -90,4 +103,59 @@ def _search(rows: Sequence[SearchRow]) -> Table:
             f"{row.beam_agrees:.0%}",
             f"{row.right:.0%}",
         )
+    return table
+
+
+def _exact(rows: Sequence[ExactRow]) -> Table:
+    table = plain_table(
+        "choose without a mode, prompt evaluated: medians",
+        "model", "set", ">prompts", ">one pass, ms", ">ms", ">p90", ">times that", ">p90", ">of whole",
+        ">nodes", ">passes", ">proved", ">as whole", ">nats off, most", ">right",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.model,
+            row.set,
+            str(row.prompts),
+            f"{row.pass_ms:.1f}",
+            f"{row.ms:.1f}",
+            f"{row.p90_ms:.1f}",
+            f"{row.times_pass:.2f}",
+            f"{row.p90_times_pass:.2f}",
+            "" if row.of_whole is None else f"{row.of_whole:.2f}",
+            f"{row.n_evaluated:g}",
+            f"{row.n_passes:g}",
+            f"{row.proved:.0%}",
+            "" if row.agrees is None else f"{row.agrees:.1%}",
+            "" if row.off_most is None else f"{row.off_most:.3f}",
+            f"{row.right:.0%}",
+        )
+    return table
+
+
+def _company(rows: Sequence[CompanyRow]) -> Table:
+    table = plain_table(
+        "What a member's score depends on beside its meaning: nats",
+        "model", ">prompts", "among", ">median", ">most", ">changed", ">fresh, median", ">most", ">changed",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.model,
+            str(row.prompts),
+            ", ".join(map(str, row.sizes)),
+            f"{row.among_median:.3f}",
+            f"{row.among_most:.3f}",
+            f"{row.among_changed:.1%}",
+            f"{row.behind_median:.3f}",
+            f"{row.behind_most:.3f}",
+            f"{row.behind_changed:.1%}",
+        )
+    return table
+
+
+def _variants(rows: Sequence[VariantsRow]) -> Table:
+    ways = list(rows[0].right) if rows else []
+    table = plain_table("What a person agrees with", "model", "set", ">requests", *(f">{way}" for way in ways))
+    for row in rows:
+        table.add_row(row.model, row.set, str(row.requests), *(f"{row.right[way]:.1%}" for way in ways))
     return table

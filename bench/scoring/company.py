@@ -1,0 +1,53 @@
+"""How far a member's score depends on what it does not mean: who else is in the set, what came before the prompt."""
+
+import random
+
+import numpy as np
+from token_trie import StreamHandle, TokenTrie
+from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.decisions.native_scores import score_leaves
+from token_trie.sets.prompt import tokenize_prompt
+
+from bench.models import Model
+from bench.scoring.measure import Advance, requests
+from bench.scoring.rows import CompanyRow
+
+SIZES = (10, 20, 30)
+N_COMPANY_REQUESTS = 16
+
+
+def company(model: Model, n_ctx: int, advance: Advance) -> CompanyRow:
+    """Score the same members among 10, 20 and 30, and behind a prompt that is fresh and one that goes on."""
+    asked = requests()[:N_COMPANY_REQUESTS]
+    names = list(ACTIONS)
+    random.Random(1).shuffle(names)
+    first_prompt = prompt_for(asked[0]["text"])
+    tries = {n: TokenTrie.from_choices(model.llm, names[:n], prompt=first_prompt) for n in SIZES}
+    among, behind = [], []
+    with StreamHandle(model.llm, n_ctx=n_ctx) as handle, StreamHandle(model.llm, n_ctx=n_ctx) as fresh:
+        for request in asked:
+            tokens = tokenize_prompt(model.llm, prompt_for(request["text"]))
+            handle.prefill(tokens)  # all but the last line are there
+            scores = {
+                n: dict(zip(trie.names, score_leaves(handle, trie).leaves, strict=True)) for n, trie in tries.items()
+            }
+            for n, of in scores.items():
+                among += [abs(score - scores[m][name]) for m in SIZES if m > n for name, score in of.items()]
+            fresh.prefill(tokens[:1])
+            fresh.prefill(tokens)
+            largest = tries[SIZES[-1]]
+            behind += np.abs(
+                score_leaves(fresh, largest).leaves - [scores[SIZES[-1]][n] for n in largest.names]
+            ).tolist()
+            advance()
+    return CompanyRow(
+        model=model.name,
+        sizes=list(SIZES),
+        prompts=len(asked),
+        among_median=float(np.median(among)),
+        among_most=float(np.max(among)),
+        among_changed=float(np.mean(np.array(among) > 0)),
+        behind_median=float(np.median(behind)),
+        behind_most=float(np.max(behind)),
+        behind_changed=float(np.mean(np.array(behind) > 0)),
+    )
