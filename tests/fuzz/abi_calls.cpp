@@ -53,8 +53,8 @@ void Caller::call(Input & in) {
         return;
     }
     switch (which) {
-        case 0:
-        case 1: prefill(in); break;
+        case 0: prefill(in); break;
+        case 1: append(in); break;
         case 2: set_trie(in); break;
         case 3:
         case 4: set_trie_ext(in); break;
@@ -106,6 +106,22 @@ void Caller::prefill(Input & in) {
     wrong.wrong_if(!in_vocab(tokens), TOKEN_TRIE_ERROR_VOCAB);
     if (wrong.check(token_trie_stream_prefill(stream_, tokens.data(), tokens.size()))) {
         model_.prefill(std::move(tokens));
+    }
+}
+
+void Caller::append(Input & in) {
+    const std::size_t n = model_.tokens().size();
+    const std::uint32_t back = in.byte();
+    const std::size_t n_kept = back == 255 ? n + 1 : n - back % (n + 1);
+    const Tokens tokens = read_tokens(in, model_.capacity());
+    Expected wrong = expected();
+    wrong.wrong_if(n_kept > n, TOKEN_TRIE_ERROR_ARGUMENT);
+    wrong.wrong_if(n_kept + tokens.size() > model_.capacity(), TOKEN_TRIE_ERROR_CONTEXT);
+    wrong.wrong_if(!in_vocab(tokens), TOKEN_TRIE_ERROR_VOCAB);
+    if (wrong.check(token_trie_stream_append(stream_, n_kept, tokens.data(), tokens.size()))) {
+        Tokens whole(model_.tokens().begin(), model_.tokens().begin() + static_cast<std::ptrdiff_t>(n_kept));
+        whole.insert(whole.end(), tokens.begin(), tokens.end());
+        model_.prefill(std::move(whole));
     }
 }
 
@@ -247,6 +263,12 @@ void Caller::check_state() {
     auto state = sized<token_trie_stream_state>();
     if (expected().check(token_trie_stream_get_state(stream_, &state))) {
         model_.check(state);
+    }
+    Tokens tokens(model_.capacity() + 1);
+    std::size_t n = 0;
+    if (expected().check(token_trie_stream_get_tokens(stream_, tokens.data(), tokens.size(), &n))) {
+        tokens.resize(n);
+        require(tokens == model_.tokens(), "the sequence is what was put into it");
     }
 }
 

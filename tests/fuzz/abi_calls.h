@@ -30,6 +30,7 @@ class Caller {
    private:
     void open(Input & in);
     void prefill(Input & in);
+    void append(Input & in);
     void set_trie(Input & in);
     void set_trie_ext(Input & in);
     void clear();
