@@ -324,7 +324,7 @@ TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_co
 /*
  * Opens a stream on a model, with contexts of its own, which token_trie_stream_context_params is applied to. The model
  * and params->adapters have to outlive it. *context_params are copied; their n_ctx is the most that the stream holds, 0
- * for what the model was trained with. Returns NULL on failure.
+ * for what the model was trained with, rounded up to a multiple of 256. Returns NULL on failure.
  *
  * The context is small at first. Where a call needs more room, one that has it is made, the sequence is copied over,
  * and the old one is freed; what is answered is what a context of full size would have answered. A call that finds no

@@ -76,9 +76,13 @@ class Search {
    private:
     void best_first() {
         double spread = std::log1p(evaluator_.overhead() / 2);
-        for (std::vector<Entry> batch = plan(spread); !batch.empty(); batch = plan(spread)) {
+        double width = kWidth * evaluator_.overhead();
+        for (std::vector<Entry> batch = plan(spread, width); !batch.empty(); batch = plan(spread, width)) {
             expand(std::move(batch));
             spread *= 2;
+            ++n_batches_;
+            // Answers that are so much alike that this many batches did not tell them apart need most of the set.
+            width *= n_batches_ < kManyBatches ? 1 : 2;
         }
         miss_open();
     }
@@ -109,9 +113,9 @@ class Search {
 
     // The next batch: the best open nodes and, below these, what is guessed to be as good, within spread of the best;
     // with n_best leaves to find, of the n_best-th. Rows that would be filled up anyway go to the next best.
-    std::vector<Entry> plan(double spread) {
+    std::vector<Entry> plan(double spread, double rows) {
         const std::size_t most = budget(evaluator_.one_at_a_time() ? 1 : std::numeric_limits<std::size_t>::max());
-        const auto width = static_cast<std::size_t>(kWidth * evaluator_.overhead());
+        const auto width = static_cast<std::size_t>(std::min(rows, 1e6));
         constexpr double kFill = 2;  // spreads
         std::vector<Entry> batch;
         std::vector<NodeId> tips;  // the deepest of each path
@@ -257,12 +261,14 @@ class Search {
     // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
     // needless.
     static constexpr double kWidth = 2;
+    static constexpr std::size_t kManyBatches = 4;
 
     const Trie & trie_;
     const ScoreRules rules_;
     const SearchOptions options_;
     const std::size_t n_vocab_;
     TreeEvaluator evaluator_;
+    std::size_t n_batches_ = 0;
     Heap open_;
     std::vector<Entry> batch_;     // under way, by node; -inf until the node above it is known
     std::vector<Entry> finished_;  // best first, n_best at most

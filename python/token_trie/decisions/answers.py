@@ -61,8 +61,7 @@ class Answers(Generic[T]):
         n = len(self)
         for at in (self.value, self.text):
             for i in range(n):
-                given = at(i)
-                if given is choice or (type(given) is type(choice) and given == choice):
+                if is_same(at(i), choice):
                     return i
         raise ArgumentError(f"choice: {choice!r} is none of the {n:,}")
 
@@ -73,6 +72,14 @@ class Answers(Generic[T]):
     def firsts(self) -> npt.NDArray[np.int64]:
         """Return the place of each leaf among the choices, in the order of the leaves."""
         return np.arange(len(self)) if self.leaf_of is None else np.unique(self.leaf_of, return_index=True)[1]
+
+
+def is_same(a: object, b: object) -> bool:
+    """Whether two values are one or equal; those that cannot tell are not."""
+    try:
+        return a is b or bool(a == b)
+    except Exception:
+        return False
 
 
 def ask(
@@ -120,7 +127,7 @@ def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int
     first: dict[int, int] = {}
     for i, leaf in enumerate(leaf_of.tolist()):
         j = first.setdefault(leaf, i)
-        if choices.values[i] is not choices.values[j] and choices.values[i] != choices.values[j]:
+        if not is_same(choices.values[i], choices.values[j]):
             raise ArgumentError(
                 f"choices: {choices.texts[j]!r} and {choices.texts[i]!r} are the same answer here, and stand for "
                 f"different values, {choices.values[j]!r} and {choices.values[i]!r}; keep one of them"

@@ -36,7 +36,9 @@ async def achoose(llm: Llama, prompt: Prompt, choices: Iterable[T], **options: U
 async def achoose(llm: Llama, prompt: Prompt, choices: object, **options: Unpack[Options]) -> Decision[Any]: ...
 async def achoose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> Decision[Any]:
     """Do as `choose` does, on a worker thread."""
-    decision: Decision[Any] = await in_worker(lambda: choose(llm, prompt, choices, **options), lambda: cancel(llm))
+    decision: Decision[Any] = await in_worker(
+        lambda: choose(llm, prompt, choices, **options), lambda thread: cancel(llm, thread)
+    )
     return decision
 
 
@@ -44,5 +46,11 @@ async def ascore(
     target: Llama | StreamHandle, prompt: Prompt | None, choices: ChoicesLike, **options: Any
 ) -> npt.NDArray[np.float64]:
     """Do as `score` does, on a worker thread."""
-    end = target.cancel if isinstance(target, StreamHandle) else lambda: cancel(target)
+
+    def end(thread: int) -> None:
+        if isinstance(target, StreamHandle):
+            target._cancel_of(thread)
+        else:
+            cancel(target, thread)
+
     return await in_worker(lambda: score(target, prompt, choices, **options), end)

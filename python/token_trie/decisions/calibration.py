@@ -46,6 +46,7 @@ def prior(
     def make() -> npt.NDArray[np.float64]:
         handle._hold(behind.trie)
         handle.prefill(empty)
-        return behind.aligned(score_leaves(handle, behind.trie, end=end).leaves)
+        return score_leaves(handle, behind.trie, end=end).leaves
 
-    return memory.get((behind.trie, tuple(empty), end), len(behind), make)[answers.firsts()]
+    leaves = memory.get((behind.trie, tuple(empty), end), len(behind.trie), make)
+    return behind.aligned(leaves)[answers.firsts()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from token_trie.decisions.answers import ask
 from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import Mode, Options, check_decidable, decide, read_options
+from token_trie.decisions.how import ANY_SEED, Mode, Options, check_decidable, decide, read_options
 from token_trie.decisions.native_scores import End
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import check_room, chooser
@@ -142,5 +142,7 @@ def choose(
         empty, behind = ([], answers) if calibrate is None else ask(llm, calibrate, choices, **spelled)
         check_room(llm, empty, behind.trie)
     with chooser(llm) as handle:
+        if how.mode == "sampled" and seed is None:
+            handle.set_seed(ANY_SEED)
         taken_out = None if calibrate is None else prior(llm, handle, answers, empty, behind, end)
         return decide(handle, answers, tokens, how, taken_out)

@@ -45,7 +45,7 @@ class Stats:
 class Candidate(Generic[T]):
     """An answer that was considered."""
 
-    value: T
+    value: T = field(compare=False)
     text: str
     index: int
     """Its place among the choices; of a `TokenTrie`, the leaf's."""
@@ -90,7 +90,7 @@ class Decision(Generic[T]):
         The set.
     """
 
-    value: T
+    value: T = field(compare=False)
     text: str
     index: int
     tokens: tuple[int, ...]
@@ -108,7 +108,7 @@ class Decision(Generic[T]):
     def entropy(self) -> float:
         """Of the probabilities, in nats: 0 if the model is certain, ln(n) if all n answers are alike to it."""
         p = self._of_answers()
-        return float(-np.sum(p[p > 0] * np.log(p[p > 0])))
+        return float(-np.sum(p[p > 0] * np.log(p[p > 0]))) + 0.0
 
     @property
     def margin(self) -> float:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.answers import Answers, answers_of
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import HandleOptions, check_decidable, decide, read_options
-from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.decisions.how import HandleOptions, How, check_decidable, decide, read_options
+from token_trie.errors import ArgumentError, ContextError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.program import Program
-from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie, fit
 
 if TYPE_CHECKING:
@@ -55,13 +55,20 @@ class StreamHandle(Program):
         Raises
         ------
         ArgumentError, VocabularyError, ContextError, CancelledError, BusyError
-            As of `token_trie.choose`. The sequence is what it was.
+            As of `token_trie.choose`. The sequence and the trie are what they were.
 
         Notes
         -----
         A trie that was set is taken away.
         """
+        for name in options:
+            if name not in HandleOptions.__annotations__:
+                raise TypeError(f"choose() got an unexpected keyword argument {name!r}")
         read, how = read_options(choices, **options)
+        with self._native.own():
+            return self._choose(read, how)
+
+    def _choose(self, read: TokenTrie | Choices[Any], how: How) -> Decision[Any]:
         before = self.tokens
         if not before:
             raise ArgumentError("nothing to choose behind: prefill first")
@@ -73,17 +80,26 @@ class StreamHandle(Program):
             fitted = self._with_model(lambda vocab, known: fit(vocab, known, before, read.texts, *spelled))
             answers, n_kept = answers_of(read, fitted), len(before) - fitted.n_moved
         check_decidable(answers, how)
+        room = self.state.n_context_max
+        if n_kept + answers.trie.max_tokens > room:
+            raise ContextError(
+                f"{n_kept} tokens and an answer of up to {answers.trie.max_tokens} do not fit the context of {room}"
+            )
+        put_back = self._put_trie
         try:
             decision = decide(self, answers, before[:n_kept], how)
-            if self.state.n_tokens == n_kept:
-                self._put(n_kept, decision.tokens)
+            n_now = self.state.n_tokens
+            # Also of nothing: the grammar begins anew behind the answer.
+            self._put(n_now, decision.tokens if n_now == n_kept else [])
+            self.clear_token_trie()
         except BaseException:
             with contextlib.suppress(TokenTrieError):
                 self._put(n_kept, before[n_kept:])
+                if put_back is None:
+                    self.clear_token_trie()
+                else:
+                    put_back()
             raise
-        finally:
-            with contextlib.suppress(TokenTrieError):
-                self.clear_token_trie()
         return decision
 
     @overload
@@ -96,5 +112,5 @@ class StreamHandle(Program):
     async def achoose(self, choices: object, **options: Unpack[HandleOptions]) -> Decision[Any]: ...
     async def achoose(self, choices: ChoicesLike, **options: Any) -> Decision[Any]:
         """Do as `choose` does, on a worker thread; a task that is cancelled ends it."""
-        decision: Decision[Any] = await in_worker(lambda: self.choose(choices, **options), self.cancel)
+        decision: Decision[Any] = await in_worker(lambda: self.choose(choices, **options), self._cancel_of)
         return decision

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Mode: TypeAlias = Literal["greedy", "sampled", "exact", "aligned", "beam"]
 MODES = {"greedy": 0, "sampled": 1, "exact": 2, "aligned": 3, "beam": 4}
 
-_ANY_SEED = 0xFFFFFFFF
+ANY_SEED = 0xFFFFFFFF
 
 
 class HandleOptions(TypedDict, total=False):
@@ -141,7 +141,8 @@ def decide(
 ) -> Decision[T]:
     """Decide behind a prompt, which becomes the handle's sequence; the trie of the handle is then any."""
     if how.mode == "greedy" or how.mode == "sampled":
-        handle.set_seed(_ANY_SEED if how.seed is None else int(how.seed))
+        if how.mode == "sampled" and how.seed is not None:
+            handle.set_seed(int(how.seed))
         return walk(handle, answers, prompt, how.mode, how.temperature, how.top_p)
     if not how.is_whole:
         beam_width = how.beam_width if how.mode == "beam" else 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def in_worker(call: Callable[[], T], cancel: Callable[[], None]) -> T:
+async def in_worker(call: Callable[[], T], cancel: Callable[[int], None]) -> T:
     """Make a call on a worker thread; when the task is cancelled, the call has ended, or never begins.
 
     Parameters
@@ -18,11 +19,13 @@ async def in_worker(call: Callable[[], T], cancel: Callable[[], None]) -> T:
     call : callable
         What to do there.
     cancel : callable
-        Ends the call if it is under way; from any thread, and again.
+        Given the worker thread, ends what that is doing natively, and nobody else's work; called again and again.
     """
+    worker = [0]
     turn = [True]  # for who takes it out first: the worker, or the task when it is cancelled
 
     def work() -> Any:
+        worker[0] = get_ident()
         return call() if _take(turn) else None
 
     future = asyncio.get_running_loop().run_in_executor(None, work)
@@ -31,7 +34,7 @@ async def in_worker(call: Callable[[], T], cancel: Callable[[], None]) -> T:
     except asyncio.CancelledError:
         while not (future.done() or _take(turn)):
             # Again and again: it might come before the native call has begun, and a task may be cancelled twice.
-            cancel()
+            cancel(worker[0])
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future], timeout=0.01)
         if future.done():

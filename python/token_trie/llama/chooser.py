@@ -41,11 +41,11 @@ def chooser(llm: Llama) -> Iterator[StreamHandle]:
         yield own.handle
 
 
-def cancel(llm: Llama) -> None:
-    """End what the Llama's stream is doing, in whatever thread."""
+def cancel(llm: Llama, thread: int) -> None:
+    """End what a thread is doing in the Llama's stream, if it is there."""
     own: _Chooser | None = attachment(llm).chooser
     if own is not None:
-        own.handle.cancel()
+        own.handle._cancel_of(thread)
 
 
 def room_of(llm: Llama) -> int:

@@ -23,6 +23,7 @@ from token_trie.native.lease import Attachment
 T = TypeVar("T")
 
 
+_OWNED = "the stream is in the middle of several calls of another thread; use one StreamHandle a thread"
 _FORKED = "stream: opened before this process was forked; open one of its own"
 
 
@@ -38,6 +39,9 @@ class NativeStream:
         self.pointer = pointer
         self.lock = threading.Lock()
         self.entered = 0  # the thread that is inside a call
+        self.owner = 0  # the thread that has it for several calls in a row
+        self._n_owned = 0
+        self._owning = threading.Lock()
         self._closing = False
         self._disowned = False
         self._vocab: _core.Vocab | None = None
@@ -96,6 +100,23 @@ class NativeStream:
             finally:
                 self.entered = 0
 
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """Let nobody else in between the calls made meanwhile; BusyError where somebody is."""
+        thread = acting_thread()
+        with self._owning:
+            if self.owner not in (0, thread):
+                raise BusyError(_OWNED)
+            self.owner = thread
+            self._n_owned += 1
+        try:
+            yield
+        finally:
+            with self._owning:
+                self._n_owned -= 1
+                if self._n_owned == 0:
+                    self.owner = 0
+
     def enter(self) -> threading.Lock:
         """Return the lock, unless it is taken, for a ``with``, which no interrupt can come in the middle of.
 
@@ -103,6 +124,8 @@ class NativeStream:
         """
         if self._closing:
             raise ArgumentError("stream: closed")
+        if self.owner and self.owner != acting_thread():
+            raise BusyError(_OWNED)
         if self.lock.locked():
             if self._disowned:
                 raise ArgumentError(_FORKED)
@@ -171,7 +194,7 @@ def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
         return call()
     future: Future[T] = Future()
     try:
-        threading.Thread(target=_work, args=(future, call), daemon=True).start()
+        threading.Thread(target=_work, args=(future, call, acting_thread()), daemon=True).start()
         return future.result()
     except BaseException:
         while not (future.done() or future.cancel()):
@@ -184,7 +207,16 @@ def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
         del future  # which may hold an exception, and that this very frame
 
 
-def _work(future: Future[T], call: Callable[[], T]) -> None:
+_acting = threading.local()
+
+
+def acting_thread() -> int:
+    """Return the thread that asks: of a worker of `interruptible`, the one it works for."""
+    return getattr(_acting, "thread", 0) or get_ident()
+
+
+def _work(future: Future[T], call: Callable[[], T], thread: int) -> None:
+    _acting.thread = thread
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(call())

@@ -59,8 +59,11 @@ class Evaluated:
         Nothing happens where another thread is at work in the Llama, or its cache cannot be copied; that costs time.
         """
         lock = self._lock
+        # A handler of images evaluates what input_ids know nothing of, and past these guards.
+        if llm.chat_handler is not None or llm.context_params.embeddings:
+            return
         # Of this very thread: inside a call, by a log callback.
-        if llm.context_params.embeddings or lock._is_owned() or not lock.acquire(blocking=False):
+        if lock._is_owned() or not lock.acquire(blocking=False):
             return
         try:
             n = n_evaluated(llm, tokens)

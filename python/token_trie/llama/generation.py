@@ -125,7 +125,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             self._require_kept()
             raise StopAsyncIteration
         asking = get_ident()
-        step = await in_worker(lambda: self._compute(asking), self._handle.cancel)
+        step = await in_worker(lambda: self._compute(asking), self._handle._cancel_of)
         if step is None:
             raise StopAsyncIteration
         return step
@@ -144,14 +144,14 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
 
     def _require_kept(self) -> None:
         if self._replaced:
-            raise BusyError("this generation is over: another prompt took the place of its text")
+            raise BusyError("this generation is over: other text took the place of its own")
 
     def _compute(self, asking: int, entering: int = 0) -> Step | None:
         """Make a step, which a thread asks for, maybe of another; as `NativeStream.call`, but with less on the way."""
         handle = self._handle
         native = handle._native
         lock = native.lock
-        if lock.locked():
+        if lock.locked() or native.owner:
             native.enter()
         try:
             with lock:

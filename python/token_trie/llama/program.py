@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import llama_cpp
 import numpy as np
 
-from token_trie.errors import ArgumentError
+from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.stream import StreamHandle
 from token_trie.native.arguments import check_counts, encode
@@ -80,14 +80,20 @@ class Program(StreamHandle):
         BusyError
             Another call is under way, or a generation of another thread. One of this thread is over.
         """
+        with self._native.own():
+            self._append(text)
+
+    def _append(self, text: str | Sequence[int]) -> None:
         before = self.tokens
+        if not before:
+            raise ArgumentError("nothing to append to: prefill first")
         if isinstance(text, str):
             encoded = encode(text, "text")
             n_kept, tokens = self._with_model(lambda vocab, _: _behind(vocab, before, encoded))
         elif isinstance(text, (bytes, bytearray)) or not isinstance(text, (Sequence, np.ndarray)):
             raise ArgumentError(f"text: {type(text).__name__} where text or token ids belong")
         else:
-            n_kept, tokens = len(before), check_tokens(text, self._native.with_vocab(len))
+            n_kept, tokens = len(before), check_tokens(text, self._native.with_vocab(len), "text")
         self._put(n_kept, tokens)
 
     def text(
@@ -117,6 +123,10 @@ class Program(StreamHandle):
         """
         check_counts(0, max_tokens=max_tokens)
         stops = _check_stops(stop)
+        with self._native.own():
+            return self._text(max_tokens, stops, temperature, top_p)
+
+    def _text(self, max_tokens: int, stops: list[str], temperature: float, top_p: float) -> Text:
         longest = max(map(len, stops), default=0)
         self.clear_token_trie()
         start = self.state.n_tokens
@@ -138,7 +148,7 @@ class Program(StreamHandle):
 
     async def atext(self, *arguments: Any, **options: Any) -> Text:
         """Do as `text` does, on a worker thread; a task that is cancelled ends it."""
-        return await in_worker(lambda: self.text(*arguments, **options), self.cancel)
+        return await in_worker(lambda: self.text(*arguments, **options), self._cancel_of)
 
     def _cut(self, start: int, ends: list[int], written: str, at: int) -> None:
         """Drop what was written from a place on, and with it the token that reaches over it."""
@@ -179,8 +189,10 @@ def _behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, li
     seam = find_seam(vocab, before, False)
     written = seam.text + text
     buffer = (llama_cpp.llama_token * (len(written) + 8))()
-    n = llama_cpp.llama_tokenize(vocab.address, written, len(written), buffer, len(buffer), not before, True)
-    tokens = list(buffer[: max(n, 0)])
+    n = llama_cpp.llama_tokenize(vocab.address, written, len(written), buffer, len(buffer), False, True)
+    if n < 0:
+        raise VocabularyError("text: it cannot be tokenized")
+    tokens = list(buffer[:n])
     n_same = 0
     while n_same < min(len(seam.tail), len(tokens)) and seam.tail[n_same] == tokens[n_same]:
         n_same += 1

@@ -81,6 +81,7 @@ class StreamHandle:
         n_gpu_layers: int = 0,
     ) -> None:
         self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
+        self._put_trie: Callable[[], None] | None = None  # sets the trie that is set again
         self._n_cancels = 0
         self._token = new_token()
         self._known: dict[object, Any] = {}  # of a file's model
@@ -186,7 +187,7 @@ class StreamHandle:
 
     async def aprefill(self, prompt: Prompt) -> None:
         """Do as `prefill` does, on a worker thread, while the event loop goes on."""
-        await in_worker(lambda: self.prefill(prompt), self.cancel)
+        await in_worker(lambda: self.prefill(prompt), self._cancel_of)
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
         """Put what is generated from here on under a GBNF grammar; None for none. A trie takes its place while set.
@@ -232,7 +233,12 @@ class StreamHandle:
         params.max_items = max_items
         read = trie._payload_bytes()
         held = trie if on_complete == "end" and not len(ends) else None
-        self._change(lib.token_trie_stream_set_token_trie_ext, read, len(read), params, after=lambda: self._keep(held))
+
+        def put(_kept: Any = (ends, between)) -> None:
+            call = lib.token_trie_stream_set_token_trie_ext
+            self._change(call, read, len(read), params, after=lambda: self._keep(held, put))
+
+        put()
 
     def clear_token_trie(self) -> None:
         """Take the trie away; a grammar set before is back.
@@ -248,10 +254,10 @@ class StreamHandle:
             # Which says nothing itself.
             return int(lib.token_trie_stream_get_state(stream, new_struct("token_trie_stream_state")))
 
-        self._change(clear, after=lambda: self._keep(None))
+        self._change(clear, after=lambda: self._keep(None, None))
 
-    def _keep(self, trie: TokenTrie | None) -> None:
-        self._held = trie
+    def _keep(self, trie: TokenTrie | None, put: Callable[[], None] | None) -> None:
+        self._held, self._put_trie = trie, put
 
     def _hold(self, trie: TokenTrie) -> None:
         """Set a trie, unless it is the one that is set: the payload of a large one takes milliseconds to hash."""
@@ -346,6 +352,11 @@ class StreamHandle:
         """End what is under way in another thread, and any `generate` begun, within one forward pass."""
         self._n_cancels += 1
         self._native.cancel()
+
+    def _cancel_of(self, thread: int) -> None:
+        """Do as `cancel` does if it is this thread that is inside a call."""
+        if self._native.entered == thread:
+            self.cancel()
 
     @property
     def state(self) -> StreamState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
@@ -84,7 +83,7 @@ def _texts(choices: Iterable[Any]) -> tuple[str, ...]:
                     "texts to them"
                 )
         items = tuple(str.__str__(item) for item in items)
-    return tuple(sorted(items)) if isinstance(choices, AbstractSet) and not isinstance(choices, Mapping) else items
+    return tuple(sorted(items)) if isinstance(choices, (set, frozenset)) else items
 
 
 def _read_literal(members: tuple[Any, ...]) -> Choices[Any]:

@@ -31,13 +31,13 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
     return array
 
 
-def check_tokens(prompt: Sequence[Any], n_vocab: int) -> list[int]:
+def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> list[int]:
     """Token ids as a list; an error names the first that is none, or is outside the vocabulary."""
     tokens = []
     for i, token in enumerate(prompt):
         if not isinstance(token, (int, np.integer)) or isinstance(token, bool):
-            raise ArgumentError(f"prompt[{i}]: {type(token).__name__} where a token id or a chat message belongs")
+            raise ArgumentError(f"{what}[{i}]: {type(token).__name__} where a token id or a chat message belongs")
         if not 0 <= token < n_vocab:
-            raise VocabularyError(f"prompt[{i}]: {token} is outside the vocabulary ({n_vocab} tokens)")
+            raise VocabularyError(f"{what}[{i}]: {token} is outside the vocabulary ({n_vocab} tokens)")
         tokens.append(int(token))
     return tokens

@@ -34,7 +34,8 @@ def draw_whole(decision: Decision[str], n: int) -> Group:
         lines.append(Text(f"Of all that the model could write here. {_describe_gap(decision)}"))
     stats = decision.stats
     passes = f"{stats.n_passes:,} forward pass{'es' if stats.n_passes != 1 else ''}"
-    work = f"{stats.n_evaluated:,} nodes in {passes}; {describe_time(decision)}"
+    nodes = f"{stats.n_evaluated:,} node{'s' if stats.n_evaluated != 1 else ''}"
+    work = f"{nodes} in {passes}; {describe_time(decision)}"
     answer = Text.assemble("answer  ", (printable(decision.text), "bold green"), "\n")
     return Group(answer, table, "", *lines, Text(work, "dim"))
 

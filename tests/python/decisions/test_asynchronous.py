@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +72,37 @@ assert handle.state.n_tokens == 1
 assert len(list(handle.generate(2))) == 2
 """
     child.run(model_paths["tiny"], code.replace("CALL", call))
+
+
+def test_a_cancelled_task_leaves_the_decisions_of_others_alone(precise: Any) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def slowly() -> Iterator[str]:
+        yield "yes"
+        reading.set()
+        go_on.wait(60)
+        yield "no"
+
+    def decide() -> None:
+        try:
+            for _ in range(20):
+                choose(precise, "Answer:", CHOICES)
+        except Exception as error:
+            errors.append(error)
+
+    async def main() -> None:
+        task = asyncio.create_task(achoose(precise, "Answer:", slowly()))
+        while not reading.is_set():
+            await asyncio.sleep(0.001)
+        deciding = threading.Thread(target=decide)
+        deciding.start()
+        task.cancel()
+        while deciding.is_alive():
+            await asyncio.sleep(0.001)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert errors == []

@@ -64,3 +64,13 @@ def test_a_handle_keeps_its_sequence_and_is_not_calibrated(precise: Any) -> None
 def test_an_empty_prompt_without_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="make the Llama with a larger n_ctx"):
         choose(precise, PROMPT, ACTIONS, calibrate="word " * 2000)
+
+
+def test_a_set_with_repeats_and_its_own_trie_are_calibrated_alike(precise: Any) -> None:
+    choices = ["yes", "yes", "no"]
+    for first in ("texts", "trie"):
+        empty = f"Empty {first}.\nAnswer:"
+        texts = choose(precise, PROMPT, choices, probabilities=True)
+        asked = [choices, texts.trie] if first == "texts" else [texts.trie, choices]
+        a, b = (choose(precise, PROMPT, each, calibrate=empty).probability("no") for each in asked)
+        assert a == pytest.approx(b, abs=1e-4)

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import token_trie.decisions.handle as handle_module
 from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, choose
+from token_trie.decisions.how import decide
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"
@@ -139,3 +141,59 @@ def test_choices_under_asyncio(precise: Any, stream: StreamHandle) -> None:
     stream.prefill(PROMPT)
     decision = asyncio.run(stream.achoose(ACTIONS))
     assert decision.value == choose(precise, PROMPT, ACTIONS).value
+
+
+def test_nobody_gets_in_between_the_calls_of_a_decision(
+    precise: Any, stream: StreamHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[Exception] = []
+
+    def other() -> None:
+        for call in (lambda: stream.append([300]), lambda: stream.tokens, lambda: next(stream.generate(1))):
+            try:
+                call()
+            except BusyError as error:
+                refused.append(error)
+
+    def decide_beside_another(*arguments: Any) -> Any:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return decide(*arguments)
+
+    stream.prefill(PROMPT)
+    before = stream.tokens
+    monkeypatch.setattr(handle_module, "decide", decide_beside_another)
+    decision = stream.choose(ACTIONS)
+    assert len(refused) == 3
+    assert stream.tokens == [*before, *decision.tokens]
+    stream.append([300])
+
+
+def test_a_decision_leaves_the_draws_of_text_alone(precise: Any) -> None:
+    texts = set()
+    for mode in ("greedy", "exact", "greedy"):
+        with StreamHandle(precise, n_ctx=256, seed=7) as stream:
+            stream.prefill(PROMPT)
+            stream.choose(["yes"], mode=mode)
+            texts.add(stream.text(12, temperature=1.0).text)
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_grammar_begins_anew_behind_the_answer(stream: StreamHandle, mode: Any) -> None:
+    stream.prefill(PROMPT)
+    stream.set_grammar('root ::= "ab" | "cd"')
+    stream.choose(["yes", "no"], mode=mode)
+    assert stream.text(8).text in ("ab", "cd")
+
+
+def test_a_decision_that_fails_puts_the_trie_back(precise: Any, stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    stream.set_token_trie(TokenTrie.from_choices(precise, ["yes", "no"]))
+    with pytest.raises(ContextError):
+        stream.choose(["x" * 3000, "y"])
+    assert stream.state.span == "walking"
+    with pytest.raises(TypeError, match=r"choose\(\) got an unexpected keyword argument 'calibrate'"):
+        stream.choose(ACTIONS, calibrate=PROMPT)
+    assert "".join(step.text for step in stream.generate()).strip() in ("yes", "no")

@@ -124,3 +124,19 @@ def test_values_are_typed_by_what_is_given(tmp_path: Path) -> None:
     wrong = [i for i, line in enumerate(TYPES.split("\n"), 1) if line.endswith("# error")]
     lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if "error:" in line]
     assert sorted(set(lines)) == wrong, done.stdout
+
+
+def test_a_choice_is_found_by_what_is_equal_to_it(smollm2: Any) -> None:
+    names = np.array(["Paris", "Rome"])
+    decision = choose(smollm2, PROMPT, names, probabilities=True)
+    assert [decision.probability(name) for name in names] == decision.probabilities.tolist()
+    assert choose(smollm2, "1, 2,", range(4), probabilities=True).probability(np.int64(3)) > 0
+    arrays = choose(smollm2, PROMPT, {"Paris": np.array([1, 2]), "Rome": np.array([3, 4])})
+    assert arrays == arrays
+    assert len({arrays, decision}) == 2
+
+
+def test_keys_of_a_dict_keep_their_order(smollm2: Any) -> None:
+    table = {"Rome": 1, "Paris": 2}
+    assert choose(smollm2, PROMPT, table.keys()).index == 0
+    assert choose(smollm2, PROMPT, set(table)).index == 1

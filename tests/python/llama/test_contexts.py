@@ -10,10 +10,8 @@ from typing import Any
 import child
 import llama_cpp
 import pytest
+from asked import ACTIONS, PROMPT
 from token_trie import ArgumentError, BusyError, CancelledError, StreamHandle, TokenTrie, TokenTrieError
-
-PROMPT = "The user wants to read a file. Action:"
-ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM"]
 
 INTERRUPT = """
 def interrupt():

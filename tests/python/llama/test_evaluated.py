@@ -220,3 +220,18 @@ def test_common_prefix() -> None:
         return common_prefix(np.array(a, np.int32), np.array(b, np.int32))
 
     assert (n([], [1]), n([1], [1]), n([1, 2], [1, 3]), n([1, 2, 3], [1, 2])) == (0, 1, 1, 2)
+
+
+def test_nothing_is_taken_from_a_llama_that_may_have_evaluated_images(model_paths: dict[str, Path]) -> None:
+    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, verbose=False)
+    tokens = [300 + i % 50 for i in range(100)]
+    llm.eval(tokens)
+    llm.chat_handler = object()
+    with StreamHandle(llm) as stream:
+        stream.prefill(tokens)
+        assert stream.state.n_taken_over == 0
+    llm.chat_handler = None
+    with StreamHandle(llm) as stream:
+        stream.prefill(tokens)
+        assert stream.state.n_taken_over > 0
+    llm.close()

@@ -6,27 +6,13 @@ import gc
 import pickle
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import child
 import pytest
+from asked import ACTIONS, PROMPT
 from token_trie import ArgumentError, BusyError, StreamHandle, TokenTrie
-
-PROMPT = "The user wants to read a file. Action:"
-ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM"]
-
-
-@pytest.fixture
-def stream(smollm2: Any) -> Iterator[StreamHandle]:
-    with StreamHandle(smollm2, n_ctx=256) as handle:
-        yield handle
-
-
-@pytest.fixture
-def actions(smollm2: Any) -> TokenTrie:
-    return TokenTrie.from_choices(smollm2, ACTIONS, prompt=PROMPT)
 
 
 def in_thread(call: Any) -> Any:

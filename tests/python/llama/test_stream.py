@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import llama_cpp
 import numpy as np
 import oracle
 import pytest
+from asked import ACTIONS, PROMPT
 from token_trie import (
     ArgumentError,
     ContextError,
@@ -21,20 +21,6 @@ from token_trie import (
     constrain,
 )
 from token_trie.sets.prompt import tokenize_prompt
-
-PROMPT = "The user wants to read a file. Action:"
-ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM"]
-
-
-@pytest.fixture
-def stream(smollm2: Any) -> Iterator[StreamHandle]:
-    with StreamHandle(smollm2, n_ctx=256) as handle:
-        yield handle
-
-
-@pytest.fixture
-def actions(smollm2: Any) -> TokenTrie:
-    return TokenTrie.from_choices(smollm2, ACTIONS, prompt=PROMPT)
 
 
 def text(steps: Any) -> str:

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from asked import ACTIONS, PROMPT
+from token_trie import StreamHandle, TokenTrie
+
+
+@pytest.fixture
+def stream(smollm2: Any) -> Iterator[StreamHandle]:
+    with StreamHandle(smollm2, n_ctx=256) as handle:
+        yield handle
+
+
+@pytest.fixture
+def actions(smollm2: Any) -> TokenTrie:
+    return TokenTrie.from_choices(smollm2, ACTIONS, prompt=PROMPT)
