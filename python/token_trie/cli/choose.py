@@ -27,6 +27,7 @@ from token_trie.cli.app import (
     read_prompt,
 )
 from token_trie.decisions.choose import choose as choose_
+from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.show.decision import describe_time, draw_whole
 from token_trie.show.trie import plain, show_bytes
@@ -97,6 +98,8 @@ def choose(
 ) -> None:
     """Answer a prompt with one of the choices."""
     check_inputs(prompt, choices_file)
+    if top is not None and mode not in (None, Mode.exact, Mode.aligned):
+        raise ArgumentError(f"--top: scores all choices, which --mode {mode.value} does not; leave one of them out")
     choices = read_choices(choice, choices_file)
     text = read_prompt(prompt, chat)
     llm = load(model)

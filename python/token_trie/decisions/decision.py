@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.answers import Answers
 from token_trie.errors import ArgumentError
+from token_trie.native.arguments import check_counts
 from token_trie.sets.trie import TokenTrie
 
 T = TypeVar("T")
@@ -139,6 +140,7 @@ class Decision(Generic[T]):
 
     def top(self, k: int) -> list[tuple[T, float]]:
         """Return the k most probable answers with their probabilities, best first; of equal ones by their tokens."""
+        check_counts(0, k=k)
         p, answers = self._known(), self._asked()
         return [(answers.value(i), float(p[i])) for i in self._ranked()[:k]]
 

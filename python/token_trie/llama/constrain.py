@@ -109,7 +109,10 @@ class Constraint:
         max_items: int,
     ) -> None:
         if not isinstance(trie, TokenTrie):
-            raise ArgumentError(f"trie: {type(trie).__name__} where TokenTrie belongs")
+            raise ArgumentError(
+                f"trie: {type(trie).__name__} where TokenTrie belongs; make one with "
+                "TokenTrie.from_choices(llm, choices, prompt=…)"
+            )
         self._llm = llm
         self._mode = lookup(mode, MODES, "mode")
         follows = lookup(on_complete, ON_COMPLETE, "on_complete")

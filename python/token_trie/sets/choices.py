@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
 
-from token_trie.errors import ArgumentError
+from token_trie.errors import ArgumentError, LimitError
 
 T = TypeVar("T")
+MOST = 1 << 24
 
 ChoicesLike: TypeAlias = Any
 """Iterable of str, mapping of str to any value, Enum class, range, or Literal: see `read_choices`."""
@@ -105,3 +106,5 @@ def _read_enum(members: type[Enum]) -> Choices[Any]:
 def _require_some(choices: Any) -> None:
     if len(choices) == 0:
         raise ArgumentError("choices: none given")
+    if len(choices) > MOST:
+        raise LimitError(f"choices: {len(choices):,}, where {MOST:,} are the most")

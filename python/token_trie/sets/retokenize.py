@@ -10,7 +10,8 @@ line ``a`` before it, and has to agree with that one's tokens, which is the proo
 - Tokenizers that merge pairs of neighbours (BPE, SentencePiece) do so by a fixed order. Whether a merge reaches over a
   place depends on the two stretches beside it, as far as the places next to it that no merge reaches over. Beside ``m``
   these are ``[a, m)``, which is the same before and now, and what follows, whose tokens are computed with it.
-- BPE splits texts into words beforehand, at the latest where a line begins, and decides that without looking back.
+- BPE splits texts into words beforehand, by patterns that do not look back. Where a line begins with something other
+  than white space a word begins too, or the tokens of the longer word are merged as above.
 
 Where the tokens disagree, or the tokenizer is of another kind, the whole is tokenized.
 """
@@ -43,6 +44,8 @@ class Retokenizer:
             default=(0, b"", []),
         )
         if n_same == len(text) == len(before):
+            with self._lock:
+                self._known[text] = self._known.pop(text, tokens)  # as the last
             return tokens.copy()
         found = _from_the_difference(text, n_same, before, tokens, tokenize, piece)
         if found is None:

@@ -185,6 +185,10 @@ def test_version_names_what_it_runs_on() -> None:
         (["choose", "-p", "x", "-c", "a", "-m", __file__], "--model: "),
         (["choose", "-p", "x", "-c", "a", "-c", ""], "choices[1]: empty"),
         (["choose", "-p", "x", "-c", "a", "--mode", "beam", "--beam-width", "0"], "beam_width: 0 is not a count"),
+        (
+            ["choose", "-p", "x", "-c", "a", "--mode", "greedy", "--top", "2"],
+            "--top: scores all choices, which --mode greedy",
+        ),
         (["explain", "-p", "x"], "no choices: give some with --choice or --choices-file"),
         (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "--html: no folder '/nowhere'"),
         (["inspect", "nowhere.json"], "nowhere.json"),

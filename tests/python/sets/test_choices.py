@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas
 import pytest
-from token_trie import ArgumentError
+from token_trie import TokenTrieError
 from token_trie.sets.choices import read_choices
 
 
@@ -66,6 +66,7 @@ class Empty(enum.Enum):
         ([], "choices: none given"),
         ({}, "choices: none given"),
         (range(0), "choices: none given"),
+        (range(10**9), "choices: 1,000,000,000, where 16,777,216 are the most"),
         (Empty, "choices: none given"),
         ("yes", "choices: str where a list of texts, a mapping"),
         (b"yes", "choices: bytes where"),
@@ -83,7 +84,7 @@ class Empty(enum.Enum):
     ],
 )
 def test_what_cannot_be_choices_is_refused_with_advice(choices: Any, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(TokenTrieError, match=message):
         read_choices(choices)
 
 
