@@ -132,13 +132,28 @@ struct token_trie_params {
     size_t n_separator;
     int32_t max_items; /* RESTART: members in the list at most, 0 for no limit; behind the last one an end token,
                           or where there are none (null vocab), anything as after RELEASE */
+    int32_t reserved;  /* not read */
+    int32_t min_items; /* RESTART: members in the list at least; no end token before */
+    int32_t unique;    /* RESTART: not 0: no member twice, nor what only leads to those that have been; behind the last
+                          one that there is, the list ends as behind max_items. A text is one member in all its
+                          spellings. A step costs no more for it, a finished member a copy of what is out so far */
+    const char * const * exclude; /* names of members that are out from the beginning; NULL for none. Costs a pass over
+                                     the set */
+    size_t n_exclude;
+    const llama_token * start_after; /* the span begins behind this sequence of tokens, wherever it comes; until then
+                                        any token is free, save the vocabulary's end-of-generation tokens that are no
+                                        part of it; NULL to begin at once */
+    size_t n_start_after;
+    int32_t max_before; /* with start_after: free tokens at most, beginnings of it included; what is missing of it then
+                           is forced. 0: all of it at once; negative: no limit */
 };
 
 /* Where a sampler stands. */
 enum token_trie_state {
     TOKEN_TRIE_WALKING = 0,  /* inside the set: the next token is constrained */
     TOKEN_TRIE_COMPLETE = 1, /* ended as it should: released, or an end token was accepted */
-    TOKEN_TRIE_ESCAPED = 2   /* a token outside the allowed set was accepted; no constraint since */
+    TOKEN_TRIE_ESCAPED = 2,  /* a token outside the allowed set was accepted; no constraint since */
+    TOKEN_TRIE_THINKING = 3  /* before start_after */
 };
 
 /* Set size to sizeof(struct token_trie_sampler_state) before the call. */
@@ -352,10 +367,10 @@ TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stre
                                                  size_t n);
 
 /*
- * Puts tokens in the place of all behind the first n_kept of the sequence: goes on from it, takes back its end, or both.
- * Nothing is evaluated until what follows is, and then in one batch with it. Trie and grammar begin anew, as after a
- * prefill. Fails with the sequence as it was where n_kept is above its length, a token outside the vocabulary, or the
- * whole too long for the context. n may be 0.
+ * Puts tokens in the place of all behind the first n_kept of the sequence: goes on from it, takes back its end, or
+ * both. Nothing is evaluated until what follows is, and then in one batch with it. Trie and grammar begin anew, as
+ * after a prefill. Fails with the sequence as it was where n_kept is above its length, a token outside the vocabulary,
+ * or the whole too long for the context. n may be 0.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_append(struct token_trie_stream * stream,
                                                 size_t n_kept,
@@ -504,8 +519,9 @@ struct token_trie_score_stats {
  *
  * Nodes are evaluated as tree-shaped batches on the context's unified cache, so that what members share is evaluated
  * once; a context of one sequence id, and models that are not attention alone, take one node at a time. Nothing is
- * evaluated whose logits no score needs, such as most members' last tokens. Texts in any tokenization are refused. On
- * failure the buffers hold nothing of use and the stream is as it was.
+ * evaluated whose logits no score needs, such as most members' last tokens. Texts in any tokenization are refused, and
+ * so are sets with unique, exclude or min_items. On failure the buffers hold nothing of use and the stream is as it
+ * was.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream,
                                                const struct token_trie_score_params * params,

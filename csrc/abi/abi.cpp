@@ -18,6 +18,7 @@ static_assert(static_cast<int>(OnComplete::end) == TOKEN_TRIE_END, "one enum, tw
 static_assert(static_cast<int>(OnComplete::restart) == TOKEN_TRIE_RESTART, "one enum, two spellings");
 static_assert(static_cast<int>(State::walking) == TOKEN_TRIE_WALKING, "one enum, two spellings");
 static_assert(static_cast<int>(State::complete) == TOKEN_TRIE_COMPLETE, "one enum, two spellings");
+static_assert(static_cast<int>(State::thinking) == TOKEN_TRIE_THINKING, "one enum, two spellings");
 static_assert(static_cast<int>(State::escaped) == TOKEN_TRIE_ESCAPED, "one enum, two spellings");
 
 llama_sampler * init_sampler(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {

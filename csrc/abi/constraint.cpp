@@ -33,12 +33,34 @@ std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const ch
     return {tokens, tokens + n};
 }
 
+std::vector<std::string> to_names(const char * const * names, std::size_t n) {
+    if (names == nullptr && n > 0) {
+        throw Error(Status::argument, "exclude: null, with n_exclude = " + std::to_string(n));
+    }
+    std::vector<std::string> out;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (names[i] == nullptr) {
+            throw Error(Status::argument, "exclude[" + std::to_string(i) + "]: null");
+        }
+        out.emplace_back(names[i]);
+    }
+    return out;
+}
+
 FollowSet::Options to_follow(const token_trie_params & params, const Vocab & vocab) {
     FollowSet::Options options;
     options.on_complete = to_on_complete(params.on_complete);
     options.end_tokens = to_tokens(params.end_tokens, params.n_end_tokens, "end_tokens");
     options.separator = to_tokens(params.separator, params.n_separator, "separator");
     options.max_items = params.max_items;
+    options.min_items = params.min_items;
+    options.unique = params.unique != 0;
+    options.exclude = to_names(params.exclude, params.n_exclude);
+    options.start_after = to_tokens(params.start_after, params.n_start_after, "start_after");
+    options.max_before = params.max_before;
+    if (!options.start_after.empty()) {
+        options.not_before = vocab.end_of_generation();
+    }
     if (params.end_tokens == nullptr && options.on_complete != OnComplete::release) {
         options.end_tokens = vocab.end_of_generation();
     }

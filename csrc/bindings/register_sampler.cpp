@@ -12,9 +12,23 @@ std::shared_ptr<FollowSet> make_follow(const Trie & trie,
                                        int on_complete,
                                        std::vector<Token> end_tokens,
                                        std::vector<Token> separator,
-                                       std::int32_t max_items) {
-    FollowSet::Options options{static_cast<OnComplete>(on_complete), std::move(end_tokens), std::move(separator),
-                               max_items};
+                                       std::int32_t max_items,
+                                       std::int32_t min_items,
+                                       bool unique,
+                                       std::vector<std::string> exclude,
+                                       std::vector<Token> start_after,
+                                       std::int64_t max_before) {
+    std::vector<Token> not_before = start_after.empty() ? std::vector<Token>{} : vocab.end_of_generation();
+    FollowSet::Options options{static_cast<OnComplete>(on_complete),
+                               std::move(end_tokens),
+                               std::move(separator),
+                               max_items,
+                               min_items,
+                               unique,
+                               std::move(exclude),
+                               std::move(start_after),
+                               max_before,
+                               std::move(not_before)};
     auto follow = std::make_shared<FollowSet>(trie, std::move(options));
     check_vocab(*follow, vocab);
     return follow;
@@ -25,7 +39,7 @@ py::object allowed(const Cursor & cursor) {
     if (set.everything) {
         return py::none();
     }
-    if (set.follow.empty()) {
+    if (set.is_children_alone()) {
         return to_array(set.children.data, set.children.size);
     }
     std::vector<Token> tokens;
@@ -43,6 +57,11 @@ py::array_t<bool> mask(const Cursor & cursor, std::int32_t n_vocab) {
     py::array_t<bool> out(n_vocab);
     const AllowedSet set = cursor.allowed();
     std::fill_n(out.mutable_data(), n_vocab, set.everything);
+    for (const Token token : set.except) {
+        if (token < n_vocab) {
+            out.mutable_data()[token] = false;
+        }
+    }
     if (!set.everything) {
         set.for_each([&](Token token) {
             if (token < n_vocab) {
@@ -59,8 +78,8 @@ py::array_t<bool> mask(const Cursor & cursor, std::int32_t n_vocab) {
 void register_sampler(py::module_ & module) {
     using namespace pybind11::literals;
     py::class_<FollowSet, std::shared_ptr<FollowSet>>(module, "FollowSet")
-        .def(py::init(&make_follow), "trie"_a, "vocab"_a, "on_complete"_a, "end_tokens"_a, "separator"_a,
-             "max_items"_a);
+        .def(py::init(&make_follow), "trie"_a, "vocab"_a, "on_complete"_a, "end_tokens"_a, "separator"_a, "max_items"_a,
+             "min_items"_a, "unique"_a, "exclude"_a, "start_after"_a, "max_before"_a);
     py::class_<Cursor>(module, "Cursor")
         .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow) {
                  return Cursor(std::move(trie), std::move(follow));

@@ -24,18 +24,18 @@ void register_vocab(py::module_ & module) {
             "check", [](const Vocab & vocab, const Trie & trie) { check_vocab(trie, vocab); }, "trie"_a, Unlocked())
         .def(
             "tokenize",
-            [](const Vocab & vocab, const std::vector<py::bytes> & texts, const std::string & what) {
+            [](const Vocab & vocab, const std::vector<py::bytes> & texts, const std::string & what, bool special) {
                 const std::vector<std::string> copies(texts.begin(), texts.end());
                 LeafList leaves;
                 {
                     const py::gil_scoped_release unlocked;
-                    leaves = tokenize(vocab.get(), copies, what);
+                    leaves = tokenize(vocab.get(), copies, what, special);
                 }
                 const std::vector<std::int64_t> offsets(leaves.offsets.begin(), leaves.offsets.end());
                 return py::make_tuple(to_array(leaves.tokens.data(), leaves.tokens.size()),
                                       to_array(offsets.data(), offsets.size()));
             },
-            "texts"_a, "what"_a)
+            "texts"_a, "what"_a, "special"_a = false)
         .def(
             "detokenize",
             [](const Vocab & vocab, const std::vector<Token> & tokens, bool special) {

@@ -2,6 +2,7 @@
 
 #include <llama.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace token_trie {
@@ -20,7 +21,9 @@ inline std::size_t best_of(const llama_token_data_array & candidates, std::size_
 }
 
 inline bool any_above_minus_infinity(const llama_token_data_array & candidates, std::size_t n) {
-    return candidates.data[best_of(candidates, n)].logit > -std::numeric_limits<float>::infinity();
+    return std::any_of(candidates.data, candidates.data + n, [](const llama_token_data & candidate) {
+        return candidate.logit > -std::numeric_limits<float>::infinity();
+    });
 }
 
 }  // namespace token_trie

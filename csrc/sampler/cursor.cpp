@@ -1,29 +1,72 @@
 #include "sampler/cursor.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 namespace token_trie {
 namespace {
 
-void sort_unique(std::vector<Token> & tokens) {
-    std::sort(tokens.begin(), tokens.end());
-    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+template <typename Id>
+void sort_unique(std::vector<Id> & ids) {
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+// The leaves with these names, or names that gave way to theirs, each once.
+std::vector<LeafId> leaves_of(const Trie & trie, const std::vector<std::string> & names) {
+    std::unordered_map<std::string_view, bool> wanted;  // and whether it was found
+    for (const std::string & name : names) {
+        wanted.emplace(name, false);
+    }
+    std::vector<LeafId> leaves;
+    const auto look_at = [&](const std::string & name, LeafId leaf) {
+        const auto at = wanted.find(name);
+        if (at != wanted.end()) {
+            at->second = true;
+            leaves.push_back(leaf);
+        }
+    };
+    for (LeafId leaf = 0; leaf < trie.n_leaves() && !wanted.empty(); ++leaf) {
+        look_at(trie.name(leaf), leaf);
+    }
+    for (const Trie::Alias & alias : trie.aliases()) {
+        look_at(alias.name, alias.leaf);
+    }
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        if (!wanted.at(names[i])) {
+            throw Error(Status::argument,
+                        "exclude[" + std::to_string(i) + "]: " + quote(names[i]) + " is no member of the set");
+        }
+    }
+    sort_unique(leaves);
+    return leaves;
 }
 
 }  // namespace
 
 void FollowSet::Options::check() const {
     const bool restart = on_complete == OnComplete::restart;
-    for (const std::vector<Token> * tokens : {&end_tokens, &separator}) {
+    for (const std::vector<Token> * tokens : {&end_tokens, &separator, &start_after}) {
         if (std::any_of(tokens->begin(), tokens->end(), [](Token t) { return t < 0; })) {
-            throw Error(Status::argument, "end_tokens and separator hold token ids, which are not negative");
+            throw Error(Status::argument,
+                        "end_tokens, separator and start_after hold token ids, which are not negative");
         }
     }
-    if (max_items < 0) {
-        throw Error(Status::argument, "max_items: " + std::to_string(max_items) + " is negative");
+    for (const auto & [name, n] : {std::pair("max_items", max_items), std::pair("min_items", min_items)}) {
+        if (n < 0) {
+            throw Error(Status::argument, std::string(name) + ": " + std::to_string(n) + " is negative");
+        }
     }
     if (!restart && (max_items != 0 || !separator.empty())) {
         throw Error(Status::argument, "separator and max_items go with on_complete restart alone");
+    }
+    if (!restart && (min_items != 0 || unique)) {
+        throw Error(Status::argument, "min_items and unique go with on_complete restart alone");
+    }
+    if (max_items != 0 && min_items > max_items) {
+        throw Error(Status::argument, "min_items: " + std::to_string(min_items) + " is more than max_items, " +
+                                          std::to_string(max_items));
     }
     if (on_complete == OnComplete::release && !end_tokens.empty()) {
         throw Error(Status::argument, "end_tokens go with on_complete end or restart");
@@ -31,16 +74,24 @@ void FollowSet::Options::check() const {
     if (on_complete == OnComplete::end && end_tokens.empty()) {
         throw Error(Status::argument, "on_complete end needs end_tokens or a vocabulary that has some");
     }
-    if (restart && end_tokens.empty() && max_items == 0) {
+    if (restart && end_tokens.empty() && max_items == 0 && !unique) {
         throw Error(Status::argument,
-                    "on_complete restart needs end_tokens, a vocabulary that has some, or max_items: "
+                    "on_complete restart needs end_tokens, a vocabulary that has some, max_items, or unique: "
                     "the list could never end");
     }
 }
 
-FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(options)) {
+FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(options)), marker_(options_.start_after) {
     options_.check();
     sort_unique(options_.end_tokens);
+    std::vector<Token> & out = options_.not_before;
+    out.erase(std::remove_if(out.begin(), out.end(),
+                             [&](Token token) {
+                                 const std::vector<Token> & marker = marker_.tokens();
+                                 return std::find(marker.begin(), marker.end(), token) != marker.end();
+                             }),
+              out.end());
+    sort_unique(out);
     next_ = options_.end_tokens;
     if (options_.on_complete == OnComplete::restart) {
         if (options_.separator.empty()) {
@@ -51,91 +102,172 @@ FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(op
         }
         sort_unique(next_);
     }
+    if (!options_.unique && options_.exclude.empty()) {
+        return;
+    }
+    const std::vector<LeafId> excluded = leaves_of(trie, options_.exclude);
+    const std::size_t n = trie.n_leaves() - excluded.size();
+    if (n == 0) {
+        throw Error(Status::argument, "exclude: no member of the set is left");
+    }
+    if (options_.unique && static_cast<std::size_t>(options_.min_items) > n) {
+        throw Error(Status::argument, "min_items: " + std::to_string(options_.min_items) +
+                                          " without repeats, but there are " + std::to_string(n) + " members");
+    }
+    left_ = Remainder::of(trie, excluded, options_.unique);
+    options_.exclude = {};
+}
+
+NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const noexcept {
+    const EdgeId edge = trie_->edge_by(node, token);
+    return edge == kNoEdge || (left != nullptr && left->is_out(edge)) ? kNoNode : trie_->target(edge);
+}
+
+// Whether another item may follow the nth.
+bool Cursor::has_more(const Remainder * left_behind, std::int32_t n) const noexcept {
+    return follow_->more_items_after(n) && (left_behind == nullptr || !left_behind->empty());
 }
 
 AllowedSet Cursor::allowed() const noexcept {
     AllowedSet set;
+    if (state_ == State::thinking && follow_->must_start_after(n_thought_)) {
+        return next_of_marker();
+    }
     if (state_ != State::walking) {
         set.everything = true;
-    } else if (in_separator_ > 0) {
-        set.follow = {&follow_->separator()[in_separator_], 1};
+        set.except = state_ == State::thinking ? follow_->not_before() : TokenSpan{};
+        return set;
+    }
+    const std::vector<Token> & separator = follow_->separator();
+    if (in_separator_ > 0) {
+        set.follow = {&separator[in_separator_], 1};
+        return set;
+    }
+    set.children = trie_->children(node_);
+    if (left_ != nullptr) {
+        set.children_out = left_->children_out(*trie_, node_);
+    }
+    if (!at_leaf_) {
+        return set;
+    }
+    const bool may_end = follow_->may_end_after(n_items());
+    if (!has_more(left_behind_.get(), n_items())) {
+        set.follow = follow_->end_tokens();
+        set.everything = set.follow.empty();
+    } else if (may_end && (left_behind_ == nullptr || !separator.empty())) {
+        set.follow = follow_->after(n_items());
+    } else if (!separator.empty()) {
+        set.follow = {separator.data(), 1};
     } else {
-        set.children = trie_->children(node_);
-        if (trie_->leaf(node_) != kNoLeaf) {
-            set.follow = follow_->after(n_items());
-            set.everything = set.follow.empty();
+        set.follow = may_end ? follow_->end_tokens() : TokenSpan{};
+        set.beginnings = trie_->children(kRoot);
+        if (left_behind_ != nullptr) {
+            set.beginnings_out = left_behind_->children_out(*trie_, kRoot);
         }
     }
     return set;
 }
 
-bool Cursor::accept(Token token) noexcept {
+AllowedSet Cursor::next_of_marker() const noexcept {
+    AllowedSet set;
+    set.follow = {&follow_->marker().tokens()[in_marker_], 1};
+    return set;
+}
+
+Cursor::Meaning Cursor::meaning(Token token) const noexcept {
+    const std::vector<Token> & separator = follow_->separator();
+    if (in_separator_ > 0) {
+        return {separator[in_separator_] == token ? Meaning::Kind::in_separator : Meaning::Kind::none};
+    }
+    if (const NodeId next = child(node_, token, left_.get()); next != kNoNode) {
+        return {Meaning::Kind::child, next};
+    }
+    if (!at_leaf_) {
+        return {Meaning::Kind::none};
+    }
+    const bool more = has_more(left_behind_.get(), n_items());
+    if (more && !separator.empty() && separator.front() == token) {
+        return {Meaning::Kind::separator};
+    }
+    if (more && separator.empty()) {
+        if (const NodeId next = child(kRoot, token, left_behind_.get()); next != kNoNode) {
+            return {Meaning::Kind::beginning, next};
+        }
+    }
+    const TokenSpan ends = follow_->end_tokens();
+    const bool is_end =
+        more ? follow_->may_end_after(n_items()) && ends.contains(token) : ends.empty() || ends.contains(token);
+    return {is_end ? Meaning::Kind::end : Meaning::Kind::none};
+}
+
+bool Cursor::accept(Token token) {
+    if (state_ == State::thinking) {
+        return think(token);
+    }
     if (state_ != State::walking) {
         return true;
     }
-    if (in_separator_ > 0) {
-        const std::vector<Token> & separator = follow_->separator();
-        if (separator[in_separator_] == token) {
-            in_separator_ = in_separator_ + 1 == separator.size() ? 0 : in_separator_ + 1;
-            return true;
-        }
-    } else {
-        const NodeId next = trie_->child(node_, token);
-        if (next != kNoNode) {
-            enter(next);
-            return true;
-        }
-        if (trie_->leaf(node_) != kNoLeaf && leave(token)) {
-            return true;
-        }
-    }
-    state_ = State::escaped;
-    return false;
-}
-
-void Cursor::enter(NodeId node) noexcept {
-    node_ = node;
-    leaf_ = trie_->leaf(node);
-    if (leaf_ != kNoLeaf && trie_->children(node).empty() && follow_->after(n_items()).empty()) {
-        state_ = State::complete;
-    }
-}
-
-// From a finished leaf to what follows it; false if token does not.
-bool Cursor::leave(Token token) noexcept {
-    const std::int32_t n = n_items();
-    if (follow_->after(n).empty()) {
-        state_ = State::complete;
-        return true;
-    }
-    if (follow_->on_complete() == OnComplete::restart && follow_->more_items_after(n)) {
-        const std::vector<Token> & separator = follow_->separator();
-        if (!separator.empty() && separator.front() == token) {
-            n_before_ = n;
+    const Meaning is = meaning(token);
+    switch (is.kind) {
+        case Meaning::Kind::none: state_ = State::escaped; return false;
+        case Meaning::Kind::child: enter(is.node, n_before_, left_); break;
+        case Meaning::Kind::beginning: enter(is.node, n_items(), left_behind_); break;
+        case Meaning::Kind::separator:
+            n_before_ = n_items();
             node_ = kRoot;
-            in_separator_ = separator.size() > 1 ? 1 : 0;
-            return true;
-        }
-        const NodeId next = separator.empty() ? trie_->child(kRoot, token) : kNoNode;
-        if (next != kNoNode) {
-            n_before_ = n;
-            enter(next);
-            return true;
-        }
+            at_leaf_ = false;
+            left_ = std::move(left_behind_);
+            in_separator_ = follow_->separator().size() > 1 ? 1 : 0;
+            break;
+        case Meaning::Kind::in_separator:
+            in_separator_ = in_separator_ + 1 == follow_->separator().size() ? 0 : in_separator_ + 1;
+            break;
+        case Meaning::Kind::end: state_ = State::complete; break;
     }
-    if (follow_->end_tokens().contains(token)) {
+    return true;
+}
+
+bool Cursor::think(Token token) noexcept {
+    if (!allowed().contains(token)) {
+        state_ = State::escaped;
+        return false;
+    }
+    ++n_thought_;
+    in_marker_ = follow_->marker().step(in_marker_, token);
+    state_ = in_marker_ == follow_->marker().size() ? State::walking : State::thinking;
+    return true;
+}
+
+void Cursor::enter(NodeId node, std::int32_t n_before, const std::shared_ptr<const Remainder> & left) {
+    const LeafId leaf = left == nullptr || left->has_member_at(*trie_, node) ? trie_->leaf(node) : kNoLeaf;
+    const bool at_leaf = leaf != kNoLeaf;
+    // First what may fail.
+    std::shared_ptr<const Remainder> behind = at_leaf && follow_->unique() ? left->without(*trie_, leaf) : left;
+    if (&left != &left_) {
+        left_ = left;
+    }
+    left_behind_ = at_leaf ? std::move(behind) : nullptr;
+    node_ = node;
+    leaf_ = leaf;
+    n_before_ = n_before;
+    at_leaf_ = at_leaf;
+    if (at_leaf && follow_->end_tokens().empty() && !has_more(left_behind_.get(), n_items()) &&
+        allowed().max_size() == 0) {
         state_ = State::complete;
-        return true;
     }
-    return false;
 }
 
 void Cursor::reset() noexcept {
+    left_ = follow_->left();
+    left_behind_.reset();
     node_ = kRoot;
     leaf_ = kNoLeaf;
     n_before_ = 0;
     in_separator_ = 0;
-    state_ = State::walking;
+    in_marker_ = 0;
+    n_thought_ = 0;
+    at_leaf_ = false;
+    state_ = follow_->marker().empty() ? State::walking : State::thinking;
 }
 
 }  // namespace token_trie

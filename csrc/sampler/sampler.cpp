@@ -5,8 +5,10 @@
 
 #include <llama.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <utility>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -79,6 +81,21 @@ std::size_t gather(const AllowedSet & allowed, Mode mode, llama_token_data_array
     return n;
 }
 
+// Puts all but some to the front, for candidates of which each of these stands at its own index; else SIZE_MAX and no
+// change.
+std::size_t drop(const TokenSpan & some, llama_token_data_array & candidates) {
+    if (candidates.sorted ||
+        !std::all_of(some.begin(), some.end(), [&](Token token) { return stands_at_own_index(candidates, token); })) {
+        return SIZE_MAX;
+    }
+    // Descending order: what comes from the end in its place is none of them.
+    std::size_t n = candidates.size;
+    for (std::uint32_t i = some.size; i-- > 0;) {
+        swap(candidates, static_cast<std::size_t>(some.data[i]), --n);
+    }
+    return n;
+}
+
 // The same for candidates in any order, by one pass over them: survivors keep theirs, the others' logits become -inf.
 std::size_t partition(const AllowedSet & allowed, llama_token_data_array & candidates) {
     std::size_t n = 0;
@@ -107,24 +124,30 @@ const char * sampler_name(const llama_sampler * /*smpl*/) { return "token-trie";
 
 void sampler_accept(llama_sampler * smpl, llama_token token) {
     Context & ctx = context(smpl);
-    if (!ctx.cursor.accept(token)) {
-        ++ctx.n_escaped;
+    bool accepted = false;
+    try {
+        accepted = ctx.cursor.accept(token);
+    } catch (const std::bad_alloc &) {
+        ctx.cursor.escape();
+        log_warning("token-trie: out of memory; what follows is unconstrained\n");
     }
+    ctx.n_escaped += accepted ? 0 : 1;
 }
 
 void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     Context & ctx = context(smpl);
     llama_token_data_array & candidates = *cur_p;
     const AllowedSet allowed = ctx.cursor.allowed();
-    if (allowed.everything || candidates.size == 0) {
+    const bool is_free = allowed.everything;
+    if (candidates.size == 0 || (is_free && allowed.except.empty())) {
         return;
     }
-    std::size_t n = gather(allowed, ctx.mode, candidates);
+    std::size_t n = is_free ? drop(allowed.except, candidates) : gather(allowed, ctx.mode, candidates);
     if (n == SIZE_MAX) {
         n = partition(allowed, candidates);
     }
     if (n == 0 || !any_above_minus_infinity(candidates, n)) {
-        n = restore(allowed, candidates);
+        n = restore(is_free ? ctx.cursor.next_of_marker() : allowed, candidates);
         candidates.sorted = true;
         ++ctx.n_restored;
         if (!ctx.warned) {
@@ -134,7 +157,7 @@ void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
                 "logits. Place token-trie before samplers that truncate.\n");
         }
     }
-    if (ctx.mode == Mode::greedy) {
+    if (ctx.mode == Mode::greedy && !is_free) {
         swap(candidates, 0, best_of(candidates, n));
         shrink(candidates, 1);
         candidates.selected = 0;

@@ -156,10 +156,15 @@ void check_vocab(const FollowSet & follow, const Vocab & vocab) {
     if (n > 0) {
         check_range(follow.end_tokens().begin(), follow.end_tokens().end(), n, [] { return "end_tokens"; });
         check_range(follow.separator().begin(), follow.separator().end(), n, [] { return "separator"; });
+        const std::vector<Token> & marker = follow.marker().tokens();
+        check_range(marker.begin(), marker.end(), n, [] { return "start_after"; });
     }
 }
 
-LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts, const std::string & what) {
+LeafList tokenize(const llama_vocab * vocab,
+                  const std::vector<std::string> & texts,
+                  const std::string & what,
+                  bool special) {
     if (!has_texts(vocab)) {
         throw Error(Status::vocab, what + ": this model has no tokenizer; give token sequences instead");
     }
@@ -174,7 +179,7 @@ LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & te
         tokens.resize(text.size() + 8);
         const std::int32_t n = llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
                                               static_cast<std::int32_t>(tokens.size()), /* add_special = */ false,
-                                              /* parse_special = */ false);
+                                              /* parse_special = */ special);
         tokens.resize(static_cast<std::size_t>(std::max(n, 0)));
         const std::string spelled = detokenize(vocab, tokens);
         // SentencePiece vocabularies put a space before the text.

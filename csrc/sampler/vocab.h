@@ -47,9 +47,13 @@ class Vocab {
 void check_vocab(const Trie & trie, const Vocab & vocab);
 void check_vocab(const FollowSet & follow, const Vocab & vocab);
 
-// The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Special tokens are not recognized.
-// Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown character.
-LeafList tokenize(const llama_vocab * vocab, const std::vector<std::string> & texts, const std::string & what);
+// The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Control tokens come of their text
+// with special alone. Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown
+// character.
+LeafList tokenize(const llama_vocab * vocab,
+                  const std::vector<std::string> & texts,
+                  const std::string & what,
+                  bool special = false);
 
 // The bytes that tokens stand for; control tokens as their text, or with special = false as none. Throws Error (vocab)
 // on a token outside the vocabulary.

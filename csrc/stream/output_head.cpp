@@ -169,8 +169,7 @@ bool OutputHead::prepare(ggml_tensor * matrix) {
 }
 
 bool OutputHead::are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept {
-    const std::size_t n = std::size_t{wanted.children.size} + wanted.follow.size;
-    return !wanted.everything && n <= n_vocab / kPart;
+    return !wanted.everything && wanted.max_size() <= n_vocab / kPart;
 }
 
 void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits) {

@@ -95,16 +95,16 @@ Picker::Pick Picker::pick_allowed(const AllowedSet & allowed, const float * logi
     return {token, log_share(allowed, logits, token)};
 }
 
-Token Picker::pick_any(const float * logits, bool under_grammar) {
+Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan & except) {
     under_grammar = under_grammar && grammar_ != nullptr;
     if (under_grammar) {
         catch_up_grammar();
     }
-    fill(logits);
+    fill(logits, except);
     Token token = draw(n_vocab_, false);
     // A grammar over a whole vocabulary is slow; most tokens a model wants pass it, and are asked about alone.
     if (under_grammar && !grammar_takes(token, logits[token])) {
-        fill(logits);
+        fill(logits, except);
         llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
         llama_sampler_apply(grammar_.get(), &array);
         if (!any_above_minus_infinity(array, array.size)) {
@@ -115,10 +115,13 @@ Token Picker::pick_any(const float * logits, bool under_grammar) {
     return token;
 }
 
-void Picker::fill(const float * logits) {
+void Picker::fill(const float * logits, const TokenSpan & except) {
     candidates_.resize(n_vocab_);
     for (std::size_t i = 0; i < n_vocab_; ++i) {
         candidates_[i] = {static_cast<Token>(i), logits[i], 0.0F};
+    }
+    for (const Token token : except) {
+        candidates_[static_cast<std::size_t>(token)].logit = -std::numeric_limits<float>::infinity();
     }
 }
 

@@ -39,9 +39,9 @@ class Picker {
     // From the allowed tokens alone. greedy takes the best whatever the temperature.
     Pick pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy);
 
-    // From the whole vocabulary, or what the grammar leaves of it. Throws Error (grammar) if that is nothing, or if the
-    // tokens accepted so far do not fit it.
-    Token pick_any(const float * logits, bool under_grammar);
+    // From the whole vocabulary save some, or what the grammar leaves of it. Throws Error (grammar) if that is nothing,
+    // or if the tokens accepted so far do not fit it.
+    Token pick_any(const float * logits, bool under_grammar, const TokenSpan & except = {});
 
     // Tells the penalties and the grammar of a token that now is part of the text.
     void accept(Token token);
@@ -58,7 +58,7 @@ class Picker {
     using Sampler = std::unique_ptr<llama_sampler, Free>;
 
     Token draw(std::size_t n, bool greedy);
-    void fill(const float * logits);
+    void fill(const float * logits, const TokenSpan & except);
     bool grammar_takes(Token token, float logit);
     void catch_up_grammar();
 

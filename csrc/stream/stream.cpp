@@ -9,24 +9,18 @@
 namespace token_trie {
 namespace {
 
-// The only token there is, which may be a child and a beginning anew at once; -1 if there are several.
-Token only_of(const AllowedSet & allowed) {
-    const TokenSpan & some = allowed.children.empty() ? allowed.follow : allowed.children;
-    const bool alone = some.size == 1 && (allowed.follow.empty() ||
-                                          (allowed.follow.size == 1 && *allowed.follow.begin() == *some.begin()));
-    return alone ? *some.begin() : -1;
-}
-
 // Whether the span is over, which it is too where only end-of-generation tokens are left: no need to ask the model
 // which.
 bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
     const bool released = cursor.follow().on_complete() == OnComplete::release;
     if (cursor.state() == State::walking && !released) {
         const AllowedSet next = cursor.allowed();
-        if (next.children.empty() && !next.everything &&
-            std::all_of(next.follow.begin(), next.follow.end(),
-                        [&](Token t) { return llama_vocab_is_eog(vocab, t) && cursor.ends_with(t); })) {
-            cursor.accept(*next.follow.begin());
+        Token end = -1;
+        if (!next.everything && next.for_each([&](Token token) {
+                end = token;
+                return llama_vocab_is_eog(vocab, token) && cursor.ends_with(token);
+            })) {
+            cursor.accept(end);
         }
     }
     return cursor.state() == State::complete && !released;
@@ -97,7 +91,7 @@ Stream::Stop Stream::generate(std::int32_t max_tokens, float temperature, float 
     }
     picker_.set_temperature(temperature, top_p);
     // A span that has ended begins again; but text that was released stays free.
-    if (cursor_ && cursor_->state() != State::walking && cursor_->follow().on_complete() != OnComplete::release) {
+    if (cursor_ && !cursor_->is_active() && cursor_->follow().on_complete() != OnComplete::release) {
         begin_span();
     }
     const auto started = std::chrono::steady_clock::now();
@@ -142,14 +136,14 @@ Stream::Next Stream::next(float temperature, float top_p) {
 
 // Emits a token, or finds that there is none; returns the reason to stop, if any.
 std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
-    const bool under_trie = cursor_ && cursor_->state() == State::walking;
+    const bool under_trie = cursor_ && cursor_->is_active();
     const AllowedSet allowed = under_trie ? cursor_->allowed() : AllowedSet{true, {}, {}};
     const auto logits = [&] { return sequence_->logits(allowed, !jump_forward_, cancelled_); };
     Step step{-1, false, 0, {}};
     if (allowed.everything) {
-        step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_);
+        step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_, allowed.except);
         step.logprob = std::numeric_limits<float>::quiet_NaN();
-    } else if (const Token only = only_of(allowed); only >= 0) {
+    } else if (const Token only = allowed.only(); only >= 0) {
         step.token = only;
         step.forced = true;
         if (!jump_forward_) {
@@ -173,15 +167,17 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     // First what may fail: a token that is part of the sequence is passed on.
     Utf8Stream text = text_;
     step.text = text.feed(detokenize(vocab(), {step.token}, /* special = */ false));
+    std::optional<Cursor> cursor = cursor_;
+    if (under_trie) {
+        cursor->accept(step.token);
+    }
     sequence_->append(step.token);
+    cursor_ = std::move(cursor);
     text_ = std::move(text);
     stats_.span_logprob = span_logprob;
     picker_.accept(step.token);
     std::uint64_t & count = allowed.everything ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
     ++count;
-    if (under_trie) {
-        cursor_->accept(step.token);
-    }
     const bool over = under_trie && finish_span(*cursor_, vocab());
     if (!on_step(step)) {
         return Stop::callback;
@@ -213,6 +209,9 @@ void Stream::check_cancelled() const {
 void Stream::check_scoring(const Cursor & cursor, const ScoreOptions & options) const {
     if (!cursor.trie().is_tree()) {
         throw Error(Status::argument, "a set of texts in any tokenization cannot be scored; give the members' tokens");
+    }
+    if (cursor.follow().left() != nullptr || !cursor.follow().may_end_after(1)) {
+        throw Error(Status::argument, "a list with unique, exclude or min_items cannot be scored member by member");
     }
     check_tokens(options.prefix, "prefix");
     if (options.prefix.empty() && sequence_->tokens().empty()) {

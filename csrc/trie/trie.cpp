@@ -17,16 +17,6 @@ void LeafList::truncate(std::size_t n_leaves) {
     }
 }
 
-NodeId Trie::child(NodeId node, Token token) const noexcept {
-    const TokenSpan span = children(node);
-    const std::uint32_t at = span.find(token);
-    if (at == span.size) {
-        return kNoNode;
-    }
-    const std::uint32_t edge = nodes_[node].first + at;
-    return is_tree() ? edge : targets_[edge - 1];
-}
-
 NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
     NodeId node = kRoot;
     for (std::size_t i = 0; i < n && node != kNoNode; ++i) {
@@ -35,9 +25,9 @@ NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
     return node;
 }
 
-NodeId Trie::parent(NodeId node) const noexcept {
-    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), edge_to(node),
-                                       [](std::uint32_t value, const Node & n) { return value < n.first; });
+NodeId Trie::source(EdgeId edge) const noexcept {
+    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), edge,
+                                       [](EdgeId value, const Node & n) { return value < n.first; });
     return static_cast<NodeId>(next - nodes_.begin()) - 1;
 }
 

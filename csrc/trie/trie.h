@@ -13,10 +13,12 @@ namespace [[gnu::visibility("default")]] token_trie {
 using Token = std::int32_t;
 using NodeId = std::uint32_t;
 using LeafId = std::uint32_t;
+using EdgeId = std::uint32_t;
 
 constexpr NodeId kRoot = 0;
 constexpr NodeId kNoNode = UINT32_MAX;
 constexpr LeafId kNoLeaf = UINT32_MAX;
+constexpr EdgeId kNoEdge = 0;
 
 constexpr std::size_t kMaxNameBytes = 65535;
 constexpr std::size_t kMaxLeafTokens = 65535;
@@ -101,13 +103,29 @@ class Trie {
     // Of a tree alone.
     NodeId first_child(NodeId node) const noexcept { return nodes_[node].first; }
     // kNoNode if token does not lead on from node.
-    NodeId child(NodeId node, Token token) const noexcept;
+    NodeId child(NodeId node, Token token) const noexcept {
+        const EdgeId edge = edge_by(node, token);
+        return edge == kNoEdge ? kNoNode : target(edge);
+    }
+    // Edges out of one node are neighbours, in the order of its children, and each leads to a node of a higher number.
+    // In a tree an edge has the number of the node that it leads to.
+    EdgeId first_edge(NodeId node) const noexcept { return nodes_[node].first; }
+    // kNoEdge if token does not lead on from node.
+    EdgeId edge_by(NodeId node, Token token) const noexcept {
+        const TokenSpan span = children(node);
+        const std::uint32_t at = span.find(token);
+        return at == span.size ? kNoEdge : nodes_[node].first + at;
+    }
+    NodeId target(EdgeId edge) const noexcept { return is_tree() ? edge : targets_[edge - 1]; }
+    NodeId source(EdgeId edge) const noexcept;
+    Token token_of(EdgeId edge) const noexcept { return tokens_[edge - 1]; }
+    EdgeId n_edges() const noexcept { return static_cast<EdgeId>(tokens_.size()); }
     // kNoLeaf if no leaf ends at node.
     LeafId leaf(NodeId node) const noexcept { return nodes_[node].leaf; }
     // Of any node but the root; in a graph, the last but one of a shortest spelling.
-    NodeId parent(NodeId node) const noexcept;
+    NodeId parent(NodeId node) const noexcept { return source(edge_to(node)); }
     // The token that leads to a node, which is not the root, from its parent.
-    Token token(NodeId node) const noexcept { return tokens_[edge_to(node) - 1]; }
+    Token token(NodeId node) const noexcept { return token_of(edge_to(node)); }
     // The node that a sequence leads to from the root, kNoNode if it is no path.
     NodeId descend(const Token * tokens, std::size_t n) const noexcept;
 
@@ -151,14 +169,14 @@ class Trie {
     class GraphBuilder;
     Trie() = default;
 
-    std::uint32_t edge_to(NodeId node) const noexcept { return is_tree() ? node : entries_[node]; }
+    EdgeId edge_to(NodeId node) const noexcept { return is_tree() ? node : entries_[node]; }
 
     std::vector<Node> nodes_;         // n_nodes + 1
     std::vector<Token> tokens_;       // one an edge: in a tree n_nodes - 1, as nothing leads to the root
     std::vector<NodeId> leaf_nodes_;  // n_leaves
     // Of a graph alone:
-    std::vector<NodeId> targets_;         // one an edge
-    std::vector<std::uint32_t> entries_;  // n_nodes
+    std::vector<NodeId> targets_;  // one an edge
+    std::vector<EdgeId> entries_;  // n_nodes
     std::string texts_;
     std::vector<std::uint64_t> text_offsets_;
     //

@@ -11,11 +11,15 @@ namespace {
 
 // Layouts that programs compiled earlier rely on; they may grow at the end and never move.
 static_assert(sizeof(void *) == 8, "the layouts below are those of 64-bit systems");
-static_assert(sizeof(token_trie_params) == 64 && offsetof(token_trie_params, size) == 0 &&
+static_assert(sizeof(token_trie_params) == 112 && offsetof(token_trie_params, size) == 0 &&
               offsetof(token_trie_params, mode) == 8 && offsetof(token_trie_params, on_complete) == 12 &&
               offsetof(token_trie_params, path) == 16 && offsetof(token_trie_params, end_tokens) == 24 &&
               offsetof(token_trie_params, n_end_tokens) == 32 && offsetof(token_trie_params, separator) == 40 &&
-              offsetof(token_trie_params, n_separator) == 48 && offsetof(token_trie_params, max_items) == 56);
+              offsetof(token_trie_params, n_separator) == 48 && offsetof(token_trie_params, max_items) == 56 &&
+              offsetof(token_trie_params, reserved) == 60 && offsetof(token_trie_params, min_items) == 64 &&
+              offsetof(token_trie_params, unique) == 68 && offsetof(token_trie_params, exclude) == 72 &&
+              offsetof(token_trie_params, n_exclude) == 80 && offsetof(token_trie_params, start_after) == 88 &&
+              offsetof(token_trie_params, n_start_after) == 96 && offsetof(token_trie_params, max_before) == 104);
 static_assert(sizeof(token_trie_sampler_state) == 48 && offsetof(token_trie_sampler_state, size) == 0 &&
               offsetof(token_trie_sampler_state, state) == 8 && offsetof(token_trie_sampler_state, n_items) == 12 &&
               offsetof(token_trie_sampler_state, leaf_name) == 16 && offsetof(token_trie_sampler_state, leaf) == 24 &&
@@ -175,6 +179,37 @@ TEST(Abi, OptionsReachTheCursor) {
     EXPECT_EQ(state.n_escaped, 0U);
 }
 
+TEST(Abi, OptionsOfAListReachTheCursor) {
+    const llama_token end = 2;
+    const llama_token separator = 3;
+    const char * const names[] = {"READ_FILE"};
+    auto params = sized<token_trie_params>();
+    params.on_complete = TOKEN_TRIE_RESTART;
+    params.end_tokens = &end;
+    params.n_end_tokens = 1;
+    params.separator = &separator;
+    params.n_separator = 1;
+    const auto n_escaped_after = [&](const Tokens & tokens) {
+        const Sampler sampler = init_ext(params);
+        EXPECT_NE(sampler, nullptr) << token_trie_last_error();
+        for (const Token token : tokens) {
+            llama_sampler_accept(sampler.get(), token);
+        }
+        return state_of(sampler.get()).n_escaped;
+    };
+    EXPECT_EQ(n_escaped_after({7, 3, 7, 8, 2}), 0U);
+    params.min_items = 3;
+    EXPECT_EQ(n_escaped_after({7, 3, 7, 8, 2}), 1U);
+    params.min_items = 0;
+    params.unique = 1;
+    EXPECT_EQ(n_escaped_after({7, 3, 7, 8, 2}), 0U);
+    EXPECT_EQ(n_escaped_after({7, 3, 7, 3}), 1U);
+    params.exclude = names;
+    params.n_exclude = 1;
+    EXPECT_EQ(n_escaped_after({7, 2}), 0U);
+    EXPECT_EQ(n_escaped_after({7, 3}), 1U) << "no other member is left";
+}
+
 TEST(Abi, BadArgumentsAreRefusedNamingThem) {
     EXPECT_EQ(refusal([] { return init(nullptr); }), "trie_descriptor_json: null");
     EXPECT_EQ(refusal([] { return Sampler(llama_sampler_init_token_trie_ext(nullptr, "{}", 2, nullptr)); }),
@@ -207,6 +242,15 @@ TEST(Abi, BadArgumentsAreRefusedNamingThem) {
               "n_end_tokens: 18446744073709551615; at most 65535");
     EXPECT_EQ(with([](auto & p) { p.on_complete = TOKEN_TRIE_END; }),
               "on_complete end needs end_tokens or a vocabulary that has some");
+    EXPECT_EQ(with([](auto & p) { p.n_exclude = 1; }), "exclude: null, with n_exclude = 1");
+    EXPECT_EQ(with([](auto & p) {
+                  static const char * const names[] = {"READ", nullptr};
+                  p.exclude = names;
+                  p.n_exclude = 2;
+              }),
+              "exclude[1]: null");
+    EXPECT_EQ(with([](auto & p) { p.unique = 1; }), "min_items and unique go with on_complete restart alone");
+    EXPECT_EQ(with([](auto & p) { p.min_items = 1; }), "min_items and unique go with on_complete restart alone");
     EXPECT_EQ(with([](auto & p) { p.path = "nowhere"; }),
               R"(payload: no descriptor has the path "nowhere"; there is "")");
 }
@@ -238,6 +282,11 @@ TEST(Abi, StructsMayBeOfAnotherSize) {
     shorter.size = offsetof(token_trie_params, on_complete);
     shorter.on_complete = 77;  // beyond its size, so not ours to read
     EXPECT_NE(init_ext(shorter), nullptr);
+    // What stood behind max_items before there were further members was padding.
+    auto earlier = sized<token_trie_params>();
+    std::memset(&earlier.reserved, 0xff, sizeof earlier - offsetof(token_trie_params, reserved));
+    earlier.size = 64;
+    EXPECT_NE(init_ext(earlier), nullptr);
 
     struct LongerState {
         token_trie_sampler_state state;

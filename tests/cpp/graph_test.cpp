@@ -97,6 +97,72 @@ TEST(Graph, HoldsEverySpellingOfItsText) {
     EXPECT_EQ(trie->max_token(), 5);
 }
 
+// Lists without repeats over random texts and vocabularies: what is allowed is what begins, in any spelling, a text
+// that is left.
+TEST(Graph, ATextThatIsTakenIsOutInEverySpelling) {
+    constexpr Token comma = 90;
+    constexpr Token end = 91;
+    for (unsigned seed = 1; seed <= 300; ++seed) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        std::mt19937 rng(seed);
+        const auto text = [&rng](std::size_t n) {
+            std::string out;
+            for (n = 1 + rng() % n; n > 0; --n) {
+                out.push_back("abc"[rng() % 3]);
+            }
+            return out;
+        };
+        std::set<std::string> pieces = {"a", "b", "c"};
+        std::set<std::string> texts;
+        for (int i = 0; i < 8; ++i) {
+            pieces.insert(text(3));
+            texts.insert(text(5));
+        }
+        const Texts vocabulary(pieces.begin(), pieces.end());
+        std::set<std::string> left = texts;
+        FollowSet::Options options{OnComplete::restart, {end}, {comma}, 0};
+        options.unique = true;
+        if (texts.size() > 1 && seed % 2 == 0) {
+            options.exclude = {*texts.begin()};
+            left.erase(*texts.begin());
+        }
+        const auto trie = graph_of({texts.begin(), texts.end()}, vocabulary);
+        Cursor cursor(trie, std::make_shared<const FollowSet>(*trie, options));
+        Tokens item;
+        while (cursor.state() == State::walking) {
+            std::set<Token> expected;
+            for (const std::string & one : left) {
+                for (const Tokens & spelling : spellings(one, vocabulary)) {
+                    if (spelling.size() > item.size() && std::equal(item.begin(), item.end(), spelling.begin())) {
+                        expected.insert(spelling[item.size()]);
+                    } else if (spelling == item) {
+                        expected.insert(end);
+                        if (left.size() > 1) {
+                            expected.insert(comma);
+                        }
+                    }
+                }
+            }
+            std::set<Token> seen;
+            cursor.allowed().for_each([&](Token token) { return seen.insert(token).second; });
+            ASSERT_EQ(seen, expected);
+            // To the last text there is.
+            if (left.size() > 1) {
+                expected.erase(end);
+            }
+            const Token token = *std::next(expected.begin(), static_cast<std::ptrdiff_t>(rng() % expected.size()));
+            if (token == comma) {
+                ASSERT_EQ(left.erase(trie->name(cursor.leaf())), 1U);
+                item.clear();
+            } else {
+                item.push_back(token);
+            }
+            ASSERT_TRUE(cursor.accept(token));
+        }
+        EXPECT_EQ(left.size(), 1U);
+    }
+}
+
 TEST(Graph, ItsLengthsAreThoseOfTheShortestAndTheLongestSpelling) {
     const auto trie = graph_of({"abc", "a"}, kTiny);
     EXPECT_EQ(trie->sequence(0).size(), 2U);

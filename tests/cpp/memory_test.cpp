@@ -1,5 +1,6 @@
 #include "tiny_model.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <string_view>
@@ -76,8 +77,9 @@ TEST(Memory, RunningOutMakesNoSamplerAndNoCrash) {
 TEST(Memory, RunningOutWithEveryOption) {
     const std::string payload = R"({"modelId": "a text that is too long to stand in a string itself", "descriptors": [
         {"path": "another text that is too long to stand in a string itself", "leaves": [{"name": "A", "tokens": [1]}]},
-        {"path": "p", "leaves": [{"name": "B", "tokens": [7, 8, 9]}]}]})";
+        {"path": "p", "leaves": [{"name": "B", "tokens": [7, 8, 9]}, {"name": "C", "tokens": [5]}]}]})";
     const llama_token tokens[] = {3, 2, 1};
+    const char * const name = "C";
     auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_RESTART;
     params.path = "p";
@@ -85,8 +87,28 @@ TEST(Memory, RunningOutWithEveryOption) {
     params.n_end_tokens = 3;
     params.separator = tokens;
     params.n_separator = 2;
+    params.unique = 1;
+    params.min_items = 1;
+    params.exclude = &name;
+    params.n_exclude = 1;
     fail_at_every_allocation(
         [&] { return llama_sampler_init_token_trie_ext(nullptr, payload.data(), payload.size(), &params); });
+}
+
+TEST(Memory, RunningOutInTheMiddleOfAListEndsTheConstraintAndSaysSo) {
+    const std::string payload = payload_of({{"A", {7}}, {"B", {8}}});
+    auto params = sized<token_trie_params>();
+    params.on_complete = TOKEN_TRIE_RESTART;
+    params.unique = 1;
+    const Sampler sampler(llama_sampler_init_token_trie_ext(nullptr, payload.data(), payload.size(), &params));
+    ASSERT_NE(sampler, nullptr) << token_trie_last_error();
+    llama_log_set([](ggml_log_level /*level*/, const char * /*text*/, void * /*user*/) {}, nullptr);
+    allowance = 0;
+    llama_sampler_accept(sampler.get(), 7);
+    allowance = -1;
+    llama_log_set(nullptr, nullptr);
+    EXPECT_EQ(state_of(sampler.get()).state, TOKEN_TRIE_ESCAPED);
+    EXPECT_EQ(state_of(sampler.get()).n_escaped, 1U);
 }
 
 class MemoryVocab : public WithVocab {};
@@ -182,6 +204,44 @@ TEST_F(MemoryStream, RunningOutInAStreamLosesNothing) {
     ASSERT_EQ(token_trie_stream_generate(stream, 32, 0, 1, keep, &logprob), TOKEN_TRIE_OK);
     EXPECT_NEAR(logprob, state.logprob, 1e-4);
     token_trie_stream_close(stream);
+}
+
+TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
+    const Tokens prompt = bytes("Do: ");
+    const std::string payload = payload_of({{"A", bytes("A")}, {"B", bytes("B")}, {"BC", bytes("BC")}});
+    const Tokens comma = bytes(",");
+    const Context context = tiny_stream_context();
+    auto stream_params = sized<token_trie_stream_params>();
+    const Handle stream(token_trie_stream_open(context.get(), &stream_params));
+    auto params = sized<token_trie_params>();
+    params.on_complete = TOKEN_TRIE_RESTART;
+    params.unique = 1;
+    params.min_items = 3;
+    params.separator = comma.data();
+    params.n_separator = 1;
+    ASSERT_EQ(token_trie_stream_prefill(stream.get(), prompt.data(), prompt.size()), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), payload.data(), payload.size(), &params),
+              TOKEN_TRIE_OK);
+    std::string text;
+    EXPECT_GT(fail_until_done([&] {
+                  return token_trie_stream_generate(
+                      stream.get(), 32, 0, 1,
+                      [](const token_trie_token * token, void * user) {
+                          const long left = std::exchange(allowance, -1);  // what the host allocates is its own
+                          static_cast<std::string *>(user)->append(token->text, token->text_len);
+                          allowance = left;
+                          return true;
+                      },
+                      &text);
+              }),
+              0);
+    std::set<std::string> items;
+    for (std::size_t at = 0; at <= text.size();) {
+        const std::size_t end = std::min(text.find(',', at), text.size());
+        items.insert(text.substr(at, end - at));
+        at = end + 1;
+    }
+    EXPECT_EQ(items, std::set<std::string>({"A", "B", "BC"})) << text;
 }
 
 // A message that there is no memory for is "out of memory" too, and the call fails all the same.

@@ -92,6 +92,24 @@ TEST_F(StreamSpan, AListFullWithoutEndTokensIsComplete) {
     EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
 }
 
+TEST_F(StreamSpan, TheMemberThatIsLeftIsForced) {
+    const Opened stream = open();
+    set(*stream, trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}, {"SEND", {kSend}}}), Mode::sampled,
+        {OnComplete::restart, {kTinyEnd}, bytes(", "), 0, 2, true, {"READ_FILE"}});
+    std::set<std::string> reached;
+    for (std::uint32_t seed = 1; seed <= 20; ++seed) {
+        stream->prefill(kPrompt);
+        stream->set_seed(seed);
+        reached.insert(run(stream, 32, 2).text());
+        EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    }
+    EXPECT_EQ(reached, std::set<std::string>({"READ, SEND", "SEND, READ"}));
+    const Stream::Stats stats = stream->snapshot().stats;
+    EXPECT_EQ(stats.n_branches, 20U);
+    EXPECT_EQ(stats.n_forced, 60U);
+    EXPECT_EQ(stats.n_passes, 0U);
+}
+
 TEST_F(StreamSpan, TheOnlyTokenIsForcedThoughItContinuesAMemberAndBeginsAnother) {
     const Opened stream = open();
     set(*stream, trie_of({{"A", {kRead}}, {"B", {kRead, kRead}}}), Mode::greedy, {OnComplete::restart, {}, {}, 2});

@@ -157,6 +157,7 @@ TEST_F(StreamTest, NoOutputOfAThousandSampledDecisionsIsInvalid) {
         RandomCase random(rng, kTinyVocab);
         if (seed % 2 == 0) {
             random.members = random_byte_members(rng);
+            random.limit_min_items(random.members.size());
         }
         Oracle oracle(random.members, random.options);
         stream->prefill({kSend, static_cast<Token>(3 + seed % 256)});

@@ -76,5 +76,6 @@ def test_a_trie_asked_strange_things() -> None:
     trie = TokenTrie.from_sequences({"a": [1], "b": [2, 3]})
     try_each(trie.children, prefix=[2])
     try_each(trie.payload)
+    try_each(trie.without, names=["a"])
     for wrong in WRONG:
         assert isinstance(wrong in trie, bool)

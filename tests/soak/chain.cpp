@@ -124,7 +124,7 @@ void decide_in_chain(std::mt19937 & rng, const Wrong & wrong) {
         const std::string leaf = state.leaf_name == nullptr ? "" : state.leaf_name;
         if (state.state != static_cast<std::int32_t>(oracle.state()) || state.n_items != oracle.n_items() ||
             state.n_escaped != (fits ? 0U : 1U) ||
-            (leaf_is_known && leaf != (random.members.count(oracle.item()) > 0 ? name_of(oracle.item()) : ""))) {
+            (leaf_is_known && leaf != (oracle.is_finished() ? name_of(oracle.item()) : ""))) {
             wrong("step " + std::to_string(step) + ": the sampler stands elsewhere than the oracle");
             return;
         }

@@ -49,6 +49,8 @@ token_trie_params params_of(const FollowSet::Options & options, Mode mode) {
     params.separator = options.separator.data();
     params.n_separator = options.separator.size();
     params.max_items = options.max_items;
+    params.min_items = options.min_items;
+    params.unique = options.unique ? 1 : 0;
     return params;
 }
 

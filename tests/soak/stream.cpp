@@ -84,12 +84,15 @@ Set random_set_of_texts(std::mt19937 & rng) {
     return out;
 }
 
-FollowSet::Options random_options(std::mt19937 & rng, FollowSet::Options options) {
+FollowSet::Options random_options(std::mt19937 & rng, FollowSet::Options options, const Set & set) {
     options.separator = spelled(options.separator);
     options.end_tokens = spelled(options.end_tokens);
     // The vocabulary's own, which are neither passed on nor part of the sequence.
     if (options.on_complete != OnComplete::release && (options.end_tokens.empty() || one_in(rng, 2))) {
         options.end_tokens = {kTinyEnd};
+    }
+    if (!set.named) {  // the oracle takes each spelling for a member of its own
+        options.unique = false;
     }
     return options;
 }
@@ -213,7 +216,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const std::size_t prompt = below(rng, prompts().size());
     const RandomCase random(rng, static_cast<Token>(alphabet().size()));
     const Set set = one_in(rng, 4) ? random_set_of_texts(rng) : set_of_tokens(spelled(random.members));
-    const FollowSet::Options options = random_options(rng, random.options);
+    const FollowSet::Options options = random_options(rng, random.options, set);
     const Mode mode = one_in(rng, 2) ? Mode::greedy : Mode::sampled;
     const float temperature = one_in(rng, 3) ? 0.0F : 1.5F;
     const auto n = static_cast<std::int32_t>(one_in(rng, 4) ? 1 + below(rng, 6) : 20);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -12,10 +12,11 @@ from typing import Any, Literal, NoReturn, TypeAlias
 import llama_cpp
 
 from token_trie.errors import ArgumentError, BusyError
-from token_trie.llama.turns import WALKING, Call, Turns, Walk
-from token_trie.native.arguments import check_counts, lookup
+from token_trie.llama.turns import THINKING, WALKING, Call, Turns, Walk
+from token_trie.native.arguments import check_counts, check_flags, encode_names, lookup
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
+from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.tokens import to_tokens
 from token_trie.sets.trie import TokenTrie
 
@@ -41,8 +42,13 @@ def constrain(
     on_complete: OnComplete = "end",
     *,
     end_tokens: Sequence[int] | None = None,
-    separator: Sequence[int] = (),
+    separator: str | Sequence[int] = (),
     max_items: int = 0,
+    min_items: int = 0,
+    unique: bool = False,
+    exclude: Iterable[str] = (),
+    start_after: str | Sequence[int] = (),
+    max_before: int | None = None,
 ) -> Constraint:
     """Constrain every call of ``llm`` in a ``with`` block: completion, chat, streaming, `Llama.generate`.
 
@@ -66,10 +72,21 @@ def constrain(
         What follows a finished member: the end of the answer, free text, or another member.
     end_tokens : sequence of int, optional
         For end and restart: tokens that end the answer; by default the vocabulary's end-of-generation tokens.
-    separator : sequence of int
-        For restart: tokens between two members.
+    separator : str or sequence of int
+        For restart: text or tokens between two members.
     max_items : int
         For restart: members at most; 0 for no limit.
+    min_items : int
+        For restart: members at least; the answer does not end before.
+    unique : bool
+        For restart: whether no member comes twice; the list ends when none is left.
+    exclude : iterable of str
+        Names of members that are out from the beginning.
+    start_after : str or sequence of int
+        Text, in which control tokens may be written out, or tokens, behind which the set begins, wherever they come.
+        Until then the model writes what it likes, as the call's options say, but no end of generation.
+    max_before : int, optional
+        With `start_after`: tokens that it writes at most; what is missing of `start_after` then is forced.
 
     Returns
     -------
@@ -79,12 +96,25 @@ def constrain(
     Raises
     ------
     ArgumentError, VocabularyError
-        At once, for options that fit neither each other nor the model.
+        At once, for options that fit neither each other nor the model nor the set.
     BusyError
         On entering, where the model is constrained already; from a call, where another thread is inside one; and from
         a stream that is read after its block, or after another call of its thread.
     """
-    return Constraint(llm, trie, mode, on_complete, end_tokens, separator, max_items)
+    return Constraint(
+        llm,
+        trie,
+        mode,
+        on_complete,
+        end_tokens,
+        separator,
+        max_items,
+        min_items,
+        unique,
+        exclude,
+        start_after,
+        max_before,
+    )
 
 
 class Constraint:
@@ -105,15 +135,24 @@ class Constraint:
         mode: str,
         on_complete: str,
         end_tokens: Sequence[int] | None,
-        separator: Sequence[int],
+        separator: str | Sequence[int],
         max_items: int,
+        min_items: int,
+        unique: bool,
+        exclude: Iterable[str],
+        start_after: str | Sequence[int],
+        max_before: int | None,
     ) -> None:
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(f"trie: {type(trie).__name__} where TokenTrie belongs")
         self._llm = llm
         self._mode = lookup(mode, MODES, "mode")
         follows = lookup(on_complete, ON_COMPLETE, "on_complete")
-        check_counts(0, max_items=max_items)
+        check_counts(0, max_items=max_items, min_items=min_items)
+        check_flags(unique=unique)
+        out = encode_names(exclude, "exclude")
+        if max_before is not None:
+            check_counts(0, max_before=max_before)
         with lease(llm):
             vocab = vocab_of(llm)
             vocab.check(trie._handle)
@@ -126,8 +165,13 @@ class Constraint:
                 vocab,
                 follows,
                 to_tokens(end_tokens, "end_tokens").tolist(),
-                to_tokens(separator, "separator").tolist(),
+                inner_tokens(separator, "separator", vocab).tolist(),
                 max_items,
+                min_items,
+                unique,
+                [name.decode() for name in out],
+                inner_tokens(start_after, "start_after", vocab, special=True).tolist(),
+                -1 if max_before is None else max_before,
             )
         self._on_complete = on_complete
         self._trie = trie
@@ -262,6 +306,8 @@ class Constraint:
     def _due_end(self, walk: Walk) -> int | None:
         """Return the end-of-generation token that must come next, the model unasked; _STOP to just end; else None."""
         cursor, ends = walk.cursor, self._end_of_generation
+        if cursor.state == THINKING:
+            return None
         if cursor.state == WALKING:
             allowed = None if cursor.leaf is None else cursor.allowed()
             candidates = [] if allowed is None or len(allowed) > len(ends) else allowed.tolist()

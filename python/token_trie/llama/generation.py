@@ -38,7 +38,7 @@ class StreamState:
     stop: str
     """Why the last `generate` ended: "none", "max_tokens", "complete", "end", "callback" or "cancelled"."""
     span: str
-    """"walking", "complete" or "escaped"; "none" without a trie."""
+    """"thinking", "walking", "complete" or "escaped"; "none" without a trie."""
     n_items: int
     leaf: int | None
     """Index of the member finished last."""
@@ -64,7 +64,7 @@ class StreamState:
 
 
 STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled")
-SPANS = ("walking", "complete", "escaped", "none")
+SPANS = ("walking", "complete", "escaped", "thinking", "none")
 
 
 def state_of(state: Any, cancelled: bool) -> StreamState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
 from threading import get_ident
 from types import TracebackType
@@ -15,16 +15,17 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.constrain import MODES, ON_COMPLETE, Mode, OnComplete
+from token_trie.llama.constrain import Mode, OnComplete
 from token_trie.llama.contexts import interruptible, open_file, open_on
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.generation import GOES_ON, Generation, StreamState, new_token, state_of
-from token_trie.native.arguments import check_counts, check_numbers, encode, lookup
+from token_trie.llama.span_options import span_options
+from token_trie.native.arguments import check_numbers, encode
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.prompt import Prompt, tokenize_prompt
-from token_trie.sets.tokens import check_tokens, to_tokens
+from token_trie.sets.tokens import check_tokens
 from token_trie.sets.trie import TokenTrie
 
 
@@ -207,8 +208,13 @@ class StreamHandle:
         on_complete: OnComplete = "end",
         *,
         end_tokens: Sequence[int] = (),
-        separator: Sequence[int] = (),
+        separator: str | Sequence[int] = (),
         max_items: int = 0,
+        min_items: int = 0,
+        unique: bool = False,
+        exclude: Iterable[str] = (),
+        start_after: str | Sequence[int] = (),
+        max_before: int | None = None,
         path: str | None = None,
     ) -> None:
         """Put what is generated from here on under a trie, from its root.
@@ -223,20 +229,14 @@ class StreamHandle:
         if not isinstance(trie, TokenTrie):
             payload = trie
             trie = self._native.with_vocab(lambda vocab: TokenTrie._read(payload, path, vocab))
-        params = new_struct("token_trie_params", mode=lookup(mode, MODES, "mode"))
-        params.on_complete = lookup(on_complete, ON_COMPLETE, "on_complete")
-        ends, between = to_tokens(end_tokens, "end_tokens"), to_tokens(separator, "separator")
-        if len(ends):
-            params.end_tokens, params.n_end_tokens = ffi.from_buffer("llama_token[]", ends), len(ends)
-        params.separator, params.n_separator = ffi.from_buffer("llama_token[]", between), len(between)
-        check_counts(0, max_items=max_items)
-        params.max_items = max_items
+        how = (mode, on_complete, end_tokens, separator, max_items, min_items, unique, exclude, start_after, max_before)
+        span = self._native.with_vocab(lambda vocab: span_options(vocab, *how))
         read = trie._payload_bytes()
-        held = trie if on_complete == "end" and not len(ends) else None
+        held = trie if span.are_usual else None
 
-        def put(_kept: Any = (ends, between)) -> None:
+        def put() -> None:
             call = lib.token_trie_stream_set_token_trie_ext
-            self._change(call, read, len(read), params, after=lambda: self._keep(held, put))
+            self._change(call, read, len(read), span.params, after=lambda: self._keep(held, put))
 
         put()
 

@@ -16,7 +16,7 @@ from token_trie.errors import ArgumentError, BusyError
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import lease
 
-WALKING = 0  # enum token_trie_state
+WALKING, THINKING = 0, 3  # enum token_trie_state
 ROOT = 0
 
 
@@ -48,7 +48,7 @@ class Walk(Call):
         """Go on by a token."""
         self.tokens.append(token)
         cursor = self.cursor
-        if cursor.state == WALKING:
+        if cursor.state in (WALKING, THINKING):
             cursor.accept(token)
             # A finished member may turn out to be the beginning of a longer one, which then takes its place.
             del self.leaves[cursor.n_items :], self._ends[cursor.n_items :]

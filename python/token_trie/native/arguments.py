@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Real
 
 import numpy as np
@@ -25,6 +26,18 @@ def encode(text: object, what: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise ArgumentError(f"{what}: {error}") from error
+
+
+def encode_names(names: Iterable[str], what: str) -> list[bytes]:
+    """UTF-8 bytes of several texts; ArgumentError as of `encode`, with the place."""
+    wrong = f"{what}: {type(names).__name__} where a list of names belongs"
+    if isinstance(names, (str, bytes)):
+        raise ArgumentError(wrong)
+    try:
+        listed = list(names)
+    except TypeError as error:
+        raise ArgumentError(wrong) from error
+    return [encode(name, f"{what}[{i}]") for i, name in enumerate(listed)]
 
 
 def lookup(value: str, table: dict[str, int], what: str) -> int:

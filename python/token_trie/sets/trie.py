@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +14,10 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
-from token_trie.sets.payload import json_of, payload_of_texts
+from token_trie.sets.payload import json_of, payload_of, payload_of_texts
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
+from token_trie.sets.subset import without
 from token_trie.sets.tokens import Tokens, to_tokens
 
 _SETS_KEPT, _TEXTS_KEPT = 32, 500_000
@@ -276,22 +275,24 @@ class TokenTrie(Collection[Leaf]):
         With ``tokenization="any"`` it holds the texts, and fits any model.
         """
         encode(model_id, "model_id"), encode(path, "path")
-        if self.tokenization == "any":
-            texts = [self._handle.text(i).decode() for i in range(len(self))]
-            aliases = self._handle.aliases
-            return payload_of_texts(
-                [*self.names, *(name for name, _ in aliases)],
-                [*texts, *(texts[leaf] for _, leaf in aliases)],
-                model_id,
-                path,
-            )
-        others = (Leaf(name, self[leaf].tokens) for name, leaf in self._handle.aliases)
-        leaves = [{"name": leaf.name, "tokens": leaf.tokens} for leaf in chain(self, others)]
-        payload: dict[str, Any] = {"modelId": model_id}
-        if self._handle.vocab:
-            payload["vocab"] = self._handle.vocab
-        payload["descriptors"] = [{"path": path, "leaves": leaves}]
-        return json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+        return payload_of(self._handle, model_id, path)
+
+    def without(self, names: Iterable[str], *, llm: Llama | None = None) -> TokenTrie:
+        """Build the set without some of its members, for the same vocabulary.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names, or `aliases`, of members.
+        llm : llama_cpp.Llama, optional
+            Needed with ``tokenization="any"``.
+
+        Raises
+        ------
+        ArgumentError
+            A name is none of the set's, or no member is left.
+        """
+        return TokenTrie._wrap(without(self._handle, names, llm))
 
     def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
         """Leaf of each of the names that the trie was built of."""

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie import ArgumentError, TokenTrie
 from token_trie.native.core import _core
@@ -23,9 +23,28 @@ def make_cursor(
     end_tokens: tuple[int, ...] = (),
     separator: tuple[int, ...] = (),
     max_items: int = 0,
+    min_items: int = 0,
+    unique: bool = False,
+    exclude: frozenset[oracle.Member] = frozenset(),
+    start_after: tuple[int, ...] = (),
+    max_before: int = -1,
 ) -> _core.Cursor:
     trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)})._handle
-    return _core.Cursor(trie, _core.FollowSet(trie, _core.Vocab(0), on_complete, end_tokens, separator, max_items))
+    out = [repr(leaf) for leaf in sorted(exclude)]
+    follow = _core.FollowSet(
+        trie,
+        _core.Vocab(0),
+        on_complete,
+        end_tokens,
+        separator,
+        max_items,
+        min_items,
+        unique,
+        out,
+        start_after,
+        max_before,
+    )
+    return _core.Cursor(trie, follow)
 
 
 def allowed(cursor: _core.Cursor) -> list[int] | None:
@@ -87,6 +106,32 @@ def can_split(tokens: oracle.Member, leaves: set[oracle.Member], separator: tupl
         return at_most > 0
     heads = (leaf + separator for leaf in leaves)
     return any(tokens[: len(h)] == h and can_split(tokens[len(h) :], leaves, separator, at_most - 1) for h in heads)
+
+
+@given(members, st.data())
+@settings(max_examples=1000)
+def test_a_unique_list_has_no_repeat_nothing_excluded_and_no_dead_end(
+    leaves: set[oracle.Member], data: st.DataObject
+) -> None:
+    exclude = data.draw(st.frozensets(st.sampled_from(sorted(leaves)), max_size=len(leaves) - 1))
+    least = data.draw(st.integers(0, len(leaves - exclude)))
+    cursor = make_cursor(leaves, RESTART, (EOS,), (COMMA,), 0, least, unique=True, exclude=exclude)
+    left, items, item = leaves - exclude, set(), ()
+    while cursor.state == WALKING:
+        expected = oracle.allowed(left, item, {COMMA, EOS})
+        expected -= {COMMA} if left == {item} else set()
+        expected -= {EOS} if len(items) + 1 < least else set()
+        assert allowed(cursor) == sorted(expected)
+        token = data.draw(st.sampled_from(sorted(expected)))
+        cursor.accept(token)
+        if token in (COMMA, EOS):
+            left = left - {item}
+            items.add(item)
+            item = ()
+        else:
+            item += (token,)
+    assert least <= len(items) == cursor.n_items
+    assert items == leaves - exclude - left
 
 
 @given(members, st.data())
