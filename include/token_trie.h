@@ -367,10 +367,10 @@ TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stre
                                                  size_t n);
 
 /*
- * Puts tokens in the place of all behind the first n_kept of the sequence: goes on from it, takes back its end, or both.
- * Nothing is evaluated until what follows is, and then in one batch with it. Trie and grammar begin anew, as after a
- * prefill. Fails with the sequence as it was where n_kept is above its length, a token outside the vocabulary, or the
- * whole too long for the context. n may be 0.
+ * Puts tokens in the place of all behind the first n_kept of the sequence: goes on from it, takes back its end, or
+ * both. Nothing is evaluated until what follows is, and then in one batch with it. Trie and grammar begin anew, as
+ * after a prefill. Fails with the sequence as it was where n_kept is above its length, a token outside the vocabulary,
+ * or the whole too long for the context. n may be 0.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_append(struct token_trie_stream * stream,
                                                 size_t n_kept,
