@@ -200,7 +200,7 @@ Cursor::Meaning Cursor::meaning(Token token) const noexcept {
     return {is_end ? Meaning::Kind::end : Meaning::Kind::none};
 }
 
-bool Cursor::accept(Token token) {
+bool Cursor::accept_any(Token token) {
     if (state_ == State::thinking) {
         return think(token);
     }
@@ -255,19 +255,6 @@ void Cursor::enter(NodeId node, std::int32_t n_before, const std::shared_ptr<con
         allowed().max_size() == 0) {
         state_ = State::complete;
     }
-}
-
-void Cursor::reset() noexcept {
-    left_ = follow_->left();
-    left_behind_.reset();
-    node_ = kRoot;
-    leaf_ = kNoLeaf;
-    n_before_ = 0;
-    in_separator_ = 0;
-    in_marker_ = 0;
-    n_thought_ = 0;
-    at_leaf_ = false;
-    state_ = follow_->marker().empty() ? State::walking : State::thinking;
 }
 
 }  // namespace token_trie

@@ -204,11 +204,24 @@ class Cursor {
 
     // Steps on. A token outside the allowed set ends the span and returns false. Allocates where a member is finished
     // under unique, and nowhere else; without the memory, nothing has changed.
-    bool accept(Token token);
+    bool accept(Token token) { return accept_child(token) || accept_any(token); }
 
     // Ends the span as a token outside the allowed set does.
     void escape() noexcept { state_ = State::escaped; }
-    void reset() noexcept;
+    void reset() noexcept {
+        if (left_ != follow_->left()) {
+            left_ = follow_->left();
+        }
+        left_behind_.reset();
+        node_ = kRoot;
+        leaf_ = kNoLeaf;
+        n_before_ = 0;
+        in_separator_ = 0;
+        in_marker_ = 0;
+        n_thought_ = 0;
+        at_leaf_ = false;
+        state_ = follow_->marker().empty() ? State::walking : State::thinking;
+    }
 
     State state() const noexcept { return state_; }
     // Whether the span is still to begin or to end.
@@ -229,6 +242,25 @@ class Cursor {
         NodeId node = kNoNode;  // where a child or a beginning leads
     };
 
+    // Most steps of most cursors: a child, where nothing is out, nor ever will be. Otherwise false, and nothing is done.
+    bool accept_child(Token token) noexcept {
+        if (state_ != State::walking || left_ != nullptr || in_separator_ != 0) {
+            return false;
+        }
+        const EdgeId edge = trie_->edge_by(node_, token);
+        if (edge == kNoEdge) {
+            return false;
+        }
+        node_ = trie_->target(edge);
+        leaf_ = trie_->leaf(node_);
+        at_leaf_ = leaf_ != kNoLeaf;
+        if (at_leaf_ && follow_->end_tokens().empty() && !follow_->more_items_after(n_items()) &&
+            trie_->children(node_).empty()) {
+            state_ = State::complete;
+        }
+        return true;
+    }
+    bool accept_any(Token token);
     bool think(Token token) noexcept;
     Meaning meaning(Token token) const noexcept;
     NodeId child(NodeId node, Token token, const Remainder * left) const noexcept;
