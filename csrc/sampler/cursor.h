@@ -26,10 +26,12 @@ class FollowSet {
         std::int32_t max_items = 0;
         std::int32_t min_items = 0;
         bool unique = false;
+        // NOLINTBEGIN(readability-redundant-member-init): for those who name only the first members
         std::vector<std::string> exclude{};
         std::vector<Token> start_after{};
         std::int64_t max_before = -1;     // negative: no limit
         std::vector<Token> not_before{};  // tokens that are not legal before start_after, save its own
+        // NOLINTEND(readability-redundant-member-init)
 
         // Throws Error (argument) if they leave no way to end, contradict each other, or hold a negative token or
         // count.
@@ -238,11 +240,12 @@ class Cursor {
     // What a token is at the node, the first of what it could be.
     struct Meaning {
         enum class Kind { none, child, separator, in_separator, beginning, end };
-        Kind kind;
+        Kind kind = Kind::none;
         NodeId node = kNoNode;  // where a child or a beginning leads
     };
 
-    // Most steps of most cursors: a child, where nothing is out, nor ever will be. Otherwise false, and nothing is done.
+    // Most steps of most cursors: a child, where nothing is out, nor ever will be. Otherwise false, and nothing is
+    // done.
     bool accept_child(Token token) noexcept {
         if (state_ != State::walking || left_ != nullptr || in_separator_ != 0) {
             return false;

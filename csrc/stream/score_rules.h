@@ -41,7 +41,7 @@ class ScoreRules {
     // their tokens, and of the end of node's own leaf; -inf without one, and where a logit is not finite.
     struct Split {
         std::vector<double> children;
-        double end;
+        double end = 0;
     };
     void split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const;
 

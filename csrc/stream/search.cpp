@@ -91,7 +91,7 @@ class Search {
         std::vector<Entry> level;
         do {
             level.clear();
-            for (std::size_t n = budget(options_.beam_width); level.size() < n && goes_on(open_);) {
+            for (const std::size_t n = budget(options_.beam_width); level.size() < n && goes_on(open_);) {
                 level.push_back(open_.pop());
             }
             miss_open();

@@ -39,7 +39,7 @@ void operator delete(void * p, const std::nothrow_t & /*tag*/) noexcept { std::f
 
 // llama.cpp loses what it holds when an allocation of its own fails. Nothing but sanitizers calls this.
 extern "C" const char * __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
-extern "C" const char * __lsan_default_suppressions() { return "leak:libllama"; }
+extern "C" const char * __lsan_default_suppressions() { return "leak:libllama\nleak:ggml_backend_cpu_init"; }
 
 namespace token_trie::test {
 namespace {
