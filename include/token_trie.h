@@ -539,8 +539,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream
  * stats             NULL, or filled
  *
  * Best first is a search that goes on from the most probable node each time and ends when none left can lead to a
- * better member. A batch has nodes that may prove needless, where that is likely to save a pass, as far as rows of a
- * batch have taken less time than passes on this stream; what is found does not depend on it. The stream stays as it
+ * better member. A batch has nodes that may prove needless, where that is likely to save a pass. The stream stays as it
  * is.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_search(struct token_trie_stream * stream,

@@ -75,8 +75,8 @@ class Search {
 
    private:
     void best_first() {
-        double spread = std::log1p(evaluator_.overhead() / 2);
-        double width = kWidth * evaluator_.overhead();
+        double spread = std::log1p(kOverhead / 2);
+        double width = kWidth * kOverhead;
         for (std::vector<Entry> batch = plan(spread, width); !batch.empty(); batch = plan(spread, width)) {
             expand(std::move(batch));
             spread *= 2;
@@ -258,6 +258,9 @@ class Search {
     // An equal one may still come first by its tokens.
     bool may_win(const Entry & entry) const { return entry.logprob >= worst_kept(); }
 
+    // Of a pass on a processor, in the time of a row. Not as measured: equal calls would evaluate other batches, in which
+    // quantized models give other scores.
+    static constexpr double kOverhead = 4;
     // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
     // needless.
     static constexpr double kWidth = 2;
