@@ -258,8 +258,8 @@ class Search {
     // An equal one may still come first by its tokens.
     bool may_win(const Entry & entry) const { return entry.logprob >= worst_kept(); }
 
-    // Of a pass on a processor, in the time of a row. Not as measured: equal calls would evaluate other batches, in which
-    // quantized models give other scores.
+    // Of a pass on a processor, in the time of a row. Not as measured: equal calls would evaluate other batches, in
+    // which quantized models give other scores.
     static constexpr double kOverhead = 4;
     // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
     // needless.
