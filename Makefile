@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python sanitize fuzz compat soak lint format bench clean
+.PHONY: help demo test test-cpp test-python test-engines sanitize fuzz compat vulkan cuda metal soak lint format bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-cpp: $(VENV)/test ## GoogleTest
 test-python: $(VENV)/test $(VENV)/installed ## pytest
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-engines: $(VENV)/test $(VENV)/bench $(VENV)/installed ## what walks a set in other engines, on torch and transformers
+	@$(BIN)/python -m pytest tests/python/engines $(PYTEST_ARGS)
+
 sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
 	@for preset in asan tsan; do \
 	  $(CMAKE) --preset $$preset -DLlama_PYTHON=$(CURDIR)/$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja --log-level=WARNING && \
@@ -46,6 +49,12 @@ fuzz: $(VENV)/test ## every fuzzer for SECONDS=60, under ASan + UBSan; calls of 
 VERSIONS ?= 0.3.30 0.3.36
 compat: $(VENV)/installed ## all tests against each of VERSIONS of llama-cpp-python, in environments of their own
 	@$(BIN)/python scripts/compat $(VERSIONS)
+
+vulkan: ## tests on a device, in an environment of its own, by Vulkan; without a GPU, on Mesa's driver for the processor
+cuda: ## the same by CUDA
+metal: ## the same by Metal
+vulkan cuda metal:
+	@LLAMA_CMAKE_ARGS="$(LLAMA_CMAKE_ARGS)" scripts/device $@
 
 DECISIONS ?= 1000000
 ROUNDS ?= 10000

@@ -13,6 +13,15 @@ from bench.options import Options
 app = typer.Typer(add_completion=False, rich_markup_mode="rich", no_args_is_help=True)
 
 
+class Device(str, Enum):
+    """Backends of llama.cpp."""
+
+    cpu = "cpu"
+    vulkan = "vulkan"
+    cuda = "cuda"
+    metal = "metal"
+
+
 class Mode(str, Enum):
     """What there is to measure."""
 
@@ -20,6 +29,8 @@ class Mode(str, Enum):
     decide = "decide"
     any_spelling = "any"
     score = "score"
+    record = "record"
+    mask = "mask"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -28,7 +39,8 @@ class Mode(str, Enum):
     @property
     def module(self) -> str:
         """Module of bench/modes that measures it."""
-        return self.name if self in (Mode.sampler, Mode.any_spelling, Mode.score) else "decide"
+        own = (Mode.sampler, Mode.any_spelling, Mode.score, Mode.record, Mode.mask)
+        return self.name if self in own else "decide"
 
 
 @app.callback(invoke_without_command=True)
@@ -55,6 +67,10 @@ def main(
         typer.Option(exists=True, dir_okay=False, help="Decisions: a TokenTreePayload, instead of the bundled sets."),
     ] = None,
     n_gpu_layers: Annotated[int, typer.Option(min=-1, help="Decisions: layers on the GPU; -1 for all.")] = 0,
+    device: Annotated[
+        Device | None,
+        typer.Option(help="Decisions, score: all layers on a device of this backend; exit status 2 without one."),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -77,8 +93,14 @@ def main(
     [bold]score[/bold]: the probability of whole answers: 30 actions as one tree, one by one, and by create_completion;
     the two forms of score and the greedy walk over the 63 requests; the best of 100,000 names of places.
 
+    [bold]record[/bold]: 100 tool calls with their arguments, beside llama-cpp-python's grammar of the schema and
+    llguidance with its fast-forward tokens.
+
     [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
     xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.
+
+    [bold]mask[/]: masks for batches of 1 to 256 rows, of 30 to 1,000,000 members: bits filled on the host beside
+    xgrammar and llguidance, and applied; tensors on a torch device; prefix_allowed_tokens_fn of transformers.
 
     [bold]Examples[/]
 
@@ -95,6 +117,11 @@ def main(
         return
     if mode is None:
         raise typer.BadParameter("one is needed, or the command report", param_hint="--mode")
+    if device is not None:
+        if not import_module("bench.models").on(device.value):
+            typer.echo(f"--device {device.value}: llama.cpp sees none here; see token-trie devices", err=True)
+            raise typer.Exit(2)
+        n_gpu_layers = 0 if device is Device.cpu else -1
     options = Options(
         mode=mode.value,
         models=model or ["smollm2", "gemma3"],
@@ -104,6 +131,7 @@ def main(
         prompt=prompt,
         descriptor=token_tree_descriptor,
         n_gpu_layers=n_gpu_layers,
+        device=device.value if device else None,
         # llama-cpp-python's own number for one-token passes. For larger batches it takes a thread a core, which wait
         # for one another in a loop: where another process holds a core, a pass then takes up to seconds.
         threads=threads or max((os.cpu_count() or 1) // 2, 1),

@@ -11,6 +11,7 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
+from token_trie.llama.devices import Device, devices
 
 
 def _smollm2() -> Path:
@@ -103,7 +104,24 @@ def find(name: str) -> Path:
     return _KNOWN[name]() if name in _KNOWN else Path(name)
 
 
-def load(name: str, *, n_ctx: int = 64, n_batch: int = 64, n_gpu_layers: int = 0, threads: int | None = None) -> Model:
+# As ggml's backends call themselves.
+_BACKENDS = {"cpu": {"CPU"}, "vulkan": {"Vulkan"}, "cuda": {"CUDA"}, "metal": {"Metal", "MTL"}}
+
+
+def on(device: str) -> Device | None:
+    """Return the first device of a backend, if there is one."""
+    return next((each for each in devices() if each.backend in _BACKENDS[device]), None)
+
+
+def load(
+    name: str,
+    *,
+    n_ctx: int = 64,
+    n_batch: int = 64,
+    n_gpu_layers: int = 0,
+    threads: int | None = None,
+    device: str | None = None,
+) -> Model:
     """Load one of the known models, or a GGUF file."""
     llama_cpp.llama_log_set(_log.callback, None)
     _log.devices.clear()
@@ -115,6 +133,7 @@ def load(name: str, *, n_ctx: int = 64, n_batch: int = 64, n_gpu_layers: int = 0
         n_gpu_layers=n_gpu_layers,
         n_threads=threads,
         n_threads_batch=threads,
+        op_offload=False if device == "cpu" else None,  # a device in sight takes large batches from the CPU
         verbose=False,
     )
     return Model(path.stem, path, llm, _log.backend)

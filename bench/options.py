@@ -16,4 +16,5 @@ class Options:
     prompt: str | None
     descriptor: Path | None
     n_gpu_layers: int
+    device: str | None  # None: where llama.cpp puts the layers
     threads: int

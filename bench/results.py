@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+from token_trie.llama.devices import devices
+from token_trie.native.core import _core
 
 from bench.native import Samples
 
@@ -38,6 +40,7 @@ class Row:
     median_us: float | None = None
     p90_us: float | None = None
     failed: str | None = None
+    rows: int = 1  # of logits, in one call
 
     @staticmethod
     def of(samples: Samples, **where: Any) -> "Row":
@@ -99,7 +102,12 @@ def machine() -> dict[str, Any]:
     if cpuinfo.exists():
         lines = (line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines())
         cpu = next((value.strip() for key, _, value in lines if key.strip() == "model name"), cpu)
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "devices": [{"backend": each.backend, "name": each.description} for each in devices()],
+    }
 
 
 def versions() -> dict[str, str]:
@@ -110,4 +118,4 @@ def versions() -> dict[str, str]:
             out[package] = version(package)
         except PackageNotFoundError:
             continue
-    return out
+    return out | {"ggml": _core.llama_loaded()}

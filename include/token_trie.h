@@ -53,10 +53,10 @@
  * memory runs out, where a context or model is freed or used elsewhere while a stream is open on it, and where a
  * sampler chain is set on a backend that has been set on one before. A model file is trusted as llama.cpp trusts it.
  *
- * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp. All else may be called from any; a
- * stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel, _close and _get_vocab
- * excepted. Calls from llama.cpp's log callback are calls like others; where it runs on the thread that is in a call of
- * a stream, that stream refuses them too, and a close frees it when that call returns.
+ * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp, and so is a matcher. All else may be
+ * called from any; a stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel,
+ * _close and _get_vocab excepted. Calls from llama.cpp's log callback are calls like others; where it runs on the
+ * thread that is in a call of a stream, that stream refuses them too, and a close frees it when that call returns.
  *
  * Strings are UTF-8 and end in NUL unless a length goes with them; lengths are in bytes.
  */
@@ -141,11 +141,14 @@ struct token_trie_params {
                                      the set */
     size_t n_exclude;
     const llama_token * start_after; /* the span begins behind this sequence of tokens, wherever it comes; until then
-                                        any token is free, save the vocabulary's end-of-generation tokens that are no
-                                        part of it; NULL to begin at once */
+                                        any token is free, save the vocabulary's end-of-generation tokens (with a null
+                                        vocab: end_tokens) that are no part of it; NULL to begin at once */
     size_t n_start_after;
     int32_t max_before; /* with start_after: free tokens at most, beginnings of it included; what is missing of it then
                            is forced. 0: all of it at once; negative: no limit */
+    int32_t max_span;   /* RESTART: tokens, from the beginning of the span, after which the member under way is the last
+                           one, min_items permitting: a span that was forgotten open ends, with a warning to llama.cpp's
+                           log. 0: 500; negative: no limit. A list without end tokens ends behind max_items alone */
 };
 
 /* Where a sampler stands. */
@@ -154,6 +157,15 @@ enum token_trie_state {
     TOKEN_TRIE_COMPLETE = 1, /* ended as it should: released, or an end token was accepted */
     TOKEN_TRIE_ESCAPED = 2,  /* a token outside the allowed set was accepted; no constraint since */
     TOKEN_TRIE_THINKING = 3  /* before start_after */
+};
+
+/* Why a span is over behind the member finished last; known as soon as nothing but its end may come. */
+enum token_trie_ending {
+    TOKEN_TRIE_ENDING_NONE = 0,      /* it is not: a member may go on or begin; or the span was escaped from */
+    TOKEN_TRIE_ENDING_TOKEN = 1,     /* what ends it came; under END and RELEASE also where nothing else may come */
+    TOKEN_TRIE_ENDING_MAX_ITEMS = 2, /* RESTART: there are max_items members */
+    TOKEN_TRIE_ENDING_NONE_LEFT = 3, /* RESTART, unique: all members there are have been */
+    TOKEN_TRIE_ENDING_MAX_SPAN = 4   /* RESTART: it had become as long as max_span */
 };
 
 /* Set size to sizeof(struct token_trie_sampler_state) before the call. */
@@ -166,6 +178,10 @@ struct token_trie_sampler_state {
     int64_t leaf;           /* its index in the set, -1 if none */
     uint64_t n_escaped;     /* accepts of a token outside the allowed set */
     uint64_t n_restored;    /* applies where upstream samplers had cut every allowed token away */
+    uint64_t n_closed;      /* spans that max_span ended */
+    int32_t ending;         /* enum token_trie_ending */
+    uint64_t n_applied;     /* applies in all, which is: on the host */
+    uint64_t n_in_graph;    /* batches for which the constraint was put into the compute graph instead */
 };
 
 /* Set size to sizeof(struct token_trie_cache_stats) before the call. Counts are since the process began. */
@@ -204,10 +220,151 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_ext(const st
                                                                         const struct token_trie_params * params);
 
 /*
+ * Makes what lets a trie sampler be part of the compute graph, where the logits are, and be followed by nothing but the
+ * token's 4 bytes. It goes to the end of the trie's chain, which is set on the backend:
+ *
+ *     struct llama_sampler * tail = llama_sampler_init_token_trie_tail(trie, vocab);
+ *     llama_sampler_chain_add(chain, trie);
+ *     llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));  // not in greedy mode, where the trie selects
+ *     llama_sampler_chain_add(chain, tail);
+ *     llama_set_sampler(ctx, 0, chain);                               // before the prompt is decoded
+ *     llama_sampler_sample(chain, ctx, -1);                           // as ever; the trie's apply is not called
+ *
+ * trie   a sampler made here, which has no tail
+ * vocab  the model's
+ *
+ * Of equal logits, and where one is NaN, the backend's argmax decides; temp, top_p, min_p and dist draw what they draw
+ * on the host, and llama.cpp's top_k, which does not sort there, other members of the set. Where nothing has selected,
+ * the tail takes the best candidate. Without a tail, a trie stays on the host.
+ *
+ * It stays there with its tail, and answers the same, where the device lacks an operation, where another llama.cpp is
+ * loaded than the one compiled against or one without these callbacks, where a sampler before it in the chain stays
+ * there, where the context has n_outputs_max_per_seq other than 1, as there is one output of a sequence in a batch, and
+ * where the span has start_after.
+ * token_trie_sampler_get_state tells. A trie is part of one graph in its life; in a second chain it stays on the host,
+ * and so do clones.
+ *
+ * llama.cpp ends the process where a chain is set a second time, also for another sequence, where a sampler stands
+ * behind the tail, and where one that truncates stands before a trie made with another model's vocab. It uses what has
+ * been freed where a chain that is set, or a member of it, is freed before the context or before the chain is replaced.
+ *
+ * Returns a sampler that the caller owns, NULL on failure.
+ */
+TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_tail(struct llama_sampler * trie,
+                                                                         const struct llama_vocab * vocab);
+
+/*
  * Fills *state with where a sampler stands. The sampler must be one made here, not the chain it was added to.
  */
 TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler * sampler,
                                                     struct token_trie_sampler_state * state);
+
+/*
+ * A matcher walks a set for a host that has logits of its own, from whatever engine: it tells what is legal next, as a
+ * mask of a bit a token or as a list, and takes tokens in and back.
+ *
+ *     struct token_trie_params params = {sizeof params, .on_complete = TOKEN_TRIE_END, .end_tokens = &eos,
+ *                                        .n_end_tokens = 1};
+ *     struct token_trie_matcher * matcher = token_trie_matcher_init(NULL, n_vocab, json, strlen(json), &params);
+ *     const struct token_trie_matcher * one = matcher;
+ *     token_trie_matcher_fill_masks(&one, 1, NULL, mask, 1, (n_vocab + 31) / 32, NULL);
+ *     ...                                                      // what the mask leaves out gets no probability
+ *     token_trie_matcher_accept(matcher, token, &accepted);
+ *     token_trie_matcher_free(matcher);
+ *
+ * A token that is not allowed is not accepted, and the matcher stays where it is. When an end token was accepted the
+ * matcher is terminated, and from then on end tokens alone are legal. Where a span ends without one
+ * (TOKEN_TRIE_RELEASE, a list without end tokens) every token is legal from then on.
+ */
+struct token_trie_matcher;
+
+/*
+ * Makes a matcher at the beginning of a payload's set.
+ *
+ * vocab    the model's, for its end-of-generation tokens, the fingerprint, and texts in any tokenization; may be NULL:
+ *          no llama.cpp model is needed
+ * n_vocab  tokens of the vocabulary, which is what a row of a mask has bits for; with a vocab, 0 for its own number, or
+ *          more where the logits are padded
+ * params   as of a sampler; mode is not of use
+ *
+ * Returns a matcher that the caller owns (token_trie_matcher_free), NULL on failure. vocab is not used later. The trie
+ * comes from the cache, as a sampler's does.
+ */
+TOKEN_TRIE_API struct token_trie_matcher * token_trie_matcher_init(const struct llama_vocab * vocab,
+                                                                   int32_t n_vocab,
+                                                                   const char * payload_json,
+                                                                   size_t payload_len,
+                                                                   const struct token_trie_params * params);
+
+/* Another matcher where this one stands, which the caller owns too. The set is shared. NULL on failure. */
+TOKEN_TRIE_API struct token_trie_matcher * token_trie_matcher_clone(const struct token_trie_matcher * matcher);
+
+/* Frees a matcher; NULL is ignored. */
+TOKEN_TRIE_API void token_trie_matcher_free(struct token_trie_matcher * matcher);
+
+/* Back to the beginning. */
+TOKEN_TRIE_API int32_t token_trie_matcher_reset(struct token_trie_matcher * matcher);
+
+/*
+ * Steps over a token; *accepted tells whether it was allowed. Fails with TOKEN_TRIE_ERROR_VOCAB for a token outside the
+ * vocabulary, and with TOKEN_TRIE_ERROR_ARGUMENT for one that is no end token on a terminated matcher.
+ */
+TOKEN_TRIE_API int32_t token_trie_matcher_accept(struct token_trie_matcher * matcher,
+                                                 llama_token token,
+                                                 bool * accepted);
+
+/*
+ * Steps over n tokens up to the first that is not allowed; *n_accepted tells how many these were. Fails, and takes
+ * none, with TOKEN_TRIE_ERROR_VOCAB where any of them is outside the vocabulary.
+ */
+TOKEN_TRIE_API int32_t token_trie_matcher_accept_tokens(struct token_trie_matcher * matcher,
+                                                        const llama_token * tokens,
+                                                        size_t n,
+                                                        size_t * n_accepted);
+
+/*
+ * Takes back the last n tokens accepted, be they all; fails with TOKEN_TRIE_ERROR_ARGUMENT where there are fewer. Costs
+ * a walk of at most 255 tokens.
+ */
+TOKEN_TRIE_API int32_t token_trie_matcher_rollback(struct token_trie_matcher * matcher, size_t n);
+
+/* Tells whether an end token was accepted. */
+TOKEN_TRIE_API int32_t token_trie_matcher_is_terminated(const struct token_trie_matcher * matcher,
+                                                        bool * is_terminated);
+
+/*
+ * Fills a row of bits for each of n matchers: token t is bit t % 32 of word t / 32, 1 where it is legal. Bits beyond
+ * the vocabulary mean nothing.
+ *
+ * rows       the row that each one fills; NULL for the row of its number
+ * masks      n_rows rows of n_words words, one behind the other; rows that no matcher fills are left alone
+ * n_words    (n_vocab + 31) / 32 of every matcher
+ * is_needed  NULL, or set for each matcher: false where every token is legal, so that its row need not be applied
+ *
+ * Costs the writing of the rows and a step for each legal token. On failure nothing is written.
+ */
+TOKEN_TRIE_API int32_t token_trie_matcher_fill_masks(const struct token_trie_matcher * const * matchers,
+                                                     size_t n,
+                                                     const size_t * rows,
+                                                     int32_t * masks,
+                                                     size_t n_rows,
+                                                     size_t n_words,
+                                                     bool * is_needed);
+
+/* Copies up to `capacity` of the tokens that are legal next, ascending, and tells in *n how many there are. */
+TOKEN_TRIE_API int32_t token_trie_matcher_get_allowed(const struct token_trie_matcher * matcher,
+                                                      llama_token * tokens,
+                                                      size_t capacity,
+                                                      size_t * n);
+
+/*
+ * Copies up to `capacity` tokens that have to come next, each the only legal one behind those before it, and tells in
+ * *n how many were copied. An end token is not among them. Changes nothing; costs a step a token.
+ */
+TOKEN_TRIE_API int32_t token_trie_matcher_get_forced(const struct token_trie_matcher * matcher,
+                                                     llama_token * tokens,
+                                                     size_t capacity,
+                                                     size_t * n);
 
 /*
  * A stream generates text token by token on a context of its own, under a trie, under a grammar, or free.
@@ -229,6 +386,22 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
  * A closed or null stream is refused with TOKEN_TRIE_ERROR_ARGUMENT.
  */
 struct token_trie_stream;
+
+/*
+ * Where a stream with contexts of its own chooses under a trie. Inside the compute graph, where the logits are, the
+ * best token and its probability leave the device, 8 bytes; where it is drawn, or penalties are on, the logits of the
+ * allowed tokens, their number rounded up to a power of 2, if that is at most a sixteenth of the vocabulary. Whatever
+ * else is asked of the stream, free text, scores and searches among it, fetches whole rows. Tokens are the same, as far
+ * as the backend's argmax takes the first of equals; logprob is computed in floats.
+ *
+ * It stays on the host, and state.n_on_device tells, where llama.cpp has no samplers inside the graph, of a model that
+ * is not attention alone, of params with one sequence id, and on a caller's context (token_trie_stream_open).
+ */
+enum token_trie_device_sampling {
+    TOKEN_TRIE_DEVICE_AUTO = 0, /* where the model's last layer is on a device; not where its params had a cb_eval */
+    TOKEN_TRIE_DEVICE_ON = 1,   /* on any backend, the CPU's included */
+    TOKEN_TRIE_DEVICE_OFF = 2
+};
 
 /* Set size to sizeof(struct token_trie_stream_params) and the rest to zero for the defaults. */
 struct token_trie_stream_params {
@@ -253,6 +426,7 @@ struct token_trie_stream_params {
     struct llama_adapter_lora * const * adapters;
     const float * adapter_scales; /* one an adapter; NULL: 1 */
     size_t n_adapters;
+    int32_t device_sampling; /* enum token_trie_device_sampling */
 };
 
 /* A token passed on by token_trie_stream_generate, valid during the callback, or by token_trie_stream_next. */
@@ -279,7 +453,8 @@ enum token_trie_stop {
     TOKEN_TRIE_STOP_COMPLETE = 2,   /* the span is complete */
     TOKEN_TRIE_STOP_END = 3,        /* free text ended in an end-of-generation token */
     TOKEN_TRIE_STOP_CALLBACK = 4,   /* the callback returned false */
-    TOKEN_TRIE_STOP_CANCELLED = 5   /* token_trie_stream_cancel */
+    TOKEN_TRIE_STOP_CANCELLED = 5,  /* token_trie_stream_cancel */
+    TOKEN_TRIE_STOP_STRING = 6      /* token_trie_stream_generate_until found one of its texts */
 };
 
 /* Where a stream stands. Set size to sizeof(struct token_trie_stream_state) before the call. Counts are since opening.
@@ -307,6 +482,9 @@ struct token_trie_stream_state {
     uint64_t cache_bytes;   /* of that context's cache, of all its layers and kinds of state, as llama.cpp has allocated
                                it; 0 until something is evaluated, and where its params had a cb_eval before */
     uint64_t n_taken_over;  /* tokens of token_trie_stream_take_over */
+    uint64_t n_closed;      /* spans that max_span ended */
+    int32_t ending;         /* enum token_trie_ending, of this span */
+    uint64_t n_on_device;   /* forward passes whose branch point was decided by what the device alone had gathered */
 };
 
 /*
@@ -354,6 +532,22 @@ TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open_model(
 /* The same on a model file, which the stream has for itself. Returns NULL on failure. */
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open_file(const char * gguf_path,
                                                                       const struct token_trie_stream_params * params);
+
+/*
+ * Makes a second stream that goes on from where this one stands, as this one would: same sequence, trie, grammar, place
+ * in both, and draws; its counts begin at 0. Close it like any other, and either of the two first: what they stand on
+ * stays until the last is closed, a caller's context and model too. Returns NULL on failure.
+ *
+ * The two share the context, and the cache of what their sequences begin with alike, which takes nothing to evaluate
+ * and no further memory; each may be forked again, and n_context_max is what all of them hold together. Where llama.cpp
+ * cannot share (recurrent and hybrid models, a context that is not of token_trie_stream_context_params), the stream
+ * that rests is a copy of its state, put back when its turn comes. Where the context grows, a fork evaluates again what
+ * it does not share with the stream whose turn it is.
+ *
+ * Threads: as they share a context, a stream is refused with TOKEN_TRIE_ERROR_BUSY while a fork of it is in a call,
+ * too, and token_trie_stream_close waits for such a call, without cancelling it.
+ */
+TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_fork(struct token_trie_stream * stream);
 
 /* The vocabulary of the stream's model, for llama_tokenize and the like; NULL on failure. Valid until it is closed. */
 TOKEN_TRIE_API const struct llama_vocab * token_trie_stream_get_vocab(struct token_trie_stream * stream);
@@ -422,11 +616,41 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie(struct token_trie_stream
                                                         size_t payload_len,
                                                         int mode);
 
-/* The same with every option. Under TOKEN_TRIE_RELEASE, generate goes on with free text behind the member. */
+/*
+ * The same with every option. Under TOKEN_TRIE_RELEASE, generate goes on with free text behind the member. With
+ * payload_json NULL, the trie is the one of params->path in the payload that token_trie_stream_set_payload has given,
+ * which takes no time.
+ */
 TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie_ext(struct token_trie_stream * stream,
                                                             const char * payload_json,
                                                             size_t payload_len,
                                                             const struct token_trie_params * params);
+
+/*
+ * Gives the stream a payload with descriptors of several paths, to set one after the other: all are read now, at once.
+ * It takes the place of the one given before; NULL for none. The trie that is set stays. On failure nothing changes.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_set_payload(struct token_trie_stream * stream,
+                                                     const char * payload_json,
+                                                     size_t payload_len);
+
+/* A member that a span has produced. Set size to sizeof(struct token_trie_item) before the call. */
+struct token_trie_item {
+    size_t size;
+    int64_t leaf;           /* its index in the set */
+    const char * leaf_name; /* NULL if none; valid until the trie is replaced or cleared, or the stream closed */
+    uint64_t begin;         /* the place of its first token in the sequence */
+    uint64_t end;           /* and of what is behind its last */
+    double logprob;         /* the sum over its branch points */
+};
+
+/*
+ * Fills *item with member i of this span, of those finished so far, which token_trie_stream_state counts as n_items.
+ * The last of them may still go on, and be another one then.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_get_item(struct token_trie_stream * stream,
+                                                  size_t i,
+                                                  struct token_trie_item * item);
 
 /* Takes the trie away; does nothing while the stream is in a call. */
 TOKEN_TRIE_API void token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
@@ -450,6 +674,25 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
                                                   float top_p,
                                                   token_trie_on_token on_token,
                                                   void * user);
+
+/*
+ * The same, until one of some texts has been written, wherever in a token it begins: the first of them ends it, and is
+ * taken out of the sequence again. What stands before it in its first token is tokenized anew, as it stands inside a
+ * text. The token that completes it is not passed on; those before, in which it may begin, have been.
+ *
+ * stop_string  NULL, or set to the number of the text that was found, -1 if none was
+ *
+ * Where one is found, trie and grammar begin anew, as behind token_trie_stream_append. Fails on an empty text.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_generate_until(struct token_trie_stream * stream,
+                                                        int32_t max_tokens,
+                                                        float temperature,
+                                                        float top_p,
+                                                        const char * const * stop_strings,
+                                                        size_t n_stop_strings,
+                                                        token_trie_on_token on_token,
+                                                        void * user,
+                                                        int32_t * stop_string);
 
 /*
  * The same for one token, without a callback, for hosts that call C better than C calls them:

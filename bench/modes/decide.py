@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -37,7 +38,11 @@ def run(options: Options) -> None:
     rounds = options.rounds or 1
     who = _COMPANY[options.mode]
     makers = tasks_for(options.prompt, options.descriptor)
-    loading = {"n_gpu_layers": options.n_gpu_layers, "threads": options.threads}
+    loading: dict[str, Any] = {
+        "n_gpu_layers": options.n_gpu_layers,
+        "threads": options.threads,
+        "device": options.device,
+    }
     settings = {"rounds": rounds, **loading, "slowest_left_out": SLOWEST_LEFT_OUT}
     results = Results[DecisionRow](options.mode, settings)
     n_ctx = longest_prompt(options.prompt) + 256
@@ -50,9 +55,7 @@ def run(options: Options) -> None:
         for name in options.models:
             bar = progress.add_task(f"{name}: loading", total=None)
             advance = partial(progress.advance, bar)
-            model = load(
-                name, n_ctx=n_ctx, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads
-            )
+            model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, **loading)
             for make in makers:
                 progress.update(bar, description=f"{name}: tokenizing", total=None, completed=0)
                 task = make(model)

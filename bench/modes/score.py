@@ -42,7 +42,14 @@ def run(options: Options) -> None:
                 progress.update(bar, description=f"{name}: {what}", total=total, completed=0)
 
             n_ctx = longest_prompt(None) // 3 + _ROOM
-            model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, threads=options.threads)
+            model = load(
+                name,
+                n_ctx=n_ctx,
+                n_batch=_N_BATCH,
+                n_gpu_layers=options.n_gpu_layers if options.device else 0,
+                threads=options.threads,
+                device=options.device,
+            )
             begin("scoring", N_REQUESTS * rounds + 1)
             results.rows += scoring(model, options.threads, rounds, n_ctx, advance)
             begin("forms", len(requests()))

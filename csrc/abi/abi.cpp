@@ -20,6 +20,11 @@ static_assert(static_cast<int>(State::walking) == TOKEN_TRIE_WALKING, "one enum,
 static_assert(static_cast<int>(State::complete) == TOKEN_TRIE_COMPLETE, "one enum, two spellings");
 static_assert(static_cast<int>(State::thinking) == TOKEN_TRIE_THINKING, "one enum, two spellings");
 static_assert(static_cast<int>(State::escaped) == TOKEN_TRIE_ESCAPED, "one enum, two spellings");
+static_assert(static_cast<int>(Ending::none) == TOKEN_TRIE_ENDING_NONE, "one enum, two spellings");
+static_assert(static_cast<int>(Ending::token) == TOKEN_TRIE_ENDING_TOKEN, "one enum, two spellings");
+static_assert(static_cast<int>(Ending::max_items) == TOKEN_TRIE_ENDING_MAX_ITEMS, "one enum, two spellings");
+static_assert(static_cast<int>(Ending::none_left) == TOKEN_TRIE_ENDING_NONE_LEFT, "one enum, two spellings");
+static_assert(static_cast<int>(Ending::max_span) == TOKEN_TRIE_ENDING_MAX_SPAN, "one enum, two spellings");
 
 llama_sampler * init_sampler(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {
     Constraint constraint = read_constraint(Vocab(vocab), json, params);
@@ -49,6 +54,13 @@ llama_sampler * llama_sampler_init_token_trie_ext(const llama_vocab * vocab,
     });
 }
 
+llama_sampler * llama_sampler_init_token_trie_tail(llama_sampler * trie, const llama_vocab * vocab) {
+    return guard_pointer<llama_sampler *>([&] {
+        require_not_null(vocab, "vocab");
+        return make_tail(trie, Vocab(vocab).size());
+    });
+}
+
 int32_t token_trie_sampler_get_state(const llama_sampler * sampler, token_trie_sampler_state * state) {
     return guard([&] {
         const SamplerView seen = view(sampler);
@@ -60,6 +72,10 @@ int32_t token_trie_sampler_get_state(const llama_sampler * sampler, token_trie_s
         out.leaf_name = cursor.leaf() == kNoLeaf ? nullptr : cursor.trie().stored_name(cursor.leaf());
         out.n_escaped = seen.n_escaped;
         out.n_restored = seen.n_restored;
+        out.n_closed = seen.n_closed;
+        out.ending = static_cast<std::int32_t>(cursor.ending());
+        out.n_applied = seen.n_applied;
+        out.n_in_graph = seen.n_in_graph;
         write_struct(out, state, "state");
     });
 }

@@ -1,10 +1,13 @@
 #include "abi/constraint.h"
 
 #include "abi/structs.h"
-#include "trie/cache.h"
+
+#include <algorithm>
 
 namespace token_trie {
 namespace {
+
+constexpr std::int32_t kMaxSpan = 500;
 
 Mode to_mode(std::int32_t mode) {
     if (mode != TOKEN_TRIE_GREEDY && mode != TOKEN_TRIE_SAMPLED) {
@@ -33,20 +36,6 @@ std::vector<Token> to_tokens(const llama_token * tokens, std::size_t n, const ch
     return {tokens, tokens + n};
 }
 
-std::vector<std::string> to_names(const char * const * names, std::size_t n) {
-    if (names == nullptr && n > 0) {
-        throw Error(Status::argument, "exclude: null, with n_exclude = " + std::to_string(n));
-    }
-    std::vector<std::string> out;
-    for (std::size_t i = 0; i < n; ++i) {
-        if (names[i] == nullptr) {
-            throw Error(Status::argument, "exclude[" + std::to_string(i) + "]: null");
-        }
-        out.emplace_back(names[i]);
-    }
-    return out;
-}
-
 FollowSet::Options to_follow(const token_trie_params & params, const Vocab & vocab) {
     FollowSet::Options options;
     options.on_complete = to_on_complete(params.on_complete);
@@ -55,11 +44,12 @@ FollowSet::Options to_follow(const token_trie_params & params, const Vocab & voc
     options.max_items = params.max_items;
     options.min_items = params.min_items;
     options.unique = params.unique != 0;
-    options.exclude = to_names(params.exclude, params.n_exclude);
+    options.exclude = to_names(params.exclude, params.n_exclude, "exclude");
     options.start_after = to_tokens(params.start_after, params.n_start_after, "start_after");
     options.max_before = params.max_before;
+    options.max_span = params.max_span == 0 ? kMaxSpan : std::max(params.max_span, 0);
     if (!options.start_after.empty()) {
-        options.not_before = vocab.end_of_generation();
+        options.not_before = vocab.get() == nullptr ? options.end_tokens : vocab.end_of_generation();
     }
     if (params.end_tokens == nullptr && options.on_complete != OnComplete::release) {
         options.end_tokens = vocab.end_of_generation();
@@ -68,18 +58,44 @@ FollowSet::Options to_follow(const token_trie_params & params, const Vocab & voc
     return options;
 }
 
-}  // namespace
+std::optional<std::string> path_of(const token_trie_params & params) {
+    return params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
+}
 
-Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params) {
-    const Mode mode = to_mode(params.mode);
-    const std::optional<std::string> path =
-        params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
-    FollowSet::Options options = to_follow(params, vocab);
-    std::shared_ptr<const Trie> trie = Cache::shared().get(json, path, vocab.size(), [&] { return vocab.lexicon(); });
+Constraint constrain(const Vocab & vocab, std::shared_ptr<const Trie> trie, FollowSet::Options options, Mode mode) {
     check_vocab(*trie, vocab);
     auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
     check_vocab(*follow, vocab);
     return {Cursor(std::move(trie), std::move(follow)), mode};
+}
+
+}  // namespace
+
+Constraint read_constraint(const Vocab & vocab,
+                           std::string_view json,
+                           const token_trie_params & params,
+                           std::int32_t n_vocab) {
+    const Mode mode = to_mode(params.mode);
+    FollowSet::Options options = to_follow(params, vocab);
+    std::shared_ptr<const Trie> trie = Cache::shared().get(
+        json, path_of(params), vocab.get() == nullptr ? n_vocab : vocab.size(), [&] { return vocab.lexicon(); });
+    return constrain(vocab, std::move(trie), std::move(options), mode);
+}
+
+Constraint pick_constraint(const Vocab & vocab, const TrieSets & sets, const token_trie_params & params) {
+    const Mode mode = to_mode(params.mode);
+    if (sets.empty()) {
+        throw Error(Status::argument, "payload_json: null, and the stream was given no payload");
+    }
+    const std::optional<std::string> path = path_of(params);
+    if (!path && sets.size() > 1) {
+        throw Error(Status::argument, "path: null, and the payload has several");
+    }
+    const auto at = path ? sets.find(*path) : sets.begin();
+    if (at == sets.end()) {
+        throw Error(Status::argument, "path: no descriptor has the path " + quote(path.value_or("")));
+    }
+    return constrain(vocab, at->second, to_follow(params, vocab), mode);
 }
 
 }  // namespace token_trie

@@ -12,12 +12,28 @@ OpenStreams & OpenStreams::shared() {
 
 token_trie_stream * OpenStreams::open(const llama_context * context,
                                       const std::function<std::unique_ptr<Stream>()> & make) {
+    return enlist(context, false, [&] { return std::make_shared<SharedStream>(make()); });
+}
+
+token_trie_stream * OpenStreams::fork(const token_trie_stream * handle) {
+    const std::shared_ptr<SharedStream> stream = find(handle);
+    const llama_context * context = nullptr;
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto at = position_of(handle);
+        context = at == streams_.end() ? nullptr : at->context;
+    }
+    return enlist(context, true, [&] { return SharedStream::fork(stream); });
+}
+
+token_trie_stream * OpenStreams::enlist(const llama_context * context, bool is_fork, const Make & make) {
     token_trie_stream * handle = nullptr;
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         forget_gone();
-        if (context != nullptr && std::any_of(streams_.begin(), streams_.end(),
-                                              [&](const Entry & open) { return open.context == context; })) {
+        if (context != nullptr && !is_fork && std::any_of(streams_.begin(), streams_.end(), [&](const Entry & open) {
+                return open.context == context;
+            })) {
             throw Error(Status::busy, "ctx: another stream is open on it");
         }
         // Odd numbers: no object's address.
@@ -27,7 +43,7 @@ token_trie_stream * OpenStreams::open(const llama_context * context,
     }
     std::shared_ptr<SharedStream> stream;
     try {
-        stream = std::make_shared<SharedStream>(make());
+        stream = make();
     } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex_);
         streams_.erase(position_of(handle));

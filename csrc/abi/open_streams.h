@@ -16,6 +16,9 @@ class OpenStreams {
     // (busy) if a stream is open on that context, before make may touch it.
     token_trie_stream * open(const llama_context * context, const std::function<std::unique_ptr<Stream>()> & make);
 
+    // Makes one that goes on as another would. Throws Error as a call does.
+    token_trie_stream * fork(const token_trie_stream * handle);
+
     // Throws Error (argument) if it is not open.
     std::shared_ptr<SharedStream> find(const token_trie_stream * handle);
 
@@ -30,6 +33,8 @@ class OpenStreams {
         bool closed;                           // but not yet gone, where its own call closed it
     };
 
+    using Make = std::function<std::shared_ptr<SharedStream>()>;
+    token_trie_stream * enlist(const llama_context * context, bool is_fork, const Make & make);
     std::vector<Entry>::iterator position_of(const token_trie_stream * handle);
     void forget_gone();
 

@@ -1,6 +1,6 @@
 #include "abi/constraint.h"
 #include "abi/guard.h"
-#include "abi/open_streams.h"
+#include "abi/stream_call.h"
 #include "abi/structs.h"
 
 #include <algorithm>
@@ -15,15 +15,11 @@ static_assert(static_cast<int>(Stream::Stop::complete) == TOKEN_TRIE_STOP_COMPLE
 static_assert(static_cast<int>(Stream::Stop::end) == TOKEN_TRIE_STOP_END, "one enum, two spellings");
 static_assert(static_cast<int>(Stream::Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
 static_assert(static_cast<int>(Stream::Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
+static_assert(static_cast<int>(Stream::Stop::string) == TOKEN_TRIE_STOP_STRING, "one enum, two spellings");
 
-static_assert(static_cast<int>(LeafEnd::any) == TOKEN_TRIE_LEAF_ANY, "one enum, two spellings");
-static_assert(static_cast<int>(LeafEnd::longest) == TOKEN_TRIE_LEAF_LONGEST, "one enum, two spellings");
-static_assert(static_cast<int>(LeafEnd::follow) == TOKEN_TRIE_LEAF_FOLLOW, "one enum, two spellings");
-
-// Being in a call of a stream that is open.
-SharedStream::Call enter(const token_trie_stream * handle) {
-    return SharedStream::Call(OpenStreams::shared().find(handle));
-}
+static_assert(static_cast<int>(Sequence::Device::automatic) == TOKEN_TRIE_DEVICE_AUTO, "one enum, two spellings");
+static_assert(static_cast<int>(Sequence::Device::on) == TOKEN_TRIE_DEVICE_ON, "one enum, two spellings");
+static_assert(static_cast<int>(Sequence::Device::off) == TOKEN_TRIE_DEVICE_OFF, "one enum, two spellings");
 
 Stream::Options to_options(const token_trie_stream_params & params) {
     Stream::Options options;
@@ -35,6 +31,10 @@ Stream::Options to_options(const token_trie_stream_params & params) {
                       params.penalty_freq,
                       params.penalty_present};
     options.jump_forward = params.step_by_step == 0;
+    if (params.device_sampling < TOKEN_TRIE_DEVICE_AUTO || params.device_sampling > TOKEN_TRIE_DEVICE_OFF) {
+        throw Error(Status::argument, "params.device_sampling: " + std::to_string(params.device_sampling) + " is none");
+    }
+    options.device = static_cast<Sequence::Device>(params.device_sampling);
     return options;
 }
 
@@ -62,84 +62,6 @@ token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_para
 token_trie_token to_token(const Stream::Step & step) {
     return {sizeof(token_trie_token), step.token,       step.forced ? 1 : 0, step.logprob,
             step.text.size(),         step.text.c_str()};
-}
-
-void check_not_negative(std::int32_t value, const char * what) {
-    if (value < 0) {
-        throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is negative");
-    }
-}
-
-// Before the tokens are copied.
-void check_prompt_length(const Stream & stream, std::size_t n) {
-    if (n > stream.capacity()) {
-        throw Error(Status::context,
-                    std::to_string(n) + " tokens do not fit the context of " + std::to_string(stream.capacity()));
-    }
-}
-
-void write_stats(token_trie_score_stats out, const Cost & cost, token_trie_score_stats * stats) {
-    if (stats != nullptr) {
-        out.n_evaluated = cost.n_evaluated;
-        out.n_passes = cost.n_passes;
-        out.decode_ns = cost.decode_ns;
-        write_struct(out, stats, "stats");
-    }
-}
-
-ScoreOptions to_score_options(const Stream & stream, const token_trie_score_params & params) {
-    if (params.leaf_end < TOKEN_TRIE_LEAF_ANY || params.leaf_end > TOKEN_TRIE_LEAF_FOLLOW) {
-        throw Error(Status::argument, "params.leaf_end: " + std::to_string(params.leaf_end) + " is none");
-    }
-    ScoreOptions options;
-    options.leaf_end = static_cast<LeafEnd>(params.leaf_end);
-    options.branches = params.branches != 0;
-    if (params.prefix != nullptr) {
-        if (params.n_prefix == 0) {
-            throw Error(Status::argument, "params.prefix: no tokens; NULL is for the stream's sequence");
-        }
-        check_prompt_length(stream, params.n_prefix);
-        options.prefix.assign(params.prefix, params.prefix + params.n_prefix);
-    }
-    return options;
-}
-
-// Of the payload given, or of the trie that is set.
-Cursor cursor_of(const Stream & stream, const token_trie_score_params & params) {
-    if (params.payload_json != nullptr) {
-        token_trie_params how{};
-        how.on_complete = TOKEN_TRIE_END;
-        if (params.payload_params != nullptr) {
-            how = read_struct(params.payload_params, "params.payload_params");
-        }
-        return read_constraint(stream.facts(), {params.payload_json, params.payload_len}, how).cursor;
-    }
-    std::optional<Cursor> set = stream.snapshot().cursor;
-    if (!set) {
-        throw Error(Status::argument, "no trie to score: give a payload or set one first");
-    }
-    return std::move(*set);
-}
-
-// What score and search begin with.
-struct Asked {
-    Asked(const token_trie_stream * handle, const token_trie_score_params * from)
-        : stream(enter(handle)),
-          params(read_struct(from, "params")),
-          options(to_score_options(*stream, params)),
-          cursor(cursor_of(*stream, params)) {}
-
-    SharedStream::Call stream;
-    token_trie_score_params params;
-    ScoreOptions options;
-    Cursor cursor;
-};
-
-void check_length(std::size_t given, std::size_t needed, const char * what) {
-    if (given != needed) {
-        throw Error(Status::argument,
-                    std::string(what) + ": " + std::to_string(given) + " where the trie has " + std::to_string(needed));
-    }
 }
 
 void set_trie(const token_trie_stream * handle, std::string_view json, const token_trie_params & params) {
@@ -190,6 +112,10 @@ token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const to
         const ContextMaker::FileOptions file = {given.n_ctx, given.n_batch, given.n_threads, given.n_gpu_layers};
         return open_on_own([&] { return ContextMaker(gguf_path, file); }, given);
     });
+}
+
+token_trie_stream * token_trie_stream_fork(token_trie_stream * stream) {
+    return guard_pointer<token_trie_stream *>([&] { return OpenStreams::shared().fork(stream); });
 }
 
 const llama_vocab * token_trie_stream_get_vocab(token_trie_stream * stream) {
@@ -261,8 +187,42 @@ int32_t token_trie_stream_set_token_trie_ext(token_trie_stream * stream,
                                              size_t payload_len,
                                              const token_trie_params * params) {
     return guard([&] {
-        require_not_null(payload_json, "payload_json");
-        set_trie(stream, {payload_json, payload_len}, read_struct(params, "params"));
+        const token_trie_params how = read_struct(params, "params");
+        if (payload_json != nullptr) {
+            set_trie(stream, {payload_json, payload_len}, how);
+            return;
+        }
+        const SharedStream::Call open = enter(stream);
+        Constraint constraint = pick_constraint(open->facts(), open->sets(), how);
+        open->set_trie(std::move(constraint.cursor), constraint.mode);
+    });
+}
+
+int32_t token_trie_stream_set_payload(token_trie_stream * stream, const char * payload_json, size_t payload_len) {
+    return guard([&] {
+        const SharedStream::Call open = enter(stream);
+        const Vocab & vocab = open->facts();
+        open->set_sets(payload_json == nullptr ? TrieSets()
+                                               : Cache::shared().get_paths({payload_json, payload_len}, vocab.size(),
+                                                                           [&] { return vocab.lexicon(); }));
+    });
+}
+
+int32_t token_trie_stream_get_item(token_trie_stream * stream, size_t i, token_trie_item * item) {
+    return guard([&] {
+        const SharedStream::Call open = enter(stream);
+        const std::vector<ItemLog::Item> & items = open->items().items();
+        if (i >= items.size()) {
+            throw Error(Status::argument, "i: " + std::to_string(i) + " of " + std::to_string(items.size()) + " items");
+        }
+        const ItemLog::Item & seen = items[i];
+        token_trie_item out{};
+        out.leaf = static_cast<std::int64_t>(seen.leaf);
+        out.leaf_name = open->cursor() ? open->cursor()->trie().stored_name(seen.leaf) : nullptr;
+        out.begin = seen.begin;
+        out.end = seen.end;
+        out.logprob = seen.logprob;
+        write_struct(out, item, "item");
     });
 }
 
@@ -288,55 +248,28 @@ int32_t token_trie_stream_generate(token_trie_stream * stream,
     });
 }
 
-int32_t token_trie_stream_score(token_trie_stream * stream,
-                                const token_trie_score_params * params,
-                                double * leaves,
-                                size_t n_leaves,
-                                double * nodes,
-                                size_t n_nodes,
-                                token_trie_score_stats * stats) {
+int32_t token_trie_stream_generate_until(token_trie_stream * stream,
+                                         int32_t max_tokens,
+                                         float temperature,
+                                         float top_p,
+                                         const char * const * stop_strings,
+                                         size_t n_stop_strings,
+                                         token_trie_on_token on_token,
+                                         void * user,
+                                         int32_t * stop_string) {
     return guard([&] {
-        require_not_null(leaves, "leaves");
-        const Asked asked(stream, params);
-        const Trie & trie = asked.cursor.trie();
-        check_length(n_leaves, trie.n_leaves(), "n_leaves");
-        if (nodes != nullptr) {
-            check_length(n_nodes, trie.n_nodes(), "n_nodes");
-        }
-        const Scores scores = asked.stream->score(asked.cursor, asked.options);
-        token_trie_score_stats out{};
-        out.n_found = scores.leaves.size();
-        write_stats(out, scores, stats);
-        std::copy(scores.leaves.begin(), scores.leaves.end(), leaves);
-        if (nodes != nullptr) {
-            std::copy(scores.nodes.begin(), scores.nodes.end(), nodes);
-        }
-    });
-}
-
-int32_t token_trie_stream_search(token_trie_stream * stream,
-                                 const token_trie_score_params * params,
-                                 int64_t * leaves,
-                                 double * logprobs,
-                                 size_t n_best,
-                                 token_trie_score_stats * stats) {
-    return guard([&] {
-        require_not_null(leaves, "leaves");
-        require_not_null(logprobs, "logprobs");
-        const Asked asked(stream, params);
-        check_not_negative(asked.params.beam_width, "params.beam_width");
-        const SearchOptions options = {asked.options, n_best, static_cast<std::size_t>(asked.params.beam_width),
-                                       asked.params.max_nodes};
-        const SearchResult result = asked.stream->search(asked.cursor, options);
-        token_trie_score_stats out{};
-        out.n_found = result.found.size();
-        out.gap = result.gap;
-        out.rival_min = result.rival_min;
-        out.rival_max = result.rival_max;
-        write_stats(out, result, stats);
-        for (const Found & found : result.found) {
-            *leaves++ = found.leaf;
-            *logprobs++ = found.logprob;
+        const SharedStream::Call open = enter(stream);
+        const std::vector<std::string> stops = to_names(stop_strings, n_stop_strings, "stop_strings");
+        std::size_t which = 0;
+        const Stream::Stop stop = open->generate_until(
+            max_tokens, temperature, top_p, stops,
+            [&](const Stream::Step & step) {
+                const token_trie_token token = to_token(step);
+                return on_token == nullptr || on_token(&token, user);
+            },
+            which);
+        if (stop_string != nullptr) {
+            *stop_string = stop == Stream::Stop::string ? static_cast<std::int32_t>(which) : -1;
         }
     });
 }
@@ -370,6 +303,7 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
             const Cursor & cursor = *seen.cursor;
             out.span = static_cast<std::int32_t>(cursor.state());
             out.n_items = cursor.n_items();
+            out.ending = static_cast<std::int32_t>(cursor.ending());
             out.leaf = cursor.leaf() == kNoLeaf ? -1 : static_cast<std::int64_t>(cursor.leaf());
             out.leaf_name = cursor.leaf() == kNoLeaf ? nullptr : cursor.trie().stored_name(cursor.leaf());
         }
@@ -386,6 +320,8 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
         out.n_context_max = seen.capacity;
         out.cache_bytes = seen.cache_bytes;
         out.n_taken_over = seen.n_taken_over;
+        out.n_closed = seen.stats.n_closed;
+        out.n_on_device = seen.n_on_device;
         write_struct(out, state, "state");
     });
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <string>
+#include <vector>
 
 namespace token_trie {
 
@@ -42,6 +44,20 @@ void write_struct(Struct value, Struct * to, const char * what) {
     value.size = to->size;
     std::memset(to, 0, value.size);
     std::memcpy(to, &value, std::min(value.size, sizeof value));
+}
+
+inline std::vector<std::string> to_names(const char * const * names, std::size_t n, const std::string & what) {
+    if (names == nullptr && n > 0) {
+        throw Error(Status::argument, what + ": null, with n_" + what + " = " + std::to_string(n));
+    }
+    std::vector<std::string> out;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (names[i] == nullptr) {
+            throw Error(Status::argument, what + "[" + std::to_string(i) + "]: null");
+        }
+        out.emplace_back(names[i]);
+    }
+    return out;
 }
 
 }  // namespace token_trie

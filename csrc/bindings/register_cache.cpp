@@ -14,6 +14,20 @@ void register_cache(py::module_ & module) {
                 Cache::shared().get(json, path, 0, [vocab] { return vocab == nullptr ? nullptr : vocab->lexicon(); }));
         },
         "json"_a, "path"_a, "vocab"_a.none(true));
+    module.def(
+        "tries_by_path",
+        [](const std::string & json, const Vocab & vocab) {
+            const auto read = [&] {
+                const py::gil_scoped_release unlocked;
+                return Cache::shared().get_paths(json, vocab.size(), [&] { return vocab.lexicon(); });
+            };
+            py::dict out;
+            for (const auto & [path, trie] : read()) {
+                out[py::str(path)] = std::const_pointer_cast<Trie>(trie);
+            }
+            return out;
+        },
+        "json"_a, "vocab"_a);
     module.def("cache_stats", [] {
         const Cache::Stats stats = Cache::shared().stats();
         return py::make_tuple(stats.hits, stats.misses, stats.evictions, stats.entries, Cache::kCapacity, stats.bytes);

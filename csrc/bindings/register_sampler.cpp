@@ -17,8 +17,12 @@ std::shared_ptr<FollowSet> make_follow(const Trie & trie,
                                        bool unique,
                                        std::vector<std::string> exclude,
                                        std::vector<Token> start_after,
-                                       std::int64_t max_before) {
-    std::vector<Token> not_before = start_after.empty() ? std::vector<Token>{} : vocab.end_of_generation();
+                                       std::int64_t max_before,
+                                       std::int32_t max_span) {
+    std::vector<Token> not_before;
+    if (!start_after.empty()) {
+        not_before = vocab.get() == nullptr ? end_tokens : vocab.end_of_generation();
+    }
     FollowSet::Options options{static_cast<OnComplete>(on_complete),
                                std::move(end_tokens),
                                std::move(separator),
@@ -28,7 +32,8 @@ std::shared_ptr<FollowSet> make_follow(const Trie & trie,
                                std::move(exclude),
                                std::move(start_after),
                                max_before,
-                               std::move(not_before)};
+                               std::move(not_before),
+                               max_span};
     auto follow = std::make_shared<FollowSet>(trie, std::move(options));
     check_vocab(*follow, vocab);
     return follow;
@@ -79,7 +84,7 @@ void register_sampler(py::module_ & module) {
     using namespace pybind11::literals;
     py::class_<FollowSet, std::shared_ptr<FollowSet>>(module, "FollowSet")
         .def(py::init(&make_follow), "trie"_a, "vocab"_a, "on_complete"_a, "end_tokens"_a, "separator"_a, "max_items"_a,
-             "min_items"_a, "unique"_a, "exclude"_a, "start_after"_a, "max_before"_a);
+             "min_items"_a, "unique"_a, "exclude"_a, "start_after"_a, "max_before"_a, "max_span"_a = 0);
     py::class_<Cursor>(module, "Cursor")
         .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow) {
                  return Cursor(std::move(trie), std::move(follow));
@@ -91,6 +96,7 @@ void register_sampler(py::module_ & module) {
         .def("accept", &Cursor::accept, "token"_a)
         .def("reset", &Cursor::reset)
         .def_property_readonly("state", [](const Cursor & cursor) { return static_cast<int>(cursor.state()); })
+        .def_property_readonly("ending", [](const Cursor & cursor) { return static_cast<int>(cursor.ending()); })
         .def_property_readonly("node", &Cursor::node)
         .def_property_readonly("n_items", &Cursor::n_items)
         .def_property_readonly("leaf", [](const Cursor & cursor) -> py::object {

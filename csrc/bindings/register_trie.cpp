@@ -1,6 +1,11 @@
 #include "bindings/bindings.h"
+#include "trie/prefix_dict.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 
 namespace token_trie {
 namespace {
@@ -52,6 +57,42 @@ std::shared_ptr<Trie> build(const TokenArray & tokens,
     return std::const_pointer_cast<Trie>(Trie::build(std::move(leaves)));
 }
 
+struct ReadDict {
+    std::shared_ptr<Trie> trie;
+    PrefixDict dict;
+};
+
+ReadDict read_dict(std::istream & json) {
+    PrefixDict dict = read_prefix_dict(json);
+    std::shared_ptr<Trie> trie = std::const_pointer_cast<Trie>(Trie::build(std::move(dict.members)));
+    return {std::move(trie), std::move(dict)};
+}
+
+py::tuple prefix_dict(const std::string & given, bool is_path) {
+    ReadDict read;
+    {
+        const py::gil_scoped_release unlocked;
+        if (is_path) {
+            errno = 0;
+            std::ifstream file(given, std::ios::binary);
+            if (!file) {
+                throw Error(Status::argument, "file: " + quote(given) + ": " + std::strerror(errno));
+            }
+            try {
+                read = read_dict(file);
+            } catch (const std::ios_base::failure & error) {
+                throw Error(Status::argument, "file: " + quote(given) + ": " + error.what());
+            }
+        } else {
+            std::istringstream text(given);
+            read = read_dict(text);
+        }
+    }
+    const PrefixDict & dict = read.dict;
+    return py::make_tuple(read.trie, dict.start, dict.end, dict.sep, dict.n_ids_skipped, dict.n_keys_unreached,
+                          dict.keys_unreached);
+}
+
 void check_node(const Trie & trie, std::uint32_t node) {
     if (node >= trie.n_nodes()) {
         throw py::index_error("node " + std::to_string(node) + " of " + std::to_string(trie.n_nodes()));
@@ -79,6 +120,21 @@ py::tuple to_arrays(const Trie & trie) {
     return py::make_tuple(to_array(tokens.data(), tokens.size()), to_array(offsets.data(), offsets.size()));
 }
 
+// Of each node how many lead out of it, and of these the tokens and where they lead.
+py::tuple to_edges(const Trie & trie) {
+    py::array_t<std::uint32_t> counts(trie.n_nodes());
+    py::array_t<Token> tokens(trie.n_edges());
+    py::array_t<NodeId> targets(trie.n_edges());
+    for (NodeId node = 0; node < trie.n_nodes(); ++node) {
+        counts.mutable_at(node) = trie.children(node).size;
+    }
+    for (EdgeId edge = 1; edge <= trie.n_edges(); ++edge) {
+        tokens.mutable_at(edge - 1) = trie.token_of(edge);
+        targets.mutable_at(edge - 1) = trie.target(edge);
+    }
+    return py::make_tuple(counts, tokens, targets);
+}
+
 py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
     py::array_t<NodeId> out(trie.n_leaves());
     for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
@@ -100,6 +156,7 @@ py::list to_aliases(const Trie & trie) {
 // NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
 void register_trie(py::module_ & module) {
     using namespace pybind11::literals;
+    module.def("read_prefix_dict", &prefix_dict, "given"_a, "is_path"_a);
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a)
         .def_property_readonly("is_tree", &Trie::is_tree)
@@ -113,6 +170,7 @@ void register_trie(py::module_ & module) {
         .def_property_readonly("total_bytes", &Trie::total_bytes)
         .def_property_readonly("aliases", &to_aliases)
         .def("arrays", &to_arrays)
+        .def("edges", &to_edges)
         .def("leaf_nodes", &to_leaf_nodes)
         .def(
             "name",

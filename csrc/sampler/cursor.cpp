@@ -53,7 +53,8 @@ void FollowSet::Options::check() const {
                         "end_tokens, separator and start_after hold token ids, which are not negative");
         }
     }
-    for (const auto & [name, n] : {std::pair("max_items", max_items), std::pair("min_items", min_items)}) {
+    for (const auto & [name, n] :
+         {std::pair("max_items", max_items), std::pair("min_items", min_items), std::pair("max_span", max_span)}) {
         if (n < 0) {
             throw Error(Status::argument, std::string(name) + ": " + std::to_string(n) + " is negative");
         }
@@ -125,7 +126,32 @@ NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const noe
 
 // Whether another item may follow the nth.
 bool Cursor::has_more(const Remainder * left_behind, std::int32_t n) const noexcept {
-    return follow_->more_items_after(n) && (left_behind == nullptr || !left_behind->empty());
+    return follow_->more_items_after(n) && (left_behind == nullptr || !left_behind->empty()) &&
+           !(closed_ && follow_->may_end_after(n));
+}
+
+bool Cursor::close() noexcept {
+    // A list without end tokens and repeats ends behind max_items, and in no other way.
+    const bool may_close =
+        follow_->more_items_after(n_before_ + 1) && (!follow_->end_tokens().empty() || follow_->unique());
+    return is_active() && may_close && !std::exchange(closed_, true);
+}
+
+Ending Cursor::ending() const noexcept {
+    if (!at_leaf_ || state_ == State::escaped) {
+        return Ending::none;
+    }
+    const bool more = has_more(left_behind_.get(), n_items());
+    const std::uint32_t n_out = left_ == nullptr ? 0 : left_->children_out(*trie_, node_).size;
+    if (state_ == State::walking && (more || trie_->children(node_).size > n_out)) {
+        return Ending::none;
+    }
+    if (more || follow_->on_complete() != OnComplete::restart) {
+        return Ending::token;
+    }
+    return !follow_->more_items_after(n_items())              ? Ending::max_items
+           : left_behind_ != nullptr && left_behind_->empty() ? Ending::none_left
+                                                              : Ending::max_span;
 }
 
 AllowedSet Cursor::allowed() const noexcept {

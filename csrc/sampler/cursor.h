@@ -14,6 +14,8 @@ namespace [[gnu::visibility("default")]] token_trie {
 // The values of enum token_trie_on_complete and enum token_trie_state, which csrc/abi checks against these.
 enum class OnComplete { release = 0, end = 1, restart = 2 };
 enum class State { walking = 0, complete = 1, escaped = 2, thinking = 3 };
+// Why a span is over behind the member finished last. The values of enum token_trie_ending.
+enum class Ending { none = 0, token = 1, max_items = 2, none_left = 3, max_span = 4 };
 
 // What may follow a finished leaf, and which members there are to begin with; immutable and shared like the trie it was
 // made for.
@@ -31,6 +33,7 @@ class FollowSet {
         std::vector<Token> start_after{};
         std::int64_t max_before = -1;     // negative: no limit
         std::vector<Token> not_before{};  // tokens that are not legal before start_after, save its own
+        std::int32_t max_span = 0;        // tokens after which no further item begins; 0: no limit
         // NOLINTEND(readability-redundant-member-init)
 
         // Throws Error (argument) if they leave no way to end, contradict each other, or hold a negative token or
@@ -55,6 +58,8 @@ class FollowSet {
     TokenSpan after(std::int32_t n) const noexcept { return more_items_after(n) ? span(next_) : end_tokens(); }
     const Marker & marker() const noexcept { return marker_; }
     TokenSpan not_before() const noexcept { return span(options_.not_before); }
+    // Whether a span of n tokens is to begin no further item.
+    bool is_long(std::int64_t n) const noexcept { return options_.max_span > 0 && n >= options_.max_span; }
     // Whether the marker must come, behind n tokens without it.
     bool must_start_after(std::int64_t n) const noexcept {
         return options_.max_before >= 0 && n >= options_.max_before;
@@ -210,6 +215,8 @@ class Cursor {
 
     // Ends the span as a token outside the allowed set does.
     void escape() noexcept { state_ = State::escaped; }
+    // Lets no further item begin in this span, once there are as many as there must be. Returns whether one could.
+    bool close() noexcept;
     void reset() noexcept {
         if (left_ != follow_->left()) {
             left_ = follow_->left();
@@ -222,6 +229,7 @@ class Cursor {
         in_marker_ = 0;
         n_thought_ = 0;
         at_leaf_ = false;
+        closed_ = false;
         state_ = follow_->marker().empty() ? State::walking : State::thinking;
     }
 
@@ -230,6 +238,10 @@ class Cursor {
     bool is_active() const noexcept { return state_ == State::walking || state_ == State::thinking; }
     // The leaf finished last; kNoLeaf while one is under way, be it a longer one from a finished one.
     LeafId leaf() const noexcept { return leaf_; }
+    // Why the span is over, or has nothing but its end before it; none while a member may go on or another begin.
+    Ending ending() const noexcept;
+    // Leaves finished before the one that is under way or finished last.
+    std::int32_t n_before() const noexcept { return n_before_; }
     // Leaves finished, the one under way not counted.
     std::int32_t n_items() const noexcept { return n_before_ + (at_leaf_ ? 1 : 0); }
     NodeId node() const noexcept { return node_; }
@@ -281,6 +293,7 @@ class Cursor {
     std::uint32_t in_marker_ = 0;     // tokens of the marker that stand at the end of what was thought
     std::int64_t n_thought_ = 0;
     bool at_leaf_ = false;  // whether the item that node_ is in is a finished one
+    bool closed_ = false;
     State state_ = State::walking;
 };
 

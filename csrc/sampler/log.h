@@ -2,6 +2,9 @@
 
 namespace token_trie {
 
+constexpr const char * kSpanClosed =
+    "token-trie: a span went on for max_span tokens; it ends with the member under way\n";
+
 // To llama.cpp's log callback, where the library loaded has a way to ask for it; else nowhere.
 void log_warning(const char * text);
 

@@ -1,7 +1,10 @@
 #include "sampler/sampler.h"
 
 #include "sampler/candidates.h"
+#include "sampler/graph_part.h"
+#include "sampler/llama_version.h"
 #include "sampler/log.h"
+#include "sampler/runs_in_graph.h"
 
 #include <llama.h>
 
@@ -19,8 +22,14 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 struct Context {
     Cursor cursor;
     Mode mode;
+    // NOLINTNEXTLINE(readability-redundant-member-init): for who names only the first members
+    std::shared_ptr<GraphPart> in_graph{};  // null without a tail
     std::uint64_t n_escaped = 0;
     std::uint64_t n_restored = 0;
+    std::int64_t n_span = 0;  // tokens since the span began
+    std::uint64_t n_closed = 0;
+    std::uint64_t n_applied = 0;
+    std::uint64_t n_in_graph = 0;
     bool warned = false;
 };
 
@@ -125,6 +134,7 @@ const char * sampler_name(const llama_sampler * /*smpl*/) { return "token-trie";
 void sampler_accept(llama_sampler * smpl, llama_token token) {
     Context & ctx = context(smpl);
     bool accepted = false;
+    ctx.n_span += ctx.cursor.state() == State::walking ? 1 : 0;
     try {
         accepted = ctx.cursor.accept(token);
     } catch (const std::bad_alloc &) {
@@ -132,10 +142,15 @@ void sampler_accept(llama_sampler * smpl, llama_token token) {
         log_warning("token-trie: out of memory; what follows is unconstrained\n");
     }
     ctx.n_escaped += accepted ? 0 : 1;
+    if (ctx.cursor.follow().is_long(ctx.n_span) && ctx.cursor.close()) {
+        ++ctx.n_closed;
+        log_warning(kSpanClosed);
+    }
 }
 
 void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     Context & ctx = context(smpl);
+    ++ctx.n_applied;
     llama_token_data_array & candidates = *cur_p;
     const AllowedSet allowed = ctx.cursor.allowed();
     const bool is_free = allowed.everything;
@@ -167,17 +182,67 @@ void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     }
 }
 
-void sampler_reset(llama_sampler * smpl) { context(smpl).cursor.reset(); }
+void sampler_reset(llama_sampler * smpl) {
+    context(smpl).cursor.reset();
+    context(smpl).n_span = 0;
+}
 
 llama_sampler * sampler_clone(const llama_sampler * smpl);
 
 void sampler_free(llama_sampler * smpl) { delete static_cast<Context *>(smpl->ctx); }
+
+template <typename Interface>
+void run_in_graph(Interface & iface) {
+    if constexpr (RunsInGraph<Interface>::value) {
+        iface.backend_init = [](llama_sampler * smpl, ggml_backend_buffer_type_t buffers, std::uint32_t n_outputs) {
+            const Context & ctx = context(smpl);
+            return ctx.in_graph != nullptr && ctx.in_graph->init(ctx.cursor, ctx.mode, buffers, n_outputs);
+        };
+        iface.backend_apply = [](llama_sampler * smpl, ggml_context * graph, ggml_cgraph * /*gf*/, auto * data) {
+            context(smpl).in_graph->apply(graph, {data->logits, data->probs, data->sampled, data->candidates});
+        };
+        iface.backend_set_input = [](llama_sampler * smpl) {
+            Context & ctx = context(smpl);
+            ++ctx.n_in_graph;
+            ctx.in_graph->set_input(ctx.cursor);
+        };
+        iface.backend_reset = [](llama_sampler * smpl) { context(smpl).in_graph->reset(); };
+        iface.copy_state = [](const llama_sampler * from, llama_sampler * to) {
+            context(to).cursor = context(from).cursor;
+            context(to).n_span = context(from).n_span;
+        };
+    }
+}
+
+// The tail's context is its share in the part that its trie has, which is null in a clone.
+using Tail = std::shared_ptr<GraphPart>;
+
+void tail_apply(llama_sampler * /*smpl*/, llama_token_data_array * cur_p) {
+    if (cur_p->selected < 0 && cur_p->size > 0) {
+        cur_p->selected = static_cast<std::int64_t>(best_of(*cur_p, cur_p->size));
+    }
+}
+
+template <typename Interface>
+void run_tail_in_graph(Interface & iface) {
+    if constexpr (RunsInGraph<Interface>::value) {
+        iface.backend_init = [](llama_sampler * smpl, ggml_backend_buffer_type_t /*buffers*/,
+                                std::uint32_t /*n_outputs*/) { return *static_cast<Tail *>(smpl->ctx) != nullptr; };
+        iface.backend_apply = [](llama_sampler * smpl, ggml_context * graph, ggml_cgraph * /*gf*/, auto * data) {
+            (*static_cast<Tail *>(smpl->ctx))
+                ->apply_end(graph, {data->logits, data->probs, data->sampled, data->candidates});
+        };
+        iface.copy_state = [](const llama_sampler * /*from*/, llama_sampler * /*to*/) {};
+    }
+}
 
 // A llama.cpp newer than the headers may look for callbacks past the end of this struct; it finds nulls there.
 struct PaddedInterface {
     llama_sampler_i iface;
     void * later_callbacks[16];
 };
+
+bool is_same_llama() { return llama_compiled().empty() || llama_compiled() == llama_loaded(); }
 
 PaddedInterface padded_interface = [] {
     PaddedInterface out{};
@@ -187,8 +252,32 @@ PaddedInterface padded_interface = [] {
     out.iface.reset = sampler_reset;
     out.iface.clone = sampler_clone;
     out.iface.free = sampler_free;
+    if (is_same_llama()) {
+        run_in_graph(out.iface);
+    }
     return out;
 }();
+
+llama_sampler * wrap_tail(Tail tail);
+
+PaddedInterface padded_tail = [] {
+    PaddedInterface out{};
+    out.iface.name = [](const llama_sampler * /*smpl*/) { return "token-trie-tail"; };
+    out.iface.apply = tail_apply;
+    out.iface.clone = [](const llama_sampler * /*smpl*/) { return wrap_tail(nullptr); };
+    out.iface.free = [](llama_sampler * smpl) { delete static_cast<Tail *>(smpl->ctx); };
+    if (is_same_llama()) {
+        run_tail_in_graph(out.iface);
+    }
+    return out;
+}();
+
+llama_sampler * wrap_tail(Tail tail) {
+    auto owned = std::make_unique<Tail>(std::move(tail));
+    llama_sampler * smpl = llama_sampler_init(&padded_tail.iface, owned.get());
+    static_cast<void>(owned.release());
+    return smpl;
+}
 
 llama_sampler * wrap(std::unique_ptr<Context> ctx) {
     llama_sampler * smpl = llama_sampler_init(&padded_interface.iface, ctx.get());
@@ -196,7 +285,11 @@ llama_sampler * wrap(std::unique_ptr<Context> ctx) {
     return smpl;
 }
 
-llama_sampler * sampler_clone(const llama_sampler * smpl) { return wrap(std::make_unique<Context>(context(smpl))); }
+llama_sampler * sampler_clone(const llama_sampler * smpl) {
+    auto clone = std::make_unique<Context>(context(smpl));
+    clone->in_graph.reset();
+    return wrap(std::move(clone));
+}
 
 }  // namespace
 
@@ -204,12 +297,32 @@ llama_sampler * make_sampler(Cursor cursor, Mode mode) {
     return wrap(std::make_unique<Context>(Context{std::move(cursor), mode}));
 }
 
-SamplerView view(const llama_sampler * sampler) {
+namespace {
+
+void check_made_here(const llama_sampler * sampler) {
     if (sampler == nullptr || sampler->iface != &padded_interface.iface) {
         throw Error(Status::argument, "sampler: not one that token-trie made (a chain is not; pass its member)");
     }
+}
+
+}  // namespace
+
+llama_sampler * make_tail(llama_sampler * sampler, std::int32_t n_vocab) {
+    check_made_here(sampler);
+    Context & ctx = context(sampler);
+    if (ctx.in_graph != nullptr) {
+        throw Error(Status::argument, "sampler: it has a tail");
+    }
+    auto part = std::make_shared<GraphPart>(n_vocab);
+    llama_sampler * tail = wrap_tail(part);
+    ctx.in_graph = std::move(part);
+    return tail;
+}
+
+SamplerView view(const llama_sampler * sampler) {
+    check_made_here(sampler);
     const Context & ctx = context(sampler);
-    return {&ctx.cursor, ctx.n_escaped, ctx.n_restored};
+    return {&ctx.cursor, ctx.n_escaped, ctx.n_restored, ctx.n_closed, ctx.n_applied, ctx.n_in_graph};
 }
 
 }  // namespace token_trie

@@ -14,10 +14,19 @@ enum class Mode { greedy = 0, sampled = 1 };
 // allocation.
 llama_sampler * make_sampler(Cursor cursor, Mode mode);
 
+// What lets a sampler made here be a part of llama.cpp's compute graph, where its apply is not called: for the end of
+// the sampler's own chain, of which it then leaves nothing but the token. On the host it selects the best candidate
+// where nothing is selected. The caller owns it. Throws Error (argument) where the sampler was not made here, or has
+// one.
+llama_sampler * make_tail(llama_sampler * sampler, std::int32_t n_vocab);
+
 struct SamplerView {
     const Cursor * cursor;     // valid until the sampler is freed
     std::uint64_t n_escaped;   // accepts of a token outside the allowed set
     std::uint64_t n_restored;  // applies where upstream samplers had cut every allowed token away
+    std::uint64_t n_closed;    // spans that were to begin no further item, as they had become too long
+    std::uint64_t n_applied;   // applies in all
+    std::uint64_t n_in_graph;  // batches for which the constraint was put into the compute graph
 };
 
 // Throws Error (argument) if the sampler was not made here.

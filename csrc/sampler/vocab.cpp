@@ -142,23 +142,31 @@ void check_vocab(const Trie & trie, const Vocab & vocab) {
         require_same(trie.lexicon(), vocab.lexicon() == nullptr ? "" : vocab.lexicon()->identity(),
                      ": the texts are the same, but not which tokens are for control or end a generation");
     }
-    if (trie.max_token() < n) {
+    check_tokens(trie, n);
+}
+
+void check_tokens(const Trie & trie, std::int32_t n_vocab) {
+    if (trie.max_token() < n_vocab) {
         return;
     }
     for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
         const std::vector<Token> tokens = trie.sequence(leaf);
-        check_range(tokens.begin(), tokens.end(), n, [&] { return "leaf " + quote(trie.name(leaf)) + ": tokens"; });
+        check_range(tokens.begin(), tokens.end(), n_vocab,
+                    [&] { return "leaf " + quote(trie.name(leaf)) + ": tokens"; });
     }
 }
 
 void check_vocab(const FollowSet & follow, const Vocab & vocab) {
-    const std::int32_t n = vocab.size();
-    if (n > 0) {
-        check_range(follow.end_tokens().begin(), follow.end_tokens().end(), n, [] { return "end_tokens"; });
-        check_range(follow.separator().begin(), follow.separator().end(), n, [] { return "separator"; });
-        const std::vector<Token> & marker = follow.marker().tokens();
-        check_range(marker.begin(), marker.end(), n, [] { return "start_after"; });
+    if (vocab.size() > 0) {
+        check_tokens(follow, vocab.size());
     }
+}
+
+void check_tokens(const FollowSet & follow, std::int32_t n_vocab) {
+    check_range(follow.end_tokens().begin(), follow.end_tokens().end(), n_vocab, [] { return "end_tokens"; });
+    check_range(follow.separator().begin(), follow.separator().end(), n_vocab, [] { return "separator"; });
+    const std::vector<Token> & marker = follow.marker().tokens();
+    check_range(marker.begin(), marker.end(), n_vocab, [] { return "start_after"; });
 }
 
 LeafList tokenize(const llama_vocab * vocab,

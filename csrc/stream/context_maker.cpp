@@ -124,6 +124,11 @@ ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & op
     ggml_backend_load_all();
     llama_model_params model_params = llama_model_default_params();
     model_params.n_gpu_layers = options.n_gpu_layers < 0 ? 9999 : options.n_gpu_layers;
+    // Without layers, no devices at all: llama.cpp would send them large batches, and leave flash attention for that.
+    ggml_backend_dev_t no_devices[] = {nullptr};
+    if (options.n_gpu_layers == 0) {
+        model_params.devices = no_devices;
+    }
     owned_model_.reset(llama_model_load_from_file(gguf_path.c_str(), model_params));
     if (!owned_model_) {
         throw Error(Status::argument, "gguf_path: " + quote(gguf_path) + " could not be loaded as a model");

@@ -89,6 +89,9 @@ void OutputHead::see(ggml_tensor & node) {
         for (const ggml_tensor * source : node.src) {
             see_cache(source);
         }
+        if (std::strcmp(node.name, "result_output") == 0) {
+            is_on_device_ = node.buffer != nullptr && !ggml_backend_buffer_is_host(node.buffer);
+        }
     }
     if (!cut_) {
         return;

@@ -48,6 +48,8 @@ class OutputHead {
 
     // Bytes of the buffers in which a context has its cache, of whatever kind that is, from its first pass on.
     std::size_t cache_bytes() const noexcept { return cache_bytes_; }
+    // Whether a context's logits come to be on a device, told by its first pass.
+    bool is_on_device() const noexcept { return is_on_device_; }
     // Says that the next pass is one of another context.
     void expect_another() noexcept { sees_cache_ = true; }
 
@@ -80,6 +82,7 @@ class OutputHead {
     bool sees_cache_ = true;                    // in the pass under way, or the next
     std::vector<ggml_backend_buffer *> cache_;  // seen so far
     std::size_t cache_bytes_ = 0;
+    bool is_on_device_ = false;
 
     // For the matrix seen last.
     std::unique_ptr<ggml_backend, Free> backend_;

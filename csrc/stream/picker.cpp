@@ -51,16 +51,14 @@ float log_share(const AllowedSet & allowed, const float * logits, Token token) {
 void Picker::Free::operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
 
 Picker::Picker(const llama_vocab * vocab, const Options & options)
-    : vocab_(vocab), n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))) {
+    : vocab_(vocab), n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))), options_(options) {
     require(options.top_k >= 0, "top_k: " + std::to_string(options.top_k) + " is negative");
     require(options.min_p >= 0 && options.min_p <= 1, "min_p: not in [0, 1]");
     require(options.penalty_last_n >= 0 && options.penalty_last_n <= 1 << 20, "penalty_last_n: not in [0, 1048576]");
     require(options.penalty_repeat > 0 && std::isfinite(options.penalty_repeat), "penalty_repeat: not above 0");
     require(std::isfinite(options.penalty_freq), "penalty_freq: not finite");
     require(std::isfinite(options.penalty_present), "penalty_present: not finite");
-    if (options.penalty_last_n > 0) {
-        penalties_.reset(init_penalties(llama_sampler_init_penalties, n_vocab_, options));
-    }
+    penalties_ = make_penalties();
     if (options.top_k > 0) {
         top_k_.reset(llama_sampler_init_top_k(options.top_k));
     }
@@ -68,6 +66,38 @@ Picker::Picker(const llama_vocab * vocab, const Options & options)
         min_p_.reset(llama_sampler_init_min_p(options.min_p, 1));
     }
     set_seed(options.seed);
+}
+
+Picker::Picker(const Picker & other)
+    : vocab_(other.vocab_),
+      n_vocab_(other.n_vocab_),
+      options_(other.options_),
+      temperature_(other.temperature_),
+      top_p_(other.top_p_),
+      penalties_(other.make_penalties()),
+      top_k_(copy(other.top_k_)),
+      top_p_sampler_(copy(other.top_p_sampler_)),
+      min_p_(copy(other.min_p_)),
+      temperature_sampler_(copy(other.temperature_sampler_)),
+      draw_(copy(other.draw_)),
+      penalized_(other.penalized_),
+      grammar_(copy(other.grammar_)),
+      unseen_by_grammar_(other.unseen_by_grammar_) {}
+
+Picker::Sampler Picker::copy(const Sampler & sampler) {
+    return Sampler(sampler == nullptr ? nullptr : llama_sampler_clone(sampler.get()));
+}
+
+// Not a clone, as that of older releases has not counted what it looks back on.
+Picker::Sampler Picker::make_penalties() const {
+    if (options_.penalty_last_n == 0) {
+        return nullptr;
+    }
+    Sampler made(init_penalties(llama_sampler_init_penalties, n_vocab_, options_));
+    for (const Token token : penalized_) {
+        llama_sampler_accept(made.get(), token);
+    }
+    return made;
 }
 
 void Picker::set_seed(std::uint32_t seed) { draw_.reset(llama_sampler_init_dist(seed)); }
@@ -155,6 +185,10 @@ Token Picker::draw(std::size_t n, bool greedy) {
 void Picker::accept(Token token) {
     if (penalties_ != nullptr) {
         llama_sampler_accept(penalties_.get(), token);
+        penalized_.push_back(token);
+        if (penalized_.size() > static_cast<std::size_t>(options_.penalty_last_n)) {
+            penalized_.pop_front();
+        }
     }
     if (grammar_ != nullptr) {
         unseen_by_grammar_.push_back(token);
@@ -164,6 +198,7 @@ void Picker::accept(Token token) {
 void Picker::restart() {
     if (penalties_ != nullptr) {
         llama_sampler_reset(penalties_.get());
+        penalized_.clear();
     }
     if (grammar_ != nullptr) {
         llama_sampler_reset(grammar_.get());

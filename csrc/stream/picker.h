@@ -4,6 +4,7 @@
 
 #include <llama.h>
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -31,6 +32,12 @@ class Picker {
 
     // Throws Error (argument) on values that llama.cpp does not take.
     Picker(const llama_vocab * vocab, const Options & options);
+    // Draws what the other would.
+    Picker(const Picker & other);
+    ~Picker() = default;
+    Picker & operator=(const Picker &) = delete;
+    Picker(Picker &&) = delete;
+    Picker & operator=(Picker &&) = delete;
 
     void set_seed(std::uint32_t seed);
     // temperature 0 takes the best. Throws Error (argument).
@@ -38,6 +45,9 @@ class Picker {
 
     // From the allowed tokens alone. greedy takes the best whatever the temperature.
     Pick pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy);
+
+    // Whether pick_allowed takes the best by the logits alone.
+    bool takes_the_best(bool greedy) const noexcept { return penalties_ == nullptr && (greedy || temperature_ == 0); }
 
     // From the whole vocabulary save some, or what the grammar leaves of it. Throws Error (grammar) if that is nothing,
     // or if the tokens accepted so far do not fit it.
@@ -56,6 +66,8 @@ class Picker {
         void operator()(llama_sampler * sampler) const noexcept;
     };
     using Sampler = std::unique_ptr<llama_sampler, Free>;
+    static Sampler copy(const Sampler & sampler);
+    Sampler make_penalties() const;
 
     Token draw(std::size_t n, bool greedy);
     void fill(const float * logits, const TokenSpan & except);
@@ -64,9 +76,11 @@ class Picker {
 
     const llama_vocab * vocab_;
     std::size_t n_vocab_;
+    Options options_;
     float temperature_ = 0;
     float top_p_ = 1;
     Sampler penalties_, top_k_, top_p_sampler_, min_p_, temperature_sampler_, draw_;  // null: off
+    std::deque<Token> penalized_;  // the tokens that penalties look back on
     Sampler grammar_;
     std::vector<Token> unseen_by_grammar_;
     std::vector<llama_token_data> candidates_;

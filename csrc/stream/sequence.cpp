@@ -1,11 +1,9 @@
 #include "stream/sequence.h"
 
 #include "sampler/llama_version.h"
-#include "stream/saved_state.h"
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -16,10 +14,6 @@ constexpr std::size_t kStep = 32;
 // A context keeps logits for each of its sequence ids. They are added so many at a time.
 constexpr std::size_t kIds = 4;
 
-std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) {
-    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-}
-
 std::string failure_of(std::int32_t result) {
     return result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result);
 }
@@ -28,6 +22,10 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
 }
 
 }  // namespace
+
+std::size_t Sequence::common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) noexcept {
+    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
 
 Sequence::Sequence(llama_context * context) {
     require_same_llama();
@@ -82,9 +80,9 @@ void Sequence::make_own() {
 }
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
-    if (tokens.size() > capacity_) {
+    if (tokens.size() > capacity()) {
         throw Error(Status::context,
-                    std::to_string(tokens.size()) + " tokens do not fit the context of " + std::to_string(capacity_));
+                    std::to_string(tokens.size()) + " tokens do not fit the context of " + std::to_string(capacity()));
     }
     const std::size_t n_same = common_prefix(tokens_, tokens);
     const auto switch_to = [&](std::vector<Token> & other) {
@@ -94,6 +92,9 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
     switch_to(tokens);
     try {
         static_cast<void>(logits({true, {}, {}}, false, cancelled));
+        if (cancelled) {  // in the last pass
+            throw Error(Status::cancelled, "cancelled");
+        }
     } catch (...) {
         switch_to(tokens);
         throw;
@@ -101,8 +102,8 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
 }
 
 void Sequence::append(Token token) {
-    if (tokens_.size() == capacity_) {
-        throw Error(Status::context, "the context of " + std::to_string(capacity_) + " tokens is full");
+    if (tokens_.size() >= capacity()) {
+        throw Error(Status::context, "the context of " + std::to_string(capacity()) + " tokens is full");
     }
     tokens_.push_back(token);
 }
@@ -116,28 +117,68 @@ void Sequence::cut(std::size_t n) {
 }
 
 const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled) {
+    const bool few = OutputHead::are_few(wanted, n_vocab_);
+    if (evaluate(step_by_step, !step_by_step && few, few ? &wanted : nullptr, DeviceHead::Want::logits, cancelled)) {
+        device_logits_.resize(n_vocab_);
+        const auto started = std::chrono::steady_clock::now();
+        device_.fetch(wanted, device_logits_.data());
+        decode_ns_ += ns_since(started);
+        return device_logits_.data();
+    }
+    return last_logits(wanted);
+}
+
+std::optional<DeviceHead::Best> Sequence::best(const AllowedSet & wanted,
+                                               bool step_by_step,
+                                               const std::atomic<bool> & cancelled) {
+    if (!is_on_device() || (has_logits_ && n_cached_ == tokens_.size())) {
+        return std::nullopt;
+    }
+    const bool cut = !step_by_step && OutputHead::are_few(wanted, n_vocab_);
+    if (!evaluate(step_by_step, cut, &wanted, DeviceHead::Want::best, cancelled)) {
+        return std::nullopt;
+    }
+    const auto started = std::chrono::steady_clock::now();
+    const DeviceHead::Best best = device_.best();
+    decode_ns_ += ns_since(started);
+    return best;
+}
+
+// Catches up; with tokens wanted, the last pass ends on the device if it can, and then true is returned: the context
+// has no logits, but what was wanted.
+bool Sequence::evaluate(bool step_by_step,
+                        bool cut,
+                        const AllowedSet * wanted,
+                        DeviceHead::Want want,
+                        const std::atomic<bool> & cancelled) {
     if (tokens_.empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
-    if (!has_logits_ || n_cached_ < tokens_.size()) {
-        if (n_cached_ == tokens_.size()) {
-            // All is cached but nobody kept the logits: the last token is evaluated again.
-            --n_cached_;
-            cache_is_longer_ = true;
-        }
-        trim_cache();
-        make_room(tokens_.size());
-        const bool cut = !step_by_step && OutputHead::are_few(wanted, n_vocab_);
-        while (n_cached_ < tokens_.size()) {
-            if (cancelled) {
-                throw Error(Status::cancelled, "cancelled");
-            }
-            const std::size_t n_left = tokens_.size() - n_cached_;
-            const std::size_t n = std::min(step_by_step ? 1 : n_ubatch_, n_left);
-            decode(&tokens_[n_cached_], n, cut && n == n_left);
-        }
+    if (has_logits_ && n_cached_ == tokens_.size()) {
+        return false;
     }
-    return last_logits(wanted);
+    if (n_cached_ == tokens_.size()) {
+        // All is cached but nobody kept the logits: the last token is evaluated again.
+        --n_cached_;
+        cache_is_longer_ = true;
+    }
+    trim_cache();
+    make_room(tokens_.size());
+    while (n_cached_ < tokens_.size()) {
+        if (cancelled) {
+            throw Error(Status::cancelled, "cancelled");
+        }
+        const std::size_t n_left = tokens_.size() - n_cached_;
+        const std::size_t n = std::min(step_by_step ? 1 : n_ubatch_, n_left);
+        const bool is_last = n == n_left;
+        if (is_last && wanted != nullptr && is_on_device() &&
+            device_.prepare(context_, static_cast<std::size_t>(first_free_id()), *wanted, want)) {
+            decode_on_device(n, *wanted);
+            return true;
+        }
+        decode(&tokens_[n_cached_], n, cut && is_last);
+    }
+    return false;
 }
 
 const float * Sequence::last_logits(const AllowedSet & wanted) {
@@ -177,6 +218,8 @@ void Sequence::keep_logits() {
 
 void Sequence::make_room(std::size_t n_tokens, std::size_t n_ids) {
     const std::size_t n_ids_here = llama_n_seq_max(context_);
+    n_tokens += n_elsewhere();
+    n_ids += static_cast<std::size_t>(first_free_id()) - 1;
     if (!maker_ || (n_tokens <= room_ && n_ids <= n_ids_here)) {
         return;
     }
@@ -194,98 +237,12 @@ void Sequence::make_room(std::size_t n_tokens, std::size_t n_ids) {
     if (n_cached_ > 0 && !SavedState(context_, 0).restore(next.get(), 0)) {
         forget_cache();
     }
+    device_.detach();
+    move_resting(next.get());
     adopt(next.get());
     capacity_ = maker_->max_tokens();
     n_ids_ = maker_->max_ids();
     owned_context_ = std::move(next);
-}
-
-namespace {
-
-std::size_t n_held_by(llama_context * context, std::int32_t id) {
-    const std::int64_t last = llama_memory_seq_pos_max(llama_get_memory(context), id);  // -1: none
-    return static_cast<std::size_t>(last + 1);
-}
-
-// Throws Error (context) where a sequence of this kind of model, of which a context holds positions, does not hold n
-// tokens, or not so that it can be cut off behind them.
-void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
-    const llama_model * model = llama_get_model(from);
-    llama_memory_t memory = llama_get_memory(from);
-    const llama_pos first = llama_memory_seq_pos_min(memory, id);
-    const std::size_t n_held = n_held_by(from, id);
-    if (n_held < n) {
-        throw Error(Status::context,
-                    "from: its sequence holds " + std::to_string(n_held) + " tokens, not " + std::to_string(n));
-    }
-    if (!can_drop_newest(model)) {
-        if (n_held > n) {
-            throw Error(Status::context, "from: its sequence holds " + std::to_string(n_held) +
-                                             " tokens, of which the model's state cannot be cut to " +
-                                             std::to_string(n));
-        }
-        return;
-    }
-    // Of a window of sliding attention, llama.cpp copies what is before the end.
-    const auto n_swa = static_cast<llama_pos>(llama_model_n_swa(model));
-    const llama_pos first_copied = n_swa == 0 ? first : std::max(first, static_cast<llama_pos>(n_held) - n_swa);
-    const llama_pos first_needed = n_swa == 0 ? 0 : std::max(0, static_cast<llama_pos>(n) - n_swa + 1);
-    if (first_copied > first_needed) {
-        throw Error(Status::context,
-                    "from: its sequence does not hold what comes before " + std::to_string(n) + " tokens");
-    }
-}
-
-}  // namespace
-
-void Sequence::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
-    const std::size_t n = tokens.size();
-    const std::size_t n_here =
-        taken_over_.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens)) : common_prefix(taken_over_, tokens);
-    if (n <= n_here) {
-        return;
-    }
-    const llama_model * model = llama_get_model(context_);
-    if (from == context_ || llama_get_model(from) != model || llama_get_memory(from) == nullptr) {
-        throw Error(Status::argument, "from: not another context on the stream's model, with a memory");
-    }
-    if (id < 0 || static_cast<std::uint32_t>(id) >= llama_n_seq_max(from)) {
-        throw Error(Status::argument, "sequence: " + std::to_string(id) + " is none of from's");
-    }
-    check_holds(from, id, n);
-    const std::size_t n_held = n_held_by(from, id);
-    if (n_held > capacity_) {
-        throw Error(Status::context, "from: its sequence's " + std::to_string(n_held) +
-                                         " tokens do not fit the context of " + std::to_string(capacity_));
-    }
-    const std::size_t turn = turning_point(model);
-    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (capacity_ > turn)) {
-        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
-    }
-    const SavedState state(from, id);
-    std::vector<Token> taken_over = tokens;  // before anything is changed, as there may be no memory
-    if (!is_own_) {
-        make_own();
-    }
-    make_room(n_held);
-    llama_memory_t memory = llama_get_memory(context_);
-    // Contexts from which it has worked once are made as this one is.
-    std::optional<SavedState> before;
-    if (from != like_this_ && llama_memory_seq_pos_max(memory, 0) >= 0) {
-        before.emplace(context_, 0);
-    }
-    if (!state.restore(context_, 0) || (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
-        if (!before || !before->restore(context_, 0)) {
-            forget_cache();
-        }
-        throw Error(Status::context, "from: its memory is not made as the stream's is");
-    }
-    like_this_ = from;
-    const bool had_logits = has_logits_ && n_cached_ == tokens_.size();
-    taken_over_ = std::move(taken_over);
-    count_taken_over();
-    has_logits_ = had_logits && n_cached_ == tokens_.size();
-    n_taken_over_ += n;
 }
 
 // After the tokens behind the first n have changed.
@@ -306,6 +263,7 @@ void Sequence::count_taken_over() {
 }
 
 void Sequence::evaluate_beside(const llama_batch & batch) {
+    device_.detach();
     keep_logits();
     take_threads(/* of_step = */ true);
     const std::int32_t result = timed_decode(batch, false);
@@ -349,6 +307,7 @@ void Sequence::trim_cache() {
         llama_memory_seq_rm(memory, 0, -1, -1);
         n_cached_ = 0;
     }
+    cells_.resize(std::min(cells_.size(), n_cached_));
     cache_is_longer_ = false;
     has_logits_ = false;
 }
@@ -367,6 +326,23 @@ void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     has_logits_ = true;
 }
 
+void Sequence::decode_on_device(std::size_t n, const AllowedSet & wanted) {
+    has_logits_ = false;
+    kept_logits_.clear();
+    cache_is_longer_ = true;
+    take_threads(n <= kStep);
+    const auto started = std::chrono::steady_clock::now();
+    const std::int32_t result = device_.decode(&tokens_[n_cached_], n, n_cached_, wanted);
+    decode_ns_ += ns_since(started);
+    ++n_passes_;
+    if (result != 0) {
+        throw Error(Status::context, failure_of(result));
+    }
+    ++n_on_device_;
+    n_cached_ += n;
+    cache_is_longer_ = false;
+}
+
 // Not for each pass and back: llama.cpp logs a change, and what listens may be slow, or Python.
 void Sequence::take_threads(bool of_step) {
     if (of_step != has_threads_of_step_ && n_threads_ < n_threads_batch_) {
@@ -377,6 +353,9 @@ void Sequence::take_threads(bool of_step) {
 
 // What draws on the backend keeps the logits there. Costs next to nothing where none is set.
 void Sequence::take_off_samplers() {
+    if (maker_) {
+        return;  // there are none but the device head's
+    }
     for (std::uint32_t id = 0; id < llama_n_seq_max(context_); ++id) {
         llama_set_sampler(context_, static_cast<llama_seq_id>(id), nullptr);
     }

@@ -1,11 +1,15 @@
 #pragma once
 
 #include "stream/context_maker.h"
+#include "stream/device_head.h"
 #include "stream/output_head.h"
-#include "stream/pass_cost.h"
+#include "stream/saved_state.h"
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -22,6 +26,16 @@ struct Cost {
 //
 //     tokens     The weather in Oslo : GET _ WEATHER
 //                |--- n_cached ---|  |-- lag ---|
+//
+// A sequence may go on in several ways: of its branches one is at work, under the context's sequence id 0, and the
+// others rest, each under an id of its own. A cell belongs to all branches that hold it:
+//
+//     tokens     The weather in Oslo : GET _ WEATHER        at work    ids 0
+//                                    : SET _ TIMER          rests          1
+//                |--- one cell each, ids 0 1 -|
+//
+// Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, no id left), a branch that
+// rests is a copy of its state.
 //
 // Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
 class Sequence {
@@ -43,10 +57,12 @@ class Sequence {
     const llama_vocab * vocab() const noexcept { return vocab_; }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     std::size_t n_cached() const noexcept { return n_cached_; }
-    // Tokens that there is room for, or can be: where a context's sequences do not share one cache, in one of these.
-    std::size_t capacity() const noexcept { return capacity_; }
-    // Sequence ids, likewise.
-    std::size_t n_ids() const noexcept { return n_ids_; }
+    // Tokens that there is room for, or can be, beside what resting branches hold: where a context's sequences do not
+    // share one cache, in one of these.
+    std::size_t capacity() const noexcept { return capacity_ - std::min(capacity_, n_elsewhere()); }
+    // Sequence ids, likewise: 0, and from first_free_id on.
+    std::size_t n_ids() const noexcept { return n_ids_ + 1 - static_cast<std::size_t>(first_free_id()); }
+    llama_seq_id first_free_id() const noexcept;
     // Tokens that the present context has room for.
     std::size_t room() const noexcept { return room_; }
     // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
@@ -57,8 +73,18 @@ class Sequence {
     std::uint64_t n_passes() const noexcept { return n_passes_; }
     // Time inside forward passes, rows of the output matrix included.
     std::uint64_t decode_ns() const noexcept { return decode_ns_; }
-    // Of batches beside the sequence.
-    PassCost & pass_cost() noexcept { return pass_cost_; }
+
+    using Branch = std::size_t;
+    // The one at work.
+    Branch branch() const noexcept { return branch_; }
+    // Makes another that is as this one, at rest. Throws Error (context, memory).
+    Branch fork();
+    // Puts another to work. Throws Error (context, memory).
+    void switch_to(Branch branch);
+    // Frees what it alone holds.
+    void drop(Branch branch) noexcept;
+    const std::vector<Token> & tokens(Branch branch) const;
+    std::size_t n_cached(Branch branch) const;
 
     // Makes the sequence these tokens, evaluated; what it begins with of them already is not evaluated again. A set
     // cancelled stops it between passes. Throws Error (context, cancelled).
@@ -75,6 +101,19 @@ class Sequence {
     // anything. step_by_step evaluates the lag one token a pass, and each to its end. Throws Error (context,
     // cancelled).
     const float * logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled);
+
+    // Of the tokens wanted the best, chosen on the device, from where nothing else is fetched; nothing where that
+    // cannot be, or logits are here already. Throws as logits does.
+    std::optional<DeviceHead::Best> best(const AllowedSet & wanted,
+                                         bool step_by_step,
+                                         const std::atomic<bool> & cancelled);
+
+    // Whether the few logits that a step needs are gathered on the device: by itself, where they come to be on one. Of
+    // contexts of its own alone.
+    enum class Device { automatic = 0, on = 1, off = 2 };
+    void set_device(Device device) noexcept { device_use_ = device; }
+    // Passes that ended so.
+    std::uint64_t n_on_device() const noexcept { return n_on_device_; }
 
     // Makes the cache hold these tokens, as far as a sequence of another context on the same model does: where that is
     // more of them than it holds itself. They count when the sequence begins with them, and are then not evaluated.
@@ -94,14 +133,44 @@ class Sequence {
     void trim_cache();
     // Says that the cache was lost; it begins anew when it is needed.
     void forget_cache() noexcept;
+    // Says that its cells are no longer those of other branches.
+    void forget_sharing() noexcept { cells_.clear(); }
     // Forgets it if the window of sliding attention before its end is gone.
     void check_window() noexcept;
 
    private:
+    // A branch at rest.
+    struct Resting {
+        std::vector<Token> tokens;
+        std::size_t n_cached = 0;
+        bool has_logits = false;
+        std::vector<float> logits;
+        std::vector<std::uint64_t> cells;
+        llama_seq_id id = 0;              // that its cells have; 0: none,
+        std::optional<SavedState> state;  // but a copy
+    };
+
+    bool shares_cells() const noexcept;
+    Resting copy_at_work();
+    void put_to_work(Resting & branch) noexcept;
+    std::size_t n_elsewhere() const noexcept;
+    void name_cells();
+    void move_resting(llama_context * to) noexcept;
+    static std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) noexcept;
     void adopt(llama_context * context);
     void make_own();
     void count_cached(std::size_t n);
     void count_taken_over();
+    bool is_on_device() const noexcept {
+        return maker_ != nullptr &&
+               (device_use_ == Device::on || (device_use_ == Device::automatic && head_.is_on_device()));
+    }
+    bool evaluate(bool step_by_step,
+                  bool cut,
+                  const AllowedSet * wanted,
+                  DeviceHead::Want want,
+                  const std::atomic<bool> & cancelled);
+    void decode_on_device(std::size_t n, const AllowedSet & wanted);
     const float * last_logits(const AllowedSet & wanted);
     void keep_logits();
     void decode(Token * tokens, std::size_t n, bool cut);
@@ -111,6 +180,8 @@ class Sequence {
     bool window_is_whole() const noexcept;
 
     std::unique_ptr<const ContextMaker> maker_;
+    DeviceHead device_;  // goes after the context, which borrows it
+    Device device_use_ = Device::automatic;
     OwnedContext owned_context_;
     llama_context * context_ = nullptr;
     const llama_vocab * vocab_ = nullptr;
@@ -133,11 +204,18 @@ class Sequence {
     bool cache_is_longer_ = false;    // entries of dropped tokens follow them
     bool has_logits_ = false;         // of the last cached token, in the context or, after a cut, to be had of the head
     std::vector<float> kept_logits_;  // these, when the context holds others
+    std::vector<std::uint64_t> cells_;  // names of the cells of the first tokens cached, the same in every branch
+    std::uint64_t n_cells_named_ = 0;
+    static constexpr Branch kNone = static_cast<Branch>(-1);
+    Branch branch_ = 0;      // kNone once it is dropped
+    Branch n_branches_ = 1;  // made so far
+    std::map<Branch, Resting> resting_;
+    std::vector<float> device_logits_;  // as fetched, of the tokens wanted
+    std::uint64_t n_on_device_ = 0;
     std::uint64_t n_taken_over_ = 0;
     const llama_context * like_this_ = nullptr;  // taken over from with success; maybe no longer there
     std::uint64_t n_passes_ = 0;
     std::uint64_t decode_ns_ = 0;
-    PassCost pass_cost_;
 };
 
 }  // namespace token_trie

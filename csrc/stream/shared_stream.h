@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
@@ -16,9 +17,11 @@ namespace [[gnu::visibility("default")]] token_trie {
 //
 // The thread that is in a call may come back, from a callback of the call's or from llama.cpp's log callback. What it
 // then asks is refused as busy, and a close only takes note: the stream goes when that call leaves.
+//
+// A stream and its forks work on one context, and so take turns: all of this goes for them together.
 class SharedStream {
    public:
-    explicit SharedStream(std::unique_ptr<Stream> stream);
+    explicit SharedStream(std::unique_ptr<Stream> stream) : SharedStream(std::move(stream), std::make_shared<Turn>()) {}
     ~SharedStream() = default;
     SharedStream(const SharedStream &) = delete;
     SharedStream & operator=(const SharedStream &) = delete;
@@ -43,6 +46,9 @@ class SharedStream {
         std::shared_ptr<SharedStream> shared_;
     };
 
+    // Makes a stream that goes on as this one would. Throws Error as a call does, and what Stream::fork throws.
+    static std::shared_ptr<SharedStream> fork(const std::shared_ptr<SharedStream> & shared);
+
     // Where the stream stands. Refused as a call is, but none itself: whoever calls meanwhile waits the moment it
     // takes.
     Stream::Snapshot snapshot() const;
@@ -58,12 +64,22 @@ class SharedStream {
     const llama_vocab * vocab() const noexcept { return vocab_; }
 
    private:
+    // Whose turn it is, of all on one context.
+    struct Turn {
+        std::mutex mutex;  // of what follows; never held in a call
+        std::condition_variable left;
+        std::thread::id inside;  // the thread in a call, if any,
+        const SharedStream * whose = nullptr;
+        std::size_t n_streams = 0;                     // made so far
+        std::vector<std::unique_ptr<Stream>> leaving;  // closed from within another's call; has room for them all
+    };
+
+    SharedStream(std::unique_ptr<Stream> stream, std::shared_ptr<Turn> turn);
     void require_free() const;
+    void enter() noexcept;
     void free_and_leave(std::unique_lock<std::mutex> & lock) noexcept;
 
-    mutable std::mutex mutex_;  // of what follows; never held in a call
-    std::condition_variable left_;
-    std::thread::id inside_;  // the thread in a call, if any
+    const std::shared_ptr<Turn> turn_;
     bool closed_ = false;
     std::unique_ptr<Stream> stream_;
     const llama_vocab * const vocab_;

@@ -1,5 +1,7 @@
 #include "stream/stream.h"
 
+#include "sampler/log.h"
+
 #include <llama.h>
 
 #include <algorithm>
@@ -30,9 +32,31 @@ bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
 
 Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),
-      facts_(sequence_->vocab()),
+      branch_(sequence_->branch()),
+      facts_(std::make_shared<const Vocab>(sequence_->vocab())),
       picker_(sequence_->vocab(), options.picker),
-      jump_forward_(options.jump_forward) {}
+      jump_forward_(options.jump_forward) {
+    sequence_->set_device(options.device);
+}
+
+Stream::Stream(Stream & other, Forked)
+    : sequence_(other.sequence_),
+      branch_(sequence_->fork()),
+      facts_(other.facts_),
+      picker_(other.picker_),
+      text_(other.text_),
+      sets_(other.sets_),
+      cursor_(other.cursor_),
+      mode_(other.mode_),
+      jump_forward_(other.jump_forward_),
+      items_(other.items_),
+      n_span_(other.n_span_) {
+    stats_.span_logprob = other.stats_.span_logprob;
+}
+
+Stream::~Stream() { sequence_->drop(branch_); }
+
+std::unique_ptr<Stream> Stream::fork() { return std::unique_ptr<Stream>(new Stream(*this, Forked{})); }
 
 void Stream::prefill(std::vector<Token> tokens) {
     if (tokens.empty()) {
@@ -78,7 +102,10 @@ void Stream::set_trie(Cursor cursor, Mode mode) {
     begin_span();
 }
 
-void Stream::clear_trie() { cursor_.reset(); }
+void Stream::clear_trie() {
+    cursor_.reset();
+    items_.clear();
+}
 
 void Stream::set_seed(std::uint32_t seed) { picker_.set_seed(seed); }
 
@@ -150,7 +177,11 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
             static_cast<void>(logits());
         }
     } else {
-        const Picker::Pick pick = picker_.pick_allowed(allowed, logits(), mode_ == Mode::greedy);
+        const bool greedy = mode_ == Mode::greedy;
+        const auto best =
+            picker_.takes_the_best(greedy) ? sequence_->best(allowed, !jump_forward_, cancelled_) : std::nullopt;
+        const Picker::Pick pick =
+            best ? Picker::Pick{best->token, best->logprob} : picker_.pick_allowed(allowed, logits(), greedy);
         step.token = pick.token;
         step.logprob = pick.logprob;
     }
@@ -171,14 +202,22 @@ std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
     if (under_trie) {
         cursor->accept(step.token);
     }
+    items_.make_room();
     sequence_->append(step.token);
+    if (under_trie) {
+        n_span_ += cursor_->state() == State::walking ? 1 : 0;
+        items_.add(*cursor_, *cursor, sequence_->tokens().size(), stats_.span_logprob, span_logprob);
+    }
     cursor_ = std::move(cursor);
     text_ = std::move(text);
     stats_.span_logprob = span_logprob;
     picker_.accept(step.token);
     std::uint64_t & count = allowed.everything ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
     ++count;
-    const bool over = under_trie && finish_span(*cursor_, vocab());
+    if (under_trie && cursor_) {
+        close_if_long(*cursor_);
+    }
+    const bool over = under_trie && cursor_ && finish_span(*cursor_, vocab());
     if (!on_step(step)) {
         return Stop::callback;
     }
@@ -220,7 +259,7 @@ void Stream::check_scoring(const Cursor & cursor, const ScoreOptions & options) 
 }
 
 void Stream::check_tokens(const std::vector<Token> & tokens, const char * what) const {
-    const std::int32_t n_vocab = facts_.size();
+    const std::int32_t n_vocab = facts_->size();
     for (std::size_t i = 0; i < tokens.size(); ++i) {
         if (tokens[i] < 0 || tokens[i] >= n_vocab) {
             throw Error(Status::vocab, std::string(what) + "[" + std::to_string(i) + "]: " + std::to_string(tokens[i]) +
@@ -231,19 +270,29 @@ void Stream::check_tokens(const std::vector<Token> & tokens, const char * what) 
 
 void Stream::begin_span() {
     stats_.span_logprob = 0;
+    items_.clear();
+    n_span_ = 0;
     if (cursor_) {
         cursor_->reset();
     }
 }
 
+void Stream::close_if_long(Cursor & cursor) {
+    if (cursor.follow().is_long(n_span_) && cursor.close()) {
+        ++stats_.n_closed;
+        log_warning(kSpanClosed);
+    }
+}
+
 Stream::Snapshot Stream::snapshot() const {
     return {stats_,
-            sequence_->tokens().size(),
-            sequence_->n_cached(),
+            sequence_->tokens(branch_).size(),
+            sequence_->n_cached(branch_),
             sequence_->room(),
             sequence_->capacity(),
             sequence_->cache_bytes(),
             sequence_->n_taken_over(),
+            sequence_->n_on_device(),
             cursor_};
 }
 

@@ -2,10 +2,12 @@
 
 #include "sampler/sampler.h"
 #include "sampler/vocab.h"
+#include "stream/item_log.h"
 #include "stream/picker.h"
 #include "stream/scorer.h"
 #include "stream/search.h"
 #include "stream/utf8.h"
+#include "trie/cache.h"
 
 #include <atomic>
 #include <functional>
@@ -28,6 +30,7 @@ class Stream {
     struct Options {
         Picker::Options picker;
         bool jump_forward = true;
+        Sequence::Device device = Sequence::Device::automatic;
     };
 
     struct Step {
@@ -41,7 +44,7 @@ class Stream {
     using OnStep = std::function<bool(const Step &)>;
 
     // The values of enum token_trie_stop, which csrc/abi checks against these.
-    enum class Stop { none = 0, max_tokens = 1, complete = 2, end = 3, callback = 4, cancelled = 5 };
+    enum class Stop { none = 0, max_tokens = 1, complete = 2, end = 3, callback = 4, cancelled = 5, string = 6 };
 
     struct Stats {
         Stop stop = Stop::none;
@@ -52,12 +55,24 @@ class Stream {
         std::uint64_t n_passes = 0;  // in generate
         std::uint64_t decode_ns = 0;
         std::uint64_t generate_ns = 0;
+        std::uint64_t n_closed = 0;  // spans that were to begin no further item, as they had become too long
     };
 
     Stream(std::unique_ptr<Sequence> sequence, const Options & options);
+    ~Stream();
+    Stream(const Stream &) = delete;
+    Stream & operator=(const Stream &) = delete;
+    Stream(Stream &&) = delete;
+    Stream & operator=(Stream &&) = delete;
 
-    const Vocab & facts() const noexcept { return facts_; }
-    const llama_vocab * vocab() const noexcept { return facts_.get(); }
+    // Makes a stream that goes on as this one would, on the same context: span, grammar, draws and all. Calls of the
+    // two are to take turns.
+    std::unique_ptr<Stream> fork();
+    // Puts the stream's branch of the sequence to work, before any other call. Throws Error (context, memory).
+    void take_turn() { sequence_->switch_to(branch_); }
+
+    const Vocab & facts() const noexcept { return *facts_; }
+    const llama_vocab * vocab() const noexcept { return facts_->get(); }
     std::size_t capacity() const noexcept { return sequence_->capacity(); }
 
     // What throws Error leaves things as they were.
@@ -65,13 +80,29 @@ class Stream {
     // Puts these tokens in the place of all behind the first n_kept, unevaluated until what follows is.
     void append(std::size_t n_kept, const std::vector<Token> & tokens);
     const std::vector<Token> & tokens() const noexcept { return sequence_->tokens(); }
+    // Of this span.
+    const ItemLog & items() const noexcept { return items_; }
+    const std::optional<Cursor> & cursor() const noexcept { return cursor_; }
     // What a prefill that begins with these tokens need not evaluate; see Sequence.
     void take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
     void set_grammar(const char * gbnf, const char * root);
     void set_trie(Cursor cursor, Mode mode);
+    // Tries to choose from by path, which the stream only keeps.
+    void set_sets(TrieSets sets) { sets_ = std::make_shared<const TrieSets>(std::move(sets)); }
+    const TrieSets & sets() const noexcept { return *sets_; }
     void clear_trie();
     void set_seed(std::uint32_t seed);
     Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
+
+    // generate, until one of some texts has been written, and that without it: the tokens in which it lies are taken
+    // back, and what stands before it in the first of them is put in their place. stop_string: which; only where it was
+    // one. The step that completes it is not passed on.
+    Stop generate_until(std::int32_t max_tokens,
+                        float temperature,
+                        float top_p,
+                        const std::vector<std::string> & stop_strings,
+                        const OnStep & on_step,
+                        std::size_t & stop_string);
 
     // generate for one token, which is handed out.
     struct Next {
@@ -96,25 +127,33 @@ class Stream {
         std::size_t capacity = 0;
         std::size_t cache_bytes = 0;
         std::uint64_t n_taken_over = 0;
+        std::uint64_t n_on_device = 0;
         std::optional<Cursor> cursor;  // of the trie set, if one is
     };
     Snapshot snapshot() const;
 
    private:
+    struct Forked {};
+    Stream(Stream & other, Forked);
     std::optional<Stop> step(const OnStep & on_step);
     void begin_span();
+    void close_if_long(Cursor & cursor);
     void check_cancelled() const;
     void check_scoring(const Cursor & cursor, const ScoreOptions & options) const;
     void check_tokens(const std::vector<Token> & tokens, const char * what) const;
 
     std::atomic<bool> cancelled_{false};
-    std::unique_ptr<Sequence> sequence_;
-    Vocab facts_;
+    std::shared_ptr<Sequence> sequence_;
+    Sequence::Branch branch_;
+    std::shared_ptr<const Vocab> facts_;
     Picker picker_;
     Utf8Stream text_;
+    std::shared_ptr<const TrieSets> sets_ = std::make_shared<const TrieSets>();
     std::optional<Cursor> cursor_;
     Mode mode_ = Mode::greedy;
     bool jump_forward_;
+    ItemLog items_;
+    std::int64_t n_span_ = 0;  // tokens of this span, those before its marker apart
     Stats stats_;
     Step last_{};  // handed out by next
 };

@@ -316,6 +316,7 @@ TreeEvaluator::State TreeEvaluator::state() const {
 
 bool TreeEvaluator::restore(const State & state) noexcept {
     llama_memory_seq_rm(memory_, 0, -1, -1);
+    sequence_.forget_sharing();
     return llama_state_seq_set_data(sequence_.context(), state.data(), state.size(), 0) == state.size();
 }
 
@@ -342,16 +343,12 @@ void TreeEvaluator::decode(std::vector<Row> rows, std::size_t max_rows, const Vi
             ids_of_.push_back(end->ids.data());
             wanted_.push_back(end->visited ? 1 : 0);
         }
-        const std::uint64_t ns_before = sequence_.decode_ns();
         sequence_.evaluate_beside({static_cast<std::int32_t>(tokens_.size()), tokens_.data(), nullptr,
                                    positions_.data(), n_ids_of_.data(), ids_of_.data(), wanted_.data()});
         for (std::int32_t i = 0; begin != end; ++begin, ++i) {
             if (begin->visited && begin->node != kFiller) {
                 visit(begin->node, sequence_.row(i));
             }
-        }
-        if (tokens_.size() <= kMaxRows) {
-            sequence_.pass_cost().add(tokens_.size(), static_cast<double>(sequence_.decode_ns() - ns_before));
         }
     }
 }

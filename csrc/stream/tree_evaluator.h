@@ -55,8 +55,6 @@ class TreeEvaluator {
     bool one_at_a_time() const noexcept { return n_ids_ == 0; }
     // That nodes of one batch may be on.
     std::size_t n_paths() const noexcept { return paths_.size(); }
-    // Of a batch, in the time that a node takes in it.
-    double overhead() const noexcept { return sequence_.pass_cost().overhead(); }
     // llama.cpp multiplies so many rows at a time, and two or three that remain take longer than these.
     static constexpr std::size_t kRowGroup = 4;
 
@@ -93,13 +91,15 @@ class TreeEvaluator {
     void decode(std::vector<Row> rows, std::size_t max_rows, const Visit & visit);
     void check_cancelled() const;
 
-    // Sequence ids: 0 is the sequence's, then come the paths', and the prefix has the last.
-    static llama_seq_id id_of(std::size_t path) noexcept { return static_cast<llama_seq_id>(path) + 1; }
+    // Sequence ids: 0 is the sequence's, then come those of its other branches, the paths', and the prefix has the
+    // last.
+    llama_seq_id id_of(std::size_t path) const noexcept { return first_id_ + static_cast<llama_seq_id>(path); }
     llama_seq_id base_id() const noexcept { return prefix_.empty() || n_ids_ == 0 ? 0 : id_of(n_ids_); }
 
     Sequence & sequence_;
     const std::uint64_t n_passes_before_ = sequence_.n_passes();
     const std::uint64_t decode_ns_before_ = sequence_.decode_ns();
+    const llama_seq_id first_id_ = sequence_.first_free_id();
     const Trie & trie_;
     const std::vector<Token> prefix_;
     const std::atomic<bool> & cancelled_;

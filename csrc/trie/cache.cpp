@@ -12,10 +12,7 @@ Cache & Cache::shared() {
     return cache;
 }
 
-std::shared_ptr<const Trie> Cache::get(std::string_view json,
-                                       const std::optional<std::string> & path,
-                                       std::int32_t n_vocab,
-                                       const FindLexicon & lexicon) {
+Cache::Key Cache::key_of(std::string_view json, const std::optional<std::string> & path) {
     Sha256 hash;
     hash.update(json);
     if (path) {
@@ -23,25 +20,40 @@ std::shared_ptr<const Trie> Cache::get(std::string_view json,
         hash.update(std::string_view("\0", 1));
         hash.update(*path);
     }
-    const Key key = hash.finish();
+    return hash.finish();
+}
 
+std::shared_ptr<const Trie> Cache::build(LeafList leaves, const FindLexicon & lexicon) {
+    if (!leaves.texts) {
+        return Trie::build(std::move(leaves));
+    }
+    const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
+    if (words == nullptr) {
+        throw Error(Status::vocab, "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
+    }
+    return Trie::build(std::move(leaves), *words);
+}
+
+TrieSets Cache::get_paths(std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon) {
+    TrieSets out;
+    for (auto & [path, leaves] : read_paths(json, n_vocab)) {
+        out.emplace(path, insert(key_of(json, path), build(std::move(leaves), lexicon)));
+    }
+    return out;
+}
+
+std::shared_ptr<const Trie> Cache::get(std::string_view json,
+                                       const std::optional<std::string> & path,
+                                       std::int32_t n_vocab,
+                                       const FindLexicon & lexicon) {
+    const Key key = key_of(json, path);
     std::shared_ptr<const Trie> trie = find(key, lexicon);
     const bool in_range = trie && (n_vocab <= 0 || trie->max_token() < n_vocab);
     if (in_range) {
         return trie;
     }
     // A cached trie that does not fit this vocabulary is read again for the message that names the place.
-    LeafList leaves = read_payload(json, path, n_vocab);
-    if (leaves.texts) {
-        const std::shared_ptr<const Lexicon> words = lexicon ? lexicon() : nullptr;
-        if (words == nullptr) {
-            throw Error(Status::vocab, "tokenization: \"any\" needs the vocabulary of a model with a tokenizer");
-        }
-        trie = Trie::build(std::move(leaves), *words);
-    } else {
-        trie = Trie::build(std::move(leaves));
-    }
-    return insert(key, std::move(trie));
+    return insert(key, build(read_payload(json, path, n_vocab), lexicon));
 }
 
 std::shared_ptr<const Trie> Cache::find(const Key & key, const FindLexicon & lexicon) {

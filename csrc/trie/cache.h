@@ -4,11 +4,15 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
 
 namespace [[gnu::visibility("default")]] token_trie {
+
+// The tries of a payload, by their descriptors' paths.
+using TrieSets = std::map<std::string, std::shared_ptr<const Trie>>;
 
 // The tries used last, keyed by the SHA-256 of the payload and path they were read from. Safe across threads; a lock is
 // held for a look-up of at most 128 keys, never while a trie is built.
@@ -38,6 +42,9 @@ class Cache {
                                     std::int32_t n_vocab,
                                     const FindLexicon & lexicon = nullptr);
 
+    // The payload's tries, one a path, read all at once; those that are here are shared.
+    TrieSets get_paths(std::string_view json, std::int32_t n_vocab, const FindLexicon & lexicon = nullptr);
+
     Stats stats() const;
     void clear();
 
@@ -48,6 +55,8 @@ class Cache {
         std::shared_ptr<const Trie> trie;
     };
 
+    static Key key_of(std::string_view json, const std::optional<std::string> & path);
+    static std::shared_ptr<const Trie> build(LeafList leaves, const FindLexicon & lexicon);
     std::shared_ptr<const Trie> find(const Key & key, const FindLexicon & lexicon);
     std::shared_ptr<const Trie> look_up(const Key & key, const std::string * lexicon);
     static bool is_of(const Trie & trie, const std::string * lexicon);

@@ -16,7 +16,25 @@ using Key = PayloadPlace::Key;
 // One instance reads one payload; the parser calls it value by value, so no document is ever held in memory.
 class Reader : public nlohmann::json_sax<Json> {
    public:
-    Reader(const std::optional<std::string> & path, std::int32_t n_vocab) : wanted_path_(path), n_vocab_(n_vocab) {}
+    Reader(const std::optional<std::string> & path, std::int32_t n_vocab, bool splits = false)
+        : wanted_path_(path), n_vocab_(n_vocab), splits_(splits) {}
+
+    // Of a reader that splits.
+    std::map<std::string, LeafList> take_paths() {
+        if (!seen_descriptors_) {
+            fail(Status::payload, "payload: the key \"descriptors\" is missing");
+        }
+        if (paths_read_.empty()) {
+            fail(Status::payload, "payload: no descriptor");
+        }
+        for (auto & [path, leaves] : paths_read_) {
+            if (leaves.tokens.empty()) {
+                fail(Status::payload, "payload: the path " + quote(path) + " has no leaf with tokens");
+            }
+            leaves.vocab = leaves_.vocab;
+        }
+        return std::move(paths_read_);
+    }
 
     LeafList take() {
         if (!seen_descriptors_) {
@@ -236,11 +254,34 @@ class Reader : public nlohmann::json_sax<Json> {
         }
     }
 
+    // Moves what the descriptor has to the others of its path.
+    void put_apart() {
+        LeafList & from = descriptor_is_any_ ? texts_ : leaves_;
+        LeafList & to = paths_read_[path_];
+        if (to.size() > 0 && !names_.empty() && to.texts != descriptor_is_any_) {
+            fail(Status::payload, place_.name_of_open() +
+                                      R"(.tokenization: "any" and "canonical" in one set; its path is another's too)");
+        }
+        to.texts = to.size() == 0 ? descriptor_is_any_ : to.texts;
+        const std::size_t shift = to.tokens.size();
+        to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
+        std::transform(from.offsets.begin() + 1, from.offsets.end(), std::back_inserter(to.offsets),
+                       [shift](std::uint64_t offset) { return offset + shift; });
+        std::move(names_.begin(), names_.end(), std::back_inserter(to.names));
+        names_.clear();
+        leaves_.truncate(0);
+        texts_.truncate(0);
+    }
+
     void end_descriptor() {
         const std::uint64_t lacking = descriptor_is_any_ ? without_text_ : without_tokens_;
         if (lacking != kNone) {
             fail_missing(place_.name_of_open() + ".leaves[" + std::to_string(lacking) + "]",
                          descriptor_is_any_ ? "text" : "tokens");
+        }
+        if (splits_) {
+            put_apart();
+            return;
         }
         bool is_kept = true;
         if (wanted_path_) {
@@ -278,6 +319,8 @@ class Reader : public nlohmann::json_sax<Json> {
 
     const std::optional<std::string> & wanted_path_;
     const std::int32_t n_vocab_;
+    const bool splits_;
+    std::map<std::string, LeafList> paths_read_;
     static constexpr std::uint64_t kNone = UINT64_MAX;
 
     LeafList leaves_;
@@ -299,9 +342,7 @@ class Reader : public nlohmann::json_sax<Json> {
     PayloadPlace place_;
 };
 
-}  // namespace
-
-LeafList read_payload(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab) {
+void check_bytes(std::string_view json) {
     if (json.size() > kMaxPayloadBytes) {
         throw Error(Status::limit, "payload: " + std::to_string(json.size()) + " bytes; at most 1073741824");
     }
@@ -309,9 +350,23 @@ LeafList read_payload(std::string_view json, const std::optional<std::string> & 
     if (nul != std::string_view::npos) {
         throw Error(Status::payload, "payload: a NUL at byte " + std::to_string(nul + 1));
     }
+}
+
+}  // namespace
+
+LeafList read_payload(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab) {
+    check_bytes(json);
     Reader reader(path, n_vocab);
     Json::sax_parse(json.begin(), json.end(), &reader);
     return reader.take();
+}
+
+std::map<std::string, LeafList> read_paths(std::string_view json, std::int32_t n_vocab) {
+    check_bytes(json);
+    const std::optional<std::string> all;
+    Reader reader(all, n_vocab, /* splits = */ true);
+    Json::sax_parse(json.begin(), json.end(), &reader);
+    return reader.take_paths();
 }
 
 }  // namespace token_trie

@@ -2,6 +2,7 @@
 
 #include "trie/trie.h"
 
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -15,5 +16,8 @@ constexpr std::size_t kMaxPayloadDepth = 64;
 // n_vocab > 0 refuses token ids from n_vocab on. Throws Error (payload, vocab, limit) with a message that begins with
 // the place, such as `descriptors[0].leaves[3].tokens[1]`.
 LeafList read_payload(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab);
+
+// Reads the leaves of each path, all at once; at least one path. Throws as read_payload does.
+std::map<std::string, LeafList> read_paths(std::string_view json, std::int32_t n_vocab);
 
 }  // namespace token_trie

@@ -37,13 +37,14 @@ export const LAYOUTS = {
   token_trie_stream_params: layout({
     size: i64, n_ctx: i32, n_batch: i32, n_threads: i32, n_gpu_layers: i32, seed: i32, top_k: i32, min_p: f32,
     penalty_last_n: i32, penalty_repeat: f32, penalty_freq: f32, penalty_present: f32, step_by_step: i32,
-    adapters: i64, adapter_scales: i64, n_adapters: i64,
+    adapters: i64, adapter_scales: i64, n_adapters: i64, device_sampling: i32,
   }),
   token_trie_token: layout({ size: i64, id: i32, forced: i32, logprob: f32, text_len: i64, text: i64 }),
   token_trie_stream_state: layout({
     size: i64, stop: i32, span: i32, n_items: i32, leaf: i64, leaf_name: i64, logprob: f64, n_tokens: i64,
     n_cached: i64, n_forced: i64, n_branches: i64, n_free: i64, n_passes: i64, decode_ns: i64, generate_ns: i64,
     n_context: i64, n_context_max: i64, cache_bytes: i64, n_taken_over: i64,
+    n_closed: i64, ending: i32, n_on_device: i64,
   }),
 };
 const { token_trie_stream_params: PARAMS, token_trie_token: TOKEN, token_trie_stream_state: STATE } = LAYOUTS;

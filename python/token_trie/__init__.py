@@ -3,11 +3,16 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
-from token_trie.decisions.asynchronous import achoose, ascore
+from token_trie.decisions.asynchronous import achoose, achoose_list, ascore
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.handle import StreamHandle
+from token_trie.decisions.lists import ListDecision, ListItem, choose_list
+from token_trie.decisions.records.fill import afill, fill
+from token_trie.decisions.records.record import Record, RecordStats
+from token_trie.decisions.records.tools import ToolCall, achoose_tool, choose_tool
 from token_trie.decisions.score import score
+from token_trie.decisions.think import Think
 from token_trie.errors import (
     ArgumentError,
     BusyError,
@@ -46,23 +51,35 @@ __all__ = [
     "InternalError",
     "Leaf",
     "LimitError",
+    "ListDecision",
+    "ListItem",
     "LlamaVersionError",
     "NativeMemoryError",
     "PayloadError",
+    "Record",
+    "RecordStats",
     "Stats",
     "Step",
     "StreamHandle",
     "StreamState",
     "Text",
+    "Think",
     "TokenTrie",
     "TokenTrieError",
+    "ToolCall",
     "VocabularyError",
     "achoose",
+    "achoose_list",
+    "achoose_tool",
+    "afill",
     "ascore",
     "cache_clear",
     "cache_stats",
     "choose",
+    "choose_list",
+    "choose_tool",
     "constrain",
     "explain",
+    "fill",
     "score",
 ]

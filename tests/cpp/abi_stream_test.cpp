@@ -12,7 +12,7 @@ namespace token_trie::test {
 namespace {
 
 static_assert(
-    sizeof(token_trie_stream_params) == 80 && offsetof(token_trie_stream_params, size) == 0 &&
+    sizeof(token_trie_stream_params) == 88 && offsetof(token_trie_stream_params, size) == 0 &&
     offsetof(token_trie_stream_params, n_ctx) == 8 && offsetof(token_trie_stream_params, n_batch) == 12 &&
     offsetof(token_trie_stream_params, n_threads) == 16 && offsetof(token_trie_stream_params, n_gpu_layers) == 20 &&
     offsetof(token_trie_stream_params, seed) == 24 && offsetof(token_trie_stream_params, top_k) == 28 &&
@@ -21,12 +21,13 @@ static_assert(
     offsetof(token_trie_stream_params, penalty_freq) == 44 &&
     offsetof(token_trie_stream_params, penalty_present) == 48 &&
     offsetof(token_trie_stream_params, step_by_step) == 52 && offsetof(token_trie_stream_params, adapters) == 56 &&
-    offsetof(token_trie_stream_params, adapter_scales) == 64 && offsetof(token_trie_stream_params, n_adapters) == 72);
+    offsetof(token_trie_stream_params, adapter_scales) == 64 && offsetof(token_trie_stream_params, n_adapters) == 72 &&
+    offsetof(token_trie_stream_params, device_sampling) == 80);
 static_assert(sizeof(token_trie_token) == 40 && offsetof(token_trie_token, size) == 0 &&
               offsetof(token_trie_token, id) == 8 && offsetof(token_trie_token, forced) == 12 &&
               offsetof(token_trie_token, logprob) == 16 && offsetof(token_trie_token, text_len) == 24 &&
               offsetof(token_trie_token, text) == 32);
-static_assert(sizeof(token_trie_stream_state) == 144 && offsetof(token_trie_stream_state, size) == 0 &&
+static_assert(sizeof(token_trie_stream_state) == 168 && offsetof(token_trie_stream_state, size) == 0 &&
               offsetof(token_trie_stream_state, stop) == 8 && offsetof(token_trie_stream_state, span) == 12 &&
               offsetof(token_trie_stream_state, n_items) == 16 && offsetof(token_trie_stream_state, leaf) == 24 &&
               offsetof(token_trie_stream_state, leaf_name) == 32 && offsetof(token_trie_stream_state, logprob) == 40 &&
@@ -38,7 +39,9 @@ static_assert(sizeof(token_trie_stream_state) == 144 && offsetof(token_trie_stre
               offsetof(token_trie_stream_state, n_context) == 112 &&
               offsetof(token_trie_stream_state, n_context_max) == 120 &&
               offsetof(token_trie_stream_state, cache_bytes) == 128 &&
-              offsetof(token_trie_stream_state, n_taken_over) == 136);
+              offsetof(token_trie_stream_state, n_taken_over) == 136 &&
+              offsetof(token_trie_stream_state, n_closed) == 144 && offsetof(token_trie_stream_state, ending) == 152 &&
+              offsetof(token_trie_stream_state, n_on_device) == 160);
 
 TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
     const Handle stream = open_file(file_params());

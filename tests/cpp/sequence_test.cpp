@@ -212,5 +212,22 @@ TEST_F(SequenceTest, WhatTheContextHeldIsLeftUntilSomethingIsEvaluatedAndThenGon
     EXPECT_EQ(llama_memory_seq_pos_max(memory, 1), -1);
 }
 
+TEST_F(SequenceTest, ACancelThatComesInTheOnlyPassIsTold) {
+    std::atomic<bool> cancelled{false};
+    llama_context_params params = tiny_context_params();
+    params.cb_eval_user_data = &cancelled;
+    params.cb_eval = [](ggml_tensor * /*node*/, bool ask, void * flag) {
+        *static_cast<std::atomic<bool> *>(flag) = true;
+        return !ask;
+    };
+    const Context context = tiny_context_of(params);
+    Sequence sequence(context.get());
+    EXPECT_EQ(status_of([&] { sequence.replace(kPrompt, cancelled); }), Status::cancelled);
+    EXPECT_EQ(sequence.n_passes(), 1U);
+    EXPECT_TRUE(sequence.tokens().empty());
+    sequence.replace(kPrompt, kNotCancelled);
+    EXPECT_EQ(sequence.tokens(), kPrompt);
+}
+
 }  // namespace
 }  // namespace token_trie::test

@@ -23,8 +23,12 @@ constexpr std::int64_t kRank = 4;  // of an adapter
 // GGUF under construction.
 class ModelFile {
    public:
-    explicit ModelFile(std::string arch)
-        : arch_(std::move(arch)), file_(gguf_init_empty()), tensors_(ggml_init({4U << 20U, nullptr, false})) {
+    explicit ModelFile(std::string arch, Token n_vocab = kTinyVocab)
+        : arch_(std::move(arch)),
+          n_vocab_(n_vocab),
+          file_(gguf_init_empty()),
+          tensors_(ggml_init(
+              {(4U << 20U) + static_cast<std::size_t>(n_vocab) * 2 * kEmbedding * sizeof(float), nullptr, false})) {
         gguf_set_val_str(file_, "general.architecture", arch_.c_str());
         number("block_count", n_layers());
         number("context_length", 1024);
@@ -40,6 +44,7 @@ class ModelFile {
     ModelFile(ModelFile &&) = delete;
     ModelFile & operator=(ModelFile &&) = delete;
 
+    Token n_vocab() const { return n_vocab_; }
     // Every sixth layer of gemma's looks at everything, and an old llama.cpp wants one that does.
     std::int64_t n_layers() const { return arch_ == "gemma3" ? 6 : 2; }
 
@@ -53,9 +58,9 @@ class ModelFile {
     void real(const char * key, float value) { gguf_set_val_f32(file_, (arch_ + "." + key).c_str(), value); }
 
     void tokenizer(TinyKind kind) {
-        if (kind == TinyKind::no_tokenizer) {
+        if (kind == TinyKind::no_tokenizer || kind == TinyKind::wide) {
             gguf_set_val_str(file_, "tokenizer.ggml.model", "no_vocab");
-            number("vocab_size", kTinyVocab);
+            number("vocab_size", n_vocab_);
             return;
         }
         std::vector<std::string> texts = {"<unk>", "<s>", "</s>"};
@@ -120,6 +125,7 @@ class ModelFile {
 
    private:
     std::string arch_;
+    Token n_vocab_;
     gguf_context * file_;
     ggml_context * tensors_;
     ggml_tensor * last_ = nullptr;
@@ -191,7 +197,7 @@ std::string write_model(TinyKind kind) {
     const bool gemma = is_gemma(kind);
     const bool mamba = kind == TinyKind::recurrent;
     const bool lfm2 = kind == TinyKind::hybrid;
-    ModelFile file(arch_of(kind));
+    ModelFile file(arch_of(kind), kind == TinyKind::wide ? kWideVocab : kTinyVocab);
     file.tokenizer(kind);
     file.real("attention.layer_norm_rms_epsilon", 1e-5F);
     if (mamba) {
@@ -213,10 +219,10 @@ std::string write_model(TinyKind kind) {
     if (gemma) {
         file.number("attention.sliding_window", 8);
     }
-    file.tensor("token_embd.weight", kEmbedding, kTinyVocab, 1);
+    file.tensor("token_embd.weight", kEmbedding, file.n_vocab(), 1);
     file.norm(lfm2 ? "token_embd_norm.weight" : "output_norm.weight", kEmbedding);
     if (!lfm2) {
-        file.tensor("output.weight", kEmbedding, kTinyVocab, 0.5F);
+        file.tensor("output.weight", kEmbedding, file.n_vocab(), 0.5F);
     }
     if (kind == TinyKind::quantized) {
         file.quantize_last();
@@ -270,6 +276,7 @@ llama_model * tiny_model(TinyKind kind) {
         case TinyKind::quantized: return model_of<TinyKind::quantized>();
         case TinyKind::capped: return model_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return model_of<TinyKind::no_tokenizer>();
+        case TinyKind::wide: return model_of<TinyKind::wide>();
         case TinyKind::other_end: return model_of<TinyKind::other_end>();
     }
     return nullptr;
@@ -292,6 +299,7 @@ const std::string & tiny_model_path(TinyKind kind) {
         case TinyKind::quantized: return path_of<TinyKind::quantized>();
         case TinyKind::capped: return path_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return path_of<TinyKind::no_tokenizer>();
+        case TinyKind::wide: return path_of<TinyKind::wide>();
         case TinyKind::other_end: break;
     }
     return path_of<TinyKind::other_end>();

@@ -27,6 +27,7 @@ constexpr Token kFile = 260;
 constexpr Token kMail = 261;
 constexpr Token kSend = 262;
 constexpr Token kTinyVocab = 263;
+constexpr Token kWideVocab = 210000;
 
 // One byte token for each byte of text.
 Tokens bytes(std::string_view text);
@@ -39,6 +40,7 @@ enum class TinyKind {
     quantized,       // llama with one head, and its output matrix in Q8_0
     capped,          // gemma 3 whose logits are squeezed behind the output matrix
     no_tokenizer,    // llama with a vocabulary of numbers alone
+    wide,            // the same with kWideVocab of them
     other_end        // llama in which "SEND" ends a generation too, and nothing else differs
 };
 

@@ -140,7 +140,7 @@ void Caller::set_trie(Input & in) {
 
 void Caller::set_trie_ext(Input & in) {
     PayloadCase payload = read_payload_case(in, ends_);
-    const OptionsCase how(in, ends_);
+    const OptionsCase how(in, ends_, payload.set);
     Expected wrong = expected();
     wrong.wrong(how.wrong);
     wrong.wrong_if(payload.status != 0, payload.status);

@@ -124,7 +124,7 @@ PayloadCase read_payload_case(Input & in, const std::set<Token> & ends) {
     return out;
 }
 
-OptionsCase::OptionsCase(Input & in, const std::set<Token> & ends) {
+OptionsCase::OptionsCase(Input & in, const std::set<Token> & ends, const SetModel & set) {
     static const std::array<Tokens, 6> end_tokens = {{{2}, {5}, {258, 2}, {10, 44}, {}, {263}}};
     static const std::array<Tokens, 10> separators = {
         {{}, {}, {}, {2}, {44, 2}, {44}, {44, 45}, {10}, {259, 259, 259}, {-1}}};
@@ -146,6 +146,9 @@ OptionsCase::OptionsCase(Input & in, const std::set<Token> & ends) {
     if (options.on_complete == OnComplete::restart || rest >= 240) {
         options.separator = separators[rest / 16 % separators.size()];
         options.max_items = static_cast<std::int32_t>(in.below(5)) - (rest == 255 ? 5 : 0);
+        const std::uint32_t list = in.byte();
+        options.unique = list % 2 == 1 && !set.is_any;  // a text's spellings go together, which the model does not know
+        options.min_items = static_cast<std::int32_t>(list / 2 % 4) - (list == 255 ? 4 : 0);
     }
     // Anything but null, where they are none.
     params.end_tokens = !has_ends ? nullptr : options.end_tokens.empty() ? &test::kTinyEnd : options.end_tokens.data();
@@ -153,7 +156,9 @@ OptionsCase::OptionsCase(Input & in, const std::set<Token> & ends) {
     params.separator = options.separator.data();
     params.n_separator = options.separator.size();
     params.max_items = options.max_items;
-    if (!are_valid(options)) {
+    params.min_items = options.min_items;
+    params.unique = options.unique ? 1 : 0;
+    if (!are_valid(options, set.n_leaves)) {
         wrong |= bit_of(TOKEN_TRIE_ERROR_ARGUMENT);
     }
     for (const Tokens * tokens : {&options.end_tokens, &options.separator}) {

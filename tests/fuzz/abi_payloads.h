@@ -20,7 +20,7 @@ struct OptionsCase {
     token_trie_params params{};
     std::uint32_t wrong = 0;  // bits of statuses, as Expected keeps them
 
-    OptionsCase(Input & in, const std::set<Token> & ends);
+    OptionsCase(Input & in, const std::set<Token> & ends, const SetModel & set);
     OptionsCase(const OptionsCase &) = delete;
     OptionsCase & operator=(const OptionsCase &) = delete;
     OptionsCase(OptionsCase &&) = delete;

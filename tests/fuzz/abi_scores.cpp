@@ -36,7 +36,7 @@ void Caller::score(Input & in) {
     }
     const SetModel none;
     const SetModel & set = has_payload ? payload.set : model_.set() != nullptr ? *model_.set() : none;
-    const bool is_scorable = payload.status == 0 && !set.members.empty() && !set.is_any;
+    const bool is_scorable = payload.status == 0 && set.is_scorable();
     const std::size_t n_taken = prefix.empty() ? model_.tokens().size() : prefix.size() + model_.tokens().size();
     Expected wrong = expected();
     wrong.wrong_if(payload.status != 0, payload.status);
@@ -98,7 +98,7 @@ void Caller::search(Input & in) {
     const std::size_t n_best = in.below(5);
     const SetModel * set = model_.set();
     Expected wrong = expected();
-    wrong.wrong_if(set == nullptr || set->is_any || model_.tokens().empty() || n_best == 0 || choice == 255,
+    wrong.wrong_if(set == nullptr || !set->is_scorable() || model_.tokens().empty() || n_best == 0 || choice == 255,
                    TOKEN_TRIE_ERROR_ARGUMENT);
     wrong.wrong_if(
         set != nullptr && model_.tokens().size() + depth(*set, params, set->options.on_complete) > model_.capacity(),

@@ -171,6 +171,35 @@ void check_leaves(const Trie & trie, const List & list, const std::vector<Member
     }
 }
 
+// Takes the members away that have one of the names; returns whether each name was one's.
+bool drop(const List & list, const std::vector<std::string> & names, std::set<test::Tokens> & words) {
+    std::vector<std::pair<std::string, test::Tokens>> named;
+    std::set<test::Tokens> seen;
+    for (const Member & member : list.members) {
+        const test::Tokens word(member.word.begin(), member.word.end());
+        if (list.is_named) {
+            named.emplace_back(kNames[member.name], word);
+        } else if (seen.insert(word).second) {
+            named.emplace_back(std::to_string(member.row), word);
+        }
+    }
+    bool all_known = true;
+    for (const std::string & name : names) {
+        bool is_known = false;
+        for (const auto & [its, word] : named) {
+            if (its == name) {
+                is_known = true;
+                words.erase(word);
+            }
+        }
+        all_known = all_known && is_known;
+    }
+    return all_known;
+}
+
+// One that a member may have, by its name or its place, or hardly.
+std::string name_of(std::uint32_t byte) { return byte % 2 == 0 ? kNames[byte / 2 % 4] : std::to_string(byte / 2 % 16); }
+
 FollowSet::Options options_of(Input & in) {
     const auto tokens = [&](std::uint32_t n) {
         std::vector<Token> out;
@@ -186,6 +215,12 @@ FollowSet::Options options_of(Input & in) {
     options.end_tokens = tokens(sizes % 4);
     options.separator = tokens(sizes / 4 % 4);
     options.max_items = static_cast<std::int32_t>(sizes / 16 % 5) - (sizes == 255 ? 5 : 0);
+    const std::uint32_t list = in.byte();
+    options.unique = list % 2 == 1;
+    options.min_items = static_cast<std::int32_t>(list / 2 % 4) - (list == 255 ? 4 : 0);
+    for (std::uint32_t n = list / 8 % 4; n > 0; --n) {
+        options.exclude.push_back(name_of(in.byte()));
+    }
     return options;
 }
 
@@ -230,7 +265,7 @@ void walk(Input & in, Cursor cursor, const test::Oracle & beginning) {
         require(cursor.n_items() == oracle.n_items(), "items");
         const test::Tokens & item = oracle.item();
         const LeafId leaf = cursor.trie().leaf(cursor.trie().descend(item.data(), item.size()));
-        last = item.empty() ? last : leaf;
+        last = item.empty() ? last : oracle.is_finished() ? leaf : kNoLeaf;
         require(cursor.leaf() == last, "the leaf finished last");
     }
 }
@@ -254,18 +289,20 @@ void run(Input & in) {
     check_leaves(*trie, list, members);
 
     const FollowSet::Options options = options_of(in);
-    std::shared_ptr<const FollowSet> follow;
-    try {
-        follow = std::make_shared<const FollowSet>(*trie, options);
-    } catch (const Error & error) {
-        require(error.status() == Status::argument && !are_valid(options), "options that leave a way to end are taken");
-        return;
-    }
-    require(are_valid(options), "options that leave no way to end are refused");
     std::set<test::Tokens> words;
     for (const Member & member : members) {
         words.emplace(member.word.begin(), member.word.end());
     }
+    const bool are_names = drop(list, options.exclude, words);
+    const bool is_valid = are_names && are_valid(options, words.size());
+    std::shared_ptr<const FollowSet> follow;
+    try {
+        follow = std::make_shared<const FollowSet>(*trie, options);
+    } catch (const Error & error) {
+        require(error.status() == Status::argument && !is_valid, "options that leave a way to end are taken");
+        return;
+    }
+    require(is_valid, "options that leave no way to end are refused");
     walk(in, Cursor(trie, follow), test::Oracle(std::move(words), options));
 }
 

@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, object] = {}
     for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), namespace)
+        exec(compile(block, "README.md", "exec", dont_inherit=True), namespace)
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "Paris 0"
     assert printed[1].startswith("Mood.BAD negative -0.")

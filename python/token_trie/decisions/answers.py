@@ -103,7 +103,9 @@ def ask(
     """
     room = room_of(llm) if room is None else room
     if isinstance(choices, TokenTrie):
-        return tokenize_prompt(llm, prompt, room), Answers(choices)
+        tokens = tokenize_prompt(llm, prompt, room)
+        choices._check_prompt(tokens)
+        return tokens, Answers(choices)
     read = read_choices(choices)
     tokens = tokenize_prompt(llm, prompt, room)
     fitted = fit(vocab_of(llm), attachment(llm).known, tokens, read.texts, leading_space, tokenization, heal)

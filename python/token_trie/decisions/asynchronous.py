@@ -11,6 +11,7 @@ import numpy.typing as npt
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import Options
+from token_trie.decisions.lists import ListDecision, ListOptions, choose_list
 from token_trie.decisions.score import score
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.chooser import cancel
@@ -38,6 +39,30 @@ async def achoose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: A
     """Do as `choose` does, on a worker thread."""
     decision: Decision[Any] = await in_worker(
         lambda: choose(llm, prompt, choices, **options), lambda thread: cancel(llm, thread)
+    )
+    return decision
+
+
+@overload
+async def achoose_list(
+    llm: Llama, prompt: Prompt, choices: TokenTrie, **options: Unpack[ListOptions]
+) -> ListDecision[str]: ...
+@overload
+async def achoose_list(
+    llm: Llama, prompt: Prompt, choices: Mapping[str, T], **options: Unpack[ListOptions]
+) -> ListDecision[T]: ...
+@overload
+async def achoose_list(
+    llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[ListOptions]
+) -> ListDecision[T]: ...
+@overload
+async def achoose_list(
+    llm: Llama, prompt: Prompt, choices: object, **options: Unpack[ListOptions]
+) -> ListDecision[Any]: ...
+async def achoose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> ListDecision[Any]:
+    """Do as `choose_list` does, on a worker thread."""
+    decision: ListDecision[Any] = await in_worker(
+        lambda: choose_list(llm, prompt, choices, **options), lambda thread: cancel(llm, thread)
     )
     return decision
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.answers import ask
@@ -10,8 +11,9 @@ from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import ANY_SEED, Mode, Options, check_decidable, decide, read_options
 from token_trie.decisions.native_scores import End
+from token_trie.decisions.think import Think, think_first
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, chooser
+from token_trie.llama.chooser import check_room, chooser, room_of
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
@@ -51,6 +53,7 @@ def choose(
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
+    think: Think | None = None,
 ) -> Decision[Any]:
     """Let the model answer a prompt with one of a set.
 
@@ -104,6 +107,9 @@ def choose(
         last token is taken back, and what it spells begins each choice, to be spelled in any way. The tokens of the
         decision then begin there. Choices go on just where the prompt ends: no space is added unless leading_space
         says so. The canonical tokenization always mends the seam by itself.
+    think : Think, optional
+        Lets the model write freely up to a marker first, for `Decision.thought`. The answer, in any mode, follows the
+        marker, and choices are tokenized as they follow that.
 
     Returns
     -------
@@ -132,17 +138,25 @@ def choose(
         leading_space=leading_space,
         tokenization=tokenization,
         heal=heal,
+        think=think,
         is_calibrated=calibrate is not None,
     )
     spelled: Any = {"leading_space": leading_space, "tokenization": tokenization, "heal": heal}
     with lease(llm):
         tokens, answers = ask(llm, prompt, choices, **spelled)
         check_decidable(answers, how)
-        check_room(llm, tokens, answers.trie)
+        check_room(room_of(llm), len(tokens), answers.trie)
         empty, behind = ([], answers) if calibrate is None else ask(llm, calibrate, choices, **spelled)
-        check_room(llm, empty, behind.trie)
+        check_room(room_of(llm), len(empty), behind.trie)
     with chooser(llm) as handle:
         if how.mode == "sampled" and seed is None:
             handle.set_seed(ANY_SEED)
+        if think is not None:
+            handle.prefill(tokens)
+            thought = think_first(handle, think, ANY_SEED if seed is None else seed)
+            with lease(llm):
+                tokens, answers = ask(llm, handle.tokens, choices, **spelled)
+                check_room(room_of(llm), len(tokens), answers.trie)
+            return replace(decide(handle, answers, tokens, how), thought=thought)
         taken_out = None if calibrate is None else prior(llm, handle, answers, empty, behind, end)
         return decide(handle, answers, tokens, how, taken_out)

@@ -87,6 +87,8 @@ class Decision(Generic[T]):
         that one of them is. Equal choices have the same one; those of different answers sum up to 1.
     coverage : float or None
         With probabilities: the model's own probability for the set. Near 0, none of the answers fits.
+    thought : str or None
+        With `think`: what the model wrote before the marker.
     trie : TokenTrie
         The set.
     """
@@ -102,6 +104,7 @@ class Decision(Generic[T]):
     lead: float | None = None
     probabilities: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     coverage: float | None = None
+    thought: str | None = None
     trie: TokenTrie | None = field(default=None, compare=False, repr=False)
     _answers: Answers[T] | None = field(default=None, compare=False, repr=False)
 
@@ -160,6 +163,7 @@ class Decision(Generic[T]):
             "gap": _finite(self.gap),
             "lead": None if self.lead is None else _finite(self.lead),
             "fits": self.fits,
+            "thought": self.thought,
             **dict.fromkeys(("probabilities", "coverage", "entropy", "margin", "ranked")),
         }
         if self.probabilities is not None:

@@ -20,7 +20,7 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import ENDS, End, check_scorable, score_leaves
 from token_trie.decisions.ways import Clock, walk, weigh
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, chooser
+from token_trie.llama.chooser import check_room, chooser, room_of
 from token_trie.native.arguments import lookup
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import lease
@@ -116,7 +116,7 @@ def weigh_branches(llm: Llama, prompt: Prompt, choices: ChoicesLike, end: End, l
         tokens, answers = ask(llm, prompt, choices, leading_space=leading_space)
         trie = answers.trie
         check_scorable(trie)
-        check_room(llm, tokens, trie)
+        check_room(room_of(llm), len(tokens), trie)
     with chooser(llm) as handle:
         clock = Clock(handle, tokens)
         scores = score_leaves(handle, trie, end=end)

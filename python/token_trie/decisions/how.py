@@ -12,6 +12,7 @@ import numpy.typing as npt
 from token_trie.decisions.answers import Answers
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
+from token_trie.decisions.think import Think
 from token_trie.decisions.ways import score_whole, search, walk
 from token_trie.errors import ArgumentError
 from token_trie.llama.stream import StreamHandle
@@ -43,6 +44,7 @@ class HandleOptions(TypedDict, total=False):
     leading_space: bool | None
     tokenization: Tokenization
     heal: bool
+    think: Think | None
 
 
 class Options(HandleOptions, total=False):
@@ -68,6 +70,7 @@ class How:
     leading_space: bool | None
     tokenization: Tokenization
     heal: bool
+    think: Think | None
 
 
 def read_options(
@@ -85,6 +88,7 @@ def read_options(
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
+    think: Think | None = None,
     is_calibrated: bool = False,
 ) -> tuple[TokenTrie | Choices[Any], How]:
     """Read choices, and the options of `choose`.
@@ -120,10 +124,13 @@ def read_options(
         raise ArgumentError(
             "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes, or 'aligned'"
         )
-    how = How(
-        mode, is_whole, temperature, top_p, seed, end, n_best, beam_width, max_nodes, leading_space, tokenization, heal
-    )
-    return read, how
+    if not (think is None or isinstance(think, Think)):
+        raise ArgumentError(f"think: {type(think).__name__} where a Think belongs")
+    if think is not None and is_calibrated:
+        raise ArgumentError("calibrate weighs answers behind the prompt itself, and think puts a thought between them")
+    drawn = temperature, top_p, seed
+    spelled = leading_space, tokenization, heal
+    return read, How(mode, is_whole, *drawn, end, n_best, beam_width, max_nodes, *spelled, think)
 
 
 def check_decidable(answers: Answers[Any], how: How) -> None:

@@ -11,13 +11,13 @@ from token_trie.decisions.answers import Answers, ask
 from token_trie.decisions.calibration import prior
 from token_trie.decisions.native_scores import ENDS, End, check_scorable, score_leaves
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, chooser
+from token_trie.llama.chooser import check_room, chooser, room_of
 from token_trie.llama.stream import StreamHandle
 from token_trie.native.arguments import check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
-from token_trie.sets.prompt import Prompt
+from token_trie.sets.prompt import Prompt, first_token
 from token_trie.sets.trie import TokenTrie
 
 Normalize: TypeAlias = Literal["tokens", "prior"]
@@ -94,9 +94,9 @@ def score(
         with lease(target):
             tokens, answers = ask(target, prompt, choices, **spaced)
             check_scorable(answers.trie)
-            check_room(target, tokens, answers.trie)
+            check_room(room_of(target), len(tokens), answers.trie)
             empty, behind = ([], answers) if calibrate is None else ask(target, calibrate, choices, **spaced)
-            check_room(target, empty, behind.trie)
+            check_room(room_of(target), len(empty), behind.trie)
         with chooser(target) as handle:
             taken_out = 0.0 if calibrate is None else prior(target, handle, answers, empty, behind, end)
             handle._hold(answers.trie)
@@ -117,7 +117,7 @@ def _score(
 ) -> npt.NDArray[np.float64]:
     scores = score_leaves(handle, answers.trie, end=end, branches=branches, prefix=prefix).leaves
     if normalize == "prior":
-        beginning = [handle._beginning()]
+        beginning = [handle._native.with_vocab(first_token)]
         scores = scores - score_leaves(handle, answers.trie, end=end, branches=branches, prefix=beginning).leaves
     return scores
 

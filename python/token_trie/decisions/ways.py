@@ -12,6 +12,7 @@ from token_trie.decisions.answers import Answers
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.native_scores import End, Scores, score_leaves, search_leaves
 from token_trie.errors import CancelledError, InternalError
+from token_trie.llama.run_span import run_span
 from token_trie.llama.stream import StreamHandle
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ def walk(
     handle.set_token_trie(answers.trie, mode)
     clock = Clock(handle, prompt)
     before = handle._state()  # as C has it: `state` costs as much as a branch point
-    tokens = handle._finish_span(temperature, top_p)
+    tokens = run_span(handle, temperature, top_p)
     after = handle._state()
     if after.leaf < 0:
         if handle.state.stop == "cancelled":

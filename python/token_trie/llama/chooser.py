@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from token_trie.errors import BusyError, ContextError
-from token_trie.llama.stream import StreamHandle
+from token_trie.llama.program import Program
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import attachment
 from token_trie.sets.trie import TokenTrie
 
 
 class _Chooser(NamedTuple):
-    handle: StreamHandle
+    handle: Program
     lock: threading.Lock
 
 
 @contextmanager
-def chooser(llm: Llama) -> Iterator[StreamHandle]:
+def chooser(llm: Llama) -> Iterator[Program]:
     """Lend the Llama's stream.
 
     Raises
@@ -32,7 +32,7 @@ def chooser(llm: Llama) -> Iterator[StreamHandle]:
     with attached.making:
         own: _Chooser | None = attached.chooser
         if own is None:
-            handle = StreamHandle(llm)
+            handle = Program(llm)
             handle._llm = None  # which what is attached must not hold; here, prompts come as tokens
             own = attached.chooser = _Chooser(handle, threading.Lock())
     if own.lock.locked():
@@ -54,11 +54,10 @@ def room_of(llm: Llama) -> int:
     return int(llm.n_ctx())
 
 
-def check_room(llm: Llama, prompt: list[int], trie: TokenTrie) -> None:
-    """Raise ContextError where the prompt and the longest answer do not fit the Llama."""
-    room = room_of(llm)
-    if len(prompt) + trie.max_tokens > room:
+def check_room(room: int, n_prompt: int, trie: TokenTrie, owner: str = "Llama") -> None:
+    """Raise ContextError where a prompt of so many tokens and the longest answer do not fit."""
+    if n_prompt + trie.max_tokens > room:
         raise ContextError(
-            f"prompt: {len(prompt)} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
-            f"{room} tokens; make the Llama with a larger n_ctx"
+            f"prompt: {n_prompt} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
+            f"{room} tokens; make the {owner} with a larger n_ctx"
         )

@@ -7,24 +7,17 @@ import ctypes
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import llama_cpp
 
 from token_trie.errors import ArgumentError, BusyError
+from token_trie.llama.span import Mode, OnComplete, follow_set, read_span
 from token_trie.llama.turns import THINKING, WALKING, Call, Turns, Walk
-from token_trie.native.arguments import check_counts, check_flags, encode_names, lookup
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
-from token_trie.sets.inner_text import inner_tokens
-from token_trie.sets.tokens import to_tokens
 from token_trie.sets.trie import TokenTrie
 
-Mode: TypeAlias = Literal["greedy", "sampled"]
-OnComplete: TypeAlias = Literal["release", "end", "restart"]
-
-MODES: dict[str, int] = {"greedy": 0, "sampled": 1}
-ON_COMPLETE: dict[str, int] = {"release": 0, "end": 1, "restart": 2}
 _STOP = -1  # in place of a token
 _OVERRIDDEN = ("_create_completion", "_init_sampler", "create_chat_completion", "generate", "sample")
 
@@ -49,12 +42,17 @@ def constrain(
     exclude: Iterable[str] = (),
     start_after: str | Sequence[int] = (),
     max_before: int | None = None,
+    max_span: int | None = 500,
 ) -> Constraint:
     """Constrain every call of ``llm`` in a ``with`` block: completion, chat, streaming, `Llama.generate`.
 
     Each call begins at the trie's root. The model is restored on leaving the block, also by an exception. A call needs
     ``max_tokens`` enough for the longest member (`Llama.__call__` has 16 by default); one that stops short of a member
     says so with ``finish_reason="length"`` and a warning of the logger ``token_trie``.
+
+    The set is applied on the host, also where the model is on a device: llama-cpp-python makes a chain a call, and
+    setting one on a backend makes llama.cpp plan its graphs anew, for a context whose logits others may want to read.
+    `StreamHandle` has a context of its own, and chooses on the device.
 
     A stream has to be read to its end inside the block: llama-cpp-python begins on it when it is read. While a thread
     is inside a call, or has a stream half read, a call of another is refused and changes nothing.
@@ -87,6 +85,9 @@ def constrain(
         Until then the model writes what it likes, as the call's options say, but no end of generation.
     max_before : int, optional
         With `start_after`: tokens that it writes at most; what is missing of `start_after` then is forced.
+    max_span : int, optional
+        For restart: tokens after which the member under way is the last one, `min_items` permitting, with a warning: a
+        list that was forgotten open ends. None for no limit.
 
     Returns
     -------
@@ -101,20 +102,8 @@ def constrain(
         On entering, where the model is constrained already; from a call, where another thread is inside one; and from
         a stream that is read after its block, or after another call of its thread.
     """
-    return Constraint(
-        llm,
-        trie,
-        mode,
-        on_complete,
-        end_tokens,
-        separator,
-        max_items,
-        min_items,
-        unique,
-        exclude,
-        start_after,
-        max_before,
-    )
+    follow = mode, on_complete, end_tokens, separator, max_items, min_items, unique, exclude
+    return Constraint(llm, trie, *follow, start_after, max_before, max_span)
 
 
 class Constraint:
@@ -128,55 +117,22 @@ class Constraint:
         Names of the members that it produced, one unless ``on_complete="restart"``. One that a stop string cut is none.
     """
 
-    def __init__(
-        self,
-        llm: Llama,
-        trie: TokenTrie,
-        mode: str,
-        on_complete: str,
-        end_tokens: Sequence[int] | None,
-        separator: str | Sequence[int],
-        max_items: int,
-        min_items: int,
-        unique: bool,
-        exclude: Iterable[str],
-        start_after: str | Sequence[int],
-        max_before: int | None,
-    ) -> None:
+    def __init__(self, llm: Llama, trie: TokenTrie, *how: Any) -> None:
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(
                 f"trie: {type(trie).__name__} where TokenTrie belongs; make one with "
                 "TokenTrie.from_choices(llm, choices, prompt=…)"
             )
         self._llm = llm
-        self._mode = lookup(mode, MODES, "mode")
-        follows = lookup(on_complete, ON_COMPLETE, "on_complete")
-        check_counts(0, max_items=max_items, min_items=min_items)
-        check_flags(unique=unique)
-        out = encode_names(exclude, "exclude")
-        if max_before is not None:
-            check_counts(0, max_before=max_before)
         with lease(llm):
             vocab = vocab_of(llm)
+            span = read_span(vocab, *how)
             vocab.check(trie._handle)
             self._end_of_generation = vocab.end_of_generation()
             self._eos = int(llm.token_eos())
-            if end_tokens is None:
-                end_tokens = self._end_of_generation if on_complete != "release" else []
-            follow = _core.FollowSet(
-                trie._handle,
-                vocab,
-                follows,
-                to_tokens(end_tokens, "end_tokens").tolist(),
-                inner_tokens(separator, "separator", vocab).tolist(),
-                max_items,
-                min_items,
-                unique,
-                [name.decode() for name in out],
-                inner_tokens(start_after, "start_after", vocab, special=True).tolist(),
-                -1 if max_before is None else max_before,
-            )
-        self._on_complete = on_complete
+            follow = follow_set(trie._handle, vocab, span)
+        self._mode = span.mode
+        self._releases = span.releases
         self._trie = trie
         self._start = _core.Cursor(trie._handle, follow)
         self._restore: Callable[[], None] | None = None
@@ -273,7 +229,9 @@ class Constraint:
         block = self._turns.block
 
         def generate() -> _TokenGenerator:
-            walk = Walk(self.new_cursor(), kwargs["tokens"] if "tokens" in kwargs else args[0])
+            prompt = kwargs["tokens"] if "tokens" in kwargs else args[0]
+            self._trie._check_prompt(prompt)
+            walk = Walk(self.new_cursor(), prompt)
             tokens = original(*args, **kwargs)
             sent = None
             try:
@@ -316,7 +274,7 @@ class Constraint:
             candidates = [] if allowed is None or len(allowed) > len(ends) else allowed.tolist()
             if not candidates or not set(candidates).issubset(ends):
                 return None
-        elif self._on_complete == "release":
+        elif self._releases:
             return None
         else:
             # An end token of the caller's choice has to be followed by one that llama-cpp-python knows for an end.

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -71,6 +72,7 @@ class NativeStream:
             Another call is under way.
         """
         with self.enter():
+            self._require_open()
             self.entered = get_ident()
             try:
                 if before is not None:
@@ -91,6 +93,7 @@ class NativeStream:
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
         """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
         with self.enter():
+            self._require_open()
             self.entered = get_ident()
             try:
                 address = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
@@ -117,13 +120,24 @@ class NativeStream:
                 if self._n_owned == 0:
                     self.owner = 0
 
+    def fork(self) -> NativeStream:
+        """Make another that goes on from here, on the same context; BusyError as of `call`."""
+        made: list[Any] = []
+
+        def make(stream: Any) -> int:
+            made.append(lib.token_trie_stream_fork(stream))
+            return 0 if made[0] != ffi.NULL else int(lib.token_trie_last_status())
+
+        other = self.call(make, after=lambda: NativeStream(made[0], self._attached))
+        assert other is not None
+        return other
+
     def enter(self) -> threading.Lock:
         """Return the lock, unless it is taken, for a ``with``, which no interrupt can come in the middle of.
 
         Two that come within a microsecond may both get it, and one then waits for the other.
         """
-        if self._closing:
-            raise ArgumentError("stream: closed")
+        self._require_open()
         if self.owner and self.owner != acting_thread():
             raise BusyError(_OWNED)
         if self.lock.locked():
@@ -131,6 +145,10 @@ class NativeStream:
                 raise ArgumentError(_FORKED)
             raise BusyError("the stream is in a call already, of another thread or of its own callback")
         return self.lock
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise ArgumentError("stream: closed")
 
     def cancel(self) -> None:
         """End the call under way, if there is one."""
@@ -147,19 +165,20 @@ class NativeStream:
                 threading.Thread(target=self.close, daemon=True).start()
             return
         self._closing = True
-        while not self.lock.acquire(timeout=0.01):
+        while self.lock.locked():
             # Again and again: it might come before the call has begun.
             lib.token_trie_stream_cancel(self.pointer)
-        self.entered = get_ident()
-        try:
-            with quiet():
-                lib.token_trie_stream_close(self.pointer)
-            self.is_freed = True
-            if self._attached is not None:
-                self._attached.streams.discard(self)
-        finally:
-            self.entered = 0
-            self.lock.release()
+            time.sleep(0.001)
+        with self.lock:
+            self.entered = get_ident()
+            try:
+                with quiet():
+                    lib.token_trie_stream_close(self.pointer)
+                self.is_freed = True
+                if self._attached is not None:
+                    self._attached.streams.discard(self)
+            finally:
+                self.entered = 0
 
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 import threading
 import weakref
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import ffi, lib
 
 Tokens = npt.NDArray[np.int32]
@@ -35,7 +33,8 @@ class Evaluated:
     """Reads one Llama, whose own calls wait that long; without a reference to it."""
 
     def __init__(self, llm: Llama) -> None:
-        self._lock: Any = threading.RLock()  # whoever changes the memory, or reads it
+        self._lock = threading.RLock()  # whoever changes the memory, or reads it
+        self._n_inside = 0  # calls that have it
         self._is_guarded = False
         for name in _OF_CONTEXT:
             self._guard(llm._ctx, name)
@@ -49,7 +48,11 @@ class Evaluated:
         @functools.wraps(function)
         def guarded(*arguments: Any, **options: Any) -> Any:
             with self._lock:
-                return function(whose(), *arguments, **options)
+                self._n_inside += 1
+                try:
+                    return function(whose(), *arguments, **options)
+                finally:
+                    self._n_inside -= 1
 
         owner.__dict__[name] = guarded
 
@@ -58,30 +61,31 @@ class Evaluated:
 
         Nothing happens where another thread is at work in the Llama, or its cache cannot be copied; that costs time.
         """
-        lock = self._lock
         # A handler of images evaluates what input_ids know nothing of, and past these guards.
         if llm.chat_handler is not None or llm.context_params.embeddings:
             return
-        # Of this very thread: inside a call, by a log callback.
-        if lock._is_owned() or not lock.acquire(blocking=False):
+        if self._n_inside:  # another thread, or this very one, which a log callback has led here
             return
-        try:
-            n = n_evaluated(llm, tokens)
-            if n > n_there and llm._ctx.ctx and self._is_at_rest(llm):
-                context = ffi.cast("struct llama_context *", ctypes.cast(llm._ctx.ctx, ctypes.c_void_p).value)
-                lib.token_trie_stream_take_over(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
-        finally:
-            lock.release()
+        with self._lock:
+            self._n_inside += 1
+            try:
+                n = n_evaluated(llm, tokens)
+                if n > n_there and llm._ctx.ctx and self._is_at_rest(llm):
+                    context = ffi.cast("struct llama_context *", ctypes.cast(llm._ctx.ctx, ctypes.c_void_p).value)
+                    lib.token_trie_stream_take_over(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
+            finally:
+                self._n_inside -= 1
 
     def _is_at_rest(self, llm: Llama) -> bool:
         """Whether no call is under way that began before calls were guarded."""
         if not self._is_guarded:
-            self._is_guarded = not any(_is_inside(frame, llm) for frame in sys._current_frames().values())
+            self._is_guarded = not _core.is_thread_inside("llama_cpp", [(llm._ctx, ()), (llm, _OF_LLAMA)])
         return self._is_guarded
 
     def disown(self) -> None:
         """Start anew in a forked process: threads that held the lock are not in it."""
         self._lock = threading.RLock()
+        self._n_inside = 0
 
 
 def n_evaluated(llm: Llama, tokens: Tokens) -> int:
@@ -99,13 +103,3 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
     n = min(len(a), len(b))
     differ = np.flatnonzero(a[:n] != b[:n])
     return int(differ[0]) if len(differ) else n
-
-
-def _is_inside(frame: FrameType | None, llm: Llama) -> bool:
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("llama_cpp"):
-            self = frame.f_locals.get("self")
-            if self is llm._ctx or (self is llm and frame.f_code.co_name in _OF_LLAMA):
-                return True
-        frame = frame.f_back
-    return False

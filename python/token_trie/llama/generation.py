@@ -16,6 +16,7 @@ from token_trie.native.ffi import check, ffi, lib
 
 if TYPE_CHECKING:
     from token_trie.llama.stream import StreamHandle
+    from token_trie.sets.trie import TokenTrie
 
 
 class Step(NamedTuple):
@@ -41,7 +42,9 @@ class StreamState:
     """"thinking", "walking", "complete" or "escaped"; "none" without a trie."""
     n_items: int
     leaf: int | None
-    """Index of the member finished last."""
+    """Index of the member finished last,"""
+    name: str | None
+    """and its name."""
     logprob: float
     """Of this span: the sum over its branch points, ends among them."""
     n_tokens: int
@@ -61,20 +64,31 @@ class StreamState:
     """Memory of the context's cache; 0 until something is evaluated."""
     n_taken_over: int
     """Tokens that were not evaluated because the Llama had."""
+    n_closed: int
+    """Lists that `max_span` ended."""
+    n_on_device: int
+    """Passes whose branch point was decided by what the device alone had gathered."""
+    ending: str
+    """Why the span is over behind the member finished last, known as soon as nothing but its end may come: "token",
+    "max_items", "none_left" or "max_span"; "none" as long as a member may go on or begin."""
 
 
-STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled")
+STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled", "string")
+ENDINGS = ("none", "token", "max_items", "none_left", "max_span")
 SPANS = ("walking", "complete", "escaped", "thinking", "none")
 
 
-def state_of(state: Any, cancelled: bool) -> StreamState:
+def state_of(state: Any, cancelled: bool, trie: TokenTrie | None) -> StreamState:
     """Read a struct token_trie_stream_state; cancelled where that happened between two steps."""
+    leaf = None if state.leaf < 0 else int(state.leaf)
     counts = [field.name for field in fields(StreamState) if field.type == "int" and field.name != "n_items"]
     return StreamState(
         stop="cancelled" if cancelled else STOPS[state.stop],
         span=SPANS[state.span],
+        ending=ENDINGS[state.ending],
         n_items=state.n_items,
-        leaf=None if state.leaf < 0 else int(state.leaf),
+        leaf=leaf,
+        name=None if leaf is None or trie is None else trie._handle.name(leaf),
         logprob=float(state.logprob),
         **{name: int(getattr(state, name)) for name in counts},
     )

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import llama_cpp
 import numpy as np
 
-from token_trie.errors import ArgumentError, VocabularyError
+from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
+from token_trie.llama.evaluated import common_prefix
 from token_trie.llama.stream import StreamHandle
 from token_trie.native.arguments import check_counts, encode
 from token_trie.native.core import _core, vocab_of
 from token_trie.native.ffi import ffi, lib
 from token_trie.native.lease import attachment, lease
+from token_trie.sets.payload import json_of
+from token_trie.sets.prompt import tokenize_text
 from token_trie.sets.spelling import find_seam
 from token_trie.sets.tokens import check_tokens
+from token_trie.sets.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -176,6 +183,63 @@ class Program(StreamHandle):
             after=replaced,
         )
 
+    def fork(self) -> Self:
+        """Make a second handle, whose sequence goes on from here: same text, trie, grammar and draws.
+
+        The two share the context, and the cache of what their sequences begin with alike: nothing is evaluated twice,
+        and n_ctx is what all forks hold together. (Of recurrent and hybrid models, each has a copy of its state.) Each
+        may be forked again, and is closed by itself; what they share goes with the last.
+
+        Raises
+        ------
+        ArgumentError
+            The handle is closed.
+        BusyError
+            It, or another fork of it, is in a call. As they share a context, one of them is at a time.
+        """
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._begin(self._native.fork())
+        return other
+
+    def set_payload(self, payload: str | bytes | Mapping[str, Any] | None) -> None:
+        """Give the sets of a TokenTreePayload, one a descriptor's path, to choose from by `path`; None takes them away.
+
+        All are read now, at once; to set one of them later takes no time. The trie that is set stays.
+
+        Raises
+        ------
+        TokenTrieError
+            What `TokenTrie.from_payload` raises. The sets before are kept.
+        """
+        read = ffi.NULL if payload is None else json_of(payload)
+        sets: dict[str | None, TokenTrie] = {}
+        if payload is not None:
+            tries = self._native.with_vocab(lambda vocab: _core.tries_by_path(read, vocab))
+            sets |= {path: TokenTrie._wrap(trie) for path, trie in tries.items()}
+
+        def keep() -> None:
+            self._sets = sets
+
+        self._change(lib.token_trie_stream_set_payload, read, 0 if payload is None else len(read), after=keep)
+
+    @contextmanager
+    def _restored(self) -> Iterator[list[int]]:
+        """Give the sequence; put it and the trie back if what is done with them fails."""
+        before = self.tokens
+        put_back = self._set
+        try:
+            yield before
+        except BaseException:
+            with suppress(TokenTrieError):
+                n_same = common_prefix(np.array(self.tokens, np.int32), np.array(before, np.int32))
+                self._put(n_same, before[n_same:])
+                if put_back is None:
+                    self.clear_token_trie()
+                else:
+                    self._put_set(put_back)
+            raise
+
     def _with_model(self, use: Callable[[_core.Vocab, dict[object, Any]], T]) -> T:
         """Let work be done on the vocabulary, and with what is remembered of the model."""
         if self._llm is None:
@@ -187,15 +251,8 @@ class Program(StreamHandle):
 def _behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, list[int]]:
     """Return how many tokens stay, and those that follow them, where a text is written behind."""
     seam = find_seam(vocab, before, False)
-    written = seam.text + text
-    buffer = (llama_cpp.llama_token * (len(written) + 8))()
-    n = llama_cpp.llama_tokenize(vocab.address, written, len(written), buffer, len(buffer), False, True)
-    if n < 0:
-        raise VocabularyError("text: it cannot be tokenized")
-    tokens = list(buffer[:n])
-    n_same = 0
-    while n_same < min(len(seam.tail), len(tokens)) and seam.tail[n_same] == tokens[n_same]:
-        n_same += 1
+    tokens = tokenize_text(vocab, seam.text + text, "text", begins=False)
+    n_same = common_prefix(np.array(seam.tail, np.int32), np.array(tokens, np.int32))
     return len(before) - len(seam.tail) + n_same, tokens[n_same:]
 
 

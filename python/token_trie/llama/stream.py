@@ -8,24 +8,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import methodcaller
 from threading import get_ident
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-import llama_cpp
 import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.constrain import Mode, OnComplete
-from token_trie.llama.contexts import interruptible, open_file, open_on
+from token_trie.llama.contexts import NativeStream, interruptible, open_file, open_on
 from token_trie.llama.evaluated import Evaluated, common_prefix
-from token_trie.llama.generation import GOES_ON, Generation, StreamState, new_token, state_of
-from token_trie.llama.span_options import span_options
+from token_trie.llama.generation import Generation, StreamState, new_token, state_of
+from token_trie.llama.span import Mode, OnComplete, SetTrie, native_params, read_span
 from token_trie.native.arguments import check_numbers, encode
-from token_trie.native.core import Llama, _core
+from token_trie.native.core import Llama
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
-from token_trie.sets.prompt import Prompt, tokenize_prompt
-from token_trie.sets.tokens import check_tokens
+from token_trie.sets.prompt import Prompt, tokenize_alone, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
 
@@ -48,6 +45,11 @@ class StreamHandle:
         which is slower and bit-exact to other one-token loops on quantized models too.
     n_threads, n_gpu_layers : int
         For a file: as in llama-cpp-python; ``n_gpu_layers=-1`` for all.
+    device_sampling : {"auto", True, False}
+        Whether steps under a trie choose where the logits are, inside llama.cpp's compute graph, so that 8 bytes leave
+        a device in place of a row of the vocabulary, or the logits of the allowed tokens where one is drawn. "auto":
+        where the model's last layer is on a device. Answers are the same; `state.n_on_device` counts such passes, and
+        is 0 where the model or llama.cpp has no such way, as models that are not attention alone.
 
     Raises
     ------
@@ -80,15 +82,13 @@ class StreamHandle:
         jump_forward: bool = True,
         n_threads: int = 0,
         n_gpu_layers: int = 0,
+        device_sampling: Literal["auto"] | bool = "auto",
     ) -> None:
-        self._held: TokenTrie | None = None  # the trie that is set, with the default follow set
-        self._put_trie: Callable[[], None] | None = None  # sets the trie that is set again
-        self._n_cancels = 0
-        self._token = new_token()
+        self._set: SetTrie | None = None  # the trie that is set
+        self._sets: dict[str | None, TokenTrie] = {}  # of the payload given, by path
+        self._grammar: tuple[str | None, str] = None, "root"  # that is set
         self._known: dict[object, Any] = {}  # of a file's model
         self._is_behind = False  # a prefill failed, and what it took from the cache is to be evaluated again
-        self._cancelled = False  # between two steps, when the native side has nothing to cancel
-        self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way
         try:
             params = new_struct(
                 "token_trie_stream_params",
@@ -103,6 +103,7 @@ class StreamHandle:
                 n_ctx=n_ctx or 0,
                 n_threads=n_threads,
                 n_gpu_layers=n_gpu_layers,
+                device_sampling=_device_of(device_sampling),
             )
         except (TypeError, OverflowError) as error:
             raise ArgumentError(f"options: {error}") from error
@@ -111,15 +112,23 @@ class StreamHandle:
         self._evaluated: Evaluated | None = None
         self._prompt = np.empty(0, np.int32)  # what the sequence begins with
         if isinstance(llm, (str, os.PathLike)):
-            self._native = open_file(encode(os.fspath(llm), "llm"), params)
+            native = open_file(encode(os.fspath(llm), "llm"), params)
         else:
             attached = attachment(llm)
             with attached.lease():
-                self._native = open_on(llm, attached, n_ctx, params)
+                native = open_on(llm, attached, n_ctx, params)
             self._llm = llm
             self._like = weakref.ref(llm)
             self._evaluated = attached.evaluated
-        self._close = weakref.finalize(self, methodcaller("close"), self._native)
+        self._begin(native)
+
+    def _begin(self, native: NativeStream) -> None:
+        self._native = native
+        self._close = weakref.finalize(self, methodcaller("close"), native)
+        self._n_cancels = 0
+        self._token = new_token()
+        self._cancelled = False  # between two steps, when the native side has nothing to cancel
+        self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way
 
     def __enter__(self) -> StreamHandle:
         return self
@@ -198,12 +207,16 @@ class StreamHandle:
         GrammarError
             It does not parse. The grammar before is kept.
         """
+        self._set_grammar(gbnf, root)
+        self._grammar = gbnf, root
+
+    def _set_grammar(self, gbnf: str | None, root: str) -> None:
         text = ffi.NULL if gbnf is None else encode(gbnf, "gbnf")
         self._change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
 
     def set_token_trie(
         self,
-        trie: TokenTrie | str | bytes | Mapping[str, Any],
+        trie: TokenTrie | str | bytes | Mapping[str, Any] | None = None,
         mode: Mode = "greedy",
         on_complete: OnComplete = "end",
         *,
@@ -215,30 +228,45 @@ class StreamHandle:
         exclude: Iterable[str] = (),
         start_after: str | Sequence[int] = (),
         max_before: int | None = None,
+        max_span: int | None = 500,
         path: str | None = None,
     ) -> None:
         """Put what is generated from here on under a trie, from its root.
 
         Parameters are those of `constrain`; the trie may also be a TokenTreePayload, as JSON or dict, then with `path`.
+        Without one, it is the set of `path` in the payload that `set_payload` was given, which takes no time.
+        `StreamState.n_closed` counts the spans that `max_span` ended.
 
         Raises
         ------
         TokenTrieError
             What `TokenTrie.from_payload` and `constrain` raise. The trie before is kept.
         """
-        if not isinstance(trie, TokenTrie):
+        if trie is None:
+            trie = self._set_of(path)
+        elif not isinstance(trie, TokenTrie):
             payload = trie
             trie = self._native.with_vocab(lambda vocab: TokenTrie._read(payload, path, vocab))
-        how = (mode, on_complete, end_tokens, separator, max_items, min_items, unique, exclude, start_after, max_before)
-        span = self._native.with_vocab(lambda vocab: span_options(vocab, *how))
-        read = trie._payload_bytes()
-        held = trie if span.are_usual else None
+        follow = mode, on_complete, end_tokens, separator, max_items, min_items, unique, exclude
+        limits = start_after, max_before, max_span
+        span = self._native.with_vocab(lambda vocab: read_span(vocab, *follow, *limits))
+        self._put_set(SetTrie(trie, span, native_params(span)))
 
-        def put() -> None:
-            set_trie = lib.token_trie_stream_set_token_trie_ext
-            self._change(set_trie, read, len(read), span.params, after=lambda: self._keep(held, put))
+    def _put_set(self, what: SetTrie) -> None:
+        path = next((path for path, trie in self._sets.items() if trie is what.trie), None)
+        read = what.trie._payload_bytes() if path is None else b""
+        name = ffi.NULL if path is None else ffi.new("char[]", path.encode())
+        what.native.params.path = name
+        payload = read if path is None else ffi.NULL
+        set_trie = lib.token_trie_stream_set_token_trie_ext
+        self._change(set_trie, payload, len(read), what.native.params, after=lambda: self._keep(what))
 
-        put()
+    def _set_of(self, path: str | None) -> TokenTrie:
+        """Return one of the payload's sets."""
+        if path not in self._sets:
+            there = ", ".join(map(repr, list(self._sets)[:5])) or "none: call set_payload first"
+            raise ArgumentError(f"path: {path!r} is no path of the payload; there is {there}")
+        return self._sets[path]
 
     def clear_token_trie(self) -> None:
         """Take the trie away; a grammar set before is back.
@@ -254,10 +282,15 @@ class StreamHandle:
             # Which says nothing itself.
             return int(lib.token_trie_stream_get_state(stream, new_struct("token_trie_stream_state")))
 
-        self._change(clear, after=lambda: self._keep(None, None))
+        self._change(clear, after=lambda: self._keep(None))
 
-    def _keep(self, trie: TokenTrie | None, put: Callable[[], None] | None) -> None:
-        self._held, self._put_trie = trie, put
+    def _keep(self, what: SetTrie | None) -> None:
+        self._set = what
+
+    @property
+    def _held(self) -> TokenTrie | None:
+        """The trie that is set, if under the rules of a decision."""
+        return self._set.trie if self._set is not None and self._set.span.is_usual else None
 
     def _hold(self, trie: TokenTrie) -> None:
         """Set a trie, unless it is the one that is set: the payload of a large one takes milliseconds to hash."""
@@ -325,29 +358,6 @@ class StreamHandle:
             check_numbers(temperature=temperature, top_p=top_p)
         return Generation(self, max_tokens, temperature, top_p)
 
-    def _finish_span(self, temperature: float, top_p: float) -> list[int]:
-        """Generate to the end of the span at once; return its tokens."""
-        tokens: list[int] = []
-        token, stop = self._token
-        n_cancels = self._n_cancels
-
-        def run(stream: Any) -> int:
-            self._cancelled = False
-            stop[0] = GOES_ON
-            while stop[0] == GOES_ON:
-                if n_cancels != self._n_cancels:
-                    self._cancelled = True
-                    return 0
-                status = int(lib.token_trie_stream_next(stream, temperature, top_p, token, stop))
-                if status < 0:
-                    return status
-                if token.id >= 0:
-                    tokens.append(token.id)
-            return 0
-
-        self._change(run, after=self._replace)
-        return tokens
-
     def cancel(self) -> None:
         """End what is under way in another thread, and any `generate` begun, within one forward pass."""
         self._n_cancels += 1
@@ -361,7 +371,9 @@ class StreamHandle:
     @property
     def state(self) -> StreamState:
         """Where the stream stands."""
-        return state_of(self._state(), self._cancelled)
+        what = self._set
+        state = self._state()
+        return state_of(state, self._cancelled, None if what is None or what is not self._set else what.trie)
 
     def _state(self) -> Any:
         state = new_struct("token_trie_stream_state")
@@ -372,26 +384,16 @@ class StreamHandle:
         if self._llm is not None:
             with lease(self._llm):
                 return tokenize_prompt(self._llm, prompt, self._native.room)
-        if isinstance(prompt, str):
-            encoded = encode(prompt, "prompt")
-            return self._native.with_vocab(lambda vocab: _tokenize(vocab, encoded))
-        return check_tokens(prompt, self._native.with_vocab(len))
+        return self._native.with_vocab(lambda vocab: tokenize_alone(vocab, prompt))
 
-    def _beginning(self) -> int:
-        """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
 
-        def find(vocab: _core.Vocab) -> int:
-            bos = llama_cpp.llama_vocab_bos(vocab.address)
-            return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab.address))
-
-        return self._native.with_vocab(find)
+def _device_of(sampling: Literal["auto"] | bool) -> int:
+    if sampling == "auto":
+        return int(lib.TOKEN_TRIE_DEVICE_AUTO)
+    if not isinstance(sampling, bool):
+        raise ArgumentError(f"device_sampling: {sampling!r} is none of 'auto', True, False")
+    return int(lib.TOKEN_TRIE_DEVICE_ON if sampling else lib.TOKEN_TRIE_DEVICE_OFF)
 
 
 def _none() -> None:
     """Stand in for a weak reference, where there is nothing to refer to."""
-
-
-def _tokenize(vocab: _core.Vocab, text: bytes) -> list[int]:
-    buffer = (llama_cpp.llama_token * (len(text) + 8))()
-    n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), True, True)
-    return list(buffer[: max(n, 0)])

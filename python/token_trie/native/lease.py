@@ -29,6 +29,9 @@ from token_trie.errors import ArgumentError
 class Closable(Protocol):
     """A native stream."""
 
+    def cancel(self) -> None:
+        """End the call under way, if there is one."""
+
     def close(self) -> None:
         """Cancel what is under way, wait for its end, free."""
 
@@ -71,7 +74,10 @@ class Attachment:
         self.chooser = None
 
     def _close_streams(self) -> None:
-        for stream in list(self.streams):
+        streams = list(self.streams)
+        for stream in streams:
+            stream.cancel()  # forks take turns, and one that closes waits for the turn of another
+        for stream in streams:
             stream.close()
 
     def close(self, stack: ExitStack, rest: ExitStack) -> None:

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import llama_cpp
 import numpy as np
 
-from token_trie.errors import ArgumentError, ContextError
+from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.arguments import encode
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment
 from token_trie.sets.retokenize import Retokenizer
 from token_trie.sets.tokens import check_tokens
@@ -47,6 +47,41 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list
     if not tokens or tokens[0] < 0:
         raise ArgumentError("prompt: empty, and this model has no token to begin with")
     return tokens
+
+
+def tokenize_rendered(llm: Llama, text: str, room: int) -> list[int]:
+    """Tokens of a prompt that a chat template has made; errors as of `tokenize_prompt`."""
+    encoded = encode(text, "prompt")
+    check_length(llm, encoded, room)
+    return _tokenize(llm, encoded)
+
+
+def tokenize_alone(vocab: _core.Vocab, prompt: Prompt) -> list[int]:
+    """Tokens of a prompt, no messages, for a model without a Llama; errors as of `tokenize_prompt`, VocabularyError."""
+    if isinstance(prompt, str):
+        return tokenize_text(vocab, encode(prompt, "prompt"), "prompt", begins=True)
+    return check_tokens(prompt, len(vocab))
+
+
+def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool) -> list[int]:
+    """Tokens of a text of any length, in which names of control tokens become these.
+
+    Parameters
+    ----------
+    begins : bool
+        Whether it gets what the model has at the beginning of a sequence.
+    """
+    buffer = (llama_cpp.llama_token * (len(text) + 8))()
+    n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), begins, True)
+    if n < 0:
+        raise VocabularyError(f"{what}: it cannot be tokenized")
+    return list(buffer[:n])
+
+
+def first_token(vocab: _core.Vocab) -> int:
+    """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
+    bos = llama_cpp.llama_vocab_bos(vocab.address)
+    return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab.address))
 
 
 def check_length(llm: Llama, text: bytes, room: int) -> None:

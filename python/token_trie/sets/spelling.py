@@ -88,6 +88,20 @@ def find_seam(vocab: _core.Vocab, prompt: list[int], leading_space: bool | None)
     return Seam(*_tail(vocab, line), takes_space)
 
 
+def inner_seam(vocab: _core.Vocab, before: Sequence[int]) -> Seam:
+    """Find the shortest end of a text by which what is written on behind it is spelled."""
+    end: list[int] = []
+    for token in reversed(before[-64:]):
+        if llama_cpp.llama_vocab_is_control(vocab.address, token):
+            break
+        end.insert(0, token)
+    tail, text = _tail(vocab, end, (2, 8, 64)) if end else ((), b"")
+    if not tail:
+        tail = line_break(vocab)
+        text = _LINE if tail else b""
+    return Seam(tail, text, False)
+
+
 def spell(vocab: _core.Vocab, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
     """Tokenize choices behind a seam; see the module's top.
 
@@ -154,16 +168,29 @@ def _last_line(vocab: _core.Vocab, prompt: list[int]) -> list[int]:
     return prompt
 
 
-def _tail(vocab: _core.Vocab, line: list[int]) -> tuple[tuple[int, ...], bytes]:
+def _tail(vocab: _core.Vocab, line: list[int], lengths: Sequence[int] = ()) -> tuple[tuple[int, ...], bytes]:
     """Last tokens and their text, which tokenizes to just these; empty if there are none such."""
-    for length in (len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line)):
+    for length in lengths or ((len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))):
         tail = line[-length:]
         text = vocab.detokenize(tail)
         # SentencePiece puts a space before a text; a tail that begins with one must not get another.
         for candidate in (text, text.removeprefix(b" ")):
             if candidate and _spells(vocab, tail, candidate):
                 return tuple(tail), candidate
+        # And one that begins inside a word must not get any: a line break takes it.
+        lead = line_break(vocab)
+        if lead and text and _spells(vocab, [*lead, *tail], _LINE + text):
+            return (*lead, *tail), _LINE + text
     return (), b""
+
+
+_LINE = b"\n"
+
+
+def line_break(vocab: _core.Vocab) -> tuple[int, ...]:
+    """Tokens of a line break where the tokenizer puts a space before a text; else none."""
+    tokens = vocab.tokenize([_LINE], "line")[0].tolist()
+    return tuple(tokens) if vocab.detokenize(tokens) != _LINE else ()
 
 
 def _spells(vocab: _core.Vocab, tokens: list[int], text: bytes) -> bool:

@@ -15,6 +15,7 @@ from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
 from token_trie.sets.payload import json_of, payload_of, payload_of_texts
+from token_trie.sets.prefix_dict import PrefixDictSet
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
 from token_trie.sets.subset import without
@@ -32,33 +33,36 @@ class Leaf(NamedTuple):
     """Its sequence; with ``tokenization="any"``, one of the shortest."""
 
 
-class TokenTrie(Collection[Leaf]):
+class TokenTrie(PrefixDictSet, Collection[Leaf]):
     """An immutable set of token sequences, each with a name, as a prefix tree.
 
-    Make one with `from_choices`, `from_sequences`, `from_payload` or `from_arrays`. Leaves keep the order they were
-    given in. Leaves without tokens are skipped; leaves of equal tokens become one, under the smallest name, at the
-    place of the first, and `aliases` tells which names gave way. Tries may be shared between threads and models of one
-    vocabulary.
+    Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays` or `from_prefix_dict`. Leaves keep the
+    order they were given in. Leaves without tokens are skipped; leaves of equal tokens become one, under the smallest
+    name, at the place of the first, and `aliases` tells which names gave way. Tries may be shared between threads and
+    models of one vocabulary.
 
     ``len(trie)`` is the number of leaves; iteration yields `Leaf`; ``trie[i]`` is leaf ``i``; ``"READ" in trie`` looks
     for a name and ``[7, 8] in trie`` for a token sequence.
     """
 
-    __slots__ = ("_handle", "_json", "_names")
+    __slots__ = ("_handle", "_json", "_names", "_start")
 
     _handle: _core.Trie
     _names: frozenset[str] | None
     _json: bytes | None
+    _start: int | None
 
     def __init__(self) -> None:
-        raise TypeError("make a TokenTrie with from_choices, from_sequences, from_payload or from_arrays")
+        raise TypeError(
+            "make a TokenTrie with from_choices, from_sequences, from_payload, from_arrays or from_prefix_dict"
+        )
 
     @classmethod
     def _wrap(cls, core: _core.Trie) -> TokenTrie:
         trie = object.__new__(cls)
         trie._handle = core
         trie._names = None
-        trie._json = None
+        trie._json = trie._start = None
         return trie
 
     @classmethod
@@ -225,7 +229,7 @@ class TokenTrie(Collection[Leaf]):
                 "a trie of any tokenization belongs to a loaded vocabulary and cannot be pickled; "
                 "take payload() along, and from_payload(…, llm=llm) at the other end"
             )
-        return TokenTrie.from_payload, (self.payload(),)
+        return TokenTrie.from_payload, (self.payload(),), (None, {"_start": self._start})
 
     def __len__(self) -> int:
         return self._handle.n_leaves

@@ -229,3 +229,22 @@ def test_help_shows_examples(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.returncode == 0
     assert "Example" in result.stdout
+
+
+def test_devices_lists_what_llama_cpp_sees() -> None:
+    result = run("devices", "--json")
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    cpu = next(device for device in told["devices"] if device["kind"] == "cpu")
+    assert (cpu["backend"], cpu["total_bytes"] > 0) == ("CPU", True)
+    assert told["ggml"] == told["token_trie_compiled_against"]
+    assert "CPU" in run("devices").stdout
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have it")
+def test_the_bench_says_in_a_line_that_a_device_is_not_there() -> None:
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "-m", "bench", "--mode", "strict-trie-ffi", "--device", "metal"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, timeout=300)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "--device metal: llama.cpp sees none here; see token-trie devices\n"

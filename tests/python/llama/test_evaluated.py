@@ -161,15 +161,19 @@ def test_while_another_thread_completes_choices_are_what_they_are_alone(own: Any
 def test_nothing_is_read_from_a_llama_that_another_thread_is_in(own: Any) -> None:
     tokens = own.tokenize(LONG.encode())
     own.eval(tokens)
+    entered, leave = threading.Event(), threading.Event()
+
+    class Holder:
+        def hold(self) -> None:
+            entered.set()
+            leave.wait()
+
+    holder = Holder()
     with StreamHandle(own) as stream:
-        entered, leave = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with stream._evaluated._lock:  # type: ignore[union-attr]  # as every call of the Llama does
-                entered.set()
-                leave.wait()
-
-        thread = threading.Thread(target=hold)
+        evaluated = stream._evaluated
+        assert evaluated is not None
+        evaluated._guard(holder, "hold")  # as every call of the Llama is
+        thread = threading.Thread(target=holder.hold)
         thread.start()
         entered.wait()
         stream.prefill([*tokens, 300])

@@ -33,6 +33,17 @@ def test_appended_text_is_tokenized_as_it_follows(llm: Any, prompt: str, text: s
         assert stream.tokens == tokenize_prompt(llm, prompt + text)
 
 
+def test_nothing_comes_between_a_line_and_what_is_appended_inside_it(tiny: Any) -> None:
+    # SentencePiece puts a space before a text, and this line begins without one.
+    with StreamHandle(tiny, n_ctx=128) as stream:
+        stream.prefill("Hello\nAnswer")
+        stream.append('x{"a":"')
+        stream.append("b")
+        assert text_of(tiny, stream.tokens).endswith('\nAnswerx{"a":"b')
+        decision = stream.choose(["yes", "no"], leading_space=False)
+        assert text_of(tiny, stream.tokens).endswith(f'"b{decision.text}')
+
+
 def test_random_pieces_read_as_their_text(llm: Any) -> None:
     rng = random.Random(3)
     pieces = ["a", " b", "\n", "The ", "Mc", "Donald", "12", "3", "é", ".", '"', "  ", "</x>"]

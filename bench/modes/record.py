@@ -1,0 +1,35 @@
+"""Whole records: 100 tool calls, side by side."""
+
+from functools import partial
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.models import load
+from bench.options import Options
+from bench.records.figures import RecordRow, bars, measure, table
+from bench.results import Results
+from bench.table import bars_table
+
+_N_CTX, _N_BATCH, _N_REQUESTS = 1024, 512, 100
+
+
+def run(options: Options) -> None:
+    """Let everyone write all calls with all models; print, and write what was asked for."""
+    rounds = options.rounds or 1
+    loading = {"n_gpu_layers": options.n_gpu_layers, "threads": options.threads}
+    results = Results[RecordRow](options.mode, {"rounds": rounds, **loading})
+    console = Console()
+    if not console.is_terminal:
+        console.width = 150
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        for name in options.models:
+            bar = progress.add_task(name, total=rounds * _N_REQUESTS)
+            model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, **loading)
+            results.rows += measure(model, rounds, partial(progress.advance, bar))
+    results.bars = bars(results.rows)
+    console.print(table(results.rows))
+    console.print(bars_table(results.bars))
+    if options.output is not None:
+        results.save(options.output)

@@ -1,0 +1,1 @@
+"""Tool calls: whole records, by token-trie, llama-cpp-python's grammar and llguidance."""

@@ -1,0 +1,174 @@
+#include "sampler/matcher.h"
+
+#include "abi/constraint.h"
+#include "abi/guard.h"
+#include "abi/structs.h"
+
+struct token_trie_matcher {
+    token_trie::Matcher matcher;
+};
+
+namespace {
+
+using namespace token_trie;
+
+Matcher & of(token_trie_matcher * matcher) {
+    require_not_null(matcher, "matcher");
+    return matcher->matcher;
+}
+
+const Matcher & of(const token_trie_matcher * matcher) {
+    require_not_null(matcher, "matcher");
+    return matcher->matcher;
+}
+
+Matcher make_matcher(const llama_vocab * address,
+                     std::int32_t n_vocab,
+                     std::string_view json,
+                     const token_trie_params & params) {
+    const Vocab vocab(address);
+    if (n_vocab < 0 || (n_vocab == 0 && address == nullptr)) {
+        throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is no size of a vocabulary");
+    }
+    if (n_vocab > 0 && n_vocab < vocab.size()) {
+        throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is less than the vocabulary has (" +
+                                          std::to_string(vocab.size()) + " tokens)");
+    }
+    return {read_constraint(vocab, json, params, n_vocab).cursor, n_vocab == 0 ? vocab.size() : n_vocab};
+}
+
+}  // namespace
+
+extern "C" {
+
+token_trie_matcher * token_trie_matcher_init(const llama_vocab * vocab,
+                                             int32_t n_vocab,
+                                             const char * payload_json,
+                                             size_t payload_len,
+                                             const token_trie_params * params) {
+    return guard_pointer<token_trie_matcher *>([&] {
+        require_not_null(payload_json, "payload_json");
+        return std::make_unique<token_trie_matcher>(
+                   token_trie_matcher{
+                       make_matcher(vocab, n_vocab, {payload_json, payload_len}, read_struct(params, "params"))})
+            .release();
+    });
+}
+
+token_trie_matcher * token_trie_matcher_clone(const token_trie_matcher * matcher) {
+    return guard_pointer<token_trie_matcher *>(
+        [&] { return std::make_unique<token_trie_matcher>(token_trie_matcher{of(matcher)}).release(); });
+}
+
+void token_trie_matcher_free(token_trie_matcher * matcher) { const std::unique_ptr<token_trie_matcher> freed(matcher); }
+
+int32_t token_trie_matcher_reset(token_trie_matcher * matcher) {
+    return guard([&] { of(matcher).reset(); });
+}
+
+int32_t token_trie_matcher_accept(token_trie_matcher * matcher, llama_token token, bool * accepted) {
+    return guard([&] {
+        require_not_null(accepted, "accepted");
+        *accepted = of(matcher).accept(token);
+    });
+}
+
+int32_t token_trie_matcher_accept_tokens(token_trie_matcher * matcher,
+                                         const llama_token * tokens,
+                                         size_t n,
+                                         size_t * n_accepted) {
+    return guard([&] {
+        if (n > 0) {
+            require_not_null(tokens, "tokens");
+        }
+        require_not_null(n_accepted, "n_accepted");
+        *n_accepted = of(matcher).accept_all(tokens, n);
+    });
+}
+
+int32_t token_trie_matcher_rollback(token_trie_matcher * matcher, size_t n) {
+    return guard([&] { of(matcher).rollback(n); });
+}
+
+int32_t token_trie_matcher_is_terminated(const token_trie_matcher * matcher, bool * is_terminated) {
+    return guard([&] {
+        require_not_null(is_terminated, "is_terminated");
+        *is_terminated = of(matcher).is_terminated();
+    });
+}
+
+int32_t token_trie_matcher_fill_masks(const token_trie_matcher * const * matchers,
+                                      size_t n,
+                                      const size_t * rows,
+                                      int32_t * masks,
+                                      size_t n_rows,
+                                      size_t n_words,
+                                      bool * is_needed) {
+    return guard([&] {
+        if (n > 0) {
+            require_not_null(static_cast<const void *>(matchers), "matchers");
+            require_not_null(masks, "masks");
+        }
+        const auto row_of = [&](std::size_t i) { return rows == nullptr ? i : rows[i]; };
+        const auto place = [](const char * what, std::size_t i) {
+            return std::string(what) + "[" + std::to_string(i) + "]: ";
+        };
+        for (std::size_t i = 0; i < n; ++i) {
+            if (matchers[i] == nullptr) {
+                throw Error(Status::argument, place("matchers", i) + "null");
+            }
+            if (row_of(i) >= n_rows) {
+                throw Error(Status::argument,
+                            place("rows", i) + std::to_string(row_of(i)) + " of " + std::to_string(n_rows) + " rows");
+            }
+            if (matchers[i]->matcher.n_words() != n_words) {
+                throw Error(Status::argument, "n_words: " + std::to_string(n_words) + ", but a row of matchers[" +
+                                                  std::to_string(i) + "] has " +
+                                                  std::to_string(matchers[i]->matcher.n_words()));
+            }
+        }
+        for (std::size_t i = 0; i < n; ++i) {
+            const bool is_constrained = matchers[i]->matcher.fill(masks + row_of(i) * n_words);
+            if (is_needed != nullptr) {
+                is_needed[i] = is_constrained;
+            }
+        }
+    });
+}
+
+int32_t token_trie_matcher_get_allowed(const token_trie_matcher * matcher,
+                                       llama_token * tokens,
+                                       size_t capacity,
+                                       size_t * n) {
+    return guard([&] {
+        if (capacity > 0) {
+            require_not_null(tokens, "tokens");
+        }
+        require_not_null(n, "n");
+        std::size_t found = 0;
+        of(matcher).for_each_allowed([&](Token token) {
+            if (found < capacity) {
+                tokens[found] = token;
+            }
+            ++found;
+        });
+        *n = found;
+    });
+}
+
+int32_t token_trie_matcher_get_forced(const token_trie_matcher * matcher,
+                                      llama_token * tokens,
+                                      size_t capacity,
+                                      size_t * n) {
+    return guard([&] {
+        if (capacity > 0) {
+            require_not_null(tokens, "tokens");
+        }
+        require_not_null(n, "n");
+        const std::vector<Token> forced = of(matcher).forced(capacity);
+        std::copy(forced.begin(), forced.end(), tokens);
+        *n = forced.size();
+    });
+}
+
+}  // extern "C"

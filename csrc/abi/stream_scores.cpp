@@ -1,0 +1,137 @@
+#include "abi/constraint.h"
+#include "abi/guard.h"
+#include "abi/stream_call.h"
+#include "abi/structs.h"
+
+#include <algorithm>
+
+namespace {
+
+using namespace token_trie;
+
+static_assert(static_cast<int>(LeafEnd::any) == TOKEN_TRIE_LEAF_ANY, "one enum, two spellings");
+static_assert(static_cast<int>(LeafEnd::longest) == TOKEN_TRIE_LEAF_LONGEST, "one enum, two spellings");
+static_assert(static_cast<int>(LeafEnd::follow) == TOKEN_TRIE_LEAF_FOLLOW, "one enum, two spellings");
+
+void write_stats(token_trie_score_stats out, const Cost & cost, token_trie_score_stats * stats) {
+    if (stats != nullptr) {
+        out.n_evaluated = cost.n_evaluated;
+        out.n_passes = cost.n_passes;
+        out.decode_ns = cost.decode_ns;
+        write_struct(out, stats, "stats");
+    }
+}
+
+ScoreOptions to_score_options(const Stream & stream, const token_trie_score_params & params) {
+    if (params.leaf_end < TOKEN_TRIE_LEAF_ANY || params.leaf_end > TOKEN_TRIE_LEAF_FOLLOW) {
+        throw Error(Status::argument, "params.leaf_end: " + std::to_string(params.leaf_end) + " is none");
+    }
+    ScoreOptions options;
+    options.leaf_end = static_cast<LeafEnd>(params.leaf_end);
+    options.branches = params.branches != 0;
+    if (params.prefix != nullptr) {
+        if (params.n_prefix == 0) {
+            throw Error(Status::argument, "params.prefix: no tokens; NULL is for the stream's sequence");
+        }
+        check_prompt_length(stream, params.n_prefix);
+        options.prefix.assign(params.prefix, params.prefix + params.n_prefix);
+    }
+    return options;
+}
+
+// Of the payload given, or of the trie that is set.
+Cursor cursor_of(const Stream & stream, const token_trie_score_params & params) {
+    if (params.payload_json != nullptr) {
+        token_trie_params how{};
+        how.on_complete = TOKEN_TRIE_END;
+        if (params.payload_params != nullptr) {
+            how = read_struct(params.payload_params, "params.payload_params");
+        }
+        return read_constraint(stream.facts(), {params.payload_json, params.payload_len}, how).cursor;
+    }
+    std::optional<Cursor> set = stream.snapshot().cursor;
+    if (!set) {
+        throw Error(Status::argument, "no trie to score: give a payload or set one first");
+    }
+    return std::move(*set);
+}
+
+// What score and search begin with.
+struct Asked {
+    Asked(const token_trie_stream * handle, const token_trie_score_params * from)
+        : stream(enter(handle)),
+          params(read_struct(from, "params")),
+          options(to_score_options(*stream, params)),
+          cursor(cursor_of(*stream, params)) {}
+
+    SharedStream::Call stream;
+    token_trie_score_params params;
+    ScoreOptions options;
+    Cursor cursor;
+};
+
+void check_length(std::size_t given, std::size_t needed, const char * what) {
+    if (given != needed) {
+        throw Error(Status::argument,
+                    std::string(what) + ": " + std::to_string(given) + " where the trie has " + std::to_string(needed));
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t token_trie_stream_score(token_trie_stream * stream,
+                                const token_trie_score_params * params,
+                                double * leaves,
+                                size_t n_leaves,
+                                double * nodes,
+                                size_t n_nodes,
+                                token_trie_score_stats * stats) {
+    return guard([&] {
+        require_not_null(leaves, "leaves");
+        const Asked asked(stream, params);
+        const Trie & trie = asked.cursor.trie();
+        check_length(n_leaves, trie.n_leaves(), "n_leaves");
+        if (nodes != nullptr) {
+            check_length(n_nodes, trie.n_nodes(), "n_nodes");
+        }
+        const Scores scores = asked.stream->score(asked.cursor, asked.options);
+        token_trie_score_stats out{};
+        out.n_found = scores.leaves.size();
+        write_stats(out, scores, stats);
+        std::copy(scores.leaves.begin(), scores.leaves.end(), leaves);
+        if (nodes != nullptr) {
+            std::copy(scores.nodes.begin(), scores.nodes.end(), nodes);
+        }
+    });
+}
+
+int32_t token_trie_stream_search(token_trie_stream * stream,
+                                 const token_trie_score_params * params,
+                                 int64_t * leaves,
+                                 double * logprobs,
+                                 size_t n_best,
+                                 token_trie_score_stats * stats) {
+    return guard([&] {
+        require_not_null(leaves, "leaves");
+        require_not_null(logprobs, "logprobs");
+        const Asked asked(stream, params);
+        check_not_negative(asked.params.beam_width, "params.beam_width");
+        const SearchOptions options = {asked.options, n_best, static_cast<std::size_t>(asked.params.beam_width),
+                                       asked.params.max_nodes};
+        const SearchResult result = asked.stream->search(asked.cursor, options);
+        token_trie_score_stats out{};
+        out.n_found = result.found.size();
+        out.gap = result.gap;
+        out.rival_min = result.rival_min;
+        out.rival_max = result.rival_max;
+        write_stats(out, result, stats);
+        for (const Found & found : result.found) {
+            *leaves++ = found.leaf;
+            *logprobs++ = found.logprob;
+        }
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,17 @@
+#include "bindings/bindings.h"
+#include "sampler/devices.h"
+
+namespace token_trie {
+
+void register_devices(py::module_ & module) {
+    module.def("devices", [] {
+        py::list out;
+        for (const Device & device : devices()) {
+            out.append(py::make_tuple(device.backend, device.name, device.description, device.kind, device.free_bytes,
+                                      device.total_bytes));
+        }
+        return out;
+    });
+}
+
+}  // namespace token_trie

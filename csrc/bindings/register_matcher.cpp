@@ -1,0 +1,222 @@
+#include "bindings/bindings.h"
+#include "sampler/matcher.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace token_trie {
+namespace {
+
+// A matcher that threads may call at once: batches run without the interpreter's lock.
+struct SharedMatcher {
+    explicit SharedMatcher(Matcher made) : matcher(std::move(made)) {}
+
+    std::mutex mutex;
+    Matcher matcher;
+};
+using MatcherPtr = std::shared_ptr<SharedMatcher>;
+
+// Calls work(matcher) alone. Who waits here holds the interpreter's lock, which who works never waits for.
+template <typename Work>
+auto alone(SharedMatcher & shared, Work && work) {
+    const std::lock_guard<std::mutex> lock(shared.mutex);
+    return work(shared.matcher);
+}
+
+[[noreturn]] void fail(const std::string & message) { throw Error(Status::argument, message); }
+
+std::string place(const char * what, std::size_t i) { return std::string(what) + "[" + std::to_string(i) + "]: "; }
+
+void require_one_each(std::size_t n, std::size_t n_matchers, const char * what) {
+    if (n != n_matchers) {
+        fail(std::string(what) + ": " + std::to_string(n) + " for " + std::to_string(n_matchers) + " matchers");
+    }
+}
+
+// All of them at once, in one order for every batch, so that no two batches wait for each other.
+class AllLocked {
+   public:
+    explicit AllLocked(const std::vector<MatcherPtr> & matchers) {
+        std::vector<std::size_t> order(matchers.size());
+        for (std::size_t i = 0; i < order.size(); ++i) {
+            order[i] = i;
+        }
+        std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+            return std::pair(matchers[a].get(), a) < std::pair(matchers[b].get(), b);
+        });
+        for (std::size_t i = 1; i < order.size(); ++i) {
+            if (matchers[order[i]] == matchers[order[i - 1]]) {
+                fail(place("matchers", order[i]) + "the same as matchers[" + std::to_string(order[i - 1]) + "]");
+            }
+        }
+        for (const std::size_t i : order) {
+            locks_.emplace_back(matchers[i]->mutex);
+        }
+    }
+
+   private:
+    std::vector<std::unique_lock<std::mutex>> locks_;
+};
+
+// A function of the matcher's that throws, with the row before its message.
+template <typename Work>
+void at_row(const char * what, std::size_t i, Work && work) {
+    try {
+        work();
+    } catch (const Error & error) {
+        throw Error(error.status(), place(what, i) + error.what());
+    }
+}
+
+struct Rows {
+    std::int32_t * data;
+    std::size_t n;
+    std::ptrdiff_t stride;  // in words
+
+    std::int32_t * at(std::size_t row) const { return data + static_cast<std::ptrdiff_t>(row) * stride; }
+};
+
+Rows rows_of(py::array & mask, std::size_t n_words) {
+    if (!mask.dtype().equal(py::dtype::of<std::int32_t>())) {
+        fail("bitmask: " + std::string(py::str(mask.dtype())) + " where int32 belongs");
+    }
+    if (mask.ndim() != 2 || static_cast<std::size_t>(mask.shape(1)) != n_words) {
+        fail("bitmask: shape " + std::string(py::str(mask.attr("shape"))) + " where (rows, " + std::to_string(n_words) +
+             ") belongs");
+    }
+    constexpr auto word = static_cast<py::ssize_t>(sizeof(std::int32_t));
+    const bool are_rows_whole = mask.shape(0) == 0 || n_words == 1 || mask.strides(1) == word;
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(mask.data()) % sizeof(std::int32_t) == 0;
+    if (!are_rows_whole || !is_aligned || mask.strides(0) % word != 0) {
+        fail("bitmask: strides " + std::string(py::str(mask.attr("strides"))) +
+             "; the words of a row must be neighbours, and aligned");
+    }
+    if (!mask.writeable()) {
+        fail("bitmask: read-only");
+    }
+    return {static_cast<std::int32_t *>(mask.mutable_data()), static_cast<std::size_t>(mask.shape(0)),
+            mask.strides(0) / word};
+}
+
+std::vector<bool> fill(const std::vector<MatcherPtr> & matchers,
+                       py::array mask,
+                       const std::optional<std::vector<std::int64_t>> & indices) {
+    if (matchers.empty()) {
+        return {};
+    }
+    // The width of a matcher never changes.
+    const std::size_t n_words = matchers.front()->matcher.n_words();
+    const Rows rows = rows_of(mask, n_words);
+    if (indices) {
+        require_one_each(indices->size(), matchers.size(), "indices");
+    }
+    const auto row_of = [&](std::size_t i) { return indices ? (*indices)[i] : static_cast<std::int64_t>(i); };
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+        if (matchers[i]->matcher.n_words() != n_words) {
+            fail(place("matchers", i) + "a row of " + std::to_string(matchers[i]->matcher.n_words()) +
+                 " words, where matchers[0] has " + std::to_string(n_words));
+        }
+        if (row_of(i) < 0 || static_cast<std::size_t>(row_of(i)) >= rows.n) {
+            fail(place("indices", i) + "row " + std::to_string(row_of(i)) + " of " + std::to_string(rows.n));
+        }
+    }
+    const py::gil_scoped_release unlocked;
+    std::vector<bool> is_needed(matchers.size());
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+        std::int32_t * words = rows.at(static_cast<std::size_t>(row_of(i)));
+        is_needed[i] = alone(*matchers[i], [words](const Matcher & matcher) { return matcher.fill(words); });
+    }
+    return is_needed;
+}
+
+std::vector<bool> accept(const std::vector<MatcherPtr> & matchers, const std::vector<Token> & tokens) {
+    require_one_each(tokens.size(), matchers.size(), "tokens");
+    const py::gil_scoped_release unlocked;
+    const AllLocked locked(matchers);
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+        at_row("tokens", i, [&] { matchers[i]->matcher.check(tokens[i]); });
+    }
+    std::vector<bool> accepted(matchers.size());
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+        accepted[i] = matchers[i]->matcher.accept(tokens[i]);
+    }
+    return accepted;
+}
+
+void rollback(const std::vector<MatcherPtr> & matchers, const std::vector<std::uint64_t> & counts) {
+    require_one_each(counts.size(), matchers.size(), "num_tokens");
+    const py::gil_scoped_release unlocked;
+    const AllLocked locked(matchers);
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+        at_row("num_tokens", i, [&] { matchers[i]->matcher.check_rollback(counts[i]); });
+    }
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+        matchers[i]->matcher.rollback(counts[i]);
+    }
+}
+
+}  // namespace
+
+// NOLINTNEXTLINE(misc-const-correctness): every register_* takes the module alike
+void register_matcher(py::module_ & module) {
+    using namespace pybind11::literals;
+    py::class_<SharedMatcher, MatcherPtr>(module, "Matcher")
+        .def(py::init([](std::shared_ptr<Trie> trie, std::shared_ptr<FollowSet> follow, std::int32_t n_vocab) {
+                 return std::make_shared<SharedMatcher>(Matcher(Cursor(std::move(trie), std::move(follow)), n_vocab));
+             }),
+             "trie"_a.none(false), "follow"_a.none(false), "n_vocab"_a)
+        .def("__copy__",
+             [](SharedMatcher & shared) {
+                 return alone(shared, [](const Matcher & matcher) { return std::make_shared<SharedMatcher>(matcher); });
+             })
+        .def(
+            "accept",
+            [](SharedMatcher & shared, Token token) {
+                return alone(shared, [token](Matcher & matcher) { return matcher.accept(token); });
+            },
+            "token"_a)
+        .def(
+            "accept_all",
+            [](SharedMatcher & shared, const TokenArray & tokens) {
+                return alone(shared, [&](Matcher & matcher) {
+                    return matcher.accept_all(tokens.data(), static_cast<std::size_t>(tokens.size()));
+                });
+            },
+            "tokens"_a)
+        .def(
+            "rollback",
+            [](SharedMatcher & shared, std::uint64_t n) {
+                alone(shared, [n](Matcher & matcher) { matcher.rollback(n); });
+            },
+            "n"_a)
+        .def("reset", [](SharedMatcher & shared) { alone(shared, [](Matcher & matcher) { matcher.reset(); }); })
+        .def("allowed",
+             [](SharedMatcher & shared) {
+                 std::vector<Token> tokens;
+                 alone(shared, [&](const Matcher & matcher) {
+                     matcher.for_each_allowed([&](Token token) { tokens.push_back(token); });
+                 });
+                 return to_array(tokens.data(), tokens.size());
+             })
+        .def(
+            "forced",
+            [](SharedMatcher & shared, std::size_t n) {
+                return alone(shared, [n](const Matcher & matcher) { return matcher.forced(n); });
+            },
+            "n"_a)
+        .def_property_readonly("is_terminated",
+                               [](SharedMatcher & shared) {
+                                   return alone(shared,
+                                                [](const Matcher & matcher) { return matcher.is_terminated(); });
+                               })
+        .def_property_readonly("n_accepted",
+                               [](SharedMatcher & shared) {
+                                   return alone(shared, [](const Matcher & matcher) { return matcher.n_accepted(); });
+                               })
+        .def_property_readonly("n_vocab", [](const SharedMatcher & shared) { return shared.matcher.n_vocab(); });
+    module.def("fill_masks", &fill, "matchers"_a, "mask"_a, "indices"_a);
+    module.def("accept_each", &accept, "matchers"_a, "tokens"_a);
+    module.def("rollback_each", &rollback, "matchers"_a, "counts"_a);
+}
+
+}  // namespace token_trie

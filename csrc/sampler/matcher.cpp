@@ -1,0 +1,175 @@
+#include "sampler/matcher.h"
+
+#include "sampler/vocab.h"
+
+#include <cstring>
+
+namespace token_trie {
+namespace {
+
+constexpr std::size_t kStride = 256;
+
+void set_bit(std::uint32_t * words, Token token) noexcept {
+    const auto bit = static_cast<std::uint32_t>(token);
+    words[bit / 32] |= std::uint32_t{1} << bit % 32;
+}
+
+void clear_bit(std::uint32_t * words, Token token) noexcept {
+    const auto bit = static_cast<std::uint32_t>(token);
+    words[bit / 32] &= ~(std::uint32_t{1} << bit % 32);
+}
+
+}  // namespace
+
+void Matcher::Place::accept(Token token) {
+    const bool is_of_span = cursor.state() == State::walking;
+    cursor.accept(token);
+    n_span += is_of_span ? 1 : 0;
+    if (cursor.follow().is_long(n_span)) {
+        cursor.close();
+    }
+}
+
+void Matcher::Place::reset() noexcept {
+    cursor.reset();
+    n_span = 0;
+}
+
+Matcher::Matcher(Cursor cursor, std::int32_t n_vocab) : at_{std::move(cursor)}, n_vocab_(n_vocab) {
+    if (n_vocab <= 0) {
+        throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is no size of a vocabulary");
+    }
+    check_tokens(at_.cursor.trie(), n_vocab);
+    check_tokens(at_.cursor.follow(), n_vocab);
+    at_.reset();
+}
+
+void Matcher::check_range(Token token) const {
+    if (token < 0 || token >= n_vocab_) {
+        throw Error(Status::vocab,
+                    std::to_string(token) + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
+    }
+}
+
+void Matcher::check(Token token) const {
+    check_range(token);
+    if (is_terminated() && !ends().contains(token)) {
+        throw Error(Status::argument, std::to_string(token) + " comes after the end, where only end tokens may");
+    }
+}
+
+void Matcher::check_rollback(std::uint64_t n) const {
+    if (n > n_accepted()) {
+        throw Error(Status::argument,
+                    std::to_string(n) + " tokens to take back of " + std::to_string(n_accepted()) + " accepted");
+    }
+}
+
+bool Matcher::take(Token token) {
+    if (!allowed().contains(token)) {
+        return false;
+    }
+    if (!cursor().is_active()) {
+        ++n_behind_;
+        return true;
+    }
+    // First what may fail.
+    if (tokens_.size() == tokens_.capacity()) {
+        tokens_.reserve(2 * tokens_.size() + 16);
+    }
+    if ((tokens_.size() + 1) % kStride == 0) {
+        snapshots_.reserve(tokens_.size() / kStride + 1);
+    }
+    at_.accept(token);
+    tokens_.push_back(token);
+    if (tokens_.size() % kStride == 0) {
+        snapshots_.push_back(at_);
+    }
+    return true;
+}
+
+bool Matcher::accept(Token token) {
+    check(token);
+    return take(token);
+}
+
+std::size_t Matcher::accept_all(const Token * tokens, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) {
+        try {
+            check_range(tokens[i]);
+        } catch (const Error & error) {
+            throw Error(error.status(), "tokens[" + std::to_string(i) + "]: " + error.what());
+        }
+    }
+    std::size_t done = 0;
+    while (done < n && take(tokens[done])) {
+        ++done;
+    }
+    return done;
+}
+
+void Matcher::rollback(std::uint64_t n) {
+    check_rollback(n);
+    if (n <= n_behind_) {
+        n_behind_ -= n;
+        return;
+    }
+    const std::size_t kept = tokens_.size() - static_cast<std::size_t>(n - n_behind_);
+    const std::size_t n_snapshots = kept / kStride;
+    Place again = n_snapshots == 0 ? at_ : snapshots_[n_snapshots - 1];
+    if (n_snapshots == 0) {
+        again.reset();
+    }
+    for (std::size_t i = n_snapshots * kStride; i < kept; ++i) {
+        again.accept(tokens_[i]);
+    }
+    at_ = std::move(again);
+    tokens_.resize(kept);
+    snapshots_.erase(snapshots_.begin() + static_cast<std::ptrdiff_t>(n_snapshots), snapshots_.end());
+    n_behind_ = 0;
+}
+
+void Matcher::reset() noexcept {
+    at_.reset();
+    tokens_.clear();
+    snapshots_.clear();
+    n_behind_ = 0;
+}
+
+std::vector<Token> Matcher::forced(std::size_t n) const {
+    std::vector<Token> tokens;
+    if (is_terminated()) {
+        return tokens;
+    }
+    Place ahead = at_;
+    while (tokens.size() < n) {
+        const Token token = ahead.cursor.allowed().only();
+        if (token < 0 || ahead.cursor.ends_with(token)) {
+            break;
+        }
+        tokens.push_back(token);
+        ahead.accept(token);
+    }
+    return tokens;
+}
+
+bool Matcher::fill(std::int32_t * words) const noexcept {
+    const AllowedSet set = allowed();
+    auto * bits = reinterpret_cast<std::uint32_t *>(words);
+    std::memset(words, set.everything ? 0xFF : 0, n_words() * sizeof *words);
+    if (set.everything) {
+        for (const Token token : set.except) {
+            if (token < n_vocab_) {
+                clear_bit(bits, token);
+            }
+        }
+        return !set.except.empty();
+    }
+    set.for_each([bits](Token token) {
+        set_bit(bits, token);
+        return true;
+    });
+    return true;
+}
+
+}  // namespace token_trie

@@ -1,0 +1,53 @@
+"""``token-trie devices``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import llama_cpp
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from token_trie.cli.app import JsonOption, app, console
+from token_trie.llama.devices import devices as list_devices
+from token_trie.native.core import _core
+
+
+@app.command(epilog="**Examples**\n\n`token-trie devices`\n\n`token-trie devices --json`")
+def devices(as_json: JsonOption = False) -> None:
+    """List what llama.cpp can compute on here, and what it was built with."""
+    seen = list_devices()
+    built_with = llama_cpp.llama_print_system_info().decode(errors="replace").strip()
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "devices": [asdict(device) for device in seen],
+                    "built_with": built_with,
+                    "llama_cpp_python": llama_cpp.__version__,
+                    "ggml": _core.llama_loaded(),
+                    "token_trie_compiled_against": _core.llama_compiled(),
+                }
+            )
+        )
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("device", "backend", "kind", "description"):
+        table.add_column(column)
+    table.add_column("memory", justify="right")
+    for device in seen:
+        table.add_row(
+            escape(device.name),
+            escape(device.backend),
+            device.kind,
+            escape(device.description),
+            f"{device.free_bytes / 2**30:.1f} of {device.total_bytes / 2**30:.1f} GiB free",
+        )
+    console.print(table)
+    console.print(
+        f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}: {built_with}",
+        highlight=False,
+        markup=False,
+    )

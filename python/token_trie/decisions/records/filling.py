@@ -1,0 +1,142 @@
+"""Fills in a record behind a sequence; where that fails, the sequence is what it was."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+
+from token_trie.decisions.records.layout import Layout
+from token_trie.decisions.records.record import Record, RecordStats
+from token_trie.decisions.records.types import Form
+from token_trie.decisions.records.walk import Walk
+from token_trie.decisions.records.writer import Mode, Writer
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.program import Program
+from token_trie.native.arguments import check_counts, check_numbers, lookup
+
+MODES = {"exact": 0, "greedy": 1, "sampled": 2}
+
+
+class FillOptions(TypedDict, total=False):
+    """Options of `fill`."""
+
+    mode: Mode
+    temperature: float | None
+    top_p: float
+    seed: int | None
+    max_tokens: int
+    indent: int | None
+    on_text: Callable[[str], object] | None
+
+
+def check_options(name: str, options: dict[str, Any]) -> None:
+    """Raise TypeError for an option that there is not."""
+    for option in options:
+        if option not in FillOptions.__annotations__:
+            raise TypeError(f"{name}() got an unexpected keyword argument {option!r}")
+
+
+@dataclass(frozen=True)
+class How:
+    """How to fill in."""
+
+    mode: Mode
+    temperature: float
+    top_p: float
+    seed: int | None
+    max_tokens: int
+    layout: Layout
+    on_text: Callable[[str], object] | None
+
+
+def read_how(
+    *,
+    mode: Mode = "exact",
+    temperature: float | None = None,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    max_tokens: int = 256,
+    indent: int | None = None,
+    on_text: Callable[[str], object] | None = None,
+) -> How:
+    """Check options; ArgumentError for those that are out of range."""
+    lookup(mode, MODES, "mode")
+    if temperature is None:
+        temperature = 1.0 if mode == "sampled" else 0.0
+    check_numbers(temperature=temperature, top_p=top_p)
+    if not 0 <= temperature < float("inf") or (mode == "sampled" and temperature == 0):
+        raise ArgumentError(f"temperature: {temperature} is not in [0, inf), or 0 where values are drawn")
+    if not 0 < top_p <= 1:
+        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
+    check_counts(max_tokens=max_tokens)
+    if indent is not None:
+        check_counts(0, indent=indent)
+        if indent > 16:
+            raise ArgumentError(f"indent: {indent} is above 16")
+    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
+        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+    if on_text is not None and not callable(on_text):
+        raise ArgumentError(f"on_text: {type(on_text).__name__} cannot be called")
+    return How(mode, temperature, top_p, seed, max_tokens, Layout(indent), on_text)
+
+
+class Filling:
+    """One record under way."""
+
+    def __init__(self, handle: Program, how: How, prompt: list[int] | None) -> None:
+        if how.seed is not None:
+            handle.set_seed(int(how.seed))
+        self._handle = handle
+        self._before = handle.state
+        self._n_prompt = self._before.n_tokens if prompt is None else len(prompt)
+        self._started = time.perf_counter()
+        self.writer = Writer(handle, how.mode, how.temperature, how.top_p, prompt)
+        self.walk = Walk(self.writer, how.layout, how.max_tokens, how.on_text)
+
+    def stats(self) -> RecordStats:
+        """Return what it took."""
+        before, after = self._before, self._handle.state
+        return RecordStats(
+            n_prompt=self._n_prompt,
+            n_tokens=after.n_tokens - self._n_prompt,
+            n_choices=self.writer.n_choices,
+            n_branches=after.n_branches - before.n_branches,
+            n_free=after.n_free - before.n_free + self.writer.n_ends,
+            n_passes=after.n_passes - before.n_passes + self.writer.n_searched,
+            n_evaluated=self.writer.n_evaluated,
+            fill_ms=(time.perf_counter() - self._started) * 1e3,
+        )
+
+
+@contextmanager
+def filling(handle: Program, how: How, prompt: list[int] | None = None) -> Iterator[Filling]:
+    """Let something be written, behind what stands or a prompt in its place.
+
+    The sequence goes on behind it, or, after an error, is what it was.
+    """
+    try:
+        with handle._restored() as before:
+            if prompt is None and not before:
+                raise ArgumentError("nothing to write behind: prefill first")
+            under_way = Filling(handle, how, prompt)
+            yield under_way
+            under_way.writer.flush()
+            handle.clear_token_trie()
+    finally:
+        with contextlib.suppress(TokenTrieError):
+            handle._set_grammar(*handle._grammar)
+
+
+def fill_in(handle: Program, form: Form, how: How, prompt: list[int] | None = None) -> Record[Any]:
+    """Fill in a record, behind what stands or a prompt in its place."""
+    with filling(handle, how, prompt) as under_way:
+        text = under_way.walk.run(form.node)
+        value = form.read(text)
+        under_way.writer.flush()
+        return Record(value, text, under_way.walk.probabilities, tuple(under_way.walk.truncated), under_way.stats())

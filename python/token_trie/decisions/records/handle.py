@@ -1,0 +1,84 @@
+"""Records and tool calls in the middle of a stream's sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from token_trie.decisions.records.filling import FillOptions, check_options, fill_in, read_how
+from token_trie.decisions.records.record import Record
+from token_trie.decisions.records.tools import ToolCall, call_tool, read_tools
+from token_trie.decisions.records.types import read_form
+from token_trie.llama.asynchronous import in_worker
+from token_trie.llama.program import Program
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+
+
+class RecordHandle(Program):
+    """A `Program` whose sequence may hold records."""
+
+    @overload
+    def fill(self, schema: type[T], **options: Unpack[FillOptions]) -> Record[T]: ...
+    @overload
+    def fill(self, schema: Mapping[str, Any], **options: Unpack[FillOptions]) -> Record[Any]: ...
+    @overload
+    def fill(self, schema: object, **options: Unpack[FillOptions]) -> Record[Any]: ...
+    def fill(self, schema: object, **options: Any) -> Record[Any]:
+        """Let the model write a record behind what stands; the sequence goes on behind it.
+
+        Parameters are those of `token_trie.fill`. A trie that was set is taken away; a grammar begins anew behind the
+        record.
+
+        Raises
+        ------
+        TokenTrieError
+            As of `token_trie.fill`. The sequence, the trie and the grammar are what they were.
+        """
+        check_options("fill", options)
+        form, how = read_form(schema), read_how(**options)
+        with self._native.own():
+            return fill_in(self, form, how)
+
+    @overload
+    async def afill(self, schema: type[T], **options: Unpack[FillOptions]) -> Record[T]: ...
+    @overload
+    async def afill(self, schema: Mapping[str, Any], **options: Unpack[FillOptions]) -> Record[Any]: ...
+    @overload
+    async def afill(self, schema: object, **options: Unpack[FillOptions]) -> Record[Any]: ...
+    async def afill(self, schema: object, **options: Any) -> Record[Any]:
+        """Do as `fill` does, on a worker thread; a task that is cancelled ends it."""
+        record: Record[Any] = await in_worker(lambda: self.fill(schema, **options), self._cancel_of)
+        return record
+
+    def choose_tool(self, tools: Sequence[Mapping[str, Any]], **options: Unpack[FillOptions]) -> ToolCall:
+        """Let the model call one of some tools behind what stands, which has to tell it of them.
+
+        Parameters
+        ----------
+        tools : sequence of dict
+            As for `token_trie.choose_tool`.
+        **options
+            Those of `token_trie.fill`.
+
+        Returns
+        -------
+        ToolCall
+            Written as ``{"name":"…","arguments":{…}}``; the sequence goes on behind it.
+
+        Raises
+        ------
+        TokenTrieError
+            As of `fill`.
+        """
+        check_options("choose_tool", dict(options))
+        read, how = read_tools(tools), read_how(**options)
+        with self._native.own():
+            return call_tool(self, read, how)
+
+    async def achoose_tool(self, tools: Sequence[Mapping[str, Any]], **options: Unpack[FillOptions]) -> ToolCall:
+        """Do as `choose_tool` does, on a worker thread; a task that is cancelled ends it."""
+        return await in_worker(lambda: self.choose_tool(tools, **options), self._cancel_of)

@@ -1,0 +1,100 @@
+"""What a schema lets be written, as a tree of nodes.
+
+{"type": "object", "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}}, "required": ["city"]}
+
+Object ── city (required) ── String      written: {"city":"   then free text, then   "
+└─ unit ───────────── Choice      decided: ,"unit": or } and, behind the key, "C" or "F"
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Rules: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and bodies of rules in llama.cpp's GBNF."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One of some JSON values; the only one, where there is one."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class String:
+    """Free text in quotes, under a grammar."""
+
+    content: str
+    """GBNF of what stands between the quotes."""
+    rules: Rules
+    max_length: int | None
+    """Characters after which it ends."""
+    min_length: int = 0
+    can_end_anywhere: bool = True
+    """Whether any text of these lengths will do, so that one that does not end can be closed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A number, or a value of any kind, under a grammar."""
+
+    value: str
+    """GBNF of it."""
+    rules: Rules
+    begins_with: str
+    """Characters that it may begin with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """One of several, told apart by how they begin."""
+
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A key of an object, and its value."""
+
+    name: str
+    node: Node
+    is_required: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Object:
+    """Fields in their order; which of the optional ones there are is decided key by key."""
+
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Free keys, and values of one kind."""
+
+    key: String
+    node: Node
+    min_items: int
+    max_items: int
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """Items; the first ones may be of kinds of their own."""
+
+    heads: tuple[Node, ...]
+    item: Node | None
+    min_items: int
+    max_items: int
+    unique: bool
+
+    def kind(self, index: int) -> Node:
+        """Return the kind of an item."""
+        node = self.heads[index] if index < len(self.heads) else self.item
+        assert node is not None
+        return node
+
+
+Node: TypeAlias = Choice | String | Slot | Union | Object | Map | Array

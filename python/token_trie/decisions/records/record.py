@@ -1,0 +1,62 @@
+"""What comes back from `fill`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RecordStats:
+    """What one record took."""
+
+    n_prompt: int
+    """Tokens before it."""
+    n_tokens: int
+    """Tokens of it."""
+    n_choices: int
+    """Decisions: values, and which fields and items there are."""
+    n_branches: int
+    """Branch points passed, in the modes that go step by step: where two or more tokens were allowed."""
+    n_free: int
+    """Tokens that were generated under a grammar, those that only told where a value ends among them."""
+    n_passes: int
+    """Forward passes of the model behind what was evaluated before and, by `fill`, together with the prompt: step by
+    step as many as branch points and free tokens, those apart that stand right behind what is evaluated."""
+    n_evaluated: int
+    """Nodes of tries that the model was asked about, in exact mode."""
+    fill_ms: float
+    """Time it took, a prompt's included."""
+
+
+@dataclass(frozen=True)
+class Record(Generic[T]):
+    """A record, valid by its schema.
+
+    Attributes
+    ----------
+    value : object
+        An instance of the model or type that was given; by a JSON Schema, what `json.loads` makes of the text.
+    text : str
+        The JSON that was written.
+    probabilities : dict of str to float
+        Of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``): exact, the model's own
+        probability for what tells it from the others, to its end; step by step, the product of its shares among what
+        was allowed. At the pointer of an object or list, and ``""`` for the whole: of which fields it has, and of where
+        it ends.
+    truncated : tuple of str
+        Pointers of strings that were closed because their tokens were out.
+    stats : RecordStats
+        What it took.
+    """
+
+    value: T
+    text: str
+    probabilities: dict[str, float] = field(default_factory=dict, compare=False)
+    truncated: tuple[str, ...] = ()
+    stats: RecordStats | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return self.text

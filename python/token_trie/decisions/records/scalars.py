@@ -1,0 +1,111 @@
+"""Strings and numbers of a schema."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from token_trie.decisions.records import grammar, numbers
+from token_trie.decisions.records.keywords import bounds, count, refuse
+from token_trie.decisions.records.pattern import read_pattern
+from token_trie.decisions.records.plan import Choice, Node, Slot, String
+
+MOST_NUMBERS = 1_000
+"""Integers between bounds that are a choice; more are written digit by digit, under a grammar."""
+
+_MOST_LENGTH = 1000
+_DIGITS = "-0123456789"
+
+
+def read_string(schema: dict[str, Any], pointer: str) -> Node:
+    """Read a string."""
+    low = count(schema, "minLength", pointer, 0)
+    high = count(schema, "maxLength", pointer, 2**31) if "maxLength" in schema else None
+    if high is not None and low > high:
+        raise refuse(f"{pointer}/minLength", f"{low} characters at least and {high} at most")
+    if high == 0 and not schema.keys() & {"pattern", "format"}:
+        return Choice(("",))
+    if "pattern" in schema:
+        return _read_pattern(schema, pointer, low, high)
+    if "format" in schema:
+        return _read_format(schema, pointer, low, high)
+    if low > _MOST_LENGTH:
+        raise refuse(f"{pointer}/minLength", f"{low} characters; {_MOST_LENGTH} is the most that is supported")
+    content, rules = grammar.content_of({"type": "string", "minLength": low} if low else {"type": "string"})
+    return String(content, rules, high, low)
+
+
+def _read_pattern(schema: dict[str, Any], pointer: str, low: int, high: int | None) -> String:
+    pattern = schema["pattern"]
+    if not isinstance(pattern, str):
+        raise refuse(f"{pointer}/pattern", f"{pattern!r} is no text")
+    if "format" in schema:
+        raise refuse(f"{pointer}/format", "together with a pattern it is not supported")
+    try:
+        read = read_pattern(pattern)
+    except ValueError as error:
+        raise refuse(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
+    if read.min_length < low or (high is not None and (read.max_length is None or read.max_length > high)):
+        raise refuse(f"{pointer}/pattern", f"{pattern!r} and lengths that it does not keep to are not supported")
+    rules = dict(grammar.content_of({"type": "string"})[1])
+    return String(read.content, tuple(rules.items()), read.max_length, read.min_length, False)
+
+
+def _read_format(schema: dict[str, Any], pointer: str, low: int, high: int | None) -> String:
+    name = schema["format"]
+    if not isinstance(name, str) or name not in grammar.LENGTHS:
+        raise refuse(f"{pointer}/format", f"{name!r} is not supported; {', '.join(grammar.LENGTHS)} are")
+    least, most = grammar.LENGTHS[name]
+    if least < low or (high is not None and most > high):
+        raise refuse(f"{pointer}/format", f"{name!r} has {least} to {most} characters, and the lengths are others")
+    content, rules = grammar.content_of({"type": "string", "format": name})
+    return String(content, rules, most, least, False)
+
+
+def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> Node:
+    """Read a number."""
+    low, high, open_low, open_high = bounds(schema, pointer)
+    if low is None and high is None and "multipleOf" not in schema:
+        return grammar.any_of({"type": "integer" if is_integer else "number"}, _DIGITS)
+    if not is_integer:
+        return _read_decimals(schema, pointer, (low, high), open_low=open_low, open_high=open_high)
+    first = -numbers.MOST if low is None or low == -math.inf else math.floor(low) + 1 if open_low else math.ceil(low)
+    last = numbers.MOST if high is None or high == math.inf else math.ceil(high) - 1 if open_high else math.floor(high)
+    if first > last:
+        raise refuse(pointer, f"no integer is from {low} to {high}")
+    step = schema.get("multipleOf", 1)
+    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0 or step != int(step):
+        raise refuse(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
+    least = -(-first // int(step)) * int(step)
+    n = (last - least) // int(step) + 1
+    if n <= 0:
+        raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
+    if n <= MOST_NUMBERS:
+        return Choice(tuple(range(least, last + 1, int(step))))
+    if step != 1:
+        raise refuse(f"{pointer}/multipleOf", f"with more than {MOST_NUMBERS:,} values it is not supported")
+    return Slot(numbers.integers(first, last), (), _DIGITS if first < 0 else _DIGITS[1:])
+
+
+def _read_decimals(
+    schema: dict[str, Any],
+    pointer: str,
+    given: tuple[float | None, float | None],
+    *,
+    open_low: bool,
+    open_high: bool,
+) -> Node:
+    if "multipleOf" in schema:
+        raise refuse(f"{pointer}/multipleOf", "of numbers with a point it is not supported")
+    for value in given:
+        if value is not None and (abs(value) > numbers.MOST or value != int(value)):
+            why = f"{value} as a bound of numbers with a point is not supported; whole numbers of nine digits are"
+            raise refuse(pointer, why)
+    low = -numbers.MOST if given[0] is None else int(given[0])
+    high = numbers.MOST if given[1] is None else int(given[1])
+    if low > high or (low == high and (open_low or open_high)):
+        raise refuse(pointer, f"no number is from {low} to {high}")
+    if low == high:
+        return Choice((low,))
+    body = numbers.decimals(low, high, open_low=open_low, open_high=open_high)
+    return Slot(body, (), _DIGITS if low < 0 else _DIGITS[1:])

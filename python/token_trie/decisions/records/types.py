@@ -1,0 +1,72 @@
+"""Schemas in the forms that programs have them in: JSON Schema, or a type that pydantic reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from token_trie.decisions.records.plan import Node
+from token_trie.decisions.records.schema import read_schema
+from token_trie.errors import ArgumentError
+from token_trie.sets.memory import Memory
+
+
+class Form(NamedTuple):
+    """What is to be filled in."""
+
+    node: Node
+    read: Callable[[str], Any]
+    """Makes the value of the record's text."""
+
+
+_forms: Memory[Form] = Memory(64, 1 << 20)
+
+
+def read_form(schema: object) -> Form:
+    """Read a schema; the last ones are remembered.
+
+    Raises
+    ------
+    ArgumentError
+        As of `read_schema`, or pydantic makes no schema of the type, or it is not installed.
+    """
+    if isinstance(schema, (Mapping, bool)):
+        try:
+            key = json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"schema: no JSON: {error}") from error
+        return _forms.get(key, len(key), lambda: Form(read_schema(json.loads(key)), json.loads))
+    if schema is None or isinstance(schema, (str, bytes, int, float, list, tuple, set)):
+        raise ArgumentError(
+            f"schema: {type(schema).__name__} where a JSON Schema (a dict), a pydantic model, a dataclass, a "
+            "TypedDict or another type belongs"
+        )
+    try:
+        return _forms.get(schema, 1000, lambda: _read_type(schema))
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _read_type(schema)
+
+
+def _read_type(schema: Any) -> Form:
+    try:
+        import pydantic
+    except ImportError as error:
+        raise ArgumentError(
+            'schema: types are read by pydantic, which is not installed: pip install "token-trie[records]"'
+        ) from error
+    try:
+        adapter: Any = schema if isinstance(schema, pydantic.TypeAdapter) else pydantic.TypeAdapter(schema)
+        form = adapter.json_schema()
+    except Exception as error:
+        raise ArgumentError(f"schema: pydantic makes none of {schema!r}: {error}") from error
+
+    def read(text: str) -> Any:
+        try:
+            return adapter.validate_json(text)
+        except pydantic.ValidationError as error:
+            raise ArgumentError(f"schema: {schema!r} refuses what its own schema allows, {text}: {error}") from error
+
+    return Form(read_schema(form), read)

@@ -1,0 +1,289 @@
+"""Writes JSON text behind a sequence: what is decided, what is generated, and all that is forced in between.
+
+Text that is decided stays open until the next decision, and is tokenized together with that one's options:
+
+    sequence          … [Answer] [:] [{"] [city] [":"] [Oslo]
+    open text                                                 ","unit":"
+    options                                                             C"   F"
+    and what follows                                                           ,"days":
+    tokenized                                                 [","] [unit] [":"] [C] [","] …
+                                                              [","] [unit] [":"] [F] [","] …
+    forced            what all of them begin with             [","] [unit] [":"]
+    trie              the rest, to the option's end                                [C] [","], [F] [","]
+
+So forced tokens are evaluated in one batch with what follows them, and a token that spans two parts is one, also where
+it ends what is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.decisions.native_scores import search_leaves
+from token_trie.errors import CancelledError, InternalError, VocabularyError
+from token_trie.llama.program import Program
+from token_trie.llama.run_span import run_span
+from token_trie.native.core import _core
+from token_trie.sets.memory import Memory
+from token_trie.sets.spelling import Seam, inner_seam
+from token_trie.sets.trie import TokenTrie
+
+Mode: TypeAlias = Literal["exact", "greedy", "sampled"]
+Followers: TypeAlias = tuple[tuple[str, ...], ...]
+"""Of each option, how what follows it may begin."""
+
+_SETS_KEPT, _TEXTS_KEPT = 512, 100_000
+
+
+class Spelled(NamedTuple):
+    """Options behind open text, as tokens."""
+
+    n_back: int
+    """Tokens at the end of the sequence that come out differently."""
+    forced: list[int]
+    """Tokens in their place that all options begin with."""
+    trie: TokenTrie | None
+    """The rest of them; None for a single option, which is forced whole."""
+    option_of: npt.NDArray[np.int64]
+    """Option of each leaf."""
+    rests: list[bytes]
+    """Text of each option behind what is forced."""
+
+
+class Generated(NamedTuple):
+    """What was generated under a grammar."""
+
+    text: str
+    end: int | None
+    """Where it ends; None where it did not."""
+
+
+class Writer:
+    """The open text, and the sequence behind which it stands.
+
+    A prompt that is given is evaluated in one go with what is forced behind it, and takes the place of the sequence.
+    """
+
+    def __init__(
+        self, handle: Program, mode: Mode, temperature: float, top_p: float, prompt: list[int] | None = None
+    ) -> None:
+        self._handle = handle
+        self._mode = mode
+        self._draw = temperature, top_p
+        self._standing = handle.tokens if prompt is None else prompt  # in the stream
+        self._is_prefilled = prompt is None
+        self._n_settled = len(self._standing)  # of these, before the open text
+        self._open = b""
+        self._n_cancels = handle._n_cancels
+        self.text = ""
+        self.n_choices = self.n_searched = self.n_evaluated = self.n_ends = 0
+
+    def write(self, text: str) -> None:
+        """Put text behind what stands."""
+        self._open += text.encode()
+        self.text += text
+
+    def choose(self, texts: tuple[str, ...], followers: Followers) -> tuple[int, float]:
+        """Write one of several texts; return its place, and the logarithm of its probability.
+
+        What may follow each tells how its last token is spelled.
+        """
+        self._check_cancelled()
+        spelled = self._handle._with_model(lambda vocab, known: self._spell(vocab, known, texts, followers))
+        assert spelled.trie is not None
+        self._settle(spelled)
+        leaf, logprob = self._search(spelled.trie) if self._mode == "exact" else self._walk(spelled.trie, self._mode)
+        index = int(spelled.option_of[leaf])
+        self._open = spelled.rests[index]
+        self.text += texts[index]
+        self.n_choices += 1
+        return index, logprob
+
+    def generate(self, body: str, rules: str, max_tokens: int, find_end: Callable[[str], int | None]) -> Generated:
+        """Let the model write by a grammar until an end is found; what it wrote is then to be given to `keep`.
+
+        A space at the end of the open text is left to the model, whose words begin with one.
+        """
+        self._check_cancelled()
+        handle = self._handle
+        lead = " " if self._open.endswith(b" ") else ""
+        self._open = self._open.removesuffix(b" ")
+        self.flush()
+        handle.clear_token_trie()
+        quoted = f'"{lead}"' if lead else ""
+        handle._set_grammar(f"root ::= {quoted} ( {body} )\n{rules}", "root")
+        self._lead = len(lead)
+        self._ends: list[int] = []
+        self._is_spelled_out = False
+        written = ""
+        end = None
+        steps = handle.generate(max_tokens, *self._draw)
+        for step in steps:
+            self._standing.append(step.token)
+            piece = step.text or self._control(step.token)
+            # Bytes that are no text are put into the sequence as what stands for them here.
+            self._is_spelled_out = self._is_spelled_out or "\ufffd" in piece
+            written += piece
+            self._ends.append(len(written))
+            end = find_end(written[self._lead :]) if len(written) >= self._lead else None
+            if end is not None:
+                steps.close()
+                break
+        else:
+            if (stop := handle.state.stop) == "cancelled":
+                raise CancelledError("the record was cancelled")
+            self.n_ends += stop == "end"
+            end = len(written) - self._lead if stop in ("end", "complete") else None
+        return Generated(written[self._lead :], end)
+
+    def keep(self, generated: Generated, end: int) -> str:
+        """Keep what was generated up to a place; return that."""
+        text = generated.text[:end]
+        at = end + self._lead
+        n = 0 if self._is_spelled_out else sum(e <= at for e in self._ends)
+        while n and self._ends[n - 1] == (self._ends[n - 2] if n > 1 else 0):
+            n -= 1  # the beginning of a character, without text of its own
+        begin = self._ends[n - 1] if n else 0
+        self._n_settled += n
+        self._open = (" " * self._lead + text)[begin:].encode()
+        self.text += text
+        return text
+
+    def flush(self) -> None:
+        """Put the open text into the sequence."""
+        if self._open:
+            self._settle(self._handle._with_model(lambda vocab, known: self._spell(vocab, known, ("",), (("",),))))
+        else:
+            self._put(self._n_settled, [])
+
+    def _walk(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
+        handle = self._handle
+        handle.set_token_trie(trie, mode)
+        self._standing += run_span(handle, *self._draw)
+        state = handle._state()
+        if state.leaf < 0:
+            if handle.state.stop == "cancelled":
+                raise CancelledError("the record was cancelled")
+            raise InternalError(f"a choice ended as {handle.state}")
+        return int(state.leaf), float(state.logprob)
+
+    def _search(self, trie: TokenTrie) -> tuple[int, float]:
+        state = self._handle._state()
+        found = search_leaves(self._handle, trie)
+        self.n_searched += found.n_passes + (state.n_cached < state.n_tokens)
+        self.n_evaluated += found.n_evaluated
+        if len(found.leaves) == 0:
+            raise InternalError("the model gives no way to go on a finite score")
+        return int(found.leaves[0]), float(found.logprobs[0])
+
+    def _settle(self, spelled: Spelled) -> None:
+        self._put(self._n_settled - spelled.n_back, spelled.forced)
+        self._open = b""
+
+    def _put(self, n_kept: int, tokens: list[int]) -> None:
+        """Make these the sequence's behind the first ones, and settled; of what stands there, keep what is the same."""
+        standing = self._standing
+        whole = standing[:n_kept] + tokens
+        if not self._is_prefilled:
+            self._handle.prefill(whole)
+            self._is_prefilled = True
+            standing = whole
+        n_same = n_kept
+        while n_same < min(len(whole), len(standing)) and whole[n_same] == standing[n_same]:
+            n_same += 1
+        if n_same < max(len(whole), len(standing)):
+            self._handle._put(n_same, whole[n_same:])
+        self._standing = whole
+        self._n_settled = len(whole)
+
+    def _spell(
+        self, vocab: _core.Vocab, known: dict[object, Any], texts: tuple[str, ...], followers: Followers
+    ) -> Spelled:
+        before = self._standing[max(0, self._n_settled - 64) : self._n_settled]
+        memory: Memory[Spelled] = known.setdefault("records", Memory(_SETS_KEPT, _TEXTS_KEPT))
+        seam = inner_seam(vocab, before)
+        each_way = self._mode == "exact"
+
+        def make() -> Spelled:
+            return _spell(vocab, seam, self._open, texts, followers, each_way)
+
+        spelled = memory.get((seam, self._open, texts, followers, each_way), len(texts), make)
+        if spelled.n_back >= len(before) and not spelled.forced:
+            # Where all before it merges with it, something is to stay that the model goes on from.
+            seam = inner_seam(vocab, [])
+            spelled = make()
+        return spelled
+
+    def _control(self, token: int) -> str:
+        """Text of a control token, which a grammar takes for just that; else none."""
+
+        def spell(vocab: _core.Vocab, _: object) -> str:
+            is_control = llama_cpp.llama_vocab_is_control(vocab.address, token)
+            return vocab.detokenize([token], True).decode(errors="replace") if is_control else ""
+
+        text: str = self._handle._with_model(spell)
+        self._is_spelled_out = self._is_spelled_out or bool(text)
+        return text
+
+    def _check_cancelled(self) -> None:
+        if self._handle._n_cancels != self._n_cancels:
+            raise CancelledError("the record was cancelled")
+
+
+def _spell(
+    vocab: _core.Vocab, seam: Seam, text: bytes, texts: tuple[str, ...], followers: Followers, each_way: bool
+) -> Spelled:
+    """Tokenize options behind open text."""
+    is_open = any(b.startswith(a) for a, b in pairwise(sorted(texts)))
+    options = [
+        (i, seam.text + text + option.encode(), behind.encode())
+        for i, (option, all_behind) in enumerate(zip(texts, followers, strict=True))
+        # Step by step, which way it goes on is not decided twice, where nothing depends on it.
+        for behind in (all_behind if each_way or is_open or len(all_behind) == 1 else ("",))
+    ]
+    tokens, offsets = vocab.tokenize([option + behind for _, option, behind in options], "record")
+    rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
+    whole = rows[0]
+    n_needed = [
+        _n_covering(vocab, row, len(option) + len(behind), len(option) + (is_open and behind != b""))
+        for row, (_, option, behind) in zip(rows, options, strict=True)
+    ]
+    least = min(n_needed) - (len(texts) > 1)
+    n_same = 0
+    while n_same < least and all(row[n_same] == whole[n_same] for row in rows):
+        n_same += 1
+    n_tail = 0
+    while n_tail < min(n_same, len(seam.tail)) and whole[n_tail] == seam.tail[n_tail]:
+        n_tail += 1
+    rests = [b""] * len(texts)
+    for (i, option, behind), row in zip(options, rows, strict=True):
+        rest = vocab.detokenize(row[n_same:])
+        if not (option + behind).endswith(rest):
+            raise VocabularyError(f"record: {texts[i]!r} cannot be spelled in this vocabulary")
+        rests[i] = option[len(option) + len(behind) - len(rest) :]
+    forced = whole[n_tail:n_same]
+    n_back = len(seam.tail) - n_tail
+    if len(texts) == 1:
+        return Spelled(n_back, forced, None, np.zeros(0, np.int64), rests)
+    members = [row[n_same:n] for row, n in zip(rows, n_needed, strict=True)]
+    ends = np.concatenate([[0], np.cumsum([len(member) for member in members])]).astype(np.int64)
+    flat = np.array([token for member in members for token in member], np.int32)
+    core = _core.Trie.build(flat, ends, [str(i) for i in range(len(rows))], vocab.fingerprint())
+    trie = TokenTrie._wrap(core)
+    option_of = np.array([options[int(core.name(leaf))][0] for leaf in range(core.n_leaves)], np.int64)
+    return Spelled(n_back, forced, trie, option_of, rests)
+
+
+def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: int) -> int:
+    """Count the tokens of a text that cover its first bytes."""
+    n = len(tokens)
+    while n > 1 and (before := n_bytes - len(vocab.detokenize(tokens[n - 1 : n]))) >= n_wanted:
+        n_bytes = before
+        n -= 1
+    return n

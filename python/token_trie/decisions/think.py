@@ -1,0 +1,71 @@
+"""Thinking first: free text up to a marker, and the answer behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from token_trie.errors import ArgumentError, CancelledError, InternalError
+from token_trie.llama.program import Program
+from token_trie.native.arguments import check_counts, check_numbers
+from token_trie.sets.inner_text import inner_tokens
+from token_trie.sets.trie import TokenTrie
+
+
+@dataclass(frozen=True)
+class Think:
+    """Let the model write freely before it answers.
+
+    The text goes on until the marker comes, wherever it lies, as these very tokens or, of a marker given as text, in
+    any others. When max_tokens are out, what is missing of it is forced. The model cannot end its text before.
+    """
+
+    marker: str | Sequence[int]
+    """Text, in which control tokens may be written out, or tokens."""
+    max_tokens: int = 256
+    """Tokens at most, the marker apart; 0 for the marker alone."""
+    temperature: float = 0.0
+    """0 takes the best token each time."""
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not len(self.marker):
+            raise ArgumentError("think: the marker is empty")
+        check_counts(0, max_tokens=self.max_tokens)
+        check_numbers(temperature=self.temperature, top_p=self.top_p)
+
+
+def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
+    """Let the model think behind the handle's sequence, which then ends in the marker; return the text before that.
+
+    On failure the sequence is what was written until then, and the trie another.
+    """
+    marker = handle._native.with_vocab(
+        lambda vocab: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
+    )
+    if seed is not None:
+        handle.set_seed(seed)
+    # The span itself never begins.
+    any_set = TokenTrie.from_sequences({"": marker[:1]})
+    handle.set_token_trie(any_set, start_after=marker, max_before=think.max_tokens)
+    start = len(handle.tokens)
+    tokens: list[int] = []
+    ends: list[int] = []  # in the text, one a token
+    written = ""
+    for step in (steps := handle.generate(temperature=float(think.temperature), top_p=float(think.top_p))):
+        tokens.append(step.token)
+        written += step.text
+        ends.append(len(written))
+        if tokens[-len(marker) :] == marker:
+            steps.close()
+            detokenize = handle._native.with_vocab(lambda vocab: vocab.detokenize)
+            return detokenize(tokens[: -len(marker)]).decode(errors="replace")
+        if isinstance(think.marker, str) and think.marker in written:
+            steps.close()
+            at = written.index(think.marker)
+            handle._cut(start, ends, written, at)
+            handle.append(think.marker)
+            return written[:at]
+    if handle.state.stop == "cancelled":
+        raise CancelledError("the thought was cancelled")
+    raise InternalError(f"the thought ended as {handle.state} without its marker")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from random_schemas import RandomSchema, spoil
+from token_trie import ArgumentError
+from token_trie.decisions.records.layout import Layout, Place, Whole, ways
+from token_trie.decisions.records.plan import Array, Choice, Map, Object, Slot, String, Union
+from token_trie.decisions.records.schema import MAX_DEPTH, read_schema
+
+TREE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"v": {"enum": [1, 2]}, "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+            "required": ["v", "kids"],
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+
+
+def begins(schema: Any) -> list[str]:
+    return [way.text for way in ways(Whole(read_schema(schema), Place()), Layout())]
+
+
+def test_each_kind_of_value_has_its_node() -> None:
+    properties = {
+        "a": {"enum": ["x", "y"]},
+        "b": {"type": "integer", "minimum": 1, "maximum": 3},
+        "c": {"type": "string"},
+        "d": {"type": "number"},
+        "e": {"type": "array", "items": {"type": "boolean"}},
+        "f": {"type": "object", "additionalProperties": {"type": "string"}},
+        "g": {"type": ["string", "null"]},
+    }
+    node = read_schema({"type": "object", "properties": properties, "required": ["a", "c"]})
+    assert isinstance(node, Object)
+    assert [(field.name, field.is_required) for field in node.fields] == [(k, k in "ac") for k in "abcdefg"]
+    assert [type(field.node) for field in node.fields] == [Choice, Choice, String, Slot, Array, Map, Union]
+    assert isinstance(node.fields[1].node, Choice)
+    assert node.fields[1].node.values == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"enum": ["x", 1, None]}, ['"x"', "1", "null"]),
+        ({"type": "integer", "exclusiveMinimum": 3, "maximum": 10, "multipleOf": 3}, ["6", "9"]),
+        ({"type": "object", "properties": {"k": {"const": "v"}}, "required": ["k"]}, ['{"k":"v"']),
+        ({"type": "object", "properties": {"k": {"const": "v"}}}, ["{"]),
+        ({"type": "object", "properties": {}}, ["{"]),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ['"', "null"]),
+        ({"type": "string", "enum": ["a", "bb", 3], "minLength": 2}, ['"bb"']),
+        ({"allOf": [{"type": "boolean"}], "description": "x"}, ["true", "false"]),
+        ({"const": 5, "x-note": 1}, ["5"]),
+    ],
+)
+def test_a_value_begins_as_its_schema_says(schema: Any, expected: list[str]) -> None:
+    assert begins(schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({}, r"schema#: empty"),
+        (False, r"schema#: nothing is valid"),
+        ({"type": "text"}, r"schema#/type: 'text' is none of"),
+        ({"type": []}, r"schema#/type"),
+        (
+            {"type": "object", "patternProperties": {}},
+            r"schema#/patternProperties: 'patternProperties' is not supported",
+        ),
+        ({"not": {}}, r"schema#/not: 'not' is not supported"),
+        ({"type": "object", "properties": {"a/b": {"if": {}}}}, r"schema#/properties/a~1b/if: 'if' is not"),
+        ({"type": "object", "properties": 3}, r"schema#/properties: int"),
+        ({"type": "object", "required": "a"}, r"schema#/required: no list"),
+        ({"type": "object", "required": ["a"], "additionalProperties": False}, r"schema#/required: 'a' is no property"),
+        ({"type": "string", "format": "email"}, r"schema#/format: 'email' is not supported; date, uuid"),
+        ({"type": "string", "format": []}, r"schema#/format: \[\] is not"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, r"schema#/minLength: 3 characters at least and 2 at most"),
+        ({"type": "string", "minLength": -1}, r"schema#/minLength: -1 is not a count"),
+        ({"type": "string", "pattern": "(?=a)b"}, r"schema#/pattern: '\(\?=a\)b' is not supported: lookahead"),
+        ({"type": "string", "pattern": r"[^\s\S]"}, r"schema#/pattern: .*a character that nothing is"),
+        ({"type": "string", "pattern": "["}, r"schema#/pattern: '\[' is not supported"),
+        ({"type": "string", "pattern": "^a+$", "maxLength": 3}, r"schema#/pattern: .*lengths"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, r"schema#: no integer is from 2 to 1"),
+        ({"type": "integer", "minimum": "2"}, r"schema#/minimum: '2' is not a number"),
+        ({"type": "integer", "multipleOf": 0.5}, r"schema#/multipleOf: 0.5 is not supported"),
+        ({"type": "integer", "minimum": 1, "maximum": 2, "multipleOf": 5}, r"schema#/multipleOf: no multiple of 5"),
+        ({"type": "number", "minimum": 0.5}, r"schema#: 0.5 as a bound"),
+        ({"type": "number", "multipleOf": 2}, r"schema#/multipleOf"),
+        ({"type": "number", "minimum": 1, "exclusiveMaximum": 1}, r"schema#: no number is from 1 to 1"),
+        ({"enum": []}, r"schema#/enum: no values"),
+        ({"enum": ["a"], "type": "integer"}, r"schema#/enum: no value keeps to"),
+        ({"enum": [float("nan")]}, r"schema#: no JSON"),
+        ({"enum": ["a"], "pattern": 3}, r"schema#/pattern"),
+        ({"const": 1, "multipleOf": ""}, r"schema#/multipleOf: '' is no number above 0"),
+        ({"type": "integer", "maximum": 10**30, "multipleOf": 3}, r"schema#/multipleOf: with more than 1,000 values"),
+        ({"const": "\ud800"}, r"schema#: no JSON"),
+        ({"anyOf": []}, r"schema#/anyOf: no schemas"),
+        ({"anyOf": [{"type": "string"}], "minLength": 2}, r"schema#/anyOf: beside other keywords"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, r"schema#/oneOf/1: may be valid together with /0"),
+        ({"anyOf": [{"type": "string", "maxLength": 2}, {"const": "abc"}]}, r"schema#: two ways to go on begin alike"),
+        ({"allOf": [{}, {}]}, r"schema#/allOf: other than around one schema"),
+        ({"$ref": "http://example.org/x"}, r"schema#/\$ref: 'http://example.org/x' is not supported"),
+        ({"$ref": "#/$defs/x"}, r"schema#/\$ref: '#/\$defs/x' leads nowhere"),
+        ({"type": "array", "items": [{}]}, r"schema#/items: a list of schemas"),
+        ({"type": "array", "minItems": 3, "maxItems": 2}, r"schema#/minItems: 3 at least and 2 at most"),
+        (
+            {"type": "array", "prefixItems": [{}], "items": False, "minItems": 2},
+            r"schema#/minItems: 2 at least and 1 at most",
+        ),
+        (
+            {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "minItems": 3},
+            r"schema#/minItems: 3 different ones of 2",
+        ),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, r"schema#/uniqueItems: of items that"),
+        ({"type": "object", "minProperties": 2}, r"schema#/minProperties"),
+        ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, r"schema#/minProperties"),
+        ([], r"schema#: list where a schema belongs"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        read_schema(schema)
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> None:
+    n_refused = 0
+    for seed in range(first, first + 100):
+        schema = spoil(RandomSchema(seed, for_llama=False).make(), seed)
+        try:
+            read_schema(schema)
+        except ArgumentError as error:
+            n_refused += str(error).startswith("schema#")
+    assert 50 < n_refused < 100
+
+
+def test_a_recursion_is_followed_to_its_depth_and_left_out_there() -> None:
+    node = read_schema(TREE)
+    depth = 0
+    while isinstance(node, Object):
+        depth += 1
+        kids = node.fields[1].node
+        assert isinstance(kids, Array)
+        assert (kids.max_items == 0) == (depth == MAX_DEPTH)
+        node = kids.item  # type: ignore[assignment]
+    assert depth == MAX_DEPTH
+
+
+def test_a_recursion_without_an_end_is_refused() -> None:
+    schema = {"$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}}
+    with pytest.raises(ArgumentError, match="nothing can be written: every way leads through more than 16"):
+        read_schema({**schema, "$ref": "#/$defs/a"})
+    with pytest.raises(ArgumentError, match="every way leads"):
+        read_schema({"$ref": "#"})
+
+
+def test_a_recursion_through_many_alternatives_is_read_at_once() -> None:
+    keys = [{"type": "object", "properties": {k: {"$ref": "#/$defs/t"}}, "required": [k]} for k in "abcdefgh"]
+    schema = {"$defs": {"t": {"anyOf": [*keys, {"type": "null"}]}}, "$ref": "#/$defs/t"}
+    assert begins(schema) == [*(f'{{"{k}":' for k in "abcdefgh"), "null"]
+
+
+def test_alternatives_that_begin_alike_run_under_one_grammar_where_that_says_all() -> None:
+    assert isinstance(read_schema({"anyOf": [{"type": "integer"}, {"type": "number"}]}), Slot)
+    kinds = [{"type": "object", "properties": {"n": {"type": kind}}, "required": ["n"]} for kind in ("string", "null")]
+    assert isinstance(read_schema({"anyOf": kinds}), Union)
+    same = [{"type": "object", "properties": {"n": {"type": "string"}, k: {"type": "null"}}} for k in "ab"]
+    assert isinstance(read_schema({"anyOf": same}), Slot)
+
+
+def test_alternatives_of_one_of_may_be_told_apart_by_a_field() -> None:
+    options = [
+        {"type": "object", "properties": {"kind": {"const": kind}, "n": {"type": "integer"}}, "required": ["kind"]}
+        for kind in ("a", "b")
+    ]
+    assert begins({"oneOf": options}) == ['{"kind":"a"', '{"kind":"b"']
+
+
+def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
+    schema: Any = {"type": "null"}
+    for _ in range(3000):
+        schema = {"allOf": [schema]}
+    with pytest.raises(ArgumentError, match=r"schema#: (nested too deep|no JSON)"):
+        read_schema(schema)
+
+
+def test_white_space_is_as_json_dumps_has_it() -> None:
+    node = read_schema({"type": "object", "properties": {"a": {"const": {"b": [1]}}}, "required": ["a"]})
+    assert ways(Whole(node, Place()), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'

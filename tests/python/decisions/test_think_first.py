@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from token_trie import ArgumentError, ContextError, StreamHandle, Think, TokenTrie, achoose, choose
+from token_trie.native.core import vocab_of
+from token_trie.sets.inner_text import inner_tokens
+
+PROMPT = "Is water wet? Think, then say yes or no.\n"
+MARKER = "\nAnswer:"
+MODES = ["exact", "greedy", "sampled", "aligned", "beam"]
+
+
+@pytest.fixture
+def stream(precise: Any) -> Iterator[StreamHandle]:
+    with StreamHandle(precise, n_ctx=512) as handle:
+        handle.prefill(PROMPT)
+        yield handle
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_answer_is_that_of_the_prompt_with_the_thought(precise: Any, stream: StreamHandle, mode: Any) -> None:
+    before = stream.tokens
+    think = Think(MARKER, max_tokens=12)
+    decision = stream.choose(["yes", "no"], mode=mode, seed=3, think=think)
+    assert isinstance(decision.thought, str)
+    behind = stream.tokens[: -len(decision.tokens)]
+    assert behind[: len(before)] == before
+    assert 0 < len(behind) - len(before) <= 12 + len(inner_tokens(MARKER, "marker", vocab_of(precise)))
+    plain = choose(precise, behind, ["yes", "no"], mode=mode, seed=3)
+    assert (decision.value, decision.tokens) == (plain.value, plain.tokens)
+    assert decision.logprob == pytest.approx(plain.logprob, abs=1e-4)
+    beside = choose(precise, PROMPT, ["yes", "no"], mode=mode, seed=3, think=think)
+    assert (beside.value, beside.thought) == (decision.value, decision.thought)
+    assert plain.thought is None
+
+
+def test_the_text_is_prompt_thought_marker_answer(smollm2: Any) -> None:
+    for max_tokens in (0, 1, 20):
+        with StreamHandle(smollm2, n_ctx=256) as stream:
+            stream.prefill(PROMPT)
+            decision = stream.choose(["yes", "no"], think=Think(MARKER, max_tokens))
+            text = smollm2.detokenize(stream.tokens, special=True).decode()
+            assert text == f"{PROMPT}{decision.thought}{MARKER} {decision.text}"
+            assert MARKER not in decision.thought
+            assert max_tokens > 0 or decision.thought == ""
+            assert decision.to_dict()["thought"] == decision.thought
+
+
+def test_control_tokens_may_mark_the_end(smollm2: Any) -> None:
+    decision = choose(smollm2, PROMPT, ["yes", "no"], think=Think("<|im_end|>", max_tokens=4))
+    assert "<|im_end|>" not in decision.thought
+    assert decision.value in ("yes", "no")
+
+
+def test_a_marker_in_other_tokens_is_found_in_the_text(smollm2: Any) -> None:
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        stream.prefill("Once upon a time")
+        whole = stream.text(24).text
+        for begin in range(2, 40, 3):
+            marker = whole[begin : begin + 5]
+            stream.prefill("Once upon a time")
+            decision = stream.choose(["yes", "no"], think=Think(marker, 24), leading_space=True)
+            assert decision.thought == whole[: whole.index(marker)]
+            text = smollm2.detokenize(stream.tokens).decode()
+            assert text == f"Once upon a time{decision.thought}{marker} {decision.text}"
+
+
+def test_thoughts_are_drawn_from_a_seed(smollm2: Any) -> None:
+    think = Think(MARKER, max_tokens=8, temperature=2.0)
+    thoughts = [choose(smollm2, PROMPT, ["yes", "no"], seed=seed, think=think).thought for seed in (1, 1, 2)]
+    assert thoughts[0] == thoughts[1] != thoughts[2]
+
+
+def test_the_span_begins_where_a_plain_search_says(precise: Any) -> None:
+    rng = random.Random(11)
+    end = int(precise.token_eos())
+    with StreamHandle(precise, n_ctx=512) as stream:
+        for seed in range(1000):
+            marker = [rng.choice((300, 301)) for _ in range(rng.randint(1, 5))]
+            budget = rng.randint(0, 64)
+            stream.prefill([1, 310 + rng.randrange(9)])
+            stream.set_seed(seed)
+            stream.set_token_trie(TokenTrie.from_sequences({"x": [320]}), start_after=marker, max_before=budget)
+            start = len(stream.tokens)
+            free = 0
+            for step in stream.generate(temperature=5.0):
+                free += not step.forced
+                if stream.state.span != "thinking":
+                    break
+            thought = stream.tokens[start:]
+            found = next(i for i in range(len(thought)) if thought[i : i + len(marker)] == marker)
+            assert len(thought) == found + len(marker)
+            assert end not in thought
+            assert found <= budget
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"think": "x"}, "think: str where a Think belongs"),
+        ({"think": Think("x"), "calibrate": "y"}, "calibrate weighs answers behind the prompt"),
+        ({"think": Think([10**8])}, "outside"),
+    ],
+)
+def test_what_is_no_way_to_think_is_refused(precise: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose(precise, PROMPT, ["yes", "no"], **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("",), "the marker is empty"), (("x", -1), "max_tokens: -1"), (("x", 1, "warm"), "temperature: str")],
+)
+def test_what_is_no_thought_is_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Think(*arguments)
+
+
+def test_a_thought_without_room_leaves_the_sequence_and_the_trie(precise: Any, stream: StreamHandle) -> None:
+    stream.prefill(PROMPT)
+    before = stream.tokens
+    stream.set_token_trie(TokenTrie.from_choices(precise, ["yes", "no"]))
+    with pytest.raises(ContextError):
+        stream.choose(["yes", "no"], think=Think([300, 301, 302, 303, 304, 305], max_tokens=2000))
+    assert stream.tokens == before
+    assert stream.state.span == "walking"
+
+
+def test_thoughts_under_asyncio_end_when_they_are_waited_for_too_long(precise: Any, stream: StreamHandle) -> None:
+    before = stream.tokens
+    think = Think([300, 301, 302, 303, 304, 305], max_tokens=400, temperature=5.0)
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(stream.achoose(["yes", "no"], think=think), 0.001)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(achoose(precise, PROMPT, ["yes", "no"], think=think), 0.001)
+
+    asyncio.run(main())
+    assert stream.tokens == before
+    assert stream.choose(["yes", "no"]).value == choose(precise, PROMPT, ["yes", "no"]).value

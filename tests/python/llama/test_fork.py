@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie
+
+PROMPT = "Begin:"
+ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "NONE"]
+
+
+@pytest.mark.parametrize("jump_forward", [True, False])
+def test_a_fork_goes_on_as_the_handle_would(precise: Any, jump_forward: bool) -> None:
+    with StreamHandle(precise, n_ctx=512, seed=3, jump_forward=jump_forward) as stream:
+        stream.prefill(PROMPT)
+        stream.text(5, temperature=2.0)
+        with stream.fork() as other:
+            assert isinstance(other, StreamHandle)
+            assert other.tokens == stream.tokens
+            texts = [handle.text(8, temperature=2.0).text for handle in (stream, other)]
+            assert texts[0] == texts[1]
+
+
+def test_forks_are_sequences_of_their_own_and_evaluate_what_they_share_once(precise: Any) -> None:
+    prompt = [300 + i % 40 for i in range(200)]
+    with StreamHandle(precise, n_ctx=512) as stream:
+        stream.prefill(prompt)
+        forks = [stream.fork() for _ in range(3)]
+        assert [fork.state.n_cached for fork in forks] == [200] * 3
+        chosen = []
+        for i, fork in enumerate([stream, *forks]):
+            fork.append(f"\nAction {i}:")
+            chosen.append(fork.choose(ACTIONS).tokens)
+            fork.text(3)
+        for i, fork in enumerate([stream, *forks]):
+            with StreamHandle(precise, n_ctx=512) as alone:
+                alone.prefill(prompt)
+                alone.append(f"\nAction {i}:")
+                assert alone.choose(ACTIONS).tokens == chosen[i]
+                alone.text(3)
+                assert alone.tokens == fork.tokens
+        assert stream.state.n_context <= 512
+        for fork in forks:
+            fork.close()
+
+
+def test_a_fork_keeps_its_place_in_the_trie_and_its_rules(smollm2: Any) -> None:
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        stream.prefill(PROMPT)
+        stream.set_token_trie(TokenTrie.from_choices(smollm2, ["READ_FILE", "READ_MAIL"], prompt=PROMPT))
+        next(iter(stream.generate(1)))
+        other = stream.fork()
+        stream.clear_token_trie()
+        rest = "".join(step.text for step in other.generate())
+        assert other.state.name in ("READ_FILE", "READ_MAIL")
+        assert other.state.name.endswith(rest)
+        with pytest.raises(ContextError):
+            other.choose(["q7" * 4000])
+        assert other.state.span == "walking", "the trie was put back"
+        other.close()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_either_may_be_closed_first(precise: Any, first: bool) -> None:
+    stream = StreamHandle(precise, n_ctx=256)
+    stream.prefill(PROMPT)
+    other = stream.fork()
+    left, gone = (other, stream) if first else (stream, other)
+    gone.close()
+    with pytest.raises(ArgumentError, match="stream: closed"):
+        gone.fork()
+    assert left.text(4).n_tokens == 4
+    left.close()
+
+
+def test_the_llama_closes_all_forks(model_paths: dict[str, Path]) -> None:
+    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    stream = StreamHandle(llm)
+    stream.prefill(PROMPT)
+    forks = [stream.fork(), stream.fork()]
+
+    def read() -> None:
+        with contextlib.suppress(ArgumentError, BusyError):
+            for _ in range(100):
+                assert forks[0].tokens
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        llm.close()
+    finally:
+        thread.join()
+    for handle in (stream, *forks):
+        with pytest.raises(ArgumentError, match="stream: closed"):
+            handle.text(1)
+
+
+def test_one_of_several_forks_is_in_a_call_at_a_time(precise: Any) -> None:
+    refused = 0
+
+    def write(handle: StreamHandle) -> None:
+        nonlocal refused
+        n = 0
+        while n < 20:
+            try:
+                n += handle.text(1, temperature=1.0).n_tokens
+            except BusyError:
+                refused += 1
+
+    with StreamHandle(precise, n_ctx=512) as stream:
+        stream.prefill(PROMPT)
+        forks = [stream.fork() for _ in range(4)]
+        threads = [threading.Thread(target=write, args=(fork,)) for fork in forks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # One that is refused between two calls of a text keeps what it has written.
+        assert all(len(fork.tokens) - len(stream.tokens) >= 20 for fork in forks)
+        for fork in forks:
+            fork.close()
+
+
+def test_forks_under_asyncio_take_turns(precise: Any) -> None:
+    async def main() -> None:
+        with StreamHandle(precise, n_ctx=512) as stream:
+            await stream.aprefill(PROMPT)
+            with stream.fork() as other:
+                for handle in (stream, other):
+                    assert (await handle.achoose(ACTIONS)).value in ACTIONS
+                assert stream.tokens == other.tokens
+
+    asyncio.run(main())
+
+
+def test_a_handle_on_a_file_forks_too(model_paths: dict[str, Path]) -> None:
+    stream = StreamHandle(model_paths["tiny"], n_ctx=512)
+    stream.prefill(PROMPT)
+    other = stream.fork()
+    stream.close()
+    assert other.choose(ACTIONS).value in ACTIONS
+    other.close()
