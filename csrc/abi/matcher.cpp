@@ -78,9 +78,7 @@ int32_t token_trie_matcher_accept_tokens(token_trie_matcher * matcher,
                                          size_t n,
                                          size_t * n_accepted) {
     return guard([&] {
-        if (n > 0) {
-            require_not_null(tokens, "tokens");
-        }
+        require_array(tokens, n, "tokens");
         require_not_null(n_accepted, "n_accepted");
         *n_accepted = of(matcher).accept_all(tokens, n);
     });
@@ -141,9 +139,7 @@ int32_t token_trie_matcher_get_allowed(const token_trie_matcher * matcher,
                                        size_t capacity,
                                        size_t * n) {
     return guard([&] {
-        if (capacity > 0) {
-            require_not_null(tokens, "tokens");
-        }
+        require_array(tokens, capacity, "tokens");
         require_not_null(n, "n");
         std::size_t found = 0;
         of(matcher).for_each_allowed([&](Token token) {
@@ -161,9 +157,7 @@ int32_t token_trie_matcher_get_forced(const token_trie_matcher * matcher,
                                       size_t capacity,
                                       size_t * n) {
     return guard([&] {
-        if (capacity > 0) {
-            require_not_null(tokens, "tokens");
-        }
+        require_array(tokens, capacity, "tokens");
         require_not_null(n, "n");
         const std::vector<Token> forced = of(matcher).forced(capacity);
         std::copy(forced.begin(), forced.end(), tokens);

@@ -64,6 +64,13 @@ token_trie_token to_token(const Stream::Step & step) {
             step.text.size(),         step.text.c_str()};
 }
 
+Stream::OnStep callback(token_trie_on_token on_token, void * user) {
+    return [=](const Stream::Step & step) {
+        const token_trie_token token = to_token(step);
+        return on_token == nullptr || on_token(&token, user);
+    };
+}
+
 void set_trie(const token_trie_stream * handle, std::string_view json, const token_trie_params & params) {
     const SharedStream::Call stream = enter(handle);
     Constraint constraint = read_constraint(stream->facts(), json, params);
@@ -134,9 +141,7 @@ int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token 
 int32_t token_trie_stream_append(token_trie_stream * stream, size_t n_kept, const llama_token * tokens, size_t n) {
     return guard([&] {
         const SharedStream::Call open = enter(stream);
-        if (n > 0) {
-            require_not_null(tokens, "tokens");
-        }
+        require_array(tokens, n, "tokens");
         check_prompt_length(*open, n);
         open->append(n_kept, n == 0 ? std::vector<Token>() : std::vector<Token>(tokens, tokens + n));
     });
@@ -147,10 +152,8 @@ int32_t token_trie_stream_get_tokens(token_trie_stream * stream, llama_token * t
         const SharedStream::Call open = enter(stream);
         require_not_null(n, "n");
         *n = open->tokens().size();
-        if (capacity > 0) {
-            require_not_null(tokens, "tokens");
-            std::copy_n(open->tokens().begin(), std::min(capacity, *n), tokens);
-        }
+        require_array(tokens, capacity, "tokens");
+        std::copy_n(open->tokens().begin(), std::min(capacity, *n), tokens);
     });
 }
 
@@ -241,10 +244,7 @@ int32_t token_trie_stream_generate(token_trie_stream * stream,
                                    token_trie_on_token on_token,
                                    void * user) {
     return guard([&] {
-        enter(stream)->generate(max_tokens, temperature, top_p, [&](const Stream::Step & step) {
-            const token_trie_token token = to_token(step);
-            return on_token == nullptr || on_token(&token, user);
-        });
+        enter(stream)->generate(max_tokens, temperature, top_p, callback(on_token, user));
     });
 }
 
@@ -261,13 +261,8 @@ int32_t token_trie_stream_generate_until(token_trie_stream * stream,
         const SharedStream::Call open = enter(stream);
         const std::vector<std::string> stops = to_names(stop_strings, n_stop_strings, "stop_strings");
         std::size_t which = 0;
-        const Stream::Stop stop = open->generate_until(
-            max_tokens, temperature, top_p, stops,
-            [&](const Stream::Step & step) {
-                const token_trie_token token = to_token(step);
-                return on_token == nullptr || on_token(&token, user);
-            },
-            which);
+        const Stream::Stop stop =
+            open->generate_until(max_tokens, temperature, top_p, stops, callback(on_token, user), which);
         if (stop_string != nullptr) {
             *stop_string = stop == Stream::Stop::string ? static_cast<std::int32_t>(which) : -1;
         }

@@ -19,6 +19,13 @@ inline void require_not_null(const void * pointer, const char * what) {
     }
 }
 
+// Null is an array of none.
+inline void require_array(const void * pointer, std::size_t n, const char * what) {
+    if (n > 0) {
+        require_not_null(pointer, what);
+    }
+}
+
 // A sane size: the first member at least, and no more than these structs could ever grow to.
 inline void check_struct_size(std::size_t size, const char * what) {
     constexpr std::size_t max = 4096;

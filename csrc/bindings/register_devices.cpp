@@ -12,6 +12,7 @@ void register_devices(py::module_ & module) {
         }
         return out;
     });
+    module.def("samples_in_graph", samples_in_graph);
 }
 
 }  // namespace token_trie

@@ -1,6 +1,9 @@
 #include "sampler/devices.h"
 
+#include "sampler/runs_in_graph.h"
+
 #include <ggml-backend.h>
+#include <llama.h>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -28,5 +31,7 @@ std::vector<Device> devices() {
     }
     return out;
 }
+
+bool samples_in_graph() { return RunsInGraph<llama_sampler_i>::value; }
 
 }  // namespace token_trie

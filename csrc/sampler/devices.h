@@ -19,4 +19,7 @@ struct Device {
 // Loads the backends that stand beside ggml as libraries of their own, where there are such.
 std::vector<Device> devices();
 
+// Whether the llama.cpp compiled against can run samplers inside the compute graph.
+bool samples_in_graph();
+
 }  // namespace token_trie

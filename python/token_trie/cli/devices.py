@@ -29,6 +29,7 @@ def devices(as_json: JsonOption = False) -> None:
                     "llama_cpp_python": llama_cpp.__version__,
                     "ggml": _core.llama_loaded(),
                     "token_trie_compiled_against": _core.llama_compiled(),
+                    "samples_in_graph": _core.samples_in_graph(),
                 }
             )
         )

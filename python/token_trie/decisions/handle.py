@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from token_trie.decisions.answers import Answers, answers_of
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import HandleOptions, How, check_decidable, decide, read_options
-from token_trie.decisions.lists import ListDecision, ListOptions, check_names, read_list_options, write_list
+from token_trie.decisions.lists import ListDecision, ListOptions, read_list_options, write_list
 from token_trie.decisions.records.handle import RecordHandle
 from token_trie.decisions.think import think_first
 from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.chooser import check_room
+from token_trie.native.arguments import check_names
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie, fit
 
@@ -68,9 +69,7 @@ class StreamHandle(RecordHandle):
         -----
         A trie that was set is taken away.
         """
-        for name in options:
-            if name not in HandleOptions.__annotations__:
-                raise TypeError(f"choose() got an unexpected keyword argument {name!r}")
+        check_names("choose", options, HandleOptions.__annotations__)
         read, how = read_options(self._given(choices, path), **options)
         with self._native.own():
             return self._choose(read, how)
@@ -127,7 +126,7 @@ class StreamHandle(RecordHandle):
         Parameters, result and errors are those of `token_trie.choose_list`; on failure the sequence and the trie are
         what they were. A trie that was set is taken away. `path` is as for `choose`.
         """
-        check_names(options)
+        check_names("choose_list", options, ListOptions.__annotations__)
         read, how = read_list_options(self._given(choices, path), **options)
         with self._native.own(), self._restored() as before:
             answers, n_kept = self._answers(before, read, *how.spelled.values())

@@ -16,7 +16,7 @@ from token_trie.decisions.think import Think
 from token_trie.decisions.ways import score_whole, search, walk
 from token_trie.errors import ArgumentError
 from token_trie.llama.stream import StreamHandle
-from token_trie.native.arguments import check_counts, check_flags, check_numbers, lookup
+from token_trie.native.arguments import check_counts, check_draws, check_flags, lookup
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization
@@ -111,14 +111,8 @@ def read_options(
         mode = "greedy" if tokenization == "any" else "exact"
     lookup(mode, MODES, "mode")
     lookup(end, ENDS, "end")
-    check_numbers(temperature=temperature, top_p=top_p)
-    if not 0 < temperature < float("inf"):
-        raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
-    if not 0 < top_p <= 1:
-        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
+    check_draws(temperature, top_p, seed)
     check_counts(n_best=n_best, beam_width=beam_width, max_nodes=1 if max_nodes is None else max_nodes)
-    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
-        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
     is_whole = mode == "aligned" or probabilities or is_calibrated
     if is_whole and (mode not in ("exact", "aligned") or max_nodes is not None):
         raise ArgumentError(

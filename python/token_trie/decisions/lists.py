@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, overload
 
-import numpy as np
-
 from token_trie.decisions.answers import Answers, ask
 from token_trie.decisions.decision import Stats
 from token_trie.decisions.how import ANY_SEED
@@ -20,7 +18,7 @@ from token_trie.llama.program import Program
 from token_trie.llama.run_span import run_span
 from token_trie.llama.span import MODES
 from token_trie.llama.span import Mode as StepMode
-from token_trie.native.arguments import check_counts, check_flags, check_numbers, lookup
+from token_trie.native.arguments import check_counts, check_draws, check_flags, check_names, lookup
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import lib, new_struct
 from token_trie.native.lease import lease
@@ -179,13 +177,7 @@ def read_list_options(
     if isinstance(read, TokenTrie) and tokenization != "canonical":
         raise ArgumentError("tokenization goes with choices given as texts; a TokenTrie has its own tokens")
     lookup(mode, MODES, "mode")
-    check_numbers(temperature=temperature, top_p=top_p)
-    if not 0 < temperature < float("inf"):
-        raise ArgumentError(f"temperature: {temperature} is not above 0; for the best items use mode='greedy'")
-    if not 0 < top_p <= 1:
-        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
-    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
-        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+    check_draws(temperature, top_p, seed)
     check_flags(unique=unique)
     check_counts(min_items=min_items, max_items=1 if max_items is None else max_items)
     if max_tokens is not None:
@@ -361,7 +353,7 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
     """
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    check_names(options)
+    check_names("choose_list", options, ListOptions.__annotations__)
     read, how = read_list_options(choices, **options)
     with lease(llm):
         tokens, answers = ask(llm, prompt, read, **how.spelled)
@@ -370,10 +362,3 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
         if how.mode == "sampled" and how.seed is None:
             handle.set_seed(ANY_SEED)
         return write_list(handle, answers, tokens, how)
-
-
-def check_names(options: Mapping[str, Any]) -> None:
-    """Raise TypeError for an option that `choose_list` does not have."""
-    for name in options:
-        if name not in ListOptions.__annotations__:
-            raise TypeError(f"choose_list() got an unexpected keyword argument {name!r}")

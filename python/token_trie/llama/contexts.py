@@ -107,15 +107,17 @@ class NativeStream:
     def own(self) -> Iterator[None]:
         """Let nobody else in between the calls made meanwhile; BusyError where somebody is."""
         thread = acting_thread()
-        with self._owning:
-            if self.owner not in (0, thread):
-                raise BusyError(_OWNED)
-            self.owner = thread
-            self._n_owned += 1
+        is_owned = False
         try:
+            with self._owning:
+                if self.owner not in (0, thread):
+                    raise BusyError(_OWNED)
+                self.owner = thread
+                self._n_owned += 1
+                is_owned = True  # in one go with the count, as an interrupt comes behind calls alone
             yield
         finally:
-            with self._owning:
+            if is_owned:
                 self._n_owned -= 1
                 if self._n_owned == 0:
                     self.owner = 0

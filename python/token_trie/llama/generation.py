@@ -176,6 +176,9 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
                     # In this very frame, as a call costs as much as a third of a step.
                     claim = self._claim
                     if claim is None or handle._generation is not claim:
+                        if self._left <= 0:  # another thread took the last step since this one looked
+                            self._require_kept()
+                            return None
                         self._begin()
                     if self._n_cancels != handle._n_cancels:
                         raise _CancelledBetweenSteps

@@ -18,7 +18,7 @@ from token_trie.llama.contexts import NativeStream, interruptible, open_file, op
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.generation import Generation, StreamState, new_token, state_of
 from token_trie.llama.span import Mode, OnComplete, SetTrie, native_params, read_span
-from token_trie.native.arguments import check_numbers, encode
+from token_trie.native.arguments import check_numbers, check_seed, encode
 from token_trie.native.core import Llama
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
@@ -299,8 +299,7 @@ class StreamHandle:
 
     def set_seed(self, seed: int) -> None:
         """Begin draws anew from a seed in [0, 2**32)."""
-        if not isinstance(seed, int) or not 0 <= seed < 2**32:
-            raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+        check_seed(seed)
         self._change(lib.token_trie_stream_set_seed, seed)
 
     def _change(self, function: Callable[..., int], *arguments: Any, after: Callable[[], None] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Real
 
 import numpy as np
@@ -59,6 +59,30 @@ def check_numbers(**options: float) -> None:
     for name, value in options.items():
         if not isinstance(value, Real):
             raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")
+
+
+def check_seed(seed: int) -> None:
+    """Raise ArgumentError for a seed that llama.cpp has no room for."""
+    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
+        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+
+
+def check_draws(temperature: float, top_p: float, seed: int | None, may_be_zero: bool = False) -> None:
+    """Raise ArgumentError for draws that cannot be made."""
+    check_numbers(temperature=temperature, top_p=top_p)
+    if not 0 <= temperature < float("inf") or (temperature == 0 and not may_be_zero):
+        raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
+    if not 0 < top_p <= 1:
+        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
+    if seed is not None:
+        check_seed(seed)
+
+
+def check_names(function: str, options: Iterable[str], known: Mapping[str, object]) -> None:
+    """Raise TypeError, as Python does, for a keyword that a function does not have."""
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def check_flags(**options: bool) -> None:

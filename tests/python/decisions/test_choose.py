@@ -34,7 +34,7 @@ def test_a_decision_is_the_greedy_walk_and_its_logprob(tiny: Any) -> None:
         decision = choose(llm, prompt, choices, mode="greedy")
         assert decision.tokens == expected
         assert decision.value == choices[members.index(expected)]
-        assert decision.logprob == pytest.approx(logprob, abs=1e-5)
+        assert decision.logprob == pytest.approx(logprob, abs=1e-3)  # a cache of 16 bits, in other batches
         assert decision.stats.n_passes <= decision.stats.n_branches
 
 

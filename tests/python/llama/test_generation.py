@@ -120,6 +120,18 @@ def test_one_generation_read_by_many_threads_gives_each_step_once_and_whole(tiny
         assert step.text == tiny.detokenize([step.token]).decode()
 
 
+def test_a_reader_that_comes_after_the_last_step_begins_nothing(tiny: Any) -> None:
+    with StreamHandle(tiny) as stream:
+        stream.prefill([300])
+        stream.set_token_trie(TokenTrie.from_sequences({"a": tiny.tokenize(b"yes", add_bos=False)}))
+        steps = stream.generate()
+        assert list(steps)
+        tokens = stream.tokens
+        # Where a thread stands that had looked before another took the last step.
+        assert steps._compute(threading.get_ident()) is None
+        assert stream.tokens == tokens
+
+
 def test_a_task_cancelled_twice_leaves_the_handle_free(model_paths: dict[str, Path]) -> None:
     code = """
 llm = load()

@@ -56,16 +56,17 @@ def test_random_pieces_read_as_their_text(llm: Any) -> None:
             assert text_of(llm, stream.tokens).removeprefix("<bos>") == "Begin" + "".join(parts)
 
 
-def test_tokens_are_appended_as_they_are_and_evaluated_with_what_follows(stream: StreamHandle, smollm2: Any) -> None:
-    before = stream.tokens
-    more = smollm2.tokenize(b" there was a", add_bos=False)
-    cached = stream.state.n_cached
-    stream.append(more)
-    assert stream.tokens == before + more
-    assert stream.state.n_cached == cached
-    appended = [step.token for step in stream.generate(4)]
-    stream.prefill(before + more)
-    assert [step.token for step in stream.generate(4)] == appended
+def test_tokens_are_appended_as_they_are_and_evaluated_with_what_follows(tiny: Any) -> None:
+    more = tiny.tokenize(b" there was a", add_bos=False)
+    with StreamHandle(tiny, n_ctx=512) as stream:
+        stream.prefill("Once upon a time")
+        before, cached = stream.tokens, stream.state.n_cached
+        stream.append(more)
+        assert stream.tokens == before + more
+        assert stream.state.n_cached == cached
+        appended = [step.token for step in stream.generate(4)]
+        stream.prefill(before + more)
+        assert [step.token for step in stream.generate(4)] == appended
 
 
 @pytest.mark.parametrize(

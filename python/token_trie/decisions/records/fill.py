@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.how import ANY_SEED
-from token_trie.decisions.records.filling import FillOptions, check_options, fill_in, read_how
+from token_trie.decisions.records.filling import FillOptions, fill_in, read_how
 from token_trie.decisions.records.record import Record
 from token_trie.decisions.records.types import read_form
 from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.chooser import cancel, chooser, room_of
+from token_trie.native.arguments import check_names
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.prompt import Prompt, tokenize_prompt
@@ -87,7 +88,7 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     """
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    check_options("fill", options)
+    check_names("fill", options, FillOptions.__annotations__)
     form, how = read_form(schema), read_how(**options)
     with lease(llm):
         tokens = tokenize_prompt(llm, prompt, room_of(llm))

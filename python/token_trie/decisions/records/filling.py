@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-import numpy as np
-
 from token_trie.decisions.records.layout import Layout
 from token_trie.decisions.records.record import Record, RecordStats
 from token_trie.decisions.records.types import Form
@@ -18,7 +16,7 @@ from token_trie.decisions.records.walk import Walk
 from token_trie.decisions.records.writer import Mode, Writer
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.program import Program
-from token_trie.native.arguments import check_counts, check_numbers, lookup
+from token_trie.native.arguments import check_counts, check_draws, lookup
 
 MODES = {"exact": 0, "greedy": 1, "sampled": 2}
 
@@ -33,13 +31,6 @@ class FillOptions(TypedDict, total=False):
     max_tokens: int
     indent: int | None
     on_text: Callable[[str], object] | None
-
-
-def check_options(name: str, options: dict[str, Any]) -> None:
-    """Raise TypeError for an option that there is not."""
-    for option in options:
-        if option not in FillOptions.__annotations__:
-            raise TypeError(f"{name}() got an unexpected keyword argument {option!r}")
 
 
 @dataclass(frozen=True)
@@ -69,18 +60,12 @@ def read_how(
     lookup(mode, MODES, "mode")
     if temperature is None:
         temperature = 1.0 if mode == "sampled" else 0.0
-    check_numbers(temperature=temperature, top_p=top_p)
-    if not 0 <= temperature < float("inf") or (mode == "sampled" and temperature == 0):
-        raise ArgumentError(f"temperature: {temperature} is not in [0, inf), or 0 where values are drawn")
-    if not 0 < top_p <= 1:
-        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
+    check_draws(temperature, top_p, seed, may_be_zero=mode != "sampled")
     check_counts(max_tokens=max_tokens)
     if indent is not None:
         check_counts(0, indent=indent)
         if indent > 16:
             raise ArgumentError(f"indent: {indent} is above 16")
-    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32):
-        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
     if on_text is not None and not callable(on_text):
         raise ArgumentError(f"on_text: {type(on_text).__name__} cannot be called")
     return How(mode, temperature, top_p, seed, max_tokens, Layout(indent), on_text)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from token_trie.decisions.records.filling import FillOptions, check_options, fill_in, read_how
+from token_trie.decisions.records.filling import FillOptions, fill_in, read_how
 from token_trie.decisions.records.record import Record
 from token_trie.decisions.records.tools import ToolCall, call_tool, read_tools
 from token_trie.decisions.records.types import read_form
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.program import Program
+from token_trie.native.arguments import check_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,7 +39,7 @@ class RecordHandle(Program):
         TokenTrieError
             As of `token_trie.fill`. The sequence, the trie and the grammar are what they were.
         """
-        check_options("fill", options)
+        check_names("fill", options, FillOptions.__annotations__)
         form, how = read_form(schema), read_how(**options)
         with self._native.own():
             return fill_in(self, form, how)
@@ -74,7 +75,7 @@ class RecordHandle(Program):
         TokenTrieError
             As of `fill`.
         """
-        check_options("choose_tool", dict(options))
+        check_names("choose_tool", options, FillOptions.__annotations__)
         read, how = read_tools(tools), read_how(**options)
         with self._native.own():
             return call_tool(self, read, how)

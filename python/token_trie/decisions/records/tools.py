@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from token_trie.decisions.how import ANY_SEED
-from token_trie.decisions.records.filling import FillOptions, How, check_options, filling, read_how
+from token_trie.decisions.records.filling import FillOptions, How, filling, read_how
 from token_trie.decisions.records.plan import Node, Object
 from token_trie.decisions.records.record import RecordStats
 from token_trie.decisions.records.schema import read_schema
@@ -18,6 +18,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.chooser import cancel, chooser, room_of
 from token_trie.llama.program import Program
+from token_trie.native.arguments import check_names
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.memory import Memory
@@ -189,7 +190,7 @@ def choose_tool(
     the system message ends in "Answer with one call of these tools, as JSON of this form:", the form
     ``{"name":…,"arguments":{…}}``, and each tool's function as JSON on a line, and so the call is written.
     """
-    check_options("choose_tool", dict(options))
+    check_names("choose_tool", options, FillOptions.__annotations__)
     read, how = read_tools(tools), read_how(**options)
     with lease(llm):
         tokens, form = ask_for_tools(llm, messages, read.given, room_of(llm))
