@@ -21,7 +21,7 @@ def run_span(
 ) -> list[int]:
     """Generate to the end of the span, or until it is over by the struct token_trie_stream_state; return its tokens."""
     tokens: list[int] = []
-    token, stop = handle._token
+    token, _, stop = handle._token
     n_cancels = handle._n_cancels
     state = None if is_over is None else new_struct("token_trie_stream_state")
 
