@@ -62,8 +62,8 @@ def device_table(rows: Sequence[DecisionRow]) -> Table:
 def remarks(rows: Sequence[DecisionRow]) -> str:
     """Return, a line each, how often jump-forward comes out otherwise than one token a pass."""
     return "\n".join(
-        f"{row.model}, {row.set}: jump-forward and stepping differ on {row.differs_from_stepping:.1%} of "
-        f"{row.decisions}"
+        f"{row.model}, {row.set}, on {row.backend}: jump-forward and stepping differ on "
+        f"{row.differs_from_stepping:.1%} of {row.decisions}"
         + ("" if row.widest_gap_lost_nats is None else f", at gaps of up to {row.widest_gap_lost_nats:.3g} nats")
         for row in rows
         if row.differs_from_stepping is not None

@@ -35,6 +35,19 @@ def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
     return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny}
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not GPU_LAYERS:
+        return
+
+    # Where the device is a driver for the processor, a pass of a real model takes a second.
+    def is_slow(item: pytest.Item) -> bool:
+        models = {"llm", "smollm2", "gemma"} & set(getattr(item, "fixturenames", ()))
+        return bool(models) and not (item.path.stem == "test_device_sampling" and "gemma" not in item.name)
+
+    config.hook.pytest_deselected(items=[item for item in items if is_slow(item)])
+    items[:] = [item for item in items if not is_slow(item)]
+
+
 def _open(path: Path, **options: Any) -> Iterator[Any]:
     # One thread: llama.cpp's threads wait for each other by spinning, which a busy machine makes slow without bound.
     llm = llama_cpp.Llama(
