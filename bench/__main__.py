@@ -118,7 +118,7 @@ def main(
     if mode is None:
         raise typer.BadParameter("one is needed, or the command report", param_hint="--mode")
     if device is not None:
-        if not import_module("bench.models").on(device.value):
+        if not import_module("bench.device").on(device.value):
             typer.echo(f"--device {device.value}: llama.cpp sees none here; see token-trie devices", err=True)
             raise typer.Exit(2)
         n_gpu_layers = 0 if device is Device.cpu else -1

@@ -11,7 +11,8 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
-from token_trie.llama.devices import Device, devices
+
+from bench.device import About, called
 
 
 def _smollm2() -> Path:
@@ -40,6 +41,8 @@ class Model:
     path: Path
     llm: llama_cpp.Llama = field(repr=False)
     backend: str = "unknown"  # the devices that hold the layers
+    about: About | None = None  # of these the one with the most
+    leaves_device: bool = False  # whether logits do, on their way to the host
 
     def __post_init__(self) -> None:
         self.vocab = llama_cpp.llama_model_get_vocab(self.llm.model)
@@ -48,6 +51,11 @@ class Model:
         # What llama_sampler_sample reads, and a copy to restore it from.
         self.live_logits = self.logits_now()
         self.logits = self.live_logits.copy()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a token's logits on their way from a device; none where they are on the host."""
+        return self.n_vocab * np.dtype(np.float32).itemsize if self.leaves_device else 0
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a piece of an answer: no beginning of text, no special tokens."""
@@ -95,6 +103,11 @@ class _LoadLog:
         """Devices, the one with the most layers first: "CPU", "CUDA0 + CPU"."""
         return " + ".join(device for device, _ in self.devices.most_common()) or "unknown"
 
+    @property
+    def first(self) -> str | None:
+        """The device with the most layers."""
+        return next((device for device, _ in self.devices.most_common()), None)
+
 
 _log = _LoadLog()
 
@@ -102,15 +115,6 @@ _log = _LoadLog()
 def find(name: str) -> Path:
     """Return the path of one of the known models, or of a GGUF file."""
     return _KNOWN[name]() if name in _KNOWN else Path(name)
-
-
-# As ggml's backends call themselves.
-_BACKENDS = {"cpu": {"CPU"}, "vulkan": {"Vulkan"}, "cuda": {"CUDA"}, "metal": {"Metal", "MTL"}}
-
-
-def on(device: str) -> Device | None:
-    """Return the first device of a backend, if there is one."""
-    return next((each for each in devices() if each.backend in _BACKENDS[device]), None)
 
 
 def load(
@@ -136,4 +140,6 @@ def load(
         op_offload=False if device == "cpu" else None,  # a device in sight takes large batches from the CPU
         verbose=False,
     )
-    return Model(path.stem, path, llm, _log.backend)
+    most = called(_log.first) if _log.first else None
+    leaves_device = most is not None and most.kind != "cpu"
+    return Model(path.stem, path, llm, _log.backend, About.of(most) if most else None, leaves_device)

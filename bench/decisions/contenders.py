@@ -15,6 +15,8 @@ from bench.decisions.tasks import Case, Task
 FREE, GUIDED, TRIE, FFI = "free", "strict-guided", "strict-trie", "strict-trie-ffi"
 STEPPING = f"{FFI} (stepping)"
 MODES = (FREE, GUIDED, TRIE, FFI)
+# The best token and its probability, chosen on the device; tests/cpp/device_head_test.cpp counts them.
+_BEST_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Outcome:
     inner_ns: int  # inside the engine, where that tells; else the same
     decode_ns: int  # of that, in the model's forward passes
     n_passes: int
+    n_bytes: int = 0  # that came from a device to the host, as llama.cpp fetches them behind its passes
 
 
 class Contender(Protocol):
@@ -69,7 +72,8 @@ class Watched:
         tokens = seen.tokens
         if tokens and llama_cpp.llama_vocab_is_eog(self.task.model.vocab, tokens[-1]):
             tokens.pop()
-        return Outcome(tokens, answer["choices"][0]["text"], wall_ns, wall_ns, seen.decode_ns, seen.n_passes)
+        n_bytes = seen.n_passes * self.task.model.row_bytes
+        return Outcome(tokens, answer["choices"][0]["text"], wall_ns, wall_ns, seen.decode_ns, seen.n_passes, n_bytes)
 
     def _continue_from(self, n: int) -> None:
         self.llm.n_tokens = n  # what follows goes with the next eval
@@ -178,13 +182,15 @@ class Handle:
         steps = list(self._handle.generate())
         wall_ns = perf_counter_ns() - start
         after = self._handle.state
+        n_passes, n_on_device = after.n_passes - before.n_passes, after.n_on_device - before.n_on_device
         return Outcome(
             [step.token for step in steps],
             "".join(step.text for step in steps),
             wall_ns,
             after.generate_ns - before.generate_ns,
             after.decode_ns - before.decode_ns,
-            after.n_passes - before.n_passes,
+            n_passes,
+            n_on_device * _BEST_BYTES + (n_passes - n_on_device) * self._task.model.row_bytes,
         )
 
     def close(self) -> None:

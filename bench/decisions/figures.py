@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from token_trie.native.core import _core
 
 from bench.decisions.contenders import FFI, FREE, GUIDED, STEPPING, TRIE, Outcome
 from bench.decisions.tasks import Case, Task
@@ -21,6 +22,8 @@ class DecisionRow:
     mode: str
     model: str
     backend: str
+    device: str | None  # its name, and its driver's
+    llama_cpp: str | None  # version of ggml, commit
     n_vocab: int
     set: str
     members: int
@@ -33,6 +36,7 @@ class DecisionRow:
     decision_vs_grammar: float | None  # the grammar's median over this one's
     forward_passes_total: int
     forward_passes_saved: int  # of one a token
+    bytes_per_pass: float | None  # that come from the device to the host; None where logits are on the host
     without_a_pass: float  # share of decisions that cost none
     passes_as_predicted: float | None  # share of decisions with just one pass a branch point after the first token's
     token_accuracy: float | None  # share that an independent greedy walk over the allowed sets agrees with
@@ -84,6 +88,8 @@ class Log:
             mode=who,
             model=model.name,
             backend=model.backend,
+            device=str(model.about) if model.about else None,
+            llama_cpp=_core.llama_loaded(),
             n_vocab=model.n_vocab,
             set=task.name,
             members=len(task.trie),
@@ -96,6 +102,8 @@ class Log:
             decision_vs_grammar=self._against_grammar(self._decisions_per_second, who),
             forward_passes_total=n_passes,
             forward_passes_saved=n_tokens - n_passes,
+            bytes_per_pass=_round(sum(o.n_bytes for o in outcomes) / n_passes)
+            if model.leaves_device and n_passes else None,
             without_a_pass=_share(o.n_passes == 0 for o in outcomes),
             passes_as_predicted=_share(
                 sizes is not None and o.n_passes == n_branch_points_after_first(sizes)

@@ -1,10 +1,11 @@
-"""The picture of decisions: a panel a model, a dot for each mode and set."""
+"""The picture of decisions: a panel a model and device, a dot for each mode and set."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.decisions.figures import DecisionRow
+from bench.decisions.table import device_of
 from bench.table import short
 
 if TYPE_CHECKING:
@@ -19,14 +20,14 @@ def plot(rows: Sequence[DecisionRow], path: Path) -> bool:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         return False
-    models = list(dict.fromkeys((row.model, row.n_vocab) for row in rows))
+    models = list(dict.fromkeys((row.model, row.n_vocab, device_of(row)) for row in rows))
     modes = list(dict.fromkeys(row.mode for row in rows))
     sets = list(dict.fromkeys(row.set for row in rows))
     figure = Figure(figsize=(9, 1.2 + (0.8 + 0.42 * len(modes)) * len(models)), layout="constrained")
     grid = figure.subplots(len(models), 1, sharex=True, sharey=True, squeeze=False)
-    for (axes,), (model, n_vocab) in zip(grid, models, strict=True):
-        _panel(axes, [row for row in rows if row.model == model], modes, sets)
-        axes.set_title(f"{model}, {n_vocab:,} tokens", fontsize=10, loc="left")
+    for (axes,), (model, n_vocab, where) in zip(grid, models, strict=True):
+        _panel(axes, [row for row in rows if (row.model, device_of(row)) == (model, where)], modes, sets)
+        axes.set_title(f"{model}, {n_vocab:,} tokens, on {where}", fontsize=10, loc="left")
     grid[-1][0].set_xlabel("milliseconds a decision, prompt evaluated: median, and p90 to the right (log)")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=len(sets), frameon=False)

@@ -9,14 +9,14 @@ from rich.console import Console
 
 from bench.decisions.figures import DecisionRow
 from bench.decisions.plot import plot
-from bench.decisions.table import remarks, tables
+from bench.decisions.table import device_table, remarks, tables
 from bench.results import SCHEMA, Bar
 from bench.table import bars_table
 
 
 def run(paths: list[Path], output: Path | None) -> None:
     """Print what the files hold, and write the picture."""
-    rows: dict[tuple[str, str, str, str], DecisionRow] = {}
+    rows: dict[tuple[str, str | None, str, str], DecisionRow] = {}
     bars: list[Bar] = []
     for path in paths:
         try:
@@ -29,7 +29,7 @@ def run(paths: list[Path], output: Path | None) -> None:
         for entry in document["rows"]:
             row = DecisionRow(**{name: entry.get(name) for name in (field.name for field in fields(DecisionRow))})
             # A run given later takes the place of an earlier one.
-            rows[row.model, row.backend, row.set, row.mode] = row
+            rows[row.model, row.device or row.backend, row.set, row.mode] = row
         bars += [Bar(**{key: value for key, value in bar.items() if key != "met"}) for bar in document["bars"]]
     # As first met, but all of a model together.
     models = list(dict.fromkeys(key[:2] for key in rows))
@@ -41,6 +41,8 @@ def run(paths: list[Path], output: Path | None) -> None:
     for table in tables(ordered):
         console.print(table)
     console.print(remarks(ordered))
+    if len({row.device or row.backend for row in ordered}) > 1:
+        console.print(device_table(ordered))
     if bars:
         console.print(bars_table(bars))
     if output is not None:

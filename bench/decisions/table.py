@@ -12,17 +12,17 @@ _CAPTION = (
     "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. Walk: same\n"
     "tokens as an independent greedy walk. GBNF: same text as the grammar's. Right: as a person would answer. Host:\n"
     "share of the time of generate (llama-cpp-python: of the call) outside forward passes. Skipped: share of the\n"
-    "vocabulary not asked about, a step."
+    "vocabulary not asked about, a step. Bytes: from the device to the host, a pass."
 )
 
 
 def tables(rows: Sequence[DecisionRow]) -> Iterator[Table]:
     """Yield a table for each model, a line for each set and mode."""
-    for (model, n_vocab, backend), of_model in groupby(rows, key=lambda row: (row.model, row.n_vocab, row.backend)):
+    for (model, n_vocab, where), of_model in groupby(rows, key=lambda row: (row.model, row.n_vocab, device_of(row))):
         table = plain_table(
-            f"{model}, {n_vocab:,} tokens, on {backend}: milliseconds a decision",
-            "set", "mode", ">p50", ">p90", ">p99", ">x GBNF", ">tokens/s", ">x GBNF", ">passes", ">none", ">saved",
-            ">walk", ">GBNF", ">right", ">host", ">skipped",
+            f"{model}, {n_vocab:,} tokens, on {where}: milliseconds a decision",
+            "set", "mode", ">p50", ">p90", ">p99", ">x GBNF", ">tokens/s", ">x GBNF", ">passes", ">bytes", ">none",
+            ">saved", ">walk", ">GBNF", ">right", ">host", ">skipped",
             caption=_CAPTION,
         )  # fmt: skip
         for (name, decisions), of_set in groupby(of_model, key=lambda row: (row.set, row.decisions)):
@@ -34,11 +34,36 @@ def tables(rows: Sequence[DecisionRow]) -> Iterator[Table]:
         yield table
 
 
+def device_of(row: DecisionRow) -> str:
+    """Return where a row was measured."""
+    return row.device or row.backend
+
+
+def device_table(rows: Sequence[DecisionRow]) -> Table:
+    """Return the devices side by side, a column each, a line for each model, set and mode."""
+    devices = list(dict.fromkeys(map(device_of, rows)))
+    table = plain_table(
+        "Side by side: milliseconds a decision (p50), times as fast as GBNF there, tokens/s, bytes a pass",
+        "model", "set", "mode", *(f">{device}" for device in devices),
+    )  # fmt: skip
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in rows:
+        figures = [f"{row.latency_ms['p50']:.3g} ms", f"{row.tokens_per_second:,.0f}/s"]
+        if row.decision_vs_grammar is not None:
+            figures.insert(1, f"{_times(row.decision_vs_grammar)}x")
+        if row.bytes_per_pass is not None:
+            figures.append(f"{row.bytes_per_pass:,.0f} B")
+        cells.setdefault((row.model, row.set, row.mode), {})[device_of(row)] = ", ".join(figures)
+    for where, by_device in cells.items():
+        table.add_row(*where, *(by_device.get(device, "") for device in devices))
+    return table
+
+
 def remarks(rows: Sequence[DecisionRow]) -> str:
     """Return, a line each, how often jump-forward comes out otherwise than one token a pass."""
     return "\n".join(
-        f"{row.model}, {row.set}: jump-forward and stepping differ on {row.differs_from_stepping:.1%} of "
-        f"{row.decisions}"
+        f"{row.model}, {row.set}, on {row.backend}: jump-forward and stepping differ on "
+        f"{row.differs_from_stepping:.1%} of {row.decisions}"
         + ("" if row.widest_gap_lost_nats is None else f", at gaps of up to {row.widest_gap_lost_nats:.3g} nats")
         for row in rows
         if row.differs_from_stepping is not None
@@ -51,6 +76,7 @@ def _cells(row: DecisionRow) -> Iterator[str]:
     yield f"{row.tokens_per_second:,.0f}"
     yield _times(row.tokens_per_second_vs_grammar)
     yield f"{row.forward_passes_total:,}"
+    yield "" if row.bytes_per_pass is None else f"{row.bytes_per_pass:,.0f}"
     yield _percent(row.without_a_pass, 0)
     yield f"{row.forward_passes_saved:,}"
     yield from (_percent(share, 1) for share in (row.token_accuracy, row.grammar_agreement, row.right))

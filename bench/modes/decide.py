@@ -74,5 +74,6 @@ def run(options: Options) -> None:
         console.print(bars_table(results.bars))
     if options.output is not None:
         results.save(options.output)
-        plot(results.rows, options.output.with_suffix(".png"))
-        console.print(f"Written: {options.output} and {options.output.with_suffix('.png').name}")
+        picture = options.output.with_suffix(".png")
+        has_picture = plot(results.rows, picture)
+        console.print(f"Written: {options.output}" + (f" and {picture.name}" if has_picture else ""))

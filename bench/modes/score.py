@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.decisions.tasks import longest_prompt
+from bench.device import About, on
 from bench.models import find, load
 from bench.options import Options
 from bench.results import Results
@@ -26,7 +27,13 @@ _ROOM = 256  # for answers
 def run(options: Options) -> None:
     """Measure with all models; print, and write what was asked for."""
     rounds = options.rounds or _ROUNDS
-    settings = {"rounds": rounds, "threads": options.threads, "completed": COMPLETED}
+    device = on(options.device) if options.device else None
+    settings = {
+        "rounds": rounds,
+        "threads": options.threads,
+        "completed": COMPLETED,
+        "device": str(About.of(device)) if device else None,
+    }
     results = Results[AnyRow]("score", settings)
     known = {find(name).stem: name for name in options.models}
     console = Console()

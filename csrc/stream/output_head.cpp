@@ -89,6 +89,7 @@ void OutputHead::see(ggml_tensor & node) {
         for (const ggml_tensor * source : node.src) {
             see_cache(source);
         }
+        see_weights(node);
         if (std::strcmp(node.name, "result_output") == 0) {
             is_on_device_ = node.buffer != nullptr && !ggml_backend_buffer_is_host(node.buffer);
         }
@@ -121,6 +122,20 @@ void OutputHead::see_cache(const ggml_tensor * tensor) {
         std::find(cache_.begin(), cache_.end(), whole->buffer) == cache_.end()) {
         cache_.push_back(whole->buffer);
     }
+}
+
+// Those that llama.cpp copies to a device for a large batch (op_offload) stand in a buffer of the graph's there, and
+// lie on the host.
+void OutputHead::see_weights(const ggml_tensor & node) {
+    if ((node.op != GGML_OP_MUL_MAT && node.op != GGML_OP_MUL_MAT_ID) || node.src[0]->op != GGML_OP_NONE ||
+        node.src[0]->buffer == nullptr) {
+        return;
+    }
+    ggml_backend_buffer * buffer = node.src[0]->buffer;
+    const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
+    const bool is_here = ggml_backend_buffer_is_host(buffer) || usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
+    has_weights_on_host_ = has_weights_on_host_ || is_here;
+    has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
 // Of one row, which no other backend takes from the CPU's: all that is behind it is asked about before any of it is

@@ -50,6 +50,8 @@ class OutputHead {
     std::size_t cache_bytes() const noexcept { return cache_bytes_; }
     // Whether a context's logits come to be on a device, told by its first pass.
     bool is_on_device() const noexcept { return is_on_device_; }
+    // Whether all weights that tokens are multiplied with lie on devices, told likewise.
+    bool has_layers_on_device() const noexcept { return has_weights_on_device_ && !has_weights_on_host_; }
     // Says that the next pass is one of another context.
     void expect_another() noexcept { sees_cache_ = true; }
 
@@ -68,6 +70,7 @@ class OutputHead {
 
     void see(ggml_tensor & node);
     void see_cache(const ggml_tensor * tensor);
+    void see_weights(const ggml_tensor & node);
     bool can_skip(const ggml_tensor & node);
     void put_back() noexcept;
     bool prepare(ggml_tensor * matrix);
@@ -83,6 +86,8 @@ class OutputHead {
     std::vector<ggml_backend_buffer *> cache_;  // seen so far
     std::size_t cache_bytes_ = 0;
     bool is_on_device_ = false;
+    bool has_weights_on_device_ = false;
+    bool has_weights_on_host_ = false;
 
     // For the matrix seen last.
     std::unique_ptr<ggml_backend, Free> backend_;

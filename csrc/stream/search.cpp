@@ -52,7 +52,8 @@ class Search {
           rules_(cursor, options),
           options_(options),
           n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()))),
-          evaluator_(sequence, trie_, rules_.depth(), options.prefix, cancelled) {}
+          evaluator_(sequence, trie_, rules_.depth(), options.prefix, cancelled),
+          rows_are_cheap_(sequence.has_layers_on_device() && !evaluator_.one_at_a_time()) {}
 
     SearchResult run() {
         expand({{0, kRoot}});  // for this one the sequence has the logits
@@ -75,8 +76,8 @@ class Search {
 
    private:
     void best_first() {
-        double spread = std::log1p(kOverhead / 2);
-        double width = kWidth * kOverhead;
+        double spread = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : std::log1p(kOverhead / 2);
+        double width = rows_are_cheap_ ? TreeEvaluator::kMaxRows : kWidth * kOverhead;
         for (std::vector<Entry> batch = plan(spread, width); !batch.empty(); batch = plan(spread, width)) {
             expand(std::move(batch));
             spread *= 2;
@@ -121,6 +122,7 @@ class Search {
         std::vector<NodeId> tips;  // the deepest of each path
         Heap guesses;
         std::size_t n_known = 0;
+        std::size_t n_rows = 0;
         double best = kImpossible;
         while (batch.size() < most) {
             const bool known = guesses.empty() || (!open_.empty() && guesses.top() < open_.top());
@@ -132,6 +134,10 @@ class Search {
             const bool fills_up = batch.size() % TreeEvaluator::kRowGroup != 0 && behind <= kFill * spread;
             if ((behind > spread || batch.size() >= width) && !fills_up) {
                 break;
+            }
+            n_rows += n_tokens_to(from.top().node);
+            if (rows_are_cheap_ && n_rows > TreeEvaluator::kMaxRows && !batch.empty()) {
+                break;  // the next would be in a pass of its own
             }
             NodeId * above = known ? nullptr : tip_above(from.top().node, tips);
             if (above == nullptr && !tips.empty() && tips.size() >= evaluator_.n_paths()) {
@@ -161,6 +167,16 @@ class Search {
             }
         }
         return nullptr;
+    }
+
+    // From the last node above it that needs logits, too.
+    std::size_t n_tokens_to(NodeId node) const {
+        std::size_t n = 1;
+        for (NodeId above = trie_.parent(node); above != kRoot && !rules_.needs_logits(above);
+             above = trie_.parent(above)) {
+            ++n;
+        }
+        return n;
     }
 
     // The children that need logits, unless they are all below least.
@@ -258,8 +274,8 @@ class Search {
     // An equal one may still come first by its tokens.
     bool may_win(const Entry & entry) const { return entry.logprob >= worst_kept(); }
 
-    // Of a pass on a processor, in the time of a row. Not as measured: equal calls would evaluate other batches, in
-    // which quantized models give other scores.
+    // Of a pass on a processor, in the time of a row. On devices a pass takes what a batch of all its rows takes. Not
+    // as measured: equal calls would evaluate other batches, in which quantized models give other scores.
     static constexpr double kOverhead = 4;
     // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
     // needless.
@@ -271,6 +287,7 @@ class Search {
     const SearchOptions options_;
     const std::size_t n_vocab_;
     TreeEvaluator evaluator_;
+    const bool rows_are_cheap_;
     std::size_t n_batches_ = 0;
     Heap open_;
     std::vector<Entry> batch_;     // under way, by node; -inf until the node above it is known

@@ -38,7 +38,8 @@ struct SearchResult : Cost {
 //
 // The nodes not known yet, -?-, are taken for as probable as if the children of each shared its probability evenly. How
 // far below the best a node may be to be worth a row depends on what rows cost beside passes, and doubles with each
-// batch that has proved nothing. None of this changes what is found.
+// batch that has proved nothing. Where all layers are on devices a batch takes as many rows as it may have, so that a
+// small set is decided in one. None of this changes what is found.
 //
 // Equal scores are ranked by their tokens. The sequence is left as it was. Throws Error (context, cancelled).
 SearchResult search(Sequence & sequence,

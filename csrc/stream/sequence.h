@@ -114,6 +114,9 @@ class Sequence {
     void set_device(Device device) noexcept { device_use_ = device; }
     // Passes that ended so.
     std::uint64_t n_on_device() const noexcept { return n_on_device_; }
+    // Whether all layers are on devices, where a batch of some tens of tokens takes about as long as one of one. Told
+    // by the first pass of a context that reports its passes here; until then, and of others: no.
+    bool has_layers_on_device() const noexcept { return head_.has_layers_on_device(); }
 
     // Makes the cache hold these tokens, as far as a sequence of another context on the same model does: where that is
     // more of them than it holds itself. They count when the sequence begins with them, and are then not evaluated.

@@ -5,10 +5,6 @@
 namespace token_trie {
 namespace {
 
-// From 64 rows on llama.cpp's flash attention takes another way than below, and scores would depend on how many there
-// are. A multiple of what is multiplied at a time.
-constexpr std::size_t kMaxRows = 60;
-
 template <typename Items>
 std::size_t common_prefix(const Items & a, const Items & b) {
     return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
@@ -30,12 +26,17 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
                                          " of the longest leaf do not fit the context of " +
                                          std::to_string(sequence.capacity()));
     }
+    if (prefix_.empty() && sequence.n_passes() == 0) {
+        static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));  // which tells where the layers are
+    }
     base_ = static_cast<llama_pos>(n_base);
     rewinds_ = can_drop_newest(llama_get_model(sequence.context()));
     const bool is_unified = llama_n_ctx_seq(sequence.context()) == llama_n_ctx(sequence.context());
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
     const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
+    // Behind a prefix the first call would know less of where the layers are than the second.
+    all = all || (prefix_.empty() && sequence.has_layers_on_device());
     const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal_ids(sequence.vocab()));
     n_ids_ = shares ? std::min<std::size_t>(n_ids - n_reserved, trie.n_leaves()) : 0;
     // All paths at once, and what fills up a batch.

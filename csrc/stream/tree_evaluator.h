@@ -27,9 +27,9 @@ namespace token_trie {
 class TreeEvaluator {
    public:
     // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
-    // Nodes are at most so deep. Each path takes memory for logits: where all will be asked about, as many are
-    // evaluated at once as the context may have ids for, and otherwise fewer, where the vocabulary is large. Throws
-    // Error (context) if these do not fit the context.
+    // Nodes are at most so deep. Each path takes memory for logits: where all will be asked about, or behind a sequence
+    // whose layers are on devices, as many are evaluated at once as the context may have ids for, and otherwise fewer,
+    // where the vocabulary is large. Throws Error (context) if these do not fit the context.
     TreeEvaluator(Sequence & sequence,
                   const Trie & trie,
                   std::size_t depth,
@@ -57,6 +57,9 @@ class TreeEvaluator {
     std::size_t n_paths() const noexcept { return paths_.size(); }
     // llama.cpp multiplies so many rows at a time, and two or three that remain take longer than these.
     static constexpr std::size_t kRowGroup = 4;
+    // Rows of one batch. From 64 on llama.cpp's flash attention takes another way than below, and scores would depend
+    // on how many there are. A multiple of what is multiplied at a time.
+    static constexpr std::size_t kMaxRows = 60;
 
     // So far, with what the sequence's own cache took to catch up.
     Cost cost() const noexcept {

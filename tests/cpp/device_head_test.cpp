@@ -1,5 +1,6 @@
 #include "bytes_fetched.h"
 #include "context_kind.h"
+#include "stream/tree_evaluator.h"
 #include "stream_fixture.h"
 
 #include <algorithm>
@@ -201,8 +202,30 @@ TEST_F(DeviceHeadTest, WhatIsAutomaticGoesWhereTheLogitsAre) {
     stream->prefill(kPrompt);
     set(*stream, kActions);
     run(*stream);
+    EXPECT_EQ(n_on_device(*stream) > 0, llama_supports_gpu_offload());
+}
+
+TEST_F(DeviceHeadTest, WhereTheLayersAreOnADeviceASmallSetIsDecidedInOneBatch) {
     const bool has_device = llama_supports_gpu_offload();
-    EXPECT_EQ(n_on_device(*stream) > 0, has_device);
+    const auto stream = open(Device::automatic);
+    std::mt19937 rng(3);
+    for (int round = 0; round < 20; ++round) {
+        SCOPED_TRACE("round " + std::to_string(round));
+        const auto trie = unnamed_trie_of(random_byte_members(rng));
+        const Cursor cursor(trie, std::make_shared<const FollowSet>(*trie, kUntilTheEnd));
+        stream->prefill(kPrompt);
+        const SearchResult result = stream->search(cursor, {});
+        const std::vector<double> leaves = stream->score(cursor, {}).leaves;
+        ASSERT_EQ(result.found.size(), 1U);
+        EXPECT_EQ(result.gap, 0);
+        EXPECT_NEAR(result.found[0].logprob, *std::max_element(leaves.begin(), leaves.end()), has_device ? 0.05 : 1e-4);
+        if (has_device && trie->n_nodes() <= TreeEvaluator::kMaxRows) {
+            EXPECT_LE(result.n_passes, 1U);
+        }
+        const SearchResult again = stream->search(cursor, {});
+        EXPECT_EQ(again.n_evaluated, result.n_evaluated);
+        EXPECT_EQ(again.found[0].logprob, result.found[0].logprob);
+    }
 }
 
 }  // namespace

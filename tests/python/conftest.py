@@ -14,6 +14,9 @@ import pytest
 from tiny_model import write_tiny_model
 from token_trie.llama.models import bundled_model
 
+# Of scripts/device.
+GPU_LAYERS = int(os.environ.get("TOKEN_TRIE_TEST_GPU_LAYERS", "0"))
+
 # Seeds are printed on failure; CI runs draw the same cases each time.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
@@ -32,9 +35,31 @@ def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
     return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny}
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not GPU_LAYERS:
+        return
+
+    # Where the device is a driver for the processor, a pass of a real model takes a second.
+    def is_slow(item: pytest.Item) -> bool:
+        models = {"llm", "smollm2", "gemma"} & set(getattr(item, "fixturenames", ()))
+        return bool(models) and not (item.path.stem == "test_device_sampling" and "gemma" not in item.name)
+
+    config.hook.pytest_deselected(items=[item for item in items if is_slow(item)])
+    items[:] = [item for item in items if not is_slow(item)]
+
+
 def _open(path: Path, **options: Any) -> Iterator[Any]:
     # One thread: llama.cpp's threads wait for each other by spinning, which a busy machine makes slow without bound.
-    llm = llama_cpp.Llama(str(path), n_ctx=1024, n_threads=1, n_threads_batch=1, seed=1, verbose=False, **options)
+    llm = llama_cpp.Llama(
+        str(path),
+        n_ctx=1024,
+        n_threads=1,
+        n_threads_batch=1,
+        n_gpu_layers=GPU_LAYERS,
+        seed=1,
+        verbose=False,
+        **options,
+    )
     yield llm
     llm.close()
 

@@ -110,12 +110,20 @@ struct Streams::Place {
         const auto params = sized<token_trie_stream_params>();
         stream.reset(token_trie_stream_open(context.get(), &params));
     }
+    // On contexts of its own, inside whose graph it chooses.
+    explicit Place(TinyKind kind) : reference(tiny_context(256, kind).get(), prompts(), alphabet(), kMaxLength) {
+        const llama_context_params of_contexts = tiny_context_params();
+        auto params = sized<token_trie_stream_params>();
+        params.device_sampling = TOKEN_TRIE_DEVICE_ON;
+        stream.reset(token_trie_stream_open_model(tiny_model(kind), &of_contexts, &params));
+    }
 };
 
 Streams::Streams() {
     places_.push_back(std::make_unique<Place>(tiny_stream_context(), TinyKind::attention));
     places_.push_back(std::make_unique<Place>(tiny_context(), TinyKind::attention));
     places_.push_back(std::make_unique<Place>(tiny_context(256, TinyKind::recurrent), TinyKind::recurrent));
+    places_.push_back(std::make_unique<Place>(TinyKind::attention));
 }
 
 Streams::~Streams() = default;
