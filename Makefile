@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python test-engines sanitize fuzz compat vulkan cuda metal soak lint format bench clean
+.PHONY: help demo test test-cpp test-python test-engines test-vllm sanitize fuzz compat vulkan cuda metal soak lint format bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test-python: $(VENV)/test $(VENV)/installed ## pytest
 
 test-engines: $(VENV)/test $(VENV)/bench $(VENV)/installed ## what walks a set in other engines, on torch and transformers
 	@$(BIN)/python -m pytest tests/python/engines $(PYTEST_ARGS)
+
+test-vllm: ## what runs inside vLLM, on its engine for the processor, in an environment of its own
+	@scripts/vllm $(PYTEST_ARGS)
 
 sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
 	@for preset in asan tsan; do \

@@ -209,6 +209,11 @@ void register_matcher(py::module_ & module) {
                                    return alone(shared,
                                                 [](const Matcher & matcher) { return matcher.is_terminated(); });
                                })
+        .def_property_readonly("is_free",
+                               [](SharedMatcher & shared) {
+                                   return alone(shared,
+                                                [](const Matcher & matcher) { return matcher.allowed().everything; });
+                               })
         .def_property_readonly("n_accepted",
                                [](SharedMatcher & shared) {
                                    return alone(shared, [](const Matcher & matcher) { return matcher.n_accepted(); });

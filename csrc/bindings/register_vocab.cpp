@@ -19,6 +19,7 @@ void register_vocab(py::module_ & module) {
                                [](const Vocab & vocab) { return reinterpret_cast<std::uintptr_t>(vocab.get()); })
         .def("__len__", &Vocab::size)
         .def("fingerprint", &Vocab::fingerprint, Unlocked())
+        .def("is_control", &Vocab::is_control, "token"_a)
         .def("end_of_generation", &Vocab::end_of_generation, Unlocked())
         .def(
             "check", [](const Vocab & vocab, const Trie & trie) { check_vocab(trie, vocab); }, "trie"_a, Unlocked())

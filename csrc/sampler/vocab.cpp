@@ -105,6 +105,10 @@ const std::string & Vocab::fingerprint() const {
     return fingerprint_;
 }
 
+bool Vocab::is_control(Token token) const {
+    return token >= 0 && token < size() && llama_vocab_is_control(vocab_, token);
+}
+
 const std::vector<Token> & Vocab::end_of_generation() const {
     std::call_once(has_end_of_generation_, [this] {
         if (has_texts(vocab_)) {

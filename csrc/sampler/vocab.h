@@ -28,6 +28,8 @@ class Vocab {
     std::int32_t size() const;
     // As token_trie.h defines it, "sha256:" and 64 hex digits; "" without texts.
     const std::string & fingerprint() const;
+    // Whether this is a token that is no text; false for what is no token.
+    bool is_control(Token token) const;
     // Ascending.
     const std::vector<Token> & end_of_generation() const;
     // What each token spells, shared by all vocabularies of one identity; null without a tokenizer. Control tokens,

@@ -7,13 +7,13 @@ import numpy.typing as npt
 
 from token_trie.errors import VocabularyError
 from token_trie.native.arguments import encode
-from token_trie.native.core import _core
+from token_trie.sets.spelling import Speller
 from token_trie.sets.tokens import Tokens, to_tokens
 
 _LINE = b"\n"
 
 
-def inner_tokens(given: str | Tokens, what: str, vocab: _core.Vocab, *, special: bool = False) -> npt.NDArray[np.int32]:
+def inner_tokens(given: str | Tokens, what: str, vocab: Speller, *, special: bool = False) -> npt.NDArray[np.int32]:
     """Token ids; a text is tokenized as it stands inside another, with `special` also into control tokens.
 
     Raises

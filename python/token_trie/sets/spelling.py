@@ -23,17 +23,40 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, LimitError, VocabularyError
 from token_trie.native.arguments import encode
-from token_trie.native.core import _core
 
 Tokenization: TypeAlias = Literal["canonical", "any"]
+
+
+class Speller(Protocol):
+    """A vocabulary that texts are spelled in: of a llama.cpp model, which is a ``_core.Vocab``, or of another engine.
+
+    What throws there, throws here.
+    """
+
+    def tokenize(
+        self, texts: Sequence[bytes], what: str, special: bool = False
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Spell texts: all their tokens, and where each text's begin; with `special`, into control tokens too."""
+        ...
+
+    def detokenize(self, tokens: Sequence[int], special: bool = False) -> bytes:
+        """Return the text of tokens; that of control tokens is empty, but for `special`."""
+        ...
+
+    def is_control(self, token: int) -> bool:
+        """Tell whether a token is no text."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Tell what vocabulary this is, ``""`` if unknown."""
+        ...
 
 
 def check_tokenization(tokenization: object) -> None:
@@ -77,7 +100,7 @@ def check_texts(texts: Sequence[str]) -> list[bytes]:
     return encoded
 
 
-def find_seam(vocab: _core.Vocab, prompt: list[int], leading_space: bool | None) -> Seam:
+def find_seam(vocab: Speller, prompt: list[int], leading_space: bool | None) -> Seam:
     """Find what the spelling behind a prompt depends on: of its last line, or of less where that is long."""
     if leading_space is not None and not isinstance(leading_space, bool):
         raise ArgumentError(f"leading_space: {leading_space!r} is not True, False or None")
@@ -88,11 +111,11 @@ def find_seam(vocab: _core.Vocab, prompt: list[int], leading_space: bool | None)
     return Seam(*_tail(vocab, line), takes_space)
 
 
-def inner_seam(vocab: _core.Vocab, before: Sequence[int]) -> Seam:
+def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
     """Find the shortest end of a text by which what is written on behind it is spelled."""
     end: list[int] = []
     for token in reversed(before[-64:]):
-        if llama_cpp.llama_vocab_is_control(vocab.address, token):
+        if vocab.is_control(token):
             break
         end.insert(0, token)
     tail, text = _tail(vocab, end, (2, 8, 64)) if end else ((), b"")
@@ -102,7 +125,7 @@ def inner_seam(vocab: _core.Vocab, before: Sequence[int]) -> Seam:
     return Seam(tail, text, False)
 
 
-def spell(vocab: _core.Vocab, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
+def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
     """Tokenize choices behind a seam; see the module's top.
 
     Parameters
@@ -122,7 +145,7 @@ def spell(vocab: _core.Vocab, seam: Seam, texts: Sequence[str], *, all_spaced: b
     return Spelling(*_drop_each(tokens, offsets, n_same), len(seam.tail) - n_same)
 
 
-def take_back(vocab: _core.Vocab, prompt: list[int]) -> tuple[str, int]:
+def take_back(vocab: Speller, prompt: list[int]) -> tuple[str, int]:
     """Text of a prompt's last token, for choices to begin with, and how many tokens that is.
 
     Where it begins inside a character, those before it are taken back too; a control token never is.
@@ -152,14 +175,14 @@ def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[byt
     ]
 
 
-def _last_line(vocab: _core.Vocab, prompt: list[int]) -> list[int]:
+def _last_line(vocab: Speller, prompt: list[int]) -> list[int]:
     """End of the prompt that begins a line, with something on it, or follows a control token.
 
     Tokenizers merge nothing across control tokens, and split texts, if at all, where a line begins.
     """
     later = b""
     for i in range(len(prompt) - 1, -1, -1):
-        if llama_cpp.llama_vocab_is_control(vocab.address, prompt[i]):
+        if vocab.is_control(prompt[i]):
             return prompt[i + 1 :]
         piece = vocab.detokenize(prompt[i : i + 1])
         if piece.endswith(b"\n") and later and not later[:1].isspace():
@@ -168,7 +191,7 @@ def _last_line(vocab: _core.Vocab, prompt: list[int]) -> list[int]:
     return prompt
 
 
-def _tail(vocab: _core.Vocab, line: list[int], lengths: Sequence[int] = ()) -> tuple[tuple[int, ...], bytes]:
+def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple[tuple[int, ...], bytes]:
     """Last tokens and their text, which tokenizes to just these; empty if there are none such."""
     for length in lengths or ((len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))):
         tail = line[-length:]
@@ -187,13 +210,13 @@ def _tail(vocab: _core.Vocab, line: list[int], lengths: Sequence[int] = ()) -> t
 _LINE = b"\n"
 
 
-def line_break(vocab: _core.Vocab) -> tuple[int, ...]:
+def line_break(vocab: Speller) -> tuple[int, ...]:
     """Tokens of a line break where the tokenizer puts a space before a text; else none."""
     tokens = vocab.tokenize([_LINE], "line")[0].tolist()
     return tuple(tokens) if vocab.detokenize(tokens) != _LINE else ()
 
 
-def _spells(vocab: _core.Vocab, tokens: list[int], text: bytes) -> bool:
+def _spells(vocab: Speller, tokens: list[int], text: bytes) -> bool:
     try:
         spelled, _ = vocab.tokenize([text], "prompt")
     except (VocabularyError, LimitError):

@@ -15,6 +15,7 @@ from token_trie.native.core import _core
 STEPS = int(os.environ.get("TOKEN_TRIE_EQUAL_STEPS", "4000"))
 ROWS, V, END = 40, 300, 2
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
 
 
 def random_trie(rng: np.random.Generator) -> TokenTrie:
@@ -63,7 +64,25 @@ class Tensors:
         self.nodes = self.torch.tensor([past[-1] for past in self.history])
 
 
+class VllmRows:
+    """The rows of vLLM's first model runner, whose outputs grow and are taken back."""
+
+    def __init__(self, tries: list[TokenTrie]) -> None:
+        from test_vllm_rows import RunnerV1, asks_for
+
+        self.runner = RunnerV1(V)
+        self.outputs: list[list[int]] = [[] for _ in tries]
+        params = [asks_for({leaf.name: leaf.tokens for leaf in trie}) for trie in tries]
+        self.runner.update(ROWS, added=[(i, p, [1], self.outputs[i]) for i, p in enumerate(params)])
+
+    def walk(self, walked: list[list[int]]) -> list[set[int]]:
+        for output, tokens in zip(self.outputs, walked, strict=True):
+            output[:] = tokens
+        return self.runner.allowed()
+
+
 @pytest.mark.parametrize("seed", [0])
+@pytest.mark.filterwarnings("ignore" if HAS_VLLM else "error")
 def test_what_is_allowed_is_one_and_the_same(seed: int) -> None:
     done = 0
     while done < STEPS:
@@ -73,11 +92,13 @@ def test_what_is_allowed_is_one_and_the_same(seed: int) -> None:
         plain = [TreeDecode(trie.prefix_dict(end=END)) for trie in tries]
         read = [TrieMatcher(TokenTrie.from_prefix_dict(t.prefix_dict(end=END)), V, end_tokens=[END]) for t in tries]
         tensors = Tensors(tries) if HAS_TORCH else None
+        of_vllm = VllmRows(tries) if HAS_VLLM else None
         walked: list[list[int]] = [[] for _ in range(ROWS)]
         mask = np.empty((ROWS, (V + 31) // 32), np.int32)
         for _ in range(20):
             BatchMatcher.batch_fill_next_token_bitmask(matchers, mask)
             of_tensors = tensors.allowed() if tensors else None
+            of_rows = of_vllm.walk(walked) if of_vllm else None
             tokens = []
             for i in range(ROWS):
                 where = f"seed {seed}, from step {done}, row {i}, behind {walked[i]}"
@@ -86,6 +107,7 @@ def test_what_is_allowed_is_one_and_the_same(seed: int) -> None:
                 assert set(read[i].allowed_tokens().tolist()) == expected, where
                 assert bits_of(mask[i]) == expected, where
                 assert of_tensors is None or of_tensors[i] == expected, where
+                assert of_rows is None or of_rows[i] == expected, where
                 if END not in walked[i]:
                     cursor = cursor_at(tries[i], walked[i]).allowed()
                     assert cursor is not None and set(cursor.tolist()) == expected, where  # noqa: PT018

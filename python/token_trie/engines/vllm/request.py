@@ -1,0 +1,159 @@
+"""What a request asks for: ``extra_args["token_trie"]``, read and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from token_trie.engines.matcher import TrieMatcher
+from token_trie.engines.vllm.vocabulary import EngineVocabulary
+from token_trie.errors import ArgumentError, PayloadError
+from token_trie.llama.span import MODES
+from token_trie.native.arguments import encode, lookup
+from token_trie.sets.choices import read_choices
+from token_trie.sets.inner_text import inner_tokens
+from token_trie.sets.memory import Memory
+from token_trie.sets.trie import TokenTrie
+
+KEY = "token_trie"
+FOLDER = "TOKEN_TRIE_SETS"
+"""Variable of the environment: the folder that names are looked up in, and that paths must then lie in."""
+
+_SETS = ("choices", "payload", "path", "name")
+_OF_MATCHER = ("on_complete", "max_items", "min_items", "unique", "exclude", "max_before", "max_span")
+_OF_TEXTS = ("separator", "start_after")
+_OPTIONS = ("mode", "descriptor", "leading_space", *_OF_MATCHER, *_OF_TEXTS)
+
+_files: Memory[TokenTrie] = Memory(128, 1 << 30)
+
+
+@dataclass(frozen=True)
+class TrieRequest:
+    """A set and its rules, as one request has them."""
+
+    source: str
+    """Which of the ways to give a set."""
+    given: Any
+    options: Mapping[str, Any]
+    is_greedy: bool
+    may_open: bool
+    """Whether any path will do: an object can come only from who runs the engine, a text from anybody."""
+
+    def set_for(self, vocabulary: EngineVocabulary, prompt: list[int]) -> TokenTrie:
+        """Return the set, for a vocabulary and behind a prompt; errors as of `matcher`."""
+        descriptor = self.options.get("descriptor")
+        if self.source == "choices":
+            texts = read_choices(self.given).texts
+            return vocabulary.set_of(texts, prompt, self.options.get("leading_space"))
+        if self.source == "payload":
+            return TokenTrie.from_payload(self.given, descriptor)
+        path = _named(self.given) if self.source == "name" else _allowed(self.given, self.may_open)
+        return _read_set(path, descriptor)
+
+    def matcher(self, vocabulary: EngineVocabulary, prompt: list[int], end_tokens: Sequence[int]) -> TrieMatcher:
+        """Begin a walk, for a vocabulary, behind a prompt, with the engine's tokens that end an answer.
+
+        Raises
+        ------
+        TokenTrieError
+            A set or options that are not right, or not for this vocabulary.
+        """
+        trie = self.set_for(vocabulary, prompt)
+        vocabulary.check(trie)
+        options = {name: self.options[name] for name in _OF_MATCHER if name in self.options}
+        for name in _OF_TEXTS:
+            given = self.options.get(name, ())
+            is_text = isinstance(given, str)
+            options[name] = inner_tokens(given, name, vocabulary, special=True).tolist() if is_text else given
+        if options.get("on_complete") != "release":
+            options["end_tokens"] = sorted(end_tokens)
+        return TrieMatcher(trie, vocabulary.size, **options)
+
+
+def read_request(params: Any) -> TrieRequest | None:
+    """Read what ``SamplingParams`` ask for; None where they ask for no set.
+
+    Raises
+    ------
+    TokenTrieError
+        Something else than a set belongs there, or it stands beside what contradicts it.
+    """
+    given = (params.extra_args or {}).get(KEY)
+    if given is None:
+        return None
+    is_text = isinstance(given, str)
+    if is_text:
+        given = _parse(given) if given.lstrip().startswith("{") else {"name": given}
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"{KEY}: {type(given).__name__} where an object, its JSON or a name belongs")
+    if "descriptors" in given:
+        given = {"payload": given}
+    for key in given:
+        if key not in (*_SETS, *_OPTIONS):
+            raise ArgumentError(f"{KEY}: unknown key {key!r}; there are {', '.join((*_SETS, *_OPTIONS))}")
+    sources = [key for key in _SETS if key in given]
+    if len(sources) != 1:
+        named = " and ".join(sources) or "none"
+        raise ArgumentError(f"{KEY}: one of {', '.join(_SETS)} or a payload belongs there, not {named}")
+    options = {key: value for key, value in given.items() if key in _OPTIONS}
+    if options.get("descriptor") is not None:
+        encode(options["descriptor"], "descriptor")
+    is_greedy = lookup(options.get("mode", "sampled"), MODES, "mode") == MODES["greedy"]
+    _check_company(params, options.get("on_complete") == "release")
+    return TrieRequest(sources[0], given[sources[0]], options, is_greedy, may_open=not is_text)
+
+
+def _check_company(params: Any, releases: bool) -> None:
+    if params.structured_outputs is not None:
+        raise ArgumentError(f"{KEY}: beside structured_outputs; a request has one constraint")
+    if params.min_tokens > 0:
+        raise ArgumentError(f"{KEY}: beside min_tokens, which forbids the end where nothing else may follow")
+    if params.ignore_eos and not releases:
+        raise ArgumentError(f"{KEY}: beside ignore_eos, by which an answer would not end; on_complete release may")
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"{KEY}: {error}") from error
+
+
+def _named(name: object) -> Path:
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+        raise ArgumentError(f"{KEY}: {name!r} is no name of a set")
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        raise ArgumentError(f"{KEY}: a name, {name!r}, where {FOLDER} names no folder to look in")
+    return Path(folder, f"{name}.json")
+
+
+def _allowed(path: object, may_open: bool) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ArgumentError(f"path: {type(path).__name__} where a path belongs")
+    encode(os.fspath(path), "path")
+    folder = os.environ.get(FOLDER)
+    if folder and not Path(path).resolve().is_relative_to(Path(folder).resolve()):
+        raise ArgumentError(f"path: {str(path)!r} is outside the folder that {FOLDER} names")
+    if not folder and not may_open:
+        raise ArgumentError(f"path: files are opened for no text, unless {FOLDER} names their folder")
+    return Path(path)
+
+
+def _read_set(path: Path, descriptor: Any) -> TokenTrie:
+    try:
+        now = path.stat()
+        if not stat.S_ISREG(now.st_mode):
+            raise ArgumentError(f"path: {str(path)!r} is no file")
+        key = (str(path), now.st_mtime_ns, now.st_size, now.st_ino, descriptor)
+        return _files.get(key, now.st_size, lambda: TokenTrie.from_payload(path.read_bytes(), descriptor))
+    except OSError as error:
+        raise ArgumentError(f"{KEY}: {path.name}: {error.strerror}") from error
+    except PayloadError as error:
+        raise PayloadError(f"{path.name}: {error}") from error
