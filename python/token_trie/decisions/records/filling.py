@@ -128,8 +128,8 @@ class Filling:
 def filling(handle: Program, how: How, prompt: list[int] | None = None, lead: str = "") -> Iterator[Filling]:
     """Let something be written, behind what stands or a prompt in its place.
 
-    The sequence goes on behind it, or, after an error, is what it was. It begins with the lead, in which control tokens may be
-    written out behind a thought.
+    The sequence goes on behind it, or, after an error, is what it was. It begins with the lead, in which control tokens
+    may be written out behind a thought.
     """
     try:
         with handle._restored() as before:
