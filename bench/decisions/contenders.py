@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any, Protocol, cast
 
 import llama_cpp
@@ -30,6 +30,7 @@ class Outcome:
     decode_ns: int  # of that, in the model's forward passes
     n_passes: int
     n_bytes: int = 0  # that came from a device to the host, as llama.cpp fetches them behind its passes
+    cpu_ns: int = 0  # of all threads, where it is measured
 
 
 class Contender(Protocol):
@@ -66,14 +67,16 @@ class Watched:
         """Let create_completion answer."""
         n_prompt = len(case.tokens)
         with self._watch(n_prompt) as seen:
-            start = perf_counter_ns()
+            start, start_cpu = perf_counter_ns(), process_time_ns()
             answer = self.llm.create_completion(case.tokens, temperature=0.0, **options)
             wall_ns = perf_counter_ns() - start - seen.prompt_ns
+            cpu_ns = process_time_ns() - start_cpu - seen.prompt_cpu_ns
         tokens = seen.tokens
         if tokens and llama_cpp.llama_vocab_is_eog(self.task.model.vocab, tokens[-1]):
             tokens.pop()
         n_bytes = seen.n_passes * self.task.model.row_bytes
-        return Outcome(tokens, answer["choices"][0]["text"], wall_ns, wall_ns, seen.decode_ns, seen.n_passes, n_bytes)
+        text = answer["choices"][0]["text"]
+        return Outcome(tokens, text, wall_ns, wall_ns, seen.decode_ns, seen.n_passes, n_bytes, cpu_ns)
 
     def _continue_from(self, n: int) -> None:
         self.llm.n_tokens = n  # what follows goes with the next eval
@@ -90,12 +93,13 @@ class Watched:
         decode, sample = context.decode, llm.sample
 
         def timed_decode(batch: Any) -> None:
-            start = perf_counter_ns()
+            start, start_cpu = perf_counter_ns(), process_time_ns()
             decode(batch)
             llama_cpp.llama_synchronize(llm.ctx)
             elapsed = perf_counter_ns() - start
             if llm.n_tokens < n_prompt:  # the prompt's last token, which some versions evaluate again
                 seen.prompt_ns += elapsed
+                seen.prompt_cpu_ns += process_time_ns() - start_cpu
             else:
                 seen.decode_ns += elapsed
                 seen.n_passes += 1
@@ -115,7 +119,7 @@ class Watched:
 class _Seen:
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.prompt_ns = self.decode_ns = self.n_passes = 0
+        self.prompt_ns = self.prompt_cpu_ns = self.decode_ns = self.n_passes = 0
 
 
 class Free:

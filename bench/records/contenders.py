@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any, Literal, cast
 
 import llama_cpp
@@ -23,6 +23,7 @@ class Call:
 
     text: str
     wall_ns: int
+    cpu_ns: int  # of all threads
     n_tokens: int
     n_passes: int
     n_branches: int | None = None
@@ -45,13 +46,13 @@ class Trie:
 
     def call(self, case: Request) -> Call:
         """Write a call."""
-        start = perf_counter_ns()
+        start, start_cpu = perf_counter_ns(), process_time_ns()
         found = self._handle.choose_tool(self._requests.tools, mode=self._mode)
-        wall_ns = perf_counter_ns() - start
+        wall_ns, cpu_ns = perf_counter_ns() - start, process_time_ns() - start_cpu
         stats = found.stats
         assert stats is not None
         text = json.dumps({"name": found.name, "arguments": found.arguments}, separators=(",", ":"))
-        return Call(text, wall_ns, stats.n_tokens, stats.n_passes, stats.n_branches, stats.n_free)
+        return Call(text, wall_ns, cpu_ns, stats.n_tokens, stats.n_passes, stats.n_branches, stats.n_free)
 
     def close(self) -> None:
         """Free the context."""
@@ -72,7 +73,7 @@ class Grammar:
     def call(self, case: Request) -> Call:
         """Write a call."""
         outcome = self._watched.decide(cast(Any, case), max_tokens=MOST_TOKENS, grammar=self._grammar)
-        return Call(outcome.text, outcome.wall_ns, len(outcome.tokens), outcome.n_passes)
+        return Call(outcome.text, outcome.wall_ns, outcome.cpu_ns, len(outcome.tokens), outcome.n_passes)
 
     def close(self) -> None:
         """Nothing of its own."""
@@ -112,7 +113,7 @@ class Guidance:
         tokens: list[int] = []
         waiting: list[int] = []
         n_passes = 0
-        start = perf_counter_ns()
+        start, start_cpu = perf_counter_ns(), process_time_ns()
         while len(tokens) < MOST_TOKENS:
             forced = matcher.compute_ff_tokens()
             if forced:
@@ -133,8 +134,8 @@ class Guidance:
                 break
             tokens.append(token)
             waiting = [token]
-        wall_ns = perf_counter_ns() - start
-        return Call(self._model.text(tokens), wall_ns, len(tokens), n_passes)
+        wall_ns, cpu_ns = perf_counter_ns() - start, process_time_ns() - start_cpu
+        return Call(self._model.text(tokens), wall_ns, cpu_ns, len(tokens), n_passes)
 
     def close(self) -> None:
         """Nothing of its own."""

@@ -25,6 +25,7 @@ class RecordRow:
     median_ms: float
     p90_ms: float
     total_ms: float
+    cpu_ms: float  # median, of all threads together
     tokens: float  # a call
     passes: float  # a call
     passes_beside: int | None  # other than branch points and free tokens, in all
@@ -68,6 +69,7 @@ def _row(model: Model, requests: Requests, who: str, calls: list[Call]) -> Recor
         median_ms=round(float(np.median(ms)), 3),
         p90_ms=round(float(np.percentile(ms, 90)), 3),
         total_ms=round(float(ms.sum()), 1),
+        cpu_ms=round(float(np.median([call.cpu_ns for call in calls])) / 1e6, 3),
         tokens=round(float(np.mean([call.n_tokens for call in calls])), 2),
         passes=round(float(np.mean([call.n_passes for call in calls])), 2),
         passes_beside=sum(map(abs, beside)) if who == GREEDY else None,
@@ -107,10 +109,11 @@ def table(rows: list[RecordRow]) -> Table:
     """Return all rows."""
     out = plain_table(
         "Tool calls: 6 tools of 2 to 5 arguments, the prompt evaluated",
-        *("model", "by", ">median ms", ">p90 ms", ">tokens", ">passes", ">valid", ">right tool"),
+        *("model", "by", ">median ms", ">p90 ms", ">cpu ms", ">tokens", ">passes", ">valid", ">right tool"),
     )
     for row in rows:
         shares = (f"{100 * share:.0f} %" for share in (row.valid, row.right_tool))
         counts = (f"{row.tokens:.1f}", f"{row.passes:.1f}")
-        out.add_row(row.model, row.contender, figure(row.median_ms), figure(row.p90_ms), *counts, *shares)
+        times = (figure(row.median_ms), figure(row.p90_ms), figure(row.cpu_ms))
+        out.add_row(row.model, row.contender, *times, *counts, *shares)
     return out

@@ -130,8 +130,14 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
     if (under_grammar) {
         catch_up_grammar();
     }
-    fill(logits, except);
-    Token token = draw(n_vocab_, false);
+    Token token;
+    if (takes_the_best(false) && except.empty()) {
+        // Which takes no array of candidates.
+        token = static_cast<Token>(best_of(n_vocab_, [&](std::size_t i) { return logits[i]; }));
+    } else {
+        fill(logits, except);
+        token = draw(n_vocab_, false);
+    }
     // A grammar over a whole vocabulary is slow; most tokens a model wants pass it, and are asked about alone.
     if (under_grammar && !grammar_takes(token, logits[token])) {
         fill(logits, except);

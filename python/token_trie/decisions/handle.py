@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from token_trie.decisions.answers import Answers, answers_of
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import HandleOptions, How, check_decidable, decide, read_options
-from token_trie.decisions.lists import ListDecision, ListOptions, read_list_options, write_list
+from token_trie.decisions.lists import ListDecision, ListHow, ListOptions, read_list_options, write_list
 from token_trie.decisions.records.handle import RecordHandle
 from token_trie.decisions.think import think_first
 from token_trie.errors import ArgumentError
@@ -83,10 +83,7 @@ class StreamHandle(RecordHandle):
 
     def _choose(self, read: TokenTrie | Choices[Any], how: How) -> Decision[Any]:
         with self._restored() as before:
-            thought = None
-            if how.think is not None and before:
-                thought = think_first(self, how.think, how.seed)
-                before = self.tokens
+            thought, before = self._think(how, before)
             spelled = how.leading_space, how.tokenization, how.heal
             answers, n_kept = self._answers(before, read, *spelled)
             check_decidable(answers, how)
@@ -95,7 +92,13 @@ class StreamHandle(RecordHandle):
             # Also of nothing: the grammar begins anew behind the answer.
             self._put(n_now, decision.tokens if n_now == n_kept else [])
             self.clear_token_trie()
-            return decision if thought is None else replace(decision, thought=thought)
+            return replace(decision, thought=thought)
+
+    def _think(self, how: How | ListHow, before: list[int]) -> tuple[str | None, list[int]]:
+        """Return what the model thinks first, if it is to, and the sequence to answer behind."""
+        if how.think is None or not before:
+            return None, before
+        return think_first(self, how.think, how.seed), self.tokens
 
     def _answers(self, before: list[int], read: TokenTrie | Choices[Any], *spelled: Any) -> tuple[Answers[Any], int]:
         """Return a set as it follows the sequence, and how many tokens of that it leaves."""
@@ -129,10 +132,11 @@ class StreamHandle(RecordHandle):
         check_names("choose_list", options, ListOptions.__annotations__)
         read, how = read_list_options(self._given(choices, path), **options)
         with self._native.own(), self._restored() as before:
+            thought, before = self._think(how, before)
             answers, n_kept = self._answers(before, read, *how.spelled.values())
             decision = write_list(self, answers, before[:n_kept], how)
             self.clear_token_trie()
-            return decision
+            return replace(decision, thought=thought)
 
     @overload
     async def achoose(self, choices: TokenTrie, **options: Unpack[HandleOptions]) -> Decision[str]: ...

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from token_trie.decisions.answers import Answers
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
-from token_trie.decisions.think import Think
+from token_trie.decisions.think import Think, check_think
 from token_trie.decisions.ways import score_whole, search, walk
 from token_trie.errors import ArgumentError
 from token_trie.llama.stream import StreamHandle
@@ -118,8 +118,7 @@ def read_options(
         raise ArgumentError(
             "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes, or 'aligned'"
         )
-    if not (think is None or isinstance(think, Think)):
-        raise ArgumentError(f"think: {type(think).__name__} where a Think belongs")
+    check_think(think)
     if think is not None and is_calibrated:
         raise ArgumentError("calibrate weighs answers behind the prompt itself, and think puts a thought between them")
     drawn = temperature, top_p, seed

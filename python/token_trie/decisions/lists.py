@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, overload
 
 from token_trie.decisions.answers import Answers, ask
 from token_trie.decisions.decision import Stats
 from token_trie.decisions.how import ANY_SEED
+from token_trie.decisions.think import Think, check_think, think_first
 from token_trie.decisions.ways import Clock
 from token_trie.errors import ArgumentError, CancelledError
 from token_trie.llama.chooser import check_room, chooser, room_of
@@ -82,6 +83,8 @@ class ListDecision(Generic[T]):
         What it took.
     trie : TokenTrie
         The set.
+    thought : str or None
+        What the model wrote before it, up to the marker; None where it was not asked to think.
     """
 
     items: tuple[ListItem[T], ...]
@@ -91,6 +94,7 @@ class ListDecision(Generic[T]):
     logprob: float
     stats: Stats
     trie: TokenTrie = field(compare=False, repr=False)
+    thought: str | None = None
 
     @property
     def values(self) -> list[T]:
@@ -130,6 +134,7 @@ class ListOptions(TypedDict, total=False):
     max_tokens: int | None
     leading_space: bool | None
     tokenization: Tokenization
+    think: Think | None
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,7 @@ class ListHow:
     seed: int | None
     max_tokens: int | None
     spelled: dict[str, Any]
+    think: Think | None
 
 
 def read_list_options(
@@ -164,6 +170,7 @@ def read_list_options(
     max_tokens: int | None = None,
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
+    think: Think | None = None,
 ) -> tuple[TokenTrie | Choices[Any], ListHow]:
     """Read choices, and the options of `choose_list`.
 
@@ -186,7 +193,8 @@ def read_list_options(
         raise ArgumentError(f"exclude: {type(exclude).__name__} where a list of choices belongs")
     span = {"max_items": max_items or 0, "min_items": min_items, "unique": unique}
     spelled = {"leading_space": leading_space, "tokenization": tokenization}
-    rest = mode, temperature, top_p, seed, max_tokens, spelled
+    check_think(think)
+    rest = mode, temperature, top_p, seed, max_tokens, spelled, think
     return read, ListHow(span, list(exclude), separator, end, *rest)
 
 
@@ -338,6 +346,8 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
         Tokens at most; by default as many as there is room for. Fewer than min_items come only if these are out.
     leading_space, tokenization
         As for `choose`.
+    think : Think, optional
+        Lets the model write freely up to a marker first, for `ListDecision.thought`. The list follows the marker.
 
     Returns
     -------
@@ -359,6 +369,13 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
         tokens, answers = ask(llm, prompt, read, **how.spelled)
         check_room(room_of(llm), len(tokens), answers.trie)
     with chooser(llm) as handle:
-        if how.mode == "sampled" and how.seed is None:
+        if how.seed is None:
             handle.set_seed(ANY_SEED)
-        return write_list(handle, answers, tokens, how)
+        thought = None
+        if how.think is not None:
+            handle.prefill(tokens)
+            thought = think_first(handle, how.think, how.seed)
+            with lease(llm):
+                tokens, answers = ask(llm, handle.tokens, read, **how.spelled)
+                check_room(room_of(llm), len(tokens), answers.trie)
+        return replace(write_list(handle, answers, tokens, how), thought=thought)

@@ -35,6 +35,12 @@ class Think:
         check_numbers(temperature=self.temperature, top_p=self.top_p)
 
 
+def check_think(think: object) -> None:
+    """Raise ArgumentError unless it is a `Think` or None."""
+    if not (think is None or isinstance(think, Think)):
+        raise ArgumentError(f"think: {type(think).__name__} where a Think belongs")
+
+
 def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
     """Let the model think behind the handle's sequence, which then ends in the marker; return the text before that.
 
@@ -44,7 +50,7 @@ def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
         lambda vocab: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
     )
     if seed is not None:
-        handle.set_seed(seed)
+        handle.set_seed(int(seed))
     # The span itself never begins.
     any_set = TokenTrie.from_sequences({"": marker[:1]})
     handle.set_token_trie(any_set, start_after=marker, max_before=think.max_tokens)

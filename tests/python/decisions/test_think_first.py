@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, ContextError, StreamHandle, Think, TokenTrie, achoose, choose
+from token_trie import ArgumentError, ContextError, StreamHandle, Think, TokenTrie, achoose, choose, choose_list, fill
 from token_trie.native.core import vocab_of
 from token_trie.sets.inner_text import inner_tokens
 
@@ -49,6 +49,30 @@ def test_the_text_is_prompt_thought_marker_answer(smollm2: Any) -> None:
             assert MARKER not in decision.thought
             assert max_tokens > 0 or decision.thought == ""
             assert decision.to_dict()["thought"] == decision.thought
+
+
+def test_a_list_follows_the_thought(smollm2: Any) -> None:
+    think = Think(MARKER, max_tokens=6)
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        stream.prefill(PROMPT)
+        found = stream.choose_list(["yes", "no"], max_items=2, think=think)
+        text = smollm2.detokenize(stream.tokens, special=True).decode()
+        assert text == f"{PROMPT}{found.thought}{MARKER}{found.text}"
+        beside = choose_list(smollm2, PROMPT, ["yes", "no"], max_items=2, think=think)
+        assert (found.values, found.thought) == (beside.values, beside.thought)
+        assert stream.choose_list(["yes", "no"], max_items=1).thought is None
+
+
+def test_a_record_follows_the_thought(smollm2: Any) -> None:
+    think = Think(MARKER, max_tokens=6, temperature=2.0)
+    schema = {"type": "object", "properties": {"wet": {"type": "boolean"}}, "required": ["wet"]}
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        stream.prefill(PROMPT)
+        found = stream.fill(schema, think=think, seed=3)
+        text = smollm2.detokenize(stream.tokens, special=True).decode()
+        assert text == f"{PROMPT}{found.thought}{MARKER}{found.text}"
+        assert found == fill(smollm2, PROMPT, schema, think=think, seed=3)
+        assert stream.fill(schema).thought is None
 
 
 def test_control_tokens_may_mark_the_end(smollm2: Any) -> None:

@@ -62,6 +62,8 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     on_text : callable, optional
         Is given the record's text, part by part, as it is decided, on the thread that works. What it raises ends the
         record.
+    think : Think, optional
+        Lets the model write freely up to a marker first, for `Record.thought`. The record follows the marker.
 
     Returns
     -------
@@ -93,7 +95,7 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     with lease(llm):
         tokens = tokenize_prompt(llm, prompt, room_of(llm))
     with chooser(llm) as handle:
-        if how.seed is None and how.temperature > 0:
+        if how.seed is None:
             handle.set_seed(ANY_SEED)
         return fill_in(handle, form, how, tokens)
 

@@ -14,6 +14,7 @@ from token_trie.decisions.records.record import Record, RecordStats
 from token_trie.decisions.records.types import Form
 from token_trie.decisions.records.walk import Walk
 from token_trie.decisions.records.writer import Mode, Writer
+from token_trie.decisions.think import Think, check_think, think_first
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.program import Program
 from token_trie.native.arguments import check_counts, check_draws, lookup
@@ -31,6 +32,7 @@ class FillOptions(TypedDict, total=False):
     max_tokens: int
     indent: int | None
     on_text: Callable[[str], object] | None
+    think: Think | None
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class How:
     max_tokens: int
     layout: Layout
     on_text: Callable[[str], object] | None
+    think: Think | None
 
 
 def read_how(
@@ -55,6 +58,7 @@ def read_how(
     max_tokens: int = 256,
     indent: int | None = None,
     on_text: Callable[[str], object] | None = None,
+    think: Think | None = None,
 ) -> How:
     """Check options; ArgumentError for those that are out of range."""
     lookup(mode, MODES, "mode")
@@ -68,7 +72,8 @@ def read_how(
             raise ArgumentError(f"indent: {indent} is above 16")
     if on_text is not None and not callable(on_text):
         raise ArgumentError(f"on_text: {type(on_text).__name__} cannot be called")
-    return How(mode, temperature, top_p, seed, max_tokens, Layout(indent), on_text)
+    check_think(think)
+    return How(mode, temperature, top_p, seed, max_tokens, Layout(indent), on_text, think)
 
 
 class Filling:
@@ -81,8 +86,13 @@ class Filling:
         self._before = handle.state
         self._n_prompt = self._before.n_tokens if prompt is None else len(prompt)
         self._started = time.perf_counter()
+        self.thought: str | None = None
         self.writer = Writer(handle, how.mode, how.temperature, how.top_p, prompt)
         self.walk = Walk(self.writer, how.layout, how.max_tokens, how.on_text)
+
+    def told(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
+        """Return what was closed before its end, what it took, and what was thought."""
+        return tuple(self.walk.truncated), self.stats(), self.thought
 
     def stats(self) -> RecordStats:
         """Return what it took."""
@@ -100,16 +110,28 @@ class Filling:
 
 
 @contextmanager
-def filling(handle: Program, how: How, prompt: list[int] | None = None) -> Iterator[Filling]:
+def filling(handle: Program, how: How, prompt: list[int] | None = None, lead: str = "") -> Iterator[Filling]:
     """Let something be written, behind what stands or a prompt in its place.
 
-    The sequence goes on behind it, or, after an error, is what it was.
+    The sequence goes on behind it, or, after an error, is what it was. It begins with the lead, in which control tokens
+    may be written out behind a thought.
     """
     try:
         with handle._restored() as before:
             if prompt is None and not before:
                 raise ArgumentError("nothing to write behind: prefill first")
+            thought = None
+            if how.think is not None:
+                if prompt is not None:
+                    handle.prefill(prompt)
+                    prompt = None
+                thought = think_first(handle, how.think, how.seed)
+                if lead:
+                    handle.append(lead)
             under_way = Filling(handle, how, prompt)
+            under_way.thought = thought
+            if thought is None:
+                under_way.writer.write(lead)
             yield under_way
             under_way.writer.flush()
             handle.clear_token_trie()
@@ -124,4 +146,4 @@ def fill_in(handle: Program, form: Form, how: How, prompt: list[int] | None = No
         text = under_way.walk.run(form.node)
         value = form.read(text)
         under_way.writer.flush()
-        return Record(value, text, under_way.walk.probabilities, tuple(under_way.walk.truncated), under_way.stats())
+        return Record(value, text, under_way.walk.probabilities, *under_way.told())

@@ -50,6 +50,8 @@ class Record(Generic[T]):
         Pointers of strings that were closed because their tokens were out.
     stats : RecordStats
         What it took.
+    thought : str or None
+        What the model wrote before it, up to the marker; None where it was not asked to think.
     """
 
     value: T
@@ -57,6 +59,7 @@ class Record(Generic[T]):
     probabilities: dict[str, float] = field(default_factory=dict, compare=False)
     truncated: tuple[str, ...] = ()
     stats: RecordStats | None = field(default=None, compare=False)
+    thought: str | None = None
 
     def __str__(self) -> str:
         return self.text

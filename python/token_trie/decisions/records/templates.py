@@ -32,9 +32,16 @@ class Form(NamedTuple):
 
 
 def ask_for_tools(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]], room: int
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    room: int,
+    *,
+    thinks: bool = False,
 ) -> tuple[list[int], Form | None]:
     """Return the tokens of a prompt that tells of tools, and the form of a call; None for one of our own.
+
+    How a call begins is part of the prompt, unless the model thinks in between.
 
     Raises
     ------
@@ -54,8 +61,9 @@ def ask_for_tools(
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
     form = _form_of(llm, render(False), prompt, given, tools)
-    tokens = tokenize_rendered(llm, prompt + (form.before if form else ""), room)
-    return tokens, form and form._replace(before="")
+    if form is None or thinks:
+        return tokenize_rendered(llm, prompt, room), form
+    return tokenize_rendered(llm, prompt + form.before, room), form._replace(before="")
 
 
 def _template_with_tools(llm: Llama) -> Any:

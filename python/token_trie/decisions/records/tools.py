@@ -51,6 +51,8 @@ class ToolCall:
         Pointers of arguments that were closed because their tokens were out.
     stats : RecordStats
         What it took.
+    thought : str or None
+        What the model wrote before the call, up to the marker; None where it was not asked to think.
     """
 
     name: str
@@ -61,6 +63,7 @@ class ToolCall:
     probabilities: dict[str, float] = field(compare=False)
     truncated: tuple[str, ...] = ()
     stats: RecordStats | None = field(default=None, compare=False)
+    thought: str | None = None
     id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}", compare=False)
     type: str = "function"
 
@@ -136,8 +139,7 @@ def _read_parameters(parameters: Any, where: str) -> Node:
 
 def call_tool(handle: Program, tools: Tools, how: How, form: Form = PLAIN, prompt: list[int] | None = None) -> ToolCall:
     """Let a call be written in the form given, behind what stands or a prompt in its place."""
-    with filling(handle, how, prompt) as under_way:
-        under_way.writer.write(form.before)
+    with filling(handle, how, prompt, form.before) as under_way:
         names = tuple(json.dumps(name, ensure_ascii=False)[1:-1] for name in tools.names)
         index, probability = under_way.walk.choose(names, form.between)
         under_way.writer.write(form.between)
@@ -150,8 +152,7 @@ def call_tool(handle: Program, tools: Tools, how: How, form: Form = PLAIN, promp
             text,
             probability,
             under_way.walk.probabilities,
-            tuple(under_way.walk.truncated),
-            under_way.stats(),
+            *under_way.told(),
         )
 
 
@@ -193,9 +194,9 @@ def choose_tool(
     check_names("choose_tool", options, FillOptions.__annotations__)
     read, how = read_tools(tools), read_how(**options)
     with lease(llm):
-        tokens, form = ask_for_tools(llm, messages, read.given, room_of(llm))
+        tokens, form = ask_for_tools(llm, messages, read.given, room_of(llm), thinks=how.think is not None)
     with chooser(llm) as handle:
-        if how.seed is None and how.temperature > 0:
+        if how.seed is None:
             handle.set_seed(ANY_SEED)
         return call_tool(handle, read, how, form or PLAIN, tokens)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from token_trie import ArgumentError, StreamHandle, ToolCall, achoose_tool, choose_tool
+from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
 from token_trie.decisions.records.templates import ASKING, ask_for_tools
 
 MESSAGES = [{"role": "user", "content": "Is it warm in Rome?"}]
@@ -94,6 +94,19 @@ def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) 
     assert (form.before, form.between, form.behind) == ("", '", "arguments": ', "}\n</tool_call>")
     call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy")
     jsonschema.validate(call.arguments, parameters_of(call.name))
+
+
+def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) -> None:
+    think = Think("</think>", max_tokens=4)
+    call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy", think=think)
+    prompt, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, thinks=True)
+    assert form is not None
+    with StreamHandle(templated) as stream:
+        stream.prefill(prompt)
+        thought = stream.text(4)
+        assert thought.text == call.thought
+        stream.append(f"</think>{form.before}")
+        assert stream.choose([tool["function"]["name"] for tool in TOOLS], mode="greedy").text == call.name
 
 
 def test_a_call_on_the_handle_is_part_of_its_sequence(smollm2: Any) -> None:
