@@ -1,6 +1,8 @@
 """Numbers for people."""
 
 from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bench.results import Bar
@@ -18,6 +20,21 @@ def figure(us: float) -> str:
 def short(value: float) -> str:
     """Return a power of ten as a tick label: 0.1, 10, 1k, 100k, 1M."""
     return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"
+
+
+def wide_console(width: int) -> Console:
+    """Return where to print, so wide where that is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = width
+    return console
+
+
+def progress_bar(console: Console, *, counts: bool = True) -> Progress:
+    """Return a bar that goes when it is done; with how many of how many, if `counts`."""
+    count: list[ProgressColumn] = [MofNCompleteColumn()] if counts else []
+    columns = TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn()
+    return Progress(*columns, console=console, transient=True)
 
 
 def plain_table(title: str, *columns: str, caption: str | None = None) -> Table:

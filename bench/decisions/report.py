@@ -5,13 +5,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from bench.decisions.figures import DecisionRow
 from bench.decisions.plot import plot
 from bench.decisions.table import device_table, remarks, tables
 from bench.results import SCHEMA, Bar
-from bench.table import bars_table
+from bench.table import bars_table, wide_console
 
 
 def run(paths: list[Path], output: Path | None) -> None:
@@ -35,9 +34,7 @@ def run(paths: list[Path], output: Path | None) -> None:
     models = list(dict.fromkeys(key[:2] for key in rows))
     sets = list(dict.fromkeys(key[:3] for key in rows))
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (models.index(key[:2]), sets.index(key[:3])))]
-    console = Console()
-    if not console.is_terminal:
-        console.width = 190
+    console = wide_console(190)
     for table in tables(ordered):
         console.print(table)
     console.print(remarks(ordered))

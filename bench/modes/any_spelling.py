@@ -5,8 +5,6 @@ from functools import partial
 from time import perf_counter_ns
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.contenders import ALL, OURS, TOKEN_TRIE, Contender
 from bench.contenders.token_trie import GREEDY, TokenTrie
@@ -19,7 +17,7 @@ from bench.rounds import take_turns
 from bench.sets import SETS
 from bench.spellings.allowed import compare
 from bench.spellings.greedy import decide
-from bench.table import bars_table, plain_table
+from bench.table import bars_table, plain_table, progress_bar, wide_console
 
 _CASES = 2000
 _ROUNDS = 10
@@ -36,11 +34,8 @@ _BUILT = "1,000 ids"
 def run(options: Options) -> None:
     """Do all three with all models; print, and write what was asked for."""
     results = Results[Row]("any", {"rounds": options.rounds or _ROUNDS, "cases": _CASES, "threads": options.threads})
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    console = wide_console(160)
+    with progress_bar(console) as progress:
         for name in options.models:
             bar = progress.add_task(f"{name}: loading", total=None)
             advance = partial(progress.advance, bar)

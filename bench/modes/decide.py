@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from bench.decisions.bars import bars
 from bench.decisions.contenders import FFI, FREE, GUIDED, MODES, STEPPING, TRIE
 from bench.decisions.figures import SLOWEST_LEFT_OUT, DecisionRow
@@ -18,7 +15,7 @@ from bench.decisions.tasks import longest_prompt, tasks_for
 from bench.models import find, load
 from bench.options import Options
 from bench.results import Results
-from bench.table import bars_table
+from bench.table import bars_table, progress_bar, wide_console
 
 _DRAWS = 10_000
 _N_BATCH = 512
@@ -47,11 +44,8 @@ def run(options: Options) -> None:
     results = Results[DecisionRow](options.mode, settings)
     n_ctx = longest_prompt(options.prompt) + 256
     known = {find(name).stem: name for name in options.models}
-    console = Console()
-    if not console.is_terminal:
-        console.width = 190
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    console = wide_console(190)
+    with progress_bar(console) as progress:
         for name in options.models:
             bar = progress.add_task(f"{name}: loading", total=None)
             advance = partial(progress.advance, bar)

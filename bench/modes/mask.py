@@ -15,7 +15,7 @@ from bench.options import Options
 from bench.results import Bar, Results, Row
 from bench.rounds import take_turns
 from bench.sets import Answers, actions, catalogue
-from bench.table import bars_table, figure, plain_table
+from bench.table import bars_table, figure, plain_table, wide_console
 
 _BATCHES = (1, 8, 64, 256)
 _BETWEEN = 151_936
@@ -30,9 +30,7 @@ def run(options: Options) -> None:
     single_threaded_torch()
     rounds = options.rounds or _ROUNDS
     results = Results[Row]("mask", {"rounds": rounds, "torch_threads": 1})
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
+    console = wide_console(160)
     models: list[Model | None] = [load(name) for name in options.models]
     for model in [*models, None]:
         n_vocab = _BETWEEN if model is None else model.n_vocab

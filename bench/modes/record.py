@@ -2,14 +2,11 @@
 
 from functools import partial
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from bench.models import load
 from bench.options import Options
 from bench.records.figures import RecordRow, bars, measure, table
 from bench.results import Results
-from bench.table import bars_table
+from bench.table import bars_table, progress_bar, wide_console
 
 _N_CTX, _N_BATCH, _N_REQUESTS = 1024, 512, 100
 
@@ -19,11 +16,8 @@ def run(options: Options) -> None:
     rounds = options.rounds or 1
     loading = {"n_gpu_layers": options.n_gpu_layers, "threads": options.threads}
     results = Results[RecordRow](options.mode, {"rounds": rounds, **loading})
-    console = Console()
-    if not console.is_terminal:
-        console.width = 150
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    console = wide_console(150)
+    with progress_bar(console) as progress:
         for name in options.models:
             bar = progress.add_task(name, total=rounds * _N_REQUESTS)
             model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, **loading)

@@ -5,8 +5,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from bench import native
 from bench.contenders import ALL, OURS, PEERS, Contender, Measure, engine
@@ -19,7 +18,7 @@ from bench.probe import reason_against
 from bench.results import Results, Row
 from bench.rounds import take_turns
 from bench.sets import SETS, Answers
-from bench.table import bars_table
+from bench.table import bars_table, progress_bar, wide_console
 
 _ROUNDS = 10
 _NEVER_RISKY = 100  # members that every engine is trusted with
@@ -30,11 +29,8 @@ def run(options: Options) -> None:
     rounds = options.rounds or _ROUNDS
     settings = {"rounds": rounds, "limit_s": options.limit_s, "clock_ns_taken_off": native.clock_ns()}
     results = Results[Row]("sampler", settings)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 160
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    console = wide_console(160)
+    with progress_bar(console, counts=False) as progress:
         total = len(options.models) * len(SETS) * rounds
         bar = progress.add_task("", total=total)
         for name in options.models:

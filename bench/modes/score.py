@@ -2,9 +2,6 @@
 
 from functools import partial
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from bench.decisions.tasks import longest_prompt
 from bench.device import About, on
 from bench.models import find, load
@@ -17,7 +14,7 @@ from bench.scoring.measure import MAIN_SET, N_REQUESTS, city_prompts, forms, req
 from bench.scoring.rows import AnyRow, bars
 from bench.scoring.table import tables
 from bench.scoring.variants import variants
-from bench.table import bars_table
+from bench.table import bars_table, progress_bar, wide_console
 
 _N_BATCH = 512
 _ROUNDS = 2
@@ -36,11 +33,8 @@ def run(options: Options) -> None:
     }
     results = Results[AnyRow]("score", settings)
     known = {find(name).stem: name for name in options.models}
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    console = wide_console(200)
+    with progress_bar(console) as progress:
         for name in options.models:
             bar = progress.add_task(f"{name}: loading", total=None)
             advance = partial(progress.advance, bar)
