@@ -31,6 +31,7 @@ class Mode(str, Enum):
     score = "score"
     record = "record"
     mask = "mask"
+    many = "many"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -39,7 +40,7 @@ class Mode(str, Enum):
     @property
     def module(self) -> str:
         """Module of bench/modes that measures it."""
-        own = (Mode.sampler, Mode.any_spelling, Mode.score, Mode.record, Mode.mask)
+        own = (Mode.sampler, Mode.any_spelling, Mode.score, Mode.record, Mode.mask, Mode.many)
         return self.name if self in own else "decide"
 
 
@@ -95,6 +96,9 @@ def main(
 
     [bold]record[/bold]: 100 tool calls with their arguments, beside llama-cpp-python's grammar of the schema and
     llguidance with its fast-forward tokens.
+
+    [bold]many[/bold]: 1 to 512 prompts at once, that share their beginning or nothing: choose_many beside a loop of
+    choose, a loop of create_completion with GBNF, and llama.cpp's bare passes for the same tokens.
 
     [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
     xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.

@@ -808,6 +808,138 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_state(struct token_trie_stream * st
  */
 TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
 
+/*
+ * Many prompts at once, in one context. What some of them begin with is evaluated once, what differs goes through the
+ * context in full batches, and each is answered as soon as its own rows tell:
+ *
+ *     struct token_trie_batch * batch = token_trie_batch_open(model, &context_params, &params);
+ *     for (size_t i = 0; i < n; ++i) {
+ *         token_trie_batch_submit(batch, &prompts[i], &tickets[i]);
+ *     }
+ *     struct token_trie_batch_answer answer = {sizeof answer};
+ *     while (token_trie_batch_next(batch, 0, -1, &answer) == 0 && answer.ticket != 0) {
+ *         use(answer.ticket, answer.leaf);
+ *     }
+ *     token_trie_batch_close(batch);
+ *
+ * There is no thread behind it: one of those that wait in token_trie_batch_next does the work of all. Submit, wait,
+ * cancel and close may come from any thread at any time. An answer is what a stream alone would give, up to what
+ * llama.cpp's rounding depends on: how many rows a pass has, and where in the cache a sequence's cells lie.
+ */
+struct token_trie_batch;
+
+/* Options. Set size to sizeof(struct token_trie_batch_params) and the rest to zero for the defaults. */
+struct token_trie_batch_params {
+    size_t size;
+    int32_t n_parallel; /* sequence ids, at least 2: a prompt takes one, and a tree of answers more as long as there are
+                           some; 0, and no more than: 64, or less where the logits of so many are large */
+    int32_t n_batch;    /* tokens of a pass at most; 0: 256, and no more than the context's n_ubatch */
+    struct llama_adapter_lora * const * adapters; /* that the context gets; to outlive the batch */
+    const float * adapter_scales;                 /* one each; NULL: 1 */
+    size_t n_adapters;
+};
+
+enum token_trie_batch_mode {
+    TOKEN_TRIE_BATCH_GREEDY = 0,  /* the best token at each branch point */
+    TOKEN_TRIE_BATCH_SAMPLED = 1, /* one drawn there */
+    TOKEN_TRIE_BATCH_BEST = 2,    /* the most probable members, as of token_trie_stream_search */
+    TOKEN_TRIE_BATCH_SCORES = 3   /* the score of each member, as of token_trie_stream_score */
+};
+
+/* A prompt and what may answer it. Set size and the rest to zero for the defaults. What pointers point to is copied. */
+struct token_trie_batch_prompt {
+    size_t size;
+    const llama_token * tokens; /* one at least */
+    size_t n_tokens;
+    const char * payload_json; /* the set */
+    size_t payload_len;
+    const struct token_trie_params * payload_params; /* NULL: all its members, on completion TOKEN_TRIE_END, which is
+                                                        the only one here, without start_after; mode is not read */
+    int32_t mode;                                    /* enum token_trie_batch_mode */
+    uint32_t seed;                                   /* SAMPLED: as in struct token_trie_stream_params */
+    float temperature;                               /* SAMPLED: 0 takes the best */
+    float top_p;                                     /* SAMPLED: 0 for 1 */
+    int32_t leaf_end;                                /* BEST, SCORES: as in struct token_trie_score_params, and so on */
+    int32_t branches;
+    int32_t beam_width; /* BEST */
+    uint64_t max_nodes; /* BEST */
+    size_t n_best;      /* BEST: 0 for 1 */
+};
+
+/*
+ * An answer. Set size to sizeof(struct token_trie_batch_answer), the pointers to memory for what is wanted, or to NULL,
+ * and the capacities.
+ */
+struct token_trie_batch_answer {
+    size_t size;
+    int64_t ticket;       /* 0: none, as nothing is out, or not in time */
+    int32_t status;       /* enum token_trie_status, of this prompt alone */
+    int32_t is_out;       /* not 0: there is no answer yet, but will be */
+    char message[256];    /* where status is not TOKEN_TRIE_OK */
+    int64_t leaf;         /* the best, or the only one: its index in the set; -1 if none */
+    double logprob;       /* its score; of a walk, the sum over its branch points */
+    int64_t * leaves;     /* BEST: the members found, best first; SCORES: all, by index */
+    double * logprobs;    /* their scores */
+    size_t capacity;      /* of leaves, logprobs */
+    size_t n_found;       /* of these there are, whether there was memory for them or not */
+    llama_token * tokens; /* GREEDY, SAMPLED: what was taken, an end-of-generation token left out */
+    size_t tokens_capacity;
+    size_t n_tokens;
+    double gap; /* BEST: as in struct token_trie_score_stats, and so on */
+    double rival_min;
+    double rival_max;
+    uint64_t n_shared;    /* tokens of the prompt that were evaluated for another */
+    uint64_t n_branches;  /* GREEDY, SAMPLED */
+    uint64_t n_forced;    /* GREEDY, SAMPLED */
+    uint64_t n_evaluated; /* tokens behind the prompt */
+    uint64_t n_passes;    /* that had some of them, and others' */
+    uint64_t prompt_ns;   /* from the prompt's first pass to its last */
+    uint64_t decide_ns;   /* from there on */
+};
+
+/*
+ * Opens a batch on a model, with a context of its own, for which all memory is taken now: context_params->n_ctx tokens
+ * are what the prompts under way and their answers may take together, a beginning that they share counted once. Model
+ * and adapters must outlive the batch. Fails for models whose sequences cannot share cells: recurrent and hybrid ones.
+ */
+TOKEN_TRIE_API struct token_trie_batch * token_trie_batch_open(struct llama_model * model,
+                                                               const struct llama_context_params * context_params,
+                                                               const struct token_trie_batch_params * params);
+
+/*
+ * Puts a prompt among those that wait, and its number, from 1 on, into *ticket. Fails at once on what cannot be
+ * answered: tokens or a set that do not fit the vocabulary, or both together the context.
+ */
+TOKEN_TRIE_API int32_t token_trie_batch_submit(struct token_trie_batch * batch,
+                                               const struct token_trie_batch_prompt * prompt,
+                                               int64_t * ticket);
+
+/*
+ * Waits for the answer to a ticket, or with 0 for any, the one that was there first, and takes it. Several threads may
+ * wait, each for its own.
+ *
+ * timeout_ms  to wait at most, apart from a pass that it makes itself; 0 to look; negative: no limit
+ *
+ * Returns TOKEN_TRIE_OK also where the prompt has failed: answer->status tells. Fails with TOKEN_TRIE_ERROR_LIMIT where
+ * there is memory for less than there is, with n_found and n_tokens set, and keeps the answer; with
+ * TOKEN_TRIE_ERROR_ARGUMENT for a ticket that is not out; with TOKEN_TRIE_ERROR_CANCELLED where the batch is closed
+ * meanwhile; with TOKEN_TRIE_ERROR_BUSY from llama.cpp's log callback on the thread that makes a pass.
+ */
+TOKEN_TRIE_API int32_t token_trie_batch_next(struct token_trie_batch * batch,
+                                             int64_t ticket,
+                                             int32_t timeout_ms,
+                                             struct token_trie_batch_answer * answer);
+
+/* Ends a prompt, whose answer is then TOKEN_TRIE_ERROR_CANCELLED; one that has an answer keeps it. */
+TOKEN_TRIE_API void token_trie_batch_cancel(struct token_trie_batch * batch, int64_t ticket);
+
+/*
+ * Frees the batch and its context; NULL and closed ones are ignored. A pass under way ends first, and so does a submit;
+ * answers that nobody has taken are lost, and who waits for one is told. From within a pass (llama.cpp's log callback
+ * on its thread) this returns at once, and the context is freed when that pass ends.
+ */
+TOKEN_TRIE_API void token_trie_batch_close(struct token_trie_batch * batch);
+
 /* Fills *stats. */
 TOKEN_TRIE_API int32_t token_trie_cache_get_stats(struct token_trie_cache_stats * stats);
 

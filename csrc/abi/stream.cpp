@@ -1,3 +1,4 @@
+#include "abi/adapters.h"
 #include "abi/constraint.h"
 #include "abi/guard.h"
 #include "abi/stream_call.h"
@@ -36,20 +37,6 @@ Stream::Options to_options(const token_trie_stream_params & params) {
     }
     options.device = static_cast<Sequence::Device>(params.device_sampling);
     return options;
-}
-
-std::vector<ContextMaker::Adapter> adapters_of(const token_trie_stream_params & params) {
-    if (params.n_adapters > 0 && params.adapters == nullptr) {
-        throw Error(Status::argument, "params.adapters: null");
-    }
-    std::vector<ContextMaker::Adapter> adapters;
-    for (std::size_t i = 0; i < params.n_adapters; ++i) {
-        if (params.adapters[i] == nullptr) {
-            throw Error(Status::argument, "params.adapters[" + std::to_string(i) + "]: null");
-        }
-        adapters.push_back({params.adapters[i], params.adapter_scales == nullptr ? 1 : params.adapter_scales[i]});
-    }
-    return adapters;
 }
 
 template <typename Make>
@@ -105,7 +92,7 @@ token_trie_stream * token_trie_stream_open_model(llama_model * model,
         require_not_null(model, "model");
         require_not_null(context_params, "context_params");
         const token_trie_stream_params given = read_struct(params, "params");
-        return open_on_own([&] { return ContextMaker(model, *context_params, adapters_of(given)); }, given);
+        return open_on_own([&] { return ContextMaker(model, *context_params, read_adapters(given)); }, given);
     });
 }
 
@@ -243,9 +230,7 @@ int32_t token_trie_stream_generate(token_trie_stream * stream,
                                    float top_p,
                                    token_trie_on_token on_token,
                                    void * user) {
-    return guard([&] {
-        enter(stream)->generate(max_tokens, temperature, top_p, callback(on_token, user));
-    });
+    return guard([&] { enter(stream)->generate(max_tokens, temperature, top_p, callback(on_token, user)); });
 }
 
 int32_t token_trie_stream_generate_until(token_trie_stream * stream,

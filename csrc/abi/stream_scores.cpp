@@ -1,5 +1,6 @@
 #include "abi/constraint.h"
 #include "abi/guard.h"
+#include "abi/scores.h"
 #include "abi/stream_call.h"
 #include "abi/structs.h"
 
@@ -8,10 +9,6 @@
 namespace {
 
 using namespace token_trie;
-
-static_assert(static_cast<int>(LeafEnd::any) == TOKEN_TRIE_LEAF_ANY, "one enum, two spellings");
-static_assert(static_cast<int>(LeafEnd::longest) == TOKEN_TRIE_LEAF_LONGEST, "one enum, two spellings");
-static_assert(static_cast<int>(LeafEnd::follow) == TOKEN_TRIE_LEAF_FOLLOW, "one enum, two spellings");
 
 void write_stats(token_trie_score_stats out, const Cost & cost, token_trie_score_stats * stats) {
     if (stats != nullptr) {
@@ -23,11 +20,8 @@ void write_stats(token_trie_score_stats out, const Cost & cost, token_trie_score
 }
 
 ScoreOptions to_score_options(const Stream & stream, const token_trie_score_params & params) {
-    if (params.leaf_end < TOKEN_TRIE_LEAF_ANY || params.leaf_end > TOKEN_TRIE_LEAF_FOLLOW) {
-        throw Error(Status::argument, "params.leaf_end: " + std::to_string(params.leaf_end) + " is none");
-    }
     ScoreOptions options;
-    options.leaf_end = static_cast<LeafEnd>(params.leaf_end);
+    options.leaf_end = to_leaf_end(params.leaf_end, "params.leaf_end");
     options.branches = params.branches != 0;
     if (params.prefix != nullptr) {
         if (params.n_prefix == 0) {

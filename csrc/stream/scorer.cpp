@@ -3,6 +3,7 @@
 #include "stream/tree_evaluator.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -24,39 +25,71 @@ std::vector<NodeId> nodes_with_logits(const ScoreRules & rules) {
     return nodes;
 }
 
+class AllLeaves final : public Scoring {
+   public:
+    AllLeaves(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab)
+        : rules_(cursor, options),
+          n_vocab_(n_vocab),
+          nodes_(rules_.trie().n_nodes(), 0),
+          ends_(rules_.trie().n_leaves(), 0) {}
+
+    std::vector<NodeId> ask(std::uint64_t /*n_evaluated*/) override {
+        return std::exchange(has_asked_, true) ? std::vector<NodeId>() : nodes_with_logits(rules_);
+    }
+
+    void see(NodeId node, const float * logits) override {
+        const Trie & trie = rules_.trie();
+        rules_.split(node, logits, n_vocab_, split_);
+        std::copy(split_.children.begin(), split_.children.end(), nodes_.begin() + trie.first_child(node));
+        if (rules_.ends_leaf(node)) {
+            ends_[trie.leaf(node)] = split_.end;
+        }
+    }
+
+    Scores result() const override {
+        const Trie & trie = rules_.trie();
+        Scores scores;
+        scores.nodes = nodes_;
+        // Parents come before their children.
+        std::vector<double> sums(trie.n_nodes(), 0);
+        for (NodeId node = kRoot; node < trie.n_nodes(); ++node) {
+            for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+                const NodeId child = trie.first_child(node) + i;
+                sums[child] = sums[node] + scores.nodes[child];
+            }
+        }
+        scores.leaves.resize(trie.n_leaves());
+        for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
+            scores.leaves[leaf] = sums[trie.leaf_node(leaf)] + ends_[leaf];
+        }
+        return scores;
+    }
+
+   private:
+    const ScoreRules rules_;
+    const std::size_t n_vocab_;
+    bool has_asked_ = false;
+    std::vector<double> nodes_;  // as in Scores
+    std::vector<double> ends_;
+    ScoreRules::Split split_;
+};
+
 }  // namespace
+
+std::unique_ptr<Scoring> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab) {
+    return std::make_unique<AllLeaves>(cursor, options, n_vocab);
+}
 
 Scores score_all(Sequence & sequence,
                  const Cursor & cursor,
                  const ScoreOptions & options,
                  const std::atomic<bool> & cancelled) {
-    const Trie & trie = cursor.trie();
-    const ScoreRules rules(cursor, options);
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
-    Scores scores;
-    scores.nodes.assign(trie.n_nodes(), 0);
-    std::vector<double> ends(trie.n_leaves(), 0);
-    ScoreRules::Split split;
-    TreeEvaluator evaluator(sequence, trie, rules.depth(), options.prefix, cancelled, /* all = */ true);
-    evaluator.evaluate(nodes_with_logits(rules), [&](NodeId node, const float * logits) {
-        rules.split(node, logits, n_vocab, split);
-        std::copy(split.children.begin(), split.children.end(), scores.nodes.begin() + trie.first_child(node));
-        if (rules.ends_leaf(node)) {
-            ends[trie.leaf(node)] = split.end;
-        }
-    });
-    // Parents come before their children.
-    std::vector<double> sums(trie.n_nodes(), 0);
-    for (NodeId node = kRoot; node < trie.n_nodes(); ++node) {
-        for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
-            const NodeId child = trie.first_child(node) + i;
-            sums[child] = sums[node] + scores.nodes[child];
-        }
-    }
-    scores.leaves.resize(trie.n_leaves());
-    for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
-        scores.leaves[leaf] = sums[trie.leaf_node(leaf)] + ends[leaf];
-    }
+    const std::unique_ptr<Scoring> scoring = begin_scoring(cursor, options, n_vocab);
+    TreeEvaluator evaluator(sequence, cursor.trie(), ScoreRules(cursor, options).depth(), options.prefix, cancelled,
+                            /* all = */ true);
+    evaluator.answer(*scoring);
+    Scores scores = scoring->result();
     static_cast<Cost &>(scores) = evaluator.cost();
     return scores;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "stream/inquiry.h"
 #include "stream/score_rules.h"
 #include "stream/sequence.h"
 
@@ -11,7 +12,16 @@ struct Scores : Cost {
     std::vector<double> nodes;   // of a node's token after its parent, by NodeId; 0 for the root
 };
 
-// Scores every leaf of the cursor's trie, from its root. The sequence is left as it was. Throws Error (context,
+class Scoring : public Inquiry {
+   public:
+    // Once all is seen; without a cost.
+    virtual Scores result() const = 0;
+};
+
+// Scores every leaf of the cursor's trie, which must outlive this, from its root.
+std::unique_ptr<Scoring> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab);
+
+// All of it, behind a sequence. The sequence is left as it was. Throws Error (context,
 // cancelled).
 Scores score_all(Sequence & sequence,
                  const Cursor & cursor,

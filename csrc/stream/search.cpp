@@ -42,26 +42,55 @@ class Heap {
     std::vector<Entry> entries_;
 };
 
-class Search {
+class BestLeaves final : public Search {
    public:
-    Search(Sequence & sequence,
-           const Cursor & cursor,
-           const SearchOptions & options,
-           const std::atomic<bool> & cancelled)
+    BestLeaves(const Cursor & cursor,
+               const SearchOptions & options,
+               std::size_t n_vocab,
+               std::size_t n_paths,
+               bool rows_are_cheap)
         : trie_(cursor.trie()),
           rules_(cursor, options),
           options_(options),
-          n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()))),
-          evaluator_(sequence, trie_, rules_.depth(), options.prefix, cancelled),
-          rows_are_cheap_(sequence.has_layers_on_device() && !evaluator_.one_at_a_time()) {}
+          n_vocab_(n_vocab),
+          n_paths_(n_paths),
+          rows_are_cheap_(rows_are_cheap && n_paths > 0) {}
 
-    SearchResult run() {
-        expand({{0, kRoot}});  // for this one the sequence has the logits
-        if (options_.beam_width > 0) {
-            beam();
+    std::vector<NodeId> ask(std::uint64_t n_evaluated) override {
+        n_evaluated_ = n_evaluated;
+        if (!has_begun_) {
+            has_begun_ = true;
+            batch_ = {{0, kRoot}};
         } else {
-            best_first();
+            batch_ = options_.beam_width > 0 ? next_of_beam() : next_of_best_first();
         }
+        // A node whose logprob is not known stands with one above it.
+        std::sort(batch_.begin(), batch_.end(), [](const Entry & a, const Entry & b) { return a.node < b.node; });
+        std::vector<NodeId> nodes;
+        nodes.reserve(batch_.size());
+        for (const Entry & entry : batch_) {
+            nodes.push_back(entry.node);
+        }
+        sort_depth_first(trie_, nodes);
+        return nodes;
+    }
+
+    void see(NodeId node, const float * logits) override {
+        const Entry entry = *in_batch(node);
+        if (!may_win(entry) || entry.logprob == kImpossible) {
+            miss(entry.logprob);
+            return;
+        }
+        rules_.split(node, logits, n_vocab_, split_);
+        for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
+            open({entry.logprob + split_.children[i], trie_.first_child(node) + i});
+        }
+        if (rules_.ends_leaf(node)) {
+            finish({entry.logprob + split_.end, node});
+        }
+    }
+
+    SearchResult result() const override {
         SearchResult result;
         for (const Entry & entry : finished_) {
             result.found.push_back({trie_.leaf(entry.node), entry.logprob});
@@ -70,35 +99,32 @@ class Search {
         result.gap = rival_max_ > worst ? rival_max_ - worst : 0;
         result.rival_min = rival_min_;
         result.rival_max = rival_max_;
-        static_cast<Cost &>(result) = evaluator_.cost();
         return result;
     }
 
    private:
-    void best_first() {
-        double spread = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : std::log1p(kOverhead / 2);
-        double width = rows_are_cheap_ ? TreeEvaluator::kMaxRows : kWidth * kOverhead;
-        for (std::vector<Entry> batch = plan(spread, width); !batch.empty(); batch = plan(spread, width)) {
-            expand(std::move(batch));
-            spread *= 2;
-            ++n_batches_;
+    std::vector<Entry> next_of_best_first() {
+        if (n_batches_ > 0) {
+            spread_ *= 2;
             // Answers that are so much alike that this many batches did not tell them apart need most of the set.
-            width *= n_batches_ < kManyBatches ? 1 : 2;
+            width_ *= n_batches_ < kManyBatches ? 1 : 2;
         }
-        miss_open();
+        ++n_batches_;
+        std::vector<Entry> batch = plan(spread_, width_);
+        if (batch.empty()) {
+            miss_open();
+        }
+        return batch;
     }
 
-    void beam() {
+    std::vector<Entry> next_of_beam() {
         std::vector<Entry> level;
-        do {
-            level.clear();
-            for (const std::size_t n = budget(options_.beam_width); level.size() < n && goes_on(open_);) {
-                level.push_back(open_.pop());
-            }
-            miss_open();
-            open_.clear();
-            expand(level);
-        } while (!level.empty());
+        for (const std::size_t n = budget(options_.beam_width); level.size() < n && goes_on(open_);) {
+            level.push_back(open_.pop());
+        }
+        miss_open();
+        open_.clear();
+        return level;
     }
 
     bool goes_on(const Heap & heap) const { return !heap.empty() && may_win(heap.top()); }
@@ -108,14 +134,14 @@ class Search {
         if (options_.max_nodes == 0) {
             return n;
         }
-        const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, evaluator_.cost().n_evaluated);
+        const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, n_evaluated_);
         return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, finished_.empty() ? 1 : 0));
     }
 
     // The next batch: the best open nodes and, below these, what is guessed to be as good, within spread of the best;
     // with n_best leaves to find, of the n_best-th. Rows that would be filled up anyway go to the next best.
     std::vector<Entry> plan(double spread, double rows) {
-        const std::size_t most = budget(evaluator_.one_at_a_time() ? 1 : std::numeric_limits<std::size_t>::max());
+        const std::size_t most = budget(n_paths_ == 0 ? 1 : std::numeric_limits<std::size_t>::max());
         const auto width = static_cast<std::size_t>(std::min(rows, 1e6));
         constexpr double kFill = 2;  // spreads
         std::vector<Entry> batch;
@@ -140,7 +166,7 @@ class Search {
                 break;  // the next would be in a pass of its own
             }
             NodeId * above = known ? nullptr : tip_above(from.top().node, tips);
-            if (above == nullptr && !tips.empty() && tips.size() >= evaluator_.n_paths()) {
+            if (above == nullptr && !tips.empty() && tips.size() >= n_paths_) {
                 break;  // the next would be a batch of its own
             }
             const Entry entry = from.pop();
@@ -192,33 +218,6 @@ class Search {
                 guesses.push({share, child});
             }
         }
-    }
-
-    // Evaluates a batch, in which a node whose logprob is not known stands with one above it.
-    void expand(std::vector<Entry> batch) {
-        batch_ = std::move(batch);
-        std::sort(batch_.begin(), batch_.end(), [](const Entry & a, const Entry & b) { return a.node < b.node; });
-        std::vector<NodeId> nodes;
-        nodes.reserve(batch_.size());
-        for (const Entry & entry : batch_) {
-            nodes.push_back(entry.node);
-        }
-        evaluator_.sort_depth_first(nodes);
-        evaluator_.evaluate(nodes, [&](NodeId node, const float * logits) {
-            const Entry entry = *in_batch(node);
-            if (!may_win(entry) || entry.logprob == kImpossible) {
-                miss(entry.logprob);
-                return;
-            }
-            rules_.split(node, logits, n_vocab_, split_);
-            for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
-                open({entry.logprob + split_.children[i], trie_.first_child(node) + i});
-            }
-            if (rules_.ends_leaf(node)) {
-                finish({entry.logprob + split_.end, node});
-            }
-        });
-        batch_.clear();
     }
 
     // nullptr if it is not there.
@@ -286,9 +285,13 @@ class Search {
     const ScoreRules rules_;
     const SearchOptions options_;
     const std::size_t n_vocab_;
-    TreeEvaluator evaluator_;
+    const std::size_t n_paths_;
     const bool rows_are_cheap_;
+    std::uint64_t n_evaluated_ = 0;
+    bool has_begun_ = false;
     std::size_t n_batches_ = 0;
+    double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : std::log1p(kOverhead / 2);
+    double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : kWidth * kOverhead;
     Heap open_;
     std::vector<Entry> batch_;     // under way, by node; -inf until the node above it is known
     std::vector<Entry> finished_;  // best first, n_best at most
@@ -299,11 +302,27 @@ class Search {
 
 }  // namespace
 
+std::unique_ptr<Search> begin_search(const Cursor & cursor,
+                                     const SearchOptions & options,
+                                     std::size_t n_vocab,
+                                     std::size_t n_paths,
+                                     bool rows_are_cheap) {
+    return std::make_unique<BestLeaves>(cursor, options, n_vocab, n_paths, rows_are_cheap);
+}
+
 SearchResult search(Sequence & sequence,
                     const Cursor & cursor,
                     const SearchOptions & options,
                     const std::atomic<bool> & cancelled) {
-    return Search(sequence, cursor, options, cancelled).run();
+    const Trie & trie = cursor.trie();
+    TreeEvaluator evaluator(sequence, trie, ScoreRules(cursor, options).depth(), options.prefix, cancelled);
+    const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
+    const std::unique_ptr<Search> search = begin_search(
+        cursor, options, n_vocab, evaluator.one_at_a_time() ? 0 : evaluator.n_paths(), sequence.has_layers_on_device());
+    evaluator.answer(*search);
+    SearchResult result = search->result();
+    static_cast<Cost &>(result) = evaluator.cost();
+    return result;
 }
 
 }  // namespace token_trie

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "stream/inquiry.h"
 #include "stream/score_rules.h"
 #include "stream/sequence.h"
 
@@ -41,7 +42,22 @@ struct SearchResult : Cost {
 // batch that has proved nothing. Where all layers are on devices a batch takes as many rows as it may have, so that a
 // small set is decided in one. None of this changes what is found.
 //
-// Equal scores are ranked by their tokens. The sequence is left as it was. Throws Error (context, cancelled).
+// Equal scores are ranked by their tokens.
+class Search : public Inquiry {
+   public:
+    // Once it has decided; without a cost.
+    virtual SearchResult result() const = 0;
+};
+
+// n_paths: that one batch may be on; 0: a batch is a node. rows_are_cheap: as on devices. The cursor's trie must
+// outlive it.
+std::unique_ptr<Search> begin_search(const Cursor & cursor,
+                                     const SearchOptions & options,
+                                     std::size_t n_vocab,
+                                     std::size_t n_paths,
+                                     bool rows_are_cheap);
+
+// All of it, behind a sequence, which is left as it was. Throws Error (context, cancelled).
 SearchResult search(Sequence & sequence,
                     const Cursor & cursor,
                     const SearchOptions & options,

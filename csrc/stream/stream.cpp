@@ -1,6 +1,7 @@
 #include "stream/stream.h"
 
 #include "sampler/log.h"
+#include "stream/finish_span.h"
 
 #include <llama.h>
 
@@ -9,26 +10,6 @@
 #include <limits>
 
 namespace token_trie {
-namespace {
-
-// Whether the span is over, which it is too where only end-of-generation tokens are left: no need to ask the model
-// which.
-bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
-    const bool released = cursor.follow().on_complete() == OnComplete::release;
-    if (cursor.state() == State::walking && !released) {
-        const AllowedSet next = cursor.allowed();
-        Token end = -1;
-        if (!next.everything && next.for_each([&](Token token) {
-                end = token;
-                return llama_vocab_is_eog(vocab, token) && cursor.ends_with(token);
-            })) {
-            cursor.accept(end);
-        }
-    }
-    return cursor.state() == State::complete && !released;
-}
-
-}  // namespace
 
 Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),

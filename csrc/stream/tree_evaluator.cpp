@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace token_trie {
-namespace {
-
-template <typename Items>
-std::size_t common_prefix(const Items & a, const Items & b) {
-    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-}
-
-}  // namespace
 
 TreeEvaluator::TreeEvaluator(Sequence & sequence,
                              const Trie & trie,
@@ -45,8 +37,6 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     room_ = std::min(sequence.capacity() - n_taken, n_cells);
     sequence.make_room(n_taken + room_, n_ids_ > 0 ? n_ids_ + n_reserved : 1);
     memory_ = llama_get_memory(sequence.context());
-    paths_.resize(std::max<std::size_t>(n_ids_, 1));
-    has_base_.resize(paths_.size());
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
     } else {
@@ -83,14 +73,19 @@ void TreeEvaluator::begin() {
     }
     if (n_ids_ == 0) {
         keep_state();
+        return;
+    }
+    paths_.emplace(memory_, trie_, base_id(), base_);
+    for (std::size_t i = 0; i < n_ids_; ++i) {
+        paths_->add_id(id_of(i));
     }
 }
 
 // Leaves the cache as it was.
 void TreeEvaluator::end() noexcept {
     if (n_ids_ > 0) {
-        for (std::size_t i = 0; i < n_ids_; ++i) {
-            llama_memory_seq_rm(memory_, id_of(i), -1, -1);
+        if (paths_) {
+            paths_->clear();
         }
         if (!prefix_.empty()) {
             llama_memory_seq_rm(memory_, base_id(), -1, -1);
@@ -114,174 +109,48 @@ void TreeEvaluator::evaluate(const std::vector<NodeId> & nodes, const Visit & vi
         }
         return;
     }
-    // A wave is as many nodes as there are ids and cells for.
-    std::vector<NodeId> wave;
-    std::vector<Path> tips;
-    std::size_t n_cells = 0;
-    for (; node != nodes.end(); ++node) {
-        Path path = path_to(*node);
-        std::size_t n_shared = tips.empty() ? 0 : common_prefix(tips.back(), path);
-        const bool goes_on = !tips.empty() && n_shared == tips.back().size();
-        if (tips.size() + (goes_on ? 0 : 1) > n_ids_ || n_cells + path.size() - n_shared > room_) {
-            evaluate_wave(wave, tips, visit);
-            wave.clear();
-            tips.clear();
-            n_cells = n_shared = 0;
-        }
-        n_cells += path.size() - n_shared;
-        if (goes_on && !tips.empty()) {
-            tips.back() = std::move(path);
-        } else {
-            tips.push_back(std::move(path));
-        }
-        wave.push_back(*node);
+    std::size_t n_left = static_cast<std::size_t>(nodes.end() - node);
+    while (n_left > 0) {
+        TreePaths::Wave wave = paths_->next_wave(&*(nodes.end() - static_cast<std::ptrdiff_t>(n_left)), n_left, room_);
+        n_left -= wave.n_asked;
+        n_evaluated_ += wave.rows.size();
+        fill_up(wave);
+        decode(std::move(wave.rows), kMaxRows, visit);
     }
-    evaluate_wave(wave, tips, visit);
 }
 
-void TreeEvaluator::sort_depth_first(std::vector<NodeId> & nodes) const {
-    std::vector<std::pair<Path, NodeId>> keyed;
-    keyed.reserve(nodes.size());
-    for (const NodeId node : nodes) {
-        keyed.emplace_back(path_to(node), node);
+void TreeEvaluator::answer(Inquiry & inquiry) {
+    for (std::vector<NodeId> nodes = inquiry.ask(n_evaluated_); !nodes.empty(); nodes = inquiry.ask(n_evaluated_)) {
+        evaluate(nodes, [&](NodeId node, const float * logits) { inquiry.see(node, logits); });
     }
-    std::sort(keyed.begin(), keyed.end());
-    std::transform(keyed.begin(), keyed.end(), nodes.begin(), [](const auto & pair) { return pair.second; });
-}
-
-TreeEvaluator::Path TreeEvaluator::path_to(NodeId node) const {
-    Path path;
-    for (; node != kRoot; node = trie_.parent(node)) {
-        path.push_back(node);
-    }
-    std::reverse(path.begin(), path.end());
-    return path;
-}
-
-void TreeEvaluator::evaluate_wave(const std::vector<NodeId> & nodes,
-                                  const std::vector<Path> & tips,
-                                  const Visit & visit) {
-    if (nodes.empty()) {
-        return;
-    }
-    std::vector<Row> rows = place(tips);
-    // Both are in depth-first order.
-    auto asked = nodes.begin();
-    for (Row & row : rows) {
-        row.visited = asked != nodes.end() && *asked == row.node;
-        asked += row.visited ? 1 : 0;
-    }
-    n_evaluated_ += rows.size();
-    fill_up(rows, tips);
-    decode(std::move(rows), kMaxRows, visit);
 }
 
 // Where two or three rows of a group remain, rows that nobody asks about, behind the last path, fill it up. The next
 // wave drops their cells.
-void TreeEvaluator::fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const {
-    const std::size_t n_left = rows.size() % kRowGroup;
-    if (rows.size() < kRowGroup || n_left < 2) {
+void TreeEvaluator::fill_up(TreePaths::Wave & wave) const {
+    const std::size_t n_left = wave.rows.size() % kRowGroup;
+    if (wave.rows.size() < kRowGroup || n_left < 2 || wave.n_cells + kRowGroup - n_left > room_) {
         return;
     }
-    std::size_t n_cells = tips.front().size();
-    for (std::size_t i = 1; i < tips.size(); ++i) {
-        n_cells += tips[i].size() - common_prefix(tips[i - 1], tips[i]);
-    }
-    if (n_cells + kRowGroup - n_left > room_) {
-        return;
-    }
-    Row filler = rows.back();
+    Row filler = wave.rows.back();
     filler.node = kFiller;
     filler.visited = true;  // the last layer multiplies logits
     for (std::size_t i = n_left; i < kRowGroup; ++i) {
         ++filler.pos;
-        rows.push_back(filler);
+        wave.rows.push_back(filler);
     }
-}
-
-// Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
-std::vector<TreeEvaluator::Row> TreeEvaluator::place(const std::vector<Path> & tips) {
-    struct Source {
-        std::size_t id;      // index into paths_
-        std::size_t n_kept;  // nodes of the path that it holds
-    };
-    std::vector<Source> sources;
-    std::vector<bool> taken(n_ids_);
-    std::vector<bool> takes_over(tips.size());
-    for (std::size_t i = 0; i < tips.size(); ++i) {
-        Source best{0, 0};
-        for (std::size_t id = 0; id < n_ids_; ++id) {
-            const std::size_t n = std::min(common_prefix(paths_[id], tips[i]), tips[i].size() - 1);
-            if (n > best.n_kept) {
-                best = {id, n};
-            }
-        }
-        takes_over[i] = best.n_kept > 0 && !taken[best.id];
-        if (takes_over[i]) {
-            taken[best.id] = true;
-        }
-        sources.push_back(best);
-    }
-    for (std::size_t id = 0; id < n_ids_; ++id) {
-        if (!taken[id] && !paths_[id].empty()) {
-            llama_memory_seq_rm(memory_, id_of(id), base_, -1);
-            paths_[id].clear();
-        }
-    }
-    std::vector<std::size_t> ids(tips.size());
-    std::size_t free = 0;
-    for (std::size_t i = 0; i < tips.size(); ++i) {
-        const Source & source = sources[i];
-        if (takes_over[i]) {
-            ids[i] = source.id;
-            continue;
-        }
-        while (taken[free]) {
-            ++free;
-        }
-        taken[free] = true;
-        ids[i] = free;
-        if (!has_base_[free]) {
-            llama_memory_seq_cp(memory_, base_id(), id_of(free), -1, base_);
-            has_base_[free] = true;
-        }
-        if (source.n_kept > 0) {
-            llama_memory_seq_cp(memory_, id_of(source.id), id_of(free), base_,
-                                base_ + static_cast<llama_pos>(source.n_kept));
-        }
-    }
-    std::vector<Row> rows;
-    std::vector<std::size_t> row_at(trie_.max_length());  // of the nodes of the path before
-    for (std::size_t i = 0; i < tips.size(); ++i) {
-        const Path & path = tips[i];
-        const auto n_kept = static_cast<llama_pos>(sources[i].n_kept);
-        if (takes_over[i]) {
-            llama_memory_seq_rm(memory_, id_of(ids[i]), base_ + n_kept, -1);
-        }
-        const std::size_t n_shared = i == 0 ? 0 : common_prefix(tips[i - 1], path);
-        for (std::size_t depth = sources[i].n_kept; depth < path.size(); ++depth) {
-            if (depth >= n_shared) {
-                row_at[depth] = rows.size();
-                rows.push_back(
-                    {path[depth], trie_.token(path[depth]), base_ + static_cast<llama_pos>(depth), false, {}});
-            }
-            rows[row_at[depth]].ids.push_back(id_of(ids[i]));
-        }
-        paths_[ids[i]] = path;
-    }
-    return rows;
 }
 
 void TreeEvaluator::evaluate_singly(NodeId node, const Visit & visit) {
-    const Path path = path_to(node);
-    Path & here = paths_.front();
-    const std::size_t n_kept = std::min(common_prefix(here, path), path.size() - 1);
+    const TreePath path = path_to(trie_, node);
+    const auto differ = std::mismatch(here_.begin(), here_.end(), path.begin(), path.end() - 1);
+    const auto n_kept = static_cast<std::size_t>(differ.first - here_.begin());
     go_back_to(n_kept);
     for (std::size_t depth = n_kept; depth < path.size(); ++depth) {
         decode(
             {{path[depth], trie_.token(path[depth]), base_ + static_cast<llama_pos>(depth), path[depth] == node, {0}}},
             1, visit);
-        here.push_back(path[depth]);
+        here_.push_back(path[depth]);
         ++n_evaluated_;
         keep_state();
     }
@@ -289,15 +158,14 @@ void TreeEvaluator::evaluate_singly(NodeId node, const Visit & visit) {
 
 // Takes the nodes of the path behind depth out of the cache.
 void TreeEvaluator::go_back_to(std::size_t depth) {
-    Path & here = paths_.front();
-    if (depth == here.size()) {
+    if (depth == here_.size()) {
         return;
     }
     if (rewinds_ ? !llama_memory_seq_rm(memory_, 0, base_ + static_cast<llama_pos>(depth), -1)
                  : !restore(states_[depth])) {
         throw Error(Status::context, "the model's state could not be taken back");
     }
-    here.resize(depth);
+    here_.resize(depth);
     states_.resize(rewinds_ ? 0 : depth + 1);
 }
 

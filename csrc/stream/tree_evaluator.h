@@ -1,8 +1,8 @@
 #pragma once
 
+#include "stream/inquiry.h"
 #include "stream/sequence.h"
-
-#include <llama.h>
+#include "stream/tree_paths.h"
 
 #include <functional>
 #include <limits>
@@ -11,15 +11,6 @@ namespace token_trie {
 
 // Evaluates nodes of a trie behind a sequence, as many in one batch as the context has room for, each node once. The
 // sequence and its cache are as before when this goes away.
-//
-// A cache cell belongs to a set of llama.cpp's sequences, and a token sees the cells of its own. Each path to a deepest
-// node gets a sequence id, and a node that several paths share is one cell with all of their ids:
-//
-//     sequence    The answer is |  READ  _  FILE            ids 1
-//                   ids 0 1 2 3 |        _  MAIL                2     READ: 1 2    _ : 1 2    SEND: 3
-//                               |  SEND                         3
-//
-// Paths stay in the cache until the next wave of nodes, of which those that go on from them take over their ids.
 //
 // Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
 // llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or restored from
@@ -48,13 +39,13 @@ class TreeEvaluator {
     // those below it. The root may be the first. Throws Error (context, cancelled).
     void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
 
-    // Nodes in the order of a depth-first walk.
-    void sort_depth_first(std::vector<NodeId> & nodes) const;
+    // Until it asks no more. Throws as evaluate does.
+    void answer(Inquiry & inquiry);
 
     // Whether a batch is a node, so that one has nothing to gain from others beside it.
     bool one_at_a_time() const noexcept { return n_ids_ == 0; }
     // That nodes of one batch may be on.
-    std::size_t n_paths() const noexcept { return paths_.size(); }
+    std::size_t n_paths() const noexcept { return std::max<std::size_t>(n_ids_, 1); }
     // llama.cpp multiplies so many rows at a time, and two or three that remain take longer than these.
     static constexpr std::size_t kRowGroup = 4;
     // Rows of one batch. From 64 on llama.cpp's flash attention takes another way than below, and scores would depend
@@ -67,25 +58,13 @@ class TreeEvaluator {
     }
 
    private:
-    using Path = std::vector<NodeId>;  // from below the root
+    using Row = TreePaths::Row;
     using State = std::vector<std::uint8_t>;
     static constexpr NodeId kFiller = std::numeric_limits<NodeId>::max();
 
-    // A token on its way into a batch.
-    struct Row {
-        NodeId node;
-        Token token;
-        llama_pos pos;
-        bool visited;
-        std::vector<llama_seq_id> ids;
-    };
-
     void begin();
     void end() noexcept;
-    Path path_to(NodeId node) const;
-    void evaluate_wave(const std::vector<NodeId> & nodes, const std::vector<Path> & tips, const Visit & visit);
-    std::vector<Row> place(const std::vector<Path> & tips);
-    void fill_up(std::vector<Row> & rows, const std::vector<Path> & tips) const;
+    void fill_up(TreePaths::Wave & wave) const;
     void evaluate_singly(NodeId node, const Visit & visit);
     void go_back_to(std::size_t depth);
     void keep_state();
@@ -111,8 +90,8 @@ class TreeEvaluator {
     std::size_t room_ = 0;            // cells for nodes
     bool rewinds_ = true;             // whether the cache can drop its newest cells
     std::size_t n_ids_ = 0;           // for paths; 0: one node after the other, on the sequence's own id
-    std::vector<Path> paths_;         // in the cache, one an id
-    std::vector<bool> has_base_;      // ids that the cells before the root belong to
+    std::optional<TreePaths> paths_;  // where there are ids for them,
+    TreePath here_;                   // and otherwise the only one
     std::vector<float> root_logits_;  // behind the prefix
     State before_;                    // of the sequence, where it has to be copied back
     std::vector<State> states_;       // after each node of the path, where the cache cannot drop cells

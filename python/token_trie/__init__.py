@@ -8,6 +8,7 @@ from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.handle import StreamHandle
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
+from token_trie.decisions.many import achoose_many, choose_many, score_many
 from token_trie.decisions.records.fill import afill, fill
 from token_trie.decisions.records.record import Record, RecordStats
 from token_trie.decisions.records.tools import ToolCall, achoose_tool, choose_tool
@@ -70,6 +71,7 @@ __all__ = [
     "VocabularyError",
     "achoose",
     "achoose_list",
+    "achoose_many",
     "achoose_tool",
     "afill",
     "ascore",
@@ -77,9 +79,11 @@ __all__ = [
     "cache_stats",
     "choose",
     "choose_list",
+    "choose_many",
     "choose_tool",
     "constrain",
     "explain",
     "fill",
     "score",
+    "score_many",
 ]

@@ -158,8 +158,7 @@ def decide(
         drawn=how.mode == "aligned",
         seed=how.seed,
     )
-    if not decision.fits:
-        _warn_once(decision)
+    warn_where_unfit(decision)
     return decision
 
 
@@ -167,9 +166,10 @@ _unfit = logging.getLogger("token_trie.fits")
 _warned = False
 
 
-def _warn_once(decision: Decision[Any]) -> None:
+def warn_where_unfit(decision: Decision[Any]) -> None:
+    """Say once a process that none of the answers may fit a prompt, of a decision by the scores of all."""
     global _warned
-    if not _warned:
+    if not (_warned or decision.fits):
         _warned = True
         _unfit.warning(
             "the model gives all answers together %.2g %% of what it could write here: none may fit the prompt. Let it "

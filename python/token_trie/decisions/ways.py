@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.answers import Answers
 from token_trie.decisions.decision import Candidate, Decision, Stats
-from token_trie.decisions.native_scores import End, Scores, score_leaves, search_leaves
+from token_trie.decisions.native_scores import End, Scores, Search, score_leaves, search_leaves
 from token_trie.errors import CancelledError, InternalError
 from token_trie.llama.run_span import run_span
 from token_trie.llama.stream import StreamHandle
@@ -42,7 +42,12 @@ def walk(
         n_forced=after.n_forced - before.n_forced,
         n_passes=after.n_passes - before.n_passes,
     )
-    return _decision(answers, after.leaf, after.logprob, stats, tokens=tuple(tokens))
+    return walked(answers, after.leaf, after.logprob, tuple(tokens), stats)
+
+
+def walked(answers: Answers[T], leaf: int, logprob: float, tokens: tuple[int, ...], stats: Stats) -> Decision[T]:
+    """Return the decision that a walk came to."""
+    return _decision(answers, leaf, logprob, stats, tokens=tokens)
 
 
 def score_whole(
@@ -114,9 +119,13 @@ def search(
     handle._hold(answers.trie)
     clock = Clock(handle, prompt)
     found = search_leaves(handle, answers.trie, n_best, end=end, beam_width=beam_width, max_nodes=max_nodes)
+    return best_of(answers, found, clock.stats(n_passes=found.n_passes, n_evaluated=found.n_evaluated))
+
+
+def best_of(answers: Answers[T], found: Search, stats: Stats) -> Decision[T]:
+    """Decide by what a search has found."""
     if len(found.leaves) == 0:
         raise InternalError("the model gives no answer of the set a finite score")
-    stats = clock.stats(n_passes=found.n_passes, n_evaluated=found.n_evaluated)
     others = [*found.logprobs[1:2].tolist(), found.rival]
     best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
     return _decision(

@@ -247,6 +247,14 @@ def _work(future: Future[T], call: Callable[[], T], thread: int) -> None:
 
 def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> NativeStream:
     """Open a stream on the weights of a Llama, with contexts like its own that grow up to its size."""
+    pointer = make_on(lib.token_trie_stream_open_model, llm, attached, n_ctx, params)
+    with _reading:
+        attached.evaluated = attached.evaluated or Evaluated(llm)
+    return NativeStream(pointer, attached)
+
+
+def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> Any:
+    """Let a function of the ABI make something on the weights of a Llama, by its context's params and adapter."""
     if attached.forked:
         raise ArgumentError(
             "llm: at work when this process was forked, and llama.cpp's threads are not in it; load the model here, or "
@@ -268,10 +276,7 @@ def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) ->
         params.adapters, params.adapter_scales, params.n_adapters = adapters, scales, 1
     model = _pointer_to("llama_model", llm._model.model)
     own = ffi.cast("struct llama_context_params *", ctypes.addressof(like))
-    pointer = check_pointer(lib.token_trie_stream_open_model(model, own, params))
-    with _reading:
-        attached.evaluated = attached.evaluated or Evaluated(llm)
-    return NativeStream(pointer, attached)
+    return check_pointer(make(model, own, params))
 
 
 _reading = threading.Lock()

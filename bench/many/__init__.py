@@ -1,0 +1,1 @@
+"""Many prompts at once: who answers them, and what that takes."""

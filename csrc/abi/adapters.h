@@ -1,0 +1,24 @@
+#pragma once
+
+#include "stream/context_maker.h"
+#include "trie/error.h"
+
+namespace token_trie {
+
+// Of a struct that has them.
+template <typename Params>
+std::vector<ContextMaker::Adapter> read_adapters(const Params & params) {
+    if (params.n_adapters > 0 && params.adapters == nullptr) {
+        throw Error(Status::argument, "params.adapters: null");
+    }
+    std::vector<ContextMaker::Adapter> adapters;
+    for (std::size_t i = 0; i < params.n_adapters; ++i) {
+        if (params.adapters[i] == nullptr) {
+            throw Error(Status::argument, "params.adapters[" + std::to_string(i) + "]: null");
+        }
+        adapters.push_back({params.adapters[i], params.adapter_scales == nullptr ? 1 : params.adapter_scales[i]});
+    }
+    return adapters;
+}
+
+}  // namespace token_trie

@@ -1,0 +1,90 @@
+#pragma once
+
+#include "batch/scheduler.h"
+#include "sampler/vocab.h"
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// Questions and answers of any threads, in one context. Who waits for an answer does the work, of all: one of those
+// that wait makes the passes, and the others take what is theirs; when it has its own, another goes on.
+//
+//     submit ---> waiting --pass--> ready ---> next
+//     submit --->    '------------ cancel ---'
+//
+// After close has returned, nothing here touches the context.
+class Batch {
+   public:
+    // Throws as Scheduler does.
+    Batch(const ContextMaker & maker, const Scheduler::Options & options);
+    ~Batch();
+    Batch(const Batch &) = delete;
+    Batch & operator=(const Batch &) = delete;
+    Batch(Batch &&) = delete;
+    Batch & operator=(Batch &&) = delete;
+
+    std::size_t capacity() const noexcept { return capacity_; }
+    std::size_t n_parallel() const noexcept { return n_parallel_; }
+
+    // What a caller asks that touches the model, the reading of a payload included: close waits for it.
+    class Call {
+       public:
+        // Throws Error (argument) if closed.
+        explicit Call(std::shared_ptr<Batch> batch);
+        ~Call();
+        Call(const Call &) = delete;
+        Call & operator=(const Call &) = delete;
+        Call(Call &&) = delete;
+        Call & operator=(Call &&) = delete;
+
+        const Vocab & facts() const noexcept { return batch_->facts_; }
+        std::size_t capacity() const noexcept { return batch_->capacity_; }
+        // Throws Error: argument if closed, or for a question that cannot be decided; vocab; context.
+        Ticket submit(Question question) const;
+
+       private:
+        std::shared_ptr<Batch> batch_;
+    };
+
+    enum class Found { answer, none, not_yet };
+    static constexpr Ticket kAny = 0;
+    // Waits for the answer to a ticket, or to any, and takes it if fits(answer). none: there is nothing to wait for.
+    // not_yet: not within so many milliseconds, and the pass under way; negative: no limit. Throws Error: cancelled if
+    // closed meanwhile, argument if it was before or the ticket is not out, busy from within a pass.
+    using Fits = std::function<void(const Answer & answer)>;
+    Found next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const Fits & fits);
+
+    // Its answer is then that it was cancelled, unless it has one already.
+    void cancel(Ticket ticket);
+    void close() noexcept;
+
+   private:
+    void check(const Question & question) const;
+    bool is_inside() const noexcept { return worker_ == std::this_thread::get_id(); }
+    void work(std::unique_lock<std::mutex> & lock);
+    void leave(std::unique_lock<std::mutex> & lock) noexcept;
+
+    std::mutex mutex_;  // of all that follows, but not of the scheduler; never held in a pass
+    std::condition_variable changed_;
+    std::unique_ptr<Scheduler> scheduler_;  // the worker's, or with none whoever has the lock
+    std::thread::id worker_;                // none: nobody is in a pass
+    bool closed_ = false;
+    std::size_t n_calls_ = 0;
+    const Vocab facts_;
+    const std::size_t capacity_;
+    const std::size_t n_parallel_;
+    Ticket last_ = 0;
+    std::vector<std::pair<Ticket, Question>> submitted_;  // since the last pass began
+    std::vector<Ticket> cancelled_;                       // likewise
+    std::set<Ticket> out_;                                // not answered yet
+    std::map<Ticket, Answer> ready_;
+    std::deque<Ticket> order_;  // of these
+};
+
+}  // namespace token_trie

@@ -1,0 +1,126 @@
+#pragma once
+
+#include "batch/walk.h"
+#include "stream/tree_paths.h"
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace token_trie {
+
+using Ticket = std::int64_t;
+
+// Of a pass: tokens, some of which have logits.
+struct PassRows {
+    std::vector<Token> tokens;
+    std::vector<llama_pos> positions;
+    std::vector<std::int32_t> n_ids;
+    std::vector<llama_seq_id *> ids;  // their owners' until the pass has ended
+    std::vector<std::int8_t> wanted;
+    std::size_t n_wanted = 0;
+    std::size_t max_rows = 0;
+    std::size_t max_wanted = 0;
+
+    bool has_room(bool for_wanted) const noexcept {
+        return tokens.size() < max_rows && (!for_wanted || n_wanted < max_wanted);
+    }
+    void add(Token token, llama_pos position, std::vector<llama_seq_id> & of, bool is_wanted);
+};
+
+// A question under way in a context that it shares with others: which rows it needs next, and what their logits say.
+//
+//     prompt   Classify : Great ! ->         on the job's id, as many a pass as there is room for
+//              |- shared -|-- rows --|
+//     walk                         READ _    on it too
+//     tree                         READ _    a wave of nodes, on it and the ids lent; then the next
+//                                  SEND
+class Job {
+   public:
+    // The id holds the first n_shared tokens of the prompt. n_paths: that a search may ask about at once. Throws Error.
+    Job(Ticket ticket,
+        Question question,
+        const llama_vocab * vocab,
+        llama_memory_t memory,
+        llama_seq_id id,
+        std::size_t n_shared,
+        std::size_t n_paths);
+
+    Ticket ticket() const noexcept { return ticket_; }
+    llama_seq_id id() const noexcept { return ids_.front(); }
+    const std::vector<Token> & prompt() const noexcept { return question_.prompt; }
+    std::size_t n_prompt_left() const noexcept { return prompt().size() - n_prompt_; }
+    // Cells behind the prompt: that it has a right to, and what it uses of these or others.
+    static std::size_t min_cells(const Question & question) { return question.cursor.trie().max_length(); }
+    std::size_t n_cells() const noexcept { return std::max(min_cells(question_), n_cells_); }
+
+    // Whether it needs place for nodes before the next pass, and ids that it could use beside those it has.
+    bool needs_wave() const noexcept;
+    std::size_t n_ids_wanted() const noexcept;
+    void lend(llama_seq_id id);
+    const std::vector<llama_seq_id> & lent() const noexcept { return lent_; }
+    // max_cells: n_cells at least.
+    void place_wave(std::size_t max_cells);
+
+    // Adds the rows that come next: all that there is room for, of the prompt max_prompt at most.
+    void plan(PassRows & rows, std::size_t max_prompt);
+    // Of the prompt, in the pass planned.
+    std::size_t n_planned() const noexcept { return n_planned_; }
+    // Takes what the pass has given: the logits of each of its rows that are wanted. Throws Error.
+    template <typename LogitsOf>
+    void take(LogitsOf && logits_of) {
+        end_pass();
+        for (const auto & [node, row] : std::exchange(wanted_, {})) {
+            see(node, logits_of(row));
+        }
+        go_on();
+    }
+
+    bool is_decided() const noexcept { return is_decided_; }
+    Answer answer() const;
+    // Leaves what is there of the prompt on the id, and nothing on those lent.
+    void clear_cache(llama_memory_t memory) noexcept;
+
+   private:
+    struct Tree {
+        std::unique_ptr<Search> search;  // one of the two
+        std::unique_ptr<Scoring> scoring;
+        TreePaths paths;
+        std::vector<NodeId> asked;
+        std::size_t n_placed = 0;  // of these
+
+        Inquiry & inquiry() const noexcept {
+            return search != nullptr ? static_cast<Inquiry &>(*search) : static_cast<Inquiry &>(*scoring);
+        }
+    };
+
+    void end_pass();
+    void see(NodeId node, const float * logits);
+    void go_on();
+    void ask();
+    void catch_up_with_walk();
+    bool has_rows() const noexcept { return n_rows_done_ < rows_.size(); }
+
+    const Ticket ticket_;
+    const Question question_;
+    std::vector<llama_seq_id> ids_;  // its own alone
+    std::vector<llama_seq_id> lent_;
+    std::size_t n_prompt_;  // tokens in the cache
+    std::size_t n_planned_ = 0;
+    bool wants_root_ = false;
+    std::optional<Walk> walk_;  // one of the two
+    std::optional<Tree> tree_;
+    std::vector<TreePaths::Row> rows_;  // behind the prompt
+    std::size_t n_rows_done_ = 0;       // of these, in a pass
+    std::size_t n_walked_ = 0;          // tokens of the walk that were rows, or are
+    std::size_t n_cells_ = 0;
+    std::vector<std::pair<NodeId, std::int32_t>> wanted_;  // and their rows in the pass
+    bool is_in_pass_ = false;                              // with what is behind the prompt
+    bool is_decided_ = false;
+    Answer answer_;
+    std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+    std::chrono::steady_clock::time_point prompt_ended_ = started_;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,55 @@
+#pragma once
+
+#include "stream/scorer.h"
+#include "stream/search.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// A prompt, what may answer it, and how that is decided.
+struct Question {
+    // The values of enum token_trie_batch_mode, which csrc/abi checks against these.
+    enum class Way {
+        greedy = 0,
+        sampled = 1,
+        best = 2,   // a search for whole answers
+        scores = 3  // of every leaf
+    };
+
+    std::vector<Token> prompt;
+    Cursor cursor;  // at its root, on completion end
+    Way way = Way::greedy;
+    // sampled:
+    std::uint32_t seed = 0;
+    float temperature = 1;
+    float top_p = 1;
+    // best, and of these scores those of ScoreOptions:
+    SearchOptions search;
+
+    bool is_walk() const noexcept { return way == Way::greedy || way == Way::sampled; }
+};
+
+struct Answer {
+    Status status = Status::ok;
+    std::string message;         // of what is not ok
+    std::vector<Found> found;    // but for scores; best first
+    std::vector<Token> tokens;   // of a walk
+    std::vector<double> scores;  // of all leaves
+    double gap = 0;              // of a search, as in SearchResult, and so on
+    double rival_min = 0;
+    double rival_max = 0;
+    std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
+    std::uint64_t n_branches = 0;
+    std::uint64_t n_forced = 0;
+    std::uint64_t n_evaluated = 0;  // nodes, or tokens of a walk
+    std::uint64_t n_passes = 0;     // behind the prompt, shared with others
+    std::uint64_t prompt_ns = 0;    // from the prompt's first token in the cache to its last
+    std::uint64_t decide_ns = 0;    // from there on
+
+    std::size_t n_members() const noexcept { return scores.empty() ? found.size() : scores.size(); }
+};
+
+}  // namespace token_trie

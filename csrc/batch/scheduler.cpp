@@ -1,0 +1,351 @@
+#include "batch/scheduler.h"
+
+#include <algorithm>
+#include <new>
+
+namespace token_trie {
+namespace {
+
+// Rows of a pass: enough for llama.cpp's full speed, and soon over.
+constexpr std::size_t kRows = 256;
+// Tokens that are worth a pass's delay to have them evaluated once.
+constexpr std::size_t kMuch = 16;
+// Prompts at rest that nobody has shared yet.
+constexpr std::ptrdiff_t kUnshared = 8;
+// Questions looked at for one to let in, for each id.
+constexpr std::size_t kLookAhead = 4;
+
+Answer failure(const Error & error) {
+    Answer answer;
+    answer.status = error.status();
+    answer.message = error.what();
+    return answer;
+}
+
+std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
+    const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted, maker.max_ids());
+    if (n < 2) {
+        throw Error(Status::argument,
+                    "there is room for one sequence alone: the model keeps a state that sequences cannot share, or the "
+                    "context is too small");
+    }
+    return n;
+}
+
+OwnedContext make_context(const ContextMaker & maker, std::size_t n_ids) {
+    OwnedContext context = maker.make(maker.max_tokens(), n_ids);
+    if (context == nullptr) {
+        throw Error(Status::memory, "no context of " + std::to_string(maker.max_tokens()) + " tokens could be made");
+    }
+    return context;
+}
+
+std::size_t n_common(const std::vector<Token> & a, const std::vector<Token> & b) {
+    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
+    : n_ids_(checked_ids(maker, options.n_ids)),
+      context_(make_context(maker, n_ids_)),
+      memory_(llama_get_memory(context_.get())),
+      vocab_(llama_model_get_vocab(llama_get_model(context_.get()))),
+      n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
+      capacity_(llama_n_ctx(context_.get())),
+      n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
+      held_(memory_, n_ids_),
+      was_shared_(n_ids_) {
+    empty_.reserve(n_ids_);
+    resting_.reserve(n_ids_);
+    clear();
+}
+
+void Scheduler::clear() noexcept {
+    waiting_.clear();
+    jobs_.clear();
+    clear_cache();
+}
+
+void Scheduler::clear_cache() noexcept {
+    resting_.clear();
+    held_.clear();
+    empty_.clear();
+    for (auto id = static_cast<llama_seq_id>(n_ids_); id > 0;) {
+        empty_.push_back(--id);
+    }
+}
+
+void Scheduler::cancel(Ticket ticket, Answers & answers) {
+    const Answer cancelled = failure(Error(Status::cancelled, "cancelled"));
+    const auto waiting =
+        std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting & each) { return each.ticket == ticket; });
+    if (waiting != waiting_.end()) {
+        answers.emplace_back(ticket, cancelled);
+        waiting_.erase(waiting);
+        return;
+    }
+    const auto job =
+        std::find_if(jobs_.begin(), jobs_.end(), [&](const Job & each) { return each.ticket() == ticket; });
+    if (job != jobs_.end()) {
+        answers.emplace_back(ticket, cancelled);
+        end(job);
+    }
+}
+
+void Scheduler::pass(Answers & answers) {
+    PassRows rows;
+    rows.max_rows = n_batch_;
+    rows.max_wanted = n_ids_;
+    plan(rows, answers);
+    if (rows.tokens.empty()) {
+        return;
+    }
+    try {
+        decode(rows);
+        for (Job & job : jobs_) {
+            held_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
+        }
+    } catch (const Error & error) {
+        fail_all(error, answers);
+        return;
+    }
+    const auto logits_of = [&](std::int32_t row) {
+        const float * logits = llama_get_logits_ith(context_.get(), row);
+        if (logits == nullptr) {
+            throw Error(Status::context, "the context gives no logits");
+        }
+        return logits;
+    };
+    for (auto job = jobs_.begin(); job != jobs_.end();) {
+        const auto next = std::next(job);
+        try {
+            job->take(logits_of);
+            if (job->is_decided()) {
+                answers.emplace_back(job->ticket(), job->answer());
+                end(job);
+            }
+        } catch (const Error & error) {
+            answers.emplace_back(job->ticket(), failure(error));
+            end(job);
+        }
+        job = next;
+    }
+}
+
+// First what is nearest to its answer.
+void Scheduler::plan(PassRows & rows, Answers & answers) {
+    for (Job & job : jobs_) {
+        if (job.needs_wave()) {
+            lend_ids(job);
+            job.place_wave(job.n_cells() + n_cells_left());
+        }
+        if (job.n_prompt_left() == 0) {
+            job.plan(rows, 0);
+        }
+    }
+    // A long prompt leaves room for others, as long as there are any.
+    const std::size_t part = std::max<std::size_t>(rows.max_rows / 2, 1);
+    for (Job & job : jobs_) {
+        job.plan(rows, part);
+    }
+    let_in(rows, part, answers);
+    for (Job & job : jobs_) {
+        job.plan(rows, rows.max_rows);
+    }
+}
+
+void Scheduler::let_in(PassRows & rows, std::size_t part, Answers & answers) {
+    const std::size_t n_looked_at = std::min(waiting_.size(), kLookAhead * n_ids_);
+    std::size_t n_kept = 0;
+    for (std::size_t i = 0; i < n_looked_at && rows.has_room(true); ++i) {
+        if (is_worth_waiting(waiting_[n_kept].question.prompt)) {
+            ++n_kept;
+            continue;
+        }
+        if (!begin(waiting_[n_kept], answers)) {
+            return;
+        }
+        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(n_kept));
+        if (!jobs_.empty()) {
+            jobs_.back().plan(rows, part);
+        }
+    }
+}
+
+// False where it has to wait for others to end.
+bool Scheduler::begin(Waiting & waiting, Answers & answers) {
+    const std::vector<Token> & prompt = waiting.question.prompt;
+    auto [source, n_shared] = find_source(prompt);
+    const std::size_t n_needed = prompt.size() - n_shared + Job::min_cells(waiting.question);
+    while (n_cells_left() < n_needed && evict_one(source)) {
+    }
+    const auto rests = std::find(resting_.begin(), resting_.end(), source);
+    if (rests == resting_.end() && n_cells_left() < n_needed) {
+        return false;
+    }
+    llama_seq_id id = -1;
+    if (rests == resting_.end() || (was_shared_[static_cast<std::size_t>(source)] && n_cells_left() >= n_needed)) {
+        id = free_id(source);
+    }
+    if (id >= 0) {
+        if (source >= 0) {
+            held_.share(source, id, n_shared);
+        }
+    } else if (rests != resting_.end()) {
+        id = source;
+        held_.cut(id, n_shared);
+        if (n_cells_left() < n_needed) {
+            return false;
+        }
+        resting_.erase(rests);
+    } else {
+        return false;
+    }
+    if (source >= 0 && n_shared >= kMuch) {
+        was_shared_[static_cast<std::size_t>(source)] = true;
+    }
+    const Ticket ticket = waiting.ticket;
+    try {
+        jobs_.emplace_back(ticket, std::move(waiting.question), vocab_, memory_, id, n_shared, n_paths_);
+        if (jobs_.back().is_decided()) {
+            answers.emplace_back(ticket, jobs_.back().answer());
+            end(std::prev(jobs_.end()));
+        }
+    } catch (const Error & error) {
+        answers.emplace_back(ticket, failure(error));
+        let_rest(id);
+    }
+    return true;
+}
+
+// Whether a prompt under way is about to evaluate much of this one.
+bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
+    std::size_t n_soon = 0;
+    for (const Job & job : jobs_) {
+        if (job.n_prompt_left() > 0) {
+            n_soon = std::max(n_soon, n_common(job.prompt(), prompt));
+        }
+    }
+    return n_soon >= kMuch && n_soon >= find_source(prompt).second + kMuch;
+}
+
+// The id that holds most of a prompt, save its last token, behind which the logits are needed; -1: none holds any.
+std::pair<llama_seq_id, std::size_t> Scheduler::find_source(const std::vector<Token> & prompt) const {
+    std::pair<llama_seq_id, std::size_t> best{-1, 0};
+    const auto look_at = [&](llama_seq_id id) {
+        const std::size_t n = std::min(held_.n_common(id, prompt), prompt.size() - 1);
+        if (n > best.second) {
+            best = {id, n};
+        }
+    };
+    for (const llama_seq_id id : resting_) {
+        look_at(id);
+    }
+    for (const Job & job : jobs_) {
+        look_at(job.id());
+    }
+    return best;
+}
+
+// -1 where there is none.
+llama_seq_id Scheduler::free_id(llama_seq_id but) {
+    if (empty_.empty() && !evict_one(but)) {
+        return -1;
+    }
+    const llama_seq_id id = empty_.back();
+    empty_.pop_back();
+    return id;
+}
+
+// One that nobody has shared, if there is one.
+bool Scheduler::evict_one(llama_seq_id but) noexcept {
+    const auto find = [&](bool shared) {
+        return std::find_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
+            return each != but && was_shared_[static_cast<std::size_t>(each)] == shared;
+        });
+    };
+    auto at = find(false);
+    at = at == resting_.end() ? find(true) : at;
+    if (at == resting_.end()) {
+        return false;
+    }
+    give_up(*at);
+    resting_.erase(at);
+    return true;
+}
+
+void Scheduler::give_up(llama_seq_id id) noexcept {
+    held_.cut(id, 0);
+    was_shared_[static_cast<std::size_t>(id)] = false;
+    empty_.push_back(id);
+}
+
+// Some stay for prompts to come.
+void Scheduler::lend_ids(Job & job) {
+    const std::size_t n_reserved = n_ids_ / 8;
+    for (std::size_t n = job.n_ids_wanted(); n > 0 && empty_.size() > n_reserved; --n) {
+        job.lend(empty_.back());
+        empty_.pop_back();
+    }
+}
+
+// Beside what jobs have a right to.
+std::size_t Scheduler::n_cells_left() const noexcept {
+    std::size_t n = held_.n_cells();
+    for (const Job & job : jobs_) {
+        n += job.n_prompt_left() + job.n_cells();
+    }
+    return capacity_ - std::min(capacity_, n);
+}
+
+void Scheduler::decode(PassRows & rows) {
+    const std::int32_t result =
+        llama_decode(context_.get(), {static_cast<std::int32_t>(rows.tokens.size()), rows.tokens.data(), nullptr,
+                                      rows.positions.data(), rows.n_ids.data(), rows.ids.data(), rows.wanted.data()});
+    if (result != 0) {
+        throw Error(Status::context,
+                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+    }
+}
+
+void Scheduler::end(Jobs::iterator job) noexcept {
+    job->clear_cache(memory_);
+    for (const llama_seq_id id : job->lent()) {
+        empty_.push_back(id);
+    }
+    const llama_seq_id id = job->id();
+    jobs_.erase(job);
+    let_rest(id);
+}
+
+// Unless another at rest holds most of it.
+void Scheduler::let_rest(llama_seq_id id) noexcept {
+    const std::size_t n_held = held_.n_held(id);
+    const std::size_t n_may_go = was_shared_[static_cast<std::size_t>(id)] ? kMuch : n_held / 2;
+    const auto like = std::find_if(resting_.begin(), resting_.end(),
+                                   [&](llama_seq_id each) { return held_.n_common(each, id) + n_may_go >= n_held; });
+    if (n_held == 0 || like != resting_.end()) {
+        give_up(id);
+        if (like != resting_.end()) {
+            std::rotate(like, std::next(like), resting_.end());
+        }
+        return;
+    }
+    resting_.push_back(id);
+    const auto is_unshared = [&](llama_seq_id each) { return !was_shared_[static_cast<std::size_t>(each)]; };
+    if (std::count_if(resting_.begin(), resting_.end(), is_unshared) > kUnshared ||
+        resting_.size() > std::max<std::size_t>(n_ids_ / 4, 1)) {
+        evict_one(id);
+    }
+}
+
+void Scheduler::fail_all(const Error & error, Answers & answers) {
+    for (const Job & job : jobs_) {
+        answers.emplace_back(job.ticket(), failure(error));
+    }
+    jobs_.clear();
+    clear_cache();
+}
+
+}  // namespace token_trie

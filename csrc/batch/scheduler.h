@@ -1,0 +1,89 @@
+#pragma once
+
+#include "batch/held_tokens.h"
+#include "batch/job.h"
+#include "stream/context_maker.h"
+
+#include <deque>
+#include <list>
+#include <utility>
+
+namespace token_trie {
+
+// Questions in one context, each in sequences of its own, all of them in the same passes:
+//
+//     waiting ----> under way: ids, cells -----> answered; its id rests, or holds nothing
+//                      |  pass: rows of all of them, one llama_decode
+//                      '--- see, go on
+//
+// A prompt begins with the cells of the sequence that shares most of it, under way or at rest, and one that is about to
+// be evaluated is waited for where much is shared. An id that rests keeps its prompt as long as that may be of use: the
+// first ones of many that begin alike, and the last few of others.
+//
+// A question is let in when the cells for its prompt and one answer are there, so that it always comes to its end; a
+// tree takes what more there is. One thread at a time.
+class [[gnu::visibility("default")]] Scheduler {
+   public:
+    struct Options {
+        std::size_t n_ids = 0;    // 0: as many as the model may have
+        std::size_t n_batch = 0;  // rows of a pass at most; 0: kRows
+    };
+    // Throws Error (argument) where the model's sequences cannot share cells, or there is room for less than two; of
+    // memory, where there is none for the context.
+    Scheduler(const ContextMaker & maker, const Options & options);
+
+    const llama_vocab * vocab() const noexcept { return vocab_; }
+    std::size_t n_ids() const noexcept { return n_ids_; }
+    // Tokens of a prompt and its longest answer.
+    std::size_t capacity() const noexcept { return capacity_; }
+
+    void add(Ticket ticket, Question question) { waiting_.push_back({ticket, std::move(question)}); }
+    bool is_idle() const noexcept { return waiting_.empty() && jobs_.empty(); }
+
+    using Answers = std::vector<std::pair<Ticket, Answer>>;
+    // Forgets a question and adds its answer, that it was cancelled. One that is not here is none of these.
+    void cancel(Ticket ticket, Answers & answers);
+    // Forgets all questions, without answers.
+    void clear() noexcept;
+    // One pass for as many as it has room for; adds what is decided then.
+    void pass(Answers & answers);
+
+   private:
+    struct Waiting {
+        Ticket ticket;
+        Question question;
+    };
+    using Jobs = std::list<Job>;
+
+    void plan(PassRows & rows, Answers & answers);
+    void let_in(PassRows & rows, std::size_t part, Answers & answers);
+    bool begin(Waiting & waiting, Answers & answers);
+    bool is_worth_waiting(const std::vector<Token> & prompt) const;
+    std::pair<llama_seq_id, std::size_t> find_source(const std::vector<Token> & prompt) const;
+    llama_seq_id free_id(llama_seq_id but);
+    bool evict_one(llama_seq_id but) noexcept;
+    void give_up(llama_seq_id id) noexcept;
+    void lend_ids(Job & job);
+    std::size_t n_cells_left() const noexcept;
+    void decode(PassRows & rows);
+    void end(Jobs::iterator job) noexcept;
+    void let_rest(llama_seq_id id) noexcept;
+    void fail_all(const Error & error, Answers & answers);
+    void clear_cache() noexcept;
+
+    const std::size_t n_ids_;
+    const OwnedContext context_;
+    const llama_memory_t memory_;
+    const llama_vocab * const vocab_;
+    const std::size_t n_batch_;
+    const std::size_t capacity_;
+    const std::size_t n_paths_;
+    HeldTokens held_;
+    std::vector<llama_seq_id> empty_;    // ids that hold nothing
+    std::vector<llama_seq_id> resting_;  // that no job has, the oldest first
+    std::vector<bool> was_shared_;       // ids whose cells another prompt began with
+    Jobs jobs_;                          // in the order in which they came in
+    std::deque<Waiting> waiting_;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,142 @@
+#include "stream/tree_paths.h"
+
+#include <algorithm>
+
+namespace token_trie {
+namespace {
+
+std::size_t common_prefix(const TreePath & a, const TreePath & b) {
+    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+}  // namespace
+
+TreePath path_to(const Trie & trie, NodeId node) {
+    TreePath path;
+    for (; node != kRoot; node = trie.parent(node)) {
+        path.push_back(node);
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+}
+
+void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes) {
+    std::vector<std::pair<TreePath, NodeId>> keyed;
+    keyed.reserve(nodes.size());
+    for (const NodeId node : nodes) {
+        keyed.emplace_back(path_to(trie, node), node);
+    }
+    std::sort(keyed.begin(), keyed.end());
+    std::transform(keyed.begin(), keyed.end(), nodes.begin(), [](const auto & pair) { return pair.second; });
+}
+
+TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells) {
+    Wave wave;
+    std::vector<TreePath> tips;
+    for (; wave.n_asked < n; ++wave.n_asked) {
+        TreePath path = path_to(trie_, nodes[wave.n_asked]);
+        const std::size_t n_shared = tips.empty() ? 0 : common_prefix(tips.back(), path);
+        const bool goes_on = !tips.empty() && n_shared == tips.back().size();
+        const std::size_t n_more = path.size() - n_shared;
+        if (tips.size() + (goes_on ? 0 : 1) > ids_.size() || wave.n_cells + n_more > max_cells) {
+            break;
+        }
+        wave.n_cells += n_more;
+        if (goes_on) {
+            tips.back() = std::move(path);
+        } else {
+            tips.push_back(std::move(path));
+        }
+    }
+    wave.rows = place(tips);
+    // Both are in depth-first order.
+    const NodeId * asked = nodes;
+    for (Row & row : wave.rows) {
+        row.visited = asked != nodes + wave.n_asked && *asked == row.node;
+        asked += row.visited ? 1 : 0;
+    }
+    return wave;
+}
+
+// Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
+std::vector<TreePaths::Row> TreePaths::place(const std::vector<TreePath> & tips) {
+    struct Source {
+        std::size_t id;      // index into ids_
+        std::size_t n_kept;  // nodes of the path that it holds
+    };
+    std::vector<Source> sources;
+    std::vector<bool> taken(ids_.size());
+    std::vector<bool> takes_over(tips.size());
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        Source best{0, 0};
+        for (std::size_t id = 0; id < ids_.size(); ++id) {
+            const std::size_t n = std::min(common_prefix(ids_[id].path, tips[i]), tips[i].size() - 1);
+            if (n > best.n_kept) {
+                best = {id, n};
+            }
+        }
+        takes_over[i] = best.n_kept > 0 && !taken[best.id];
+        if (takes_over[i]) {
+            taken[best.id] = true;
+        }
+        sources.push_back(best);
+    }
+    for (std::size_t id = 0; id < ids_.size(); ++id) {
+        if (!taken[id] && !ids_[id].path.empty()) {
+            llama_memory_seq_rm(memory_, ids_[id].id, base_, -1);
+            ids_[id].path.clear();
+        }
+    }
+    std::vector<std::size_t> ids(tips.size());
+    std::size_t free = 0;
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        const Source & source = sources[i];
+        if (takes_over[i]) {
+            ids[i] = source.id;
+            continue;
+        }
+        while (taken[free]) {
+            ++free;
+        }
+        taken[free] = true;
+        ids[i] = free;
+        Id & id = ids_[free];
+        if (!id.has_base) {
+            llama_memory_seq_cp(memory_, base_id_, id.id, -1, base_);
+            id.has_base = true;
+        }
+        if (source.n_kept > 0) {
+            llama_memory_seq_cp(memory_, ids_[source.id].id, id.id, base_,
+                                base_ + static_cast<llama_pos>(source.n_kept));
+        }
+    }
+    std::vector<Row> rows;
+    std::vector<std::size_t> row_at(trie_.max_length());  // of the nodes of the path before
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        const TreePath & path = tips[i];
+        Id & id = ids_[ids[i]];
+        if (takes_over[i]) {
+            llama_memory_seq_rm(memory_, id.id, base_ + static_cast<llama_pos>(sources[i].n_kept), -1);
+        }
+        const std::size_t n_shared = i == 0 ? 0 : common_prefix(tips[i - 1], path);
+        for (std::size_t depth = sources[i].n_kept; depth < path.size(); ++depth) {
+            if (depth >= n_shared) {
+                row_at[depth] = rows.size();
+                rows.push_back(
+                    {path[depth], trie_.token(path[depth]), base_ + static_cast<llama_pos>(depth), false, {}});
+            }
+            rows[row_at[depth]].ids.push_back(id.id);
+        }
+        id.path = path;
+    }
+    return rows;
+}
+
+void TreePaths::clear() noexcept {
+    for (const Id & id : ids_) {
+        llama_memory_seq_rm(memory_, id.id, id.id == base_id_ ? base_ : -1, -1);
+    }
+    ids_.clear();
+}
+
+}  // namespace token_trie

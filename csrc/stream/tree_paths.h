@@ -1,0 +1,74 @@
+#pragma once
+
+#include "trie/trie.h"
+
+#include <llama.h>
+
+#include <vector>
+
+namespace token_trie {
+
+// From below the root to a node.
+using TreePath = std::vector<NodeId>;
+TreePath path_to(const Trie & trie, NodeId node);
+
+// Nodes in the order of a depth-first walk.
+void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes);
+
+// The paths of a trie that lie in the cache, behind what stands before its root.
+//
+// A cache cell belongs to a set of llama.cpp's sequences, and a token sees the cells of its own. Each path to a deepest
+// node gets a sequence id, and a node that several paths share is one cell with all of their ids:
+//
+//     sequence    The answer is |  READ  _  FILE            ids 1
+//                   ids 0 1 2 3 |        _  MAIL                2     READ: 1 2    _ : 1 2    SEND: 3
+//                               |  SEND                         3
+//
+// Paths stay in the cache until the next wave of nodes, of which those that go on from them take over their ids.
+class TreePaths {
+   public:
+    // What stands before the root are the first cells, base of them, of base_id. The memory is one whose cells are
+    // shared; it and the trie must outlive this.
+    TreePaths(llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
+        : memory_(memory), trie_(trie), base_id_(base_id), base_(base) {}
+
+    // Lends another id, for a path; it may be base_id.
+    void add_id(llama_seq_id id) { ids_.push_back({id, id == base_id_, {}}); }
+    std::size_t n_ids() const noexcept { return ids_.size(); }
+
+    // A token on its way into a batch.
+    struct Row {
+        NodeId node;
+        Token token;
+        llama_pos pos;
+        bool visited;  // whether it was asked about
+        std::vector<llama_seq_id> ids;
+    };
+    struct Wave {
+        std::vector<Row> rows;    // those before them that are not in the cache, too; parents come first
+        std::size_t n_asked = 0;  // nodes that are in it
+        std::size_t n_cells = 0;  // that paths have behind it
+    };
+    // Makes place for as many of the first nodes as there are ids and cells for. They come in depth-first order, the
+    // root is none of them, over all calls each comes once, and before those below it. At least one has room.
+    Wave next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells);
+
+    // Drops what lies behind the root, and all of the ids but base_id's.
+    void clear() noexcept;
+
+   private:
+    struct Id {
+        llama_seq_id id;
+        bool has_base;  // whether the cells before the root belong to it
+        TreePath path;  // in the cache
+    };
+    std::vector<Row> place(const std::vector<TreePath> & tips);
+
+    llama_memory_t memory_;
+    const Trie & trie_;
+    llama_seq_id base_id_;
+    llama_pos base_;  // position of what follows the root
+    std::vector<Id> ids_;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,131 @@
+"""Prompts that are answered together: taken in as there is room, handed out in order or as they come."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from token_trie.decisions.answers import Answers
+from token_trie.errors import TokenTrieError
+from token_trie.llama.batch import Answer, Batch
+from token_trie.native.core import Llama
+from token_trie.native.lease import lease
+from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.prompt import Prompt
+
+R = TypeVar("R")
+
+# Prompts under way or done and not handed out yet: what a pass may choose from.
+WINDOW = 256
+# A wait is interrupted so often, for signals to be heard.
+_WAIT_MS = 100
+
+
+class Asked(NamedTuple):
+    """A prompt, ready for a batch."""
+
+    tokens: list[int]
+    answers: Answers[Any]
+    how: Any
+    """Whatever the asker needs to know of it again."""
+
+
+class Asker(ABC, Generic[R]):
+    """What is asked about each prompt, and made of its answer."""
+
+    llm: Llama
+
+    @abstractmethod
+    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Asked:
+        """Read a prompt and its set, for so many tokens; the caller holds a lease."""
+
+    @abstractmethod
+    def submit(self, batch: Batch, asked: Asked) -> int:
+        """Put it into a batch; return its ticket."""
+
+    @abstractmethod
+    def n_members(self, asked: Asked) -> int:
+        """Return how many its answer may have at most."""
+
+    @abstractmethod
+    def read(self, asked: Asked, answer: Answer) -> R:
+        """Return what its answer says."""
+
+    @abstractmethod
+    def alone(self, prompt: Prompt, choices: ChoicesLike) -> R:
+        """Return the same without a batch, for models that have none."""
+
+
+class Crowd(Generic[R]):
+    """Prompts with their sets, each with its place; at most `WINDOW` of them are held at a time."""
+
+    def __init__(self, asker: Asker[R], batch: Batch | None, asked: Iterable[tuple[Prompt, ChoicesLike]]) -> None:
+        self._asker = asker
+        self._batch = batch
+        self._asked = enumerate(asked)
+        self._failed: BaseException | None = None  # what the prompts themselves ended with
+        self._under_way: dict[int, tuple[int, Asked]] = {}  # with their places, by ticket
+        self._done: dict[int, R | TokenTrieError] = {}  # by place
+        self._is_over = False
+
+    def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
+        """Iterate over places and results."""
+        next_place = 0
+        while True:
+            self._take_in()
+            for place in [next_place] if in_order else list(self._done):
+                if place in self._done:
+                    next_place = place + 1
+                    yield place, self._done.pop(place)
+                    break
+            else:
+                if not self._under_way:
+                    break
+                self._wait()
+        if self._failed is not None:
+            raise self._failed
+
+    def _take_in(self) -> None:
+        while not self._is_over and len(self._under_way) + len(self._done) < WINDOW:
+            try:
+                place, (prompt, choices) = next(self._asked)
+            except StopIteration:
+                self._is_over = True
+            except Exception as error:
+                self._is_over, self._failed = True, error
+            else:
+                try:
+                    self._begin(place, prompt, choices)
+                except TokenTrieError as error:
+                    self._done[place] = _at(place, error)
+
+    def _begin(self, place: int, prompt: Prompt, choices: ChoicesLike) -> None:
+        if self._batch is None:
+            self._done[place] = self._asker.alone(prompt, choices)
+            return
+        with lease(self._asker.llm):
+            asked = self._asker.ask(prompt, choices, self._batch.room)
+        self._under_way[self._asker.submit(self._batch, asked)] = place, asked
+
+    def _wait(self) -> None:
+        assert self._batch is not None
+        asked_now = [asked for _, asked in self._under_way.values()]
+        n_members = max(self._asker.n_members(asked) for asked in asked_now)
+        n_tokens = max(asked.answers.trie.max_tokens for asked in asked_now)
+        answer = self._batch.next(n_members, n_tokens, _WAIT_MS)
+        if answer is None:
+            return
+        place, asked = self._under_way.pop(answer.ticket)
+        try:
+            if answer.error is not None:
+                raise answer.error
+            self._done[place] = self._asker.read(asked, answer)
+        except TokenTrieError as error:
+            self._done[place] = _at(place, error)
+
+
+def _at(place: int, error: TokenTrieError) -> TokenTrieError:
+    placed = type(error)(f"prompts[{place}]: {error}")
+    placed.__cause__ = error
+    return placed

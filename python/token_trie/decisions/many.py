@@ -1,0 +1,380 @@
+"""`choose_many` and `score_many`: many prompts at once, in one context."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
+from typing import Any, Literal, TypeAlias
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.decisions.answers import ask
+from token_trie.decisions.choose import choose
+from token_trie.decisions.crowd import Asked, Asker, Crowd
+from token_trie.decisions.decision import Decision, Stats
+from token_trie.decisions.how import ANY_SEED, How, Mode, check_decidable, read_options, warn_where_unfit
+from token_trie.decisions.native_scores import ENDS, End, Scores, Search, check_scorable
+from token_trie.decisions.score import score
+from token_trie.decisions.ways import best_of, walked, weigh
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.asynchronous import in_worker
+from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.chooser import room_of
+from token_trie.native.arguments import check_counts, check_flags, lookup
+from token_trie.native.core import Llama
+from token_trie.native.lease import lease
+from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.spelling import Tokenization
+
+OnError: TypeAlias = Literal["raise", "return"]
+_GREEDY, _SAMPLED, _BEST, _SCORES = range(4)  # enum token_trie_batch_mode
+
+
+def choose_many(
+    llm: Llama,
+    prompts: Iterable[Prompt],
+    choices: ChoicesLike = None,
+    *,
+    sets: Iterable[ChoicesLike] | None = None,
+    mode: Mode | None = None,
+    probabilities: bool = False,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int | None = None,
+    end: End = "longest",
+    n_best: int = 1,
+    beam_width: int = 16,
+    max_nodes: int | None = None,
+    leading_space: bool | None = None,
+    tokenization: Tokenization = "canonical",
+    heal: bool = False,
+    as_ready: bool = False,
+    on_error: OnError = "raise",
+    progress: bool = False,
+    n_parallel: int | None = None,
+    n_ctx: int | None = None,
+) -> Iterator[Any]:
+    """Let the model answer many prompts, each with one of a set, as `choose` answers one.
+
+    The prompts go through a context of their own together: what some of them begin with is evaluated once, the rest in
+    full batches. They are read as there is room for them, and decisions are handed out lazily, so that a generator of
+    millions takes no more memory than one of hundreds.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama
+        The model. Its own context is not touched, and it may be used meanwhile.
+    prompts : iterable of prompts
+        Each as of `choose`.
+    choices
+        The answers, as of `choose`, for all prompts; one-shot iterables are read once.
+    sets : iterable of choices
+        In place of choices: those of each prompt.
+    mode, probabilities, temperature, top_p, seed, end, n_best, beam_width, max_nodes, leading_space, tokenization, heal
+        As of `choose`; a seed is each prompt's.
+    as_ready : bool
+        Whether to hand out pairs (place, decision) as they are ready, in place of decisions in order.
+    on_error : {"raise", "return"}
+        What becomes of a prompt that cannot be answered: its error, which names its place, is raised, which ends the
+        iteration, or handed out in place of a decision, and the others go on.
+    progress : bool
+        Whether to show a bar on the terminal, with the rate and, if prompts have a length, the time left.
+    n_parallel : int, optional
+        Sequences at most, at least 2; by default as many as do well with the model.
+    n_ctx : int, optional
+        Tokens of the context, which all prompts under way share; by default as many as the Llama's. Its memory is taken
+        when the first decision is asked for.
+
+    Yields
+    ------
+    Decision
+        What `choose` would decide, up to llama.cpp's rounding, which depends on the size of a batch. Of its stats,
+        times are of the prompt among others, and passes are shared with them.
+
+    Raises
+    ------
+    ArgumentError
+        At once: options that do not fit each other or the choices.
+    ArgumentError, VocabularyError, ContextError
+        Of a prompt, with its place.
+    CancelledError
+        The Llama was closed meanwhile.
+
+    Notes
+    -----
+    Whatever the prompts themselves raise is raised behind the decisions about those before. An interrupt, and closing
+    the iterator, ends what is under way within a pass and leaves the Llama usable. Recurrent and hybrid models, whose
+    sequences cannot share cells, answer one prompt after the other.
+    """
+    options: dict[str, Any] = {
+        "mode": mode,
+        "probabilities": probabilities,
+        "temperature": temperature,
+        "top_p": top_p,
+        "seed": seed,
+        "end": end,
+        "n_best": n_best,
+        "beam_width": beam_width,
+        "max_nodes": max_nodes,
+        "leading_space": leading_space,
+        "tokenization": tokenization,
+        "heal": heal,
+    }
+    asker: Asker[Decision[Any]]
+    if sets is None:
+        read, how = read_options(choices, **options)
+        asker = _Choosing(llm, how, options)
+        asked: Iterable[tuple[Prompt, ChoicesLike]] = zip(prompts, itertools.repeat(read))
+    elif choices is not None:
+        raise ArgumentError("choices and sets: one of the two")
+    else:
+        asker = _Choosing(llm, None, options)
+        asked = zip(prompts, sets, strict=True)
+    return _run(asker, asked, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
+
+
+def score_many(
+    llm: Llama,
+    prompts: Iterable[Prompt],
+    choices: ChoicesLike,
+    *,
+    end: End = "any",
+    branches: bool = False,
+    leading_space: bool | None = None,
+    progress: bool = False,
+    n_parallel: int | None = None,
+    n_ctx: int | None = None,
+) -> npt.NDArray[np.float64]:
+    """Score every answer behind each of many prompts, as `score` does behind one.
+
+    Parameters
+    ----------
+    llm, prompts, progress, n_parallel, n_ctx
+        As of `choose_many`.
+    choices, end, branches, leading_space
+        As of `score`.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_prompts, n_choices)
+        Natural logarithms, in the order of the prompts and of the choices; of a `TokenTrie`, of its leaves.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError
+        Of a prompt, with its place.
+    """
+    lookup(end, ENDS, "end")
+    check_flags(branches=branches)
+    read, _ = read_options(choices, end=end, leading_space=leading_space, mode="exact")
+    asker = _Scoring(llm, end, branches, leading_space)
+    rows = list(_run(asker, zip(prompts, itertools.repeat(read)), prompts, False, "raise", progress, n_parallel, n_ctx))
+    return np.stack(rows) if rows else np.empty((0, len(read)))
+
+
+async def achoose_many(
+    llm: Llama, prompts: Iterable[Prompt], choices: ChoicesLike = None, **options: Any
+) -> AsyncIterator[Any]:
+    """Do as `choose_many` does, on a worker thread; a task that is cancelled ends it within a pass."""
+    decisions = choose_many(llm, prompts, choices, **options)
+    assert isinstance(decisions, _Run)
+    nothing = object()
+    try:
+        while (decision := await in_worker(lambda: next(decisions, nothing), decisions.interrupt)) is not nothing:
+            yield decision
+    finally:
+        decisions.close()
+
+
+class _Choosing(Asker[Decision[Any]]):
+    def __init__(self, llm: Llama, how: How | None, options: dict[str, Any]) -> None:
+        self.llm = llm
+        self._how = how  # None: another for each set
+        self._options = options
+
+    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Asked:
+        how = self._how
+        if how is None:
+            choices, how = read_options(choices, **self._options)
+        spelled: Any = {"leading_space": how.leading_space, "tokenization": how.tokenization, "heal": how.heal}
+        tokens, answers = ask(self.llm, prompt, choices, room=room, **spelled)
+        check_decidable(answers, how)
+        return Asked(tokens, answers, how)
+
+    def submit(self, batch: Batch, asked: Asked) -> int:
+        how: How = asked.how
+        modes = {"greedy": _GREEDY, "sampled": _SAMPLED}
+        return batch.submit(
+            asked.answers.trie,
+            asked.tokens,
+            mode=modes.get(how.mode, _SCORES if how.is_whole else _BEST),
+            seed=ANY_SEED if how.seed is None else int(how.seed),
+            temperature=how.temperature,
+            top_p=how.top_p,
+            leaf_end=ENDS[how.end],
+            n_best=min(how.n_best, len(asked.answers.trie)),
+            beam_width=how.beam_width if how.mode == "beam" else 0,
+            max_nodes=how.max_nodes or 0 if how.mode == "exact" else 0,
+        )
+
+    def n_members(self, asked: Asked) -> int:
+        return len(asked.answers.trie) if asked.how.is_whole else int(asked.how.n_best)
+
+    def read(self, asked: Asked, answer: Answer) -> Decision[Any]:
+        how: How = asked.how
+        answers = asked.answers
+        stats = _stats(asked, answer)
+        if how.mode in ("greedy", "sampled"):
+            return walked(answers, answer.leaf, answer.logprob, answer.tokens, stats)
+        cost = stats.n_evaluated, stats.n_passes, 0
+        if not how.is_whole:
+            figures = answer.figures
+            return best_of(
+                answers, Search(answer.leaves, answer.logprobs, figures.gap, figures.rival_max, *cost), stats
+            )
+        scores = Scores(answer.logprobs, np.empty(0), *cost)
+        decision = weigh(answers, scores, stats, n_best=how.n_best, drawn=how.mode == "aligned", seed=how.seed)
+        warn_where_unfit(decision)
+        return decision
+
+    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Decision[Any]:
+        return choose(self.llm, prompt, choices, **self._options)
+
+
+class _Scoring(Asker[npt.NDArray[np.float64]]):
+    def __init__(self, llm: Llama, end: End, branches: bool, leading_space: bool | None) -> None:
+        self.llm = llm
+        self._end = end
+        self._branches = branches
+        self._leading_space = leading_space
+
+    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Asked:
+        tokens, answers = ask(self.llm, prompt, choices, room=room, leading_space=self._leading_space)
+        check_scorable(answers.trie)
+        return Asked(tokens, answers, None)
+
+    def submit(self, batch: Batch, asked: Asked) -> int:
+        return batch.submit(
+            asked.answers.trie, asked.tokens, mode=_SCORES, leaf_end=ENDS[self._end], branches=int(self._branches)
+        )
+
+    def n_members(self, asked: Asked) -> int:
+        return len(asked.answers.trie)
+
+    def read(self, asked: Asked, answer: Answer) -> npt.NDArray[np.float64]:
+        return asked.answers.aligned(answer.logprobs)
+
+    def alone(self, prompt: Prompt, choices: ChoicesLike) -> npt.NDArray[np.float64]:
+        how: Any = {"end": self._end, "branches": self._branches, "leading_space": self._leading_space}
+        return score(self.llm, prompt, choices, **how)
+
+
+def _stats(asked: Asked, answer: Answer) -> Stats:
+    figures = answer.figures
+    return Stats(
+        n_prompt=len(asked.tokens),
+        n_branches=figures.n_branches,
+        n_forced=figures.n_forced,
+        n_passes=figures.n_passes,
+        prompt_ms=figures.prompt_ns / 1e6,
+        decide_ms=figures.decide_ns / 1e6,
+        n_evaluated=figures.n_evaluated,
+    )
+
+
+class _Run(Iterator[Any]):
+    """A generator whose batch another thread may end."""
+
+    def __init__(self, batches: list[Batch], results: Generator[Any, None, None]) -> None:
+        self._batches = batches
+        self._results = results
+
+    def __next__(self) -> Any:
+        return next(self._results)
+
+    def close(self) -> None:
+        """End what is under way, and free the context."""
+        self._results.close()
+
+    def interrupt(self, _thread: int) -> None:
+        """Let whoever waits for a decision stop waiting."""
+        for batch in self._batches:
+            batch.close()
+
+
+def _run(
+    asker: Asker[Any],
+    asked: Iterable[tuple[Prompt, ChoicesLike]],
+    prompts: Iterable[Prompt],
+    as_ready: bool,
+    on_error: OnError,
+    progress: bool,
+    n_parallel: int | None,
+    n_ctx: int | None,
+) -> _Run:
+    check_flags(as_ready=as_ready, progress=progress)
+    lookup(on_error, {"raise": 0, "return": 1}, "on_error")
+    if n_parallel is not None:
+        check_counts(2, n_parallel=n_parallel)
+    if isinstance(prompts, (str, bytes)):
+        raise ArgumentError("prompts: a text where several belong; for one prompt there is choose")
+    room_of(asker.llm)
+    total = len(prompts) if isinstance(prompts, Sized) else None
+    batches: list[Batch] = []
+
+    def results() -> Generator[Any, None, None]:
+        if _shares(asker.llm):
+            batches.append(Batch(asker.llm, n_parallel or 0, n_ctx))
+        crowd = Crowd(asker, batches[0] if batches else None, asked)
+        try:
+            with _Bar(total, progress) as advance:
+                for place, result in crowd.results(in_order=not as_ready):
+                    advance()
+                    if isinstance(result, TokenTrieError) and on_error == "raise":
+                        raise result
+                    yield (place, result) if as_ready else result
+        finally:
+            for batch in batches:
+                batch.close()
+
+    return _Run(batches, results())
+
+
+def _shares(llm: Llama) -> bool:
+    """Whether sequences of the model can share cells; ArgumentError if it is closed."""
+    with lease(llm):
+        room_of(llm)
+        model = llm._model.model
+        return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
+
+
+class _Bar:
+    """A progress bar, where one is wanted, and what moves it."""
+
+    def __init__(self, total: int | None, wanted: bool) -> None:
+        self._total = total
+        self._wanted = wanted
+
+    def __enter__(self) -> Callable[[], None]:
+        if not self._wanted:
+            return lambda: None
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        rate = TextColumn("{task.fields[rate]}")
+        self._bar = Progress(MofNCompleteColumn(), BarColumn(), rate, TimeRemainingColumn())
+        self._bar.start()
+        task = self._bar.add_task("", total=self._total, rate="")
+
+        def advance() -> None:
+            self._bar.advance(task)
+            speed = self._bar.tasks[0].speed
+            self._bar.update(task, rate="" if speed is None else f"{speed:.1f} / s")
+
+        return advance
+
+    def __exit__(self, *_: object) -> None:
+        if self._wanted:
+            self._bar.stop()

@@ -1,0 +1,120 @@
+"""Many prompts in one context of the C ABI, on the weights of a Llama."""
+
+from __future__ import annotations
+
+import os
+import threading
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.errors import ArgumentError, TokenTrieError, from_status
+from token_trie.llama.contexts import make_on
+from token_trie.native.core import Llama
+from token_trie.native.ffi import check, ffi, lib, new_struct
+from token_trie.native.lease import attachment
+from token_trie.sets.trie import TokenTrie
+
+
+class Answer(NamedTuple):
+    """What one prompt got."""
+
+    ticket: int
+    error: TokenTrieError | None
+    leaf: int
+    logprob: float
+    tokens: tuple[int, ...]
+    """Of a walk."""
+    leaves: npt.NDArray[np.int64]
+    """The members found."""
+    logprobs: npt.NDArray[np.float64]
+    """Theirs; of scores, of every leaf."""
+    figures: Any
+    """The struct token_trie_batch_answer."""
+
+
+class Batch:
+    """A batch of the C ABI; any thread may call it at any time.
+
+    Closing the Llama closes it first, and who waits is told by CancelledError.
+    """
+
+    def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None) -> None:
+        self._process = os.getpid()
+        self._inside: set[int] = set()  # threads in a call
+        params = new_struct("token_trie_batch_params", n_parallel=n_parallel)
+        self._attached = attachment(llm)
+        with self._attached.lease():
+            self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
+            self._attached.streams.add(self)
+        self.room = int(llm.n_ctx()) if n_ctx is None else n_ctx  # in tokens
+
+    def submit(self, trie: TokenTrie, tokens: list[int], **options: Any) -> int:
+        """Put a prompt among those that wait; return its ticket.
+
+        Parameters
+        ----------
+        **options
+            Members of struct token_trie_batch_prompt.
+
+        Raises
+        ------
+        ArgumentError, VocabularyError, ContextError
+            What cannot be answered.
+        """
+        payload = trie._payload_bytes()
+        kept = ffi.from_buffer("char[]", payload), ffi.from_buffer("llama_token[]", np.array(tokens, np.int32))
+        prompt = new_struct("token_trie_batch_prompt", **options)
+        prompt.payload_json, prompt.payload_len = kept[0], len(payload)
+        prompt.tokens, prompt.n_tokens = kept[1], len(tokens)
+        ticket = ffi.new("int64_t *")
+        self._call(lib.token_trie_batch_submit, prompt, ticket)
+        return int(ticket[0])
+
+    def next(self, n_members: int, n_tokens: int, timeout_ms: int) -> Answer | None:
+        """Wait for an answer, of these many members and tokens at most; None: not in time, or nothing is out."""
+        leaves, logprobs = np.empty(n_members, np.int64), np.empty(n_members)
+        tokens = np.empty(n_tokens, np.int32)
+        out = new_struct("token_trie_batch_answer", capacity=n_members, tokens_capacity=n_tokens)
+        kept = ffi.from_buffer("int64_t[]", leaves), ffi.from_buffer("double[]", logprobs)
+        kept_tokens = ffi.from_buffer("llama_token[]", tokens)
+        out.leaves, out.logprobs, out.tokens = *kept, kept_tokens
+        self._call(lib.token_trie_batch_next, 0, timeout_ms, out)
+        if out.ticket == 0:
+            return None
+        error = None
+        if out.status < 0:
+            error = from_status(out.status, ffi.string(out.message).decode(errors="replace"))
+        found = slice(out.n_found)
+        taken = tuple(tokens[: out.n_tokens].tolist())
+        return Answer(out.ticket, error, out.leaf, out.logprob, taken, leaves[found], logprobs[found], out)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        if self._process != os.getpid():
+            raise ArgumentError("batch: opened before this process was forked; begin anew in it")
+        thread = get_ident()
+        self._inside.add(thread)
+        try:
+            check(function(self._pointer, *arguments))
+        finally:
+            self._inside.discard(thread)
+
+    def cancel(self) -> None:
+        """Do nothing: `close` ends what is under way."""
+
+    def close(self) -> None:
+        """End what is under way, within one pass, and free the context."""
+        if self._process != os.getpid():
+            return
+        if self.is_entered_here():
+            # By a signal's handler or a log callback, where the end of the pass cannot be waited for.
+            threading.Thread(target=self.close, daemon=True).start()
+            return
+        lib.token_trie_batch_close(self._pointer)
+        self._attached.streams.discard(self)
+
+    def is_entered_here(self) -> bool:
+        """Whether this very thread is inside a call."""
+        return get_ident() in self._inside

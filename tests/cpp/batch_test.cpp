@@ -1,0 +1,373 @@
+#include "batch/batch.h"
+
+#include "scorer_fixture.h"
+#include "stream/stream.h"
+
+#include <thread>
+
+namespace token_trie::test {
+namespace {
+
+using Way = Question::Way;
+
+ContextMaker maker_of(std::uint32_t n_ctx, TinyKind kind = TinyKind::attention) {
+    return {tiny_model(kind), tiny_context_params(n_ctx), {}};
+}
+
+Ticket submit(const std::shared_ptr<Batch> & batch, Question question) {
+    return Batch::Call(batch).submit(std::move(question));
+}
+
+struct Taken {
+    Ticket ticket = 0;
+    Answer answer;
+};
+
+// Of a ticket, or the next that there is; none: ticket 0.
+Taken take(Batch & batch, Ticket wanted = Batch::kAny) {
+    Taken out;
+    const Batch::Found found = batch.next(wanted, -1, out.ticket, out.answer, [](const Answer & /*seen*/) {});
+    EXPECT_NE(found, Batch::Found::not_yet);
+    return out;
+}
+
+std::map<Ticket, Answer> take_all(Batch & batch) {
+    std::map<Ticket, Answer> out;
+    for (Taken taken = take(batch); taken.ticket != 0; taken = take(batch)) {
+        EXPECT_TRUE(out.emplace(taken.ticket, taken.answer).second);
+    }
+    return out;
+}
+
+Question question(Tokens prompt, const std::set<Tokens> & members, Way way = Way::greedy) {
+    return {std::move(prompt), cursor_of(unnamed_trie_of(members)), way, 0, 1, 1, {}};
+}
+
+const std::set<Tokens> kActions = {{kRead}, {kRead, kFile}, {kSend, kMail}, {kSend, kFile, kFile}};
+
+class BatchTest : public WithTinyModel {
+   protected:
+    static std::shared_ptr<Batch> open(std::uint32_t n_ctx = 512, Scheduler::Options options = {}) {
+        return std::make_shared<Batch>(maker_of(n_ctx), options);
+    }
+};
+
+// Prompts that begin alike, some of them more than others, and differ in length.
+Question random_question(std::mt19937 & rng) {
+    const auto below = [&rng](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(rng); };
+    const auto text = [&](std::size_t seed, std::size_t n) {
+        std::mt19937 same(static_cast<unsigned>(seed));
+        std::string out;
+        for (std::size_t i = 0; i < n; ++i) {
+            out += static_cast<char>('a' + same() % 26);
+        }
+        return out;
+    };
+    std::string prompt;
+    if (below(3) > 0) {
+        prompt += text(1 + below(2), 40);
+    }
+    if (below(2) > 0) {
+        prompt += text(10 + below(3), 30);
+    }
+    prompt += text(100 + below(1000), 1 + below(below(8) == 0 ? 300 : 20));
+    Question out =
+        question(bytes(prompt), random_texts(rng, 1 + below(30), 1 + below(5), 8), static_cast<Way>(below(4)));
+    out.seed = static_cast<std::uint32_t>(below(1000));
+    out.search.leaf_end = static_cast<LeafEnd>(below(3));
+    out.search.n_best = 1 + below(3);
+    out.search.beam_width = below(4) == 0 ? 1 + below(4) : 0;
+    return out;
+}
+
+// What a stream decides that has nobody beside it.
+class Alone {
+   public:
+    Answer decide(const Question & asked) {
+        stream_.prefill(asked.prompt);
+        Answer out;
+        if (asked.way == Way::best) {
+            SearchResult result = stream_.search(asked.cursor, asked.search);
+            out.found = result.found;
+            out.gap = result.gap;
+            out.rival_max = result.rival_max;
+            return out;
+        }
+        if (asked.way == Way::scores) {
+            out.scores = stream_.score(asked.cursor, asked.search).leaves;
+            return out;
+        }
+        const bool greedy = asked.way == Way::greedy;
+        stream_.set_seed(asked.seed);
+        stream_.set_trie(asked.cursor, greedy ? Mode::greedy : Mode::sampled);
+        stream_.generate(1000, greedy ? 0 : asked.temperature, asked.top_p, [&](const Stream::Step & step) {
+            out.tokens.push_back(step.token);
+            return true;
+        });
+        const Stream::Snapshot seen = stream_.snapshot();
+        out.found = {{seen.cursor->leaf(), seen.stats.span_logprob}};
+        out.n_forced = seen.stats.n_forced - n_forced_;
+        out.n_branches = seen.stats.n_branches - n_branches_;
+        n_forced_ = seen.stats.n_forced;
+        n_branches_ = seen.stats.n_branches;
+        return out;
+    }
+
+   private:
+    Stream stream_{std::make_unique<Sequence>(maker_of(1024)), {}};
+    std::uint64_t n_forced_ = 0;
+    std::uint64_t n_branches_ = 0;
+};
+
+void expect_near(double a, double b) {
+    if (a != b) {  // as infinite ones are
+        EXPECT_NEAR(a, b, kNear);
+    }
+}
+
+void expect_same(const Answer & answer, const Answer & alone) {
+    ASSERT_EQ(answer.status, Status::ok) << answer.message;
+    EXPECT_EQ(answer.tokens, alone.tokens);
+    ASSERT_EQ(answer.found.size(), alone.found.size());
+    for (std::size_t i = 0; i < answer.found.size(); ++i) {
+        EXPECT_EQ(answer.found[i].leaf, alone.found[i].leaf);
+        EXPECT_NEAR(answer.found[i].logprob, alone.found[i].logprob, kNear);
+    }
+    ASSERT_EQ(answer.scores.size(), alone.scores.size());
+    for (std::size_t i = 0; i < answer.scores.size(); ++i) {
+        EXPECT_NEAR(answer.scores[i], alone.scores[i], kNear);
+    }
+    expect_near(answer.gap, alone.gap);
+    expect_near(answer.rival_max, alone.rival_max);
+    EXPECT_EQ(answer.n_branches, alone.n_branches);
+    EXPECT_EQ(answer.n_forced, alone.n_forced);
+}
+
+TEST_F(BatchTest, DecidesInCompanyWhatAStreamDecidesAlone) {
+    Alone alone;
+    std::mt19937 rng(1);
+    for (const Scheduler::Options options : {Scheduler::Options{}, {2, 0}, {5, 7}, {16, 64}}) {
+        SCOPED_TRACE(::testing::Message() << options.n_ids << " ids, " << options.n_batch << " rows");
+        const std::shared_ptr<Batch> batch = open(512, options);
+        for (int round = 0; round < 3; ++round) {
+            std::map<Ticket, Question> asked;
+            for (int i = 0; i < 40; ++i) {
+                const Question each = random_question(rng);
+                asked.emplace(submit(batch, each), each);
+            }
+            const std::map<Ticket, Answer> answers = take_all(*batch);
+            ASSERT_EQ(answers.size(), asked.size());
+            for (const auto & [ticket, each] : asked) {
+                SCOPED_TRACE(::testing::Message() << "round " << round << ", ticket " << ticket);
+                expect_same(answers.at(ticket), alone.decide(each));
+            }
+        }
+    }
+}
+
+TEST_F(BatchTest, ASharedBeginningIsEvaluatedOnce) {
+    const std::shared_ptr<Batch> batch = open();
+    const Tokens beginning = bytes(std::string(200, 'x'));
+    for (int i = 0; i < 30; ++i) {
+        Tokens prompt = beginning;
+        const Tokens rest = bytes("request " + std::to_string(i));
+        prompt.insert(prompt.end(), rest.begin(), rest.end());
+        submit(batch, question(prompt, kActions, Way::best));
+    }
+    std::size_t n_alone = 0;
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        n_alone += answer.n_shared < beginning.size() ? 1 : 0;
+    }
+    EXPECT_EQ(n_alone, 1U);
+}
+
+TEST_F(BatchTest, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
+    const std::shared_ptr<Batch> batch = open(2048);
+    for (int i = 0; i < 48; ++i) {
+        const char of = static_cast<char>('a' + i % 6);
+        submit(batch, question(bytes(std::string(100, of) + " " + std::to_string(i)), kActions));
+    }
+    std::size_t n_alone = 0;
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        n_alone += answer.n_shared < 50 ? 1 : 0;  // nearly all of it is as good as all
+    }
+    EXPECT_EQ(n_alone, 6U);
+}
+
+TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
+    const std::shared_ptr<Batch> batch = open();
+    submit(batch, question(bytes("Do: "), {{kSend, kMail}}));
+    const Taken taken = take(*batch);
+    EXPECT_EQ(taken.answer.tokens, (Tokens{kSend, kMail}));
+    EXPECT_EQ(taken.answer.n_evaluated, 0U);
+}
+
+TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
+    const std::shared_ptr<Batch> batch = open();
+    for (const Way way : {Way::greedy, Way::sampled, Way::best, Way::scores}) {
+        submit(batch, question(bytes("Do: "), {{kRead}, {kSend}, {kMail}}, way));
+    }
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        EXPECT_EQ(answer.status, Status::ok);
+        EXPECT_EQ(answer.n_evaluated, 0U);
+    }
+}
+
+TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
+    const std::shared_ptr<Batch> batch = open(256);
+    const Ticket good = submit(batch, question(bytes("Do: "), kActions));
+    const auto refusal = [&](Question asked) { return status_of([&] { submit(batch, asked); }); };
+    EXPECT_EQ(refusal(question({}, kActions)), Status::argument);
+    EXPECT_EQ(refusal(question({kTinyVocab}, kActions)), Status::vocab);
+    EXPECT_EQ(refusal(question({-1}, kActions)), Status::vocab);
+    EXPECT_EQ(refusal(question(Tokens(255, kRead), kActions)), Status::context);
+    Question endless = question(bytes("Do: "), kActions);
+    endless.cursor = cursor_of(unnamed_trie_of(kActions), {OnComplete::restart, {kTinyEnd}, {}, 0});
+    EXPECT_EQ(refusal(endless), Status::argument);
+    Question cold = question(bytes("Do: "), kActions, Way::sampled);
+    cold.temperature = -1;
+    EXPECT_EQ(refusal(cold), Status::argument);
+    Question none = question(bytes("Do: "), kActions, Way::best);
+    none.search.n_best = 0;
+    EXPECT_EQ(refusal(none), Status::argument);
+    EXPECT_EQ(take(*batch, good).answer.status, Status::ok);
+    EXPECT_EQ(take(*batch).ticket, 0);
+}
+
+TEST_F(BatchTest, APromptThatFillsTheContextIsAnswered) {
+    const std::shared_ptr<Batch> batch = open(256);
+    for (int i = 0; i < 3; ++i) {
+        submit(batch, question(bytes(std::string(253, static_cast<char>('a' + i))), kActions, Way::best));
+        submit(batch, question(bytes("Do: "), kActions));
+    }
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        EXPECT_EQ(answer.status, Status::ok) << answer.message;
+    }
+}
+
+TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
+    Alone alone;
+    std::mt19937 rng(2);
+    const std::shared_ptr<Batch> batch = open(512, {8, 32});
+    std::map<Ticket, Question> asked;
+    std::set<Ticket> cancelled;
+    std::map<Ticket, Answer> answers;
+    for (int i = 0; i < 60; ++i) {
+        const Question each = random_question(rng);
+        const Ticket ticket = submit(batch, each);
+        asked.emplace(ticket, each);
+        if (rng() % 3 == 0) {
+            cancelled.insert(ticket);
+        }
+        for (const Ticket other : cancelled) {
+            if (rng() % 4 == 0) {
+                batch->cancel(other);
+            }
+        }
+        Taken taken;
+        if (batch->next(Batch::kAny, 0, taken.ticket, taken.answer, [](const Answer &) {}) == Batch::Found::answer) {
+            answers.emplace(taken.ticket, taken.answer);
+        }
+    }
+    for (const Ticket ticket : cancelled) {
+        batch->cancel(ticket);
+    }
+    for (auto & [ticket, answer] : take_all(*batch)) {
+        answers.emplace(ticket, answer);
+    }
+    ASSERT_EQ(answers.size(), asked.size());
+    for (const auto & [ticket, answer] : answers) {
+        if (answer.status == Status::cancelled) {
+            EXPECT_EQ(cancelled.count(ticket), 1U);
+        } else {
+            expect_same(answer, alone.decide(asked.at(ticket)));
+        }
+    }
+    batch->cancel(1);  // what has ended
+    EXPECT_EQ(take(*batch).ticket, 0);
+}
+
+TEST_F(BatchTest, EachOfManyThreadsTakesItsOwnAnswers) {
+    const std::shared_ptr<Batch> batch = open(512, {8, 64});
+    std::atomic<int> n_right{0};
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 6; ++t) {
+        threads.emplace_back([&, t] {
+            Alone alone;
+            std::mt19937 rng(t);
+            for (int i = 0; i < 8; ++i) {
+                const Question each = random_question(rng);
+                const Answer answer = take(*batch, submit(batch, each)).answer;
+                const Answer expected = alone.decide(each);
+                n_right += answer.status == Status::ok && answer.tokens == expected.tokens &&
+                                   answer.n_members() == expected.n_members() &&
+                                   (answer.found.empty() || answer.found[0].leaf == expected.found[0].leaf)
+                               ? 1
+                               : 0;
+            }
+        });
+    }
+    for (std::thread & thread : threads) {
+        thread.join();
+    }
+    EXPECT_EQ(n_right, 48);
+}
+
+TEST_F(BatchTest, ClosingEndsWhoWaitsAndWhoSubmits) {
+    for (int round = 0; round < 20; ++round) {
+        const std::shared_ptr<Batch> batch = open(512, {4, 16});
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < 3; ++t) {
+            threads.emplace_back([&, t] {
+                std::mt19937 rng(t);
+                for (;;) {
+                    const Status status = status_of([&] { take(*batch, submit(batch, random_question(rng))); });
+                    if (status != Status::ok) {
+                        EXPECT_TRUE(status == Status::cancelled || status == Status::argument);
+                        return;
+                    }
+                }
+            });
+        }
+        threads.emplace_back([&] {
+            for (Ticket ticket = 1; ticket < 50; ++ticket) {
+                batch->cancel(ticket);
+                std::this_thread::yield();
+            }
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(round));
+        std::thread other([&] { batch->close(); });
+        batch->close();
+        other.join();
+        for (std::thread & thread : threads) {
+            thread.join();
+        }
+        EXPECT_EQ(status_of([&] { submit(batch, question(bytes("Do: "), kActions)); }), Status::argument);
+    }
+}
+
+TEST_F(BatchTest, ModelsWhoseSequencesCannotShareAreRefused) {
+    for (const TinyKind kind : {TinyKind::recurrent, TinyKind::hybrid}) {
+        EXPECT_EQ(status_of([&] { Batch(maker_of(256, kind), {}); }), Status::argument);
+    }
+}
+
+TEST_F(BatchTest, AWindowThatSlidesIsShared) {
+    const auto batch = std::make_shared<Batch>(maker_of(512, TinyKind::sliding_window), Scheduler::Options{});
+    Stream alone(std::make_unique<Sequence>(maker_of(512, TinyKind::sliding_window)), {});
+    std::map<Ticket, Question> asked;
+    for (int i = 0; i < 20; ++i) {
+        const Question each = question(bytes(std::string(30, 'x') + std::to_string(i)), kActions, Way::scores);
+        asked.emplace(submit(batch, each), each);
+    }
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        alone.prefill(asked.at(ticket).prompt);
+        const Scores expected = alone.score(asked.at(ticket).cursor, asked.at(ticket).search);
+        for (std::size_t i = 0; i < kActions.size(); ++i) {
+            EXPECT_NEAR(answer.scores[i], expected.leaves[i], 1e-3);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace token_trie::test

@@ -1,0 +1,310 @@
+"""`choose_many`, `score_many`, `achoose_many`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from token_trie import (
+    ArgumentError,
+    CancelledError,
+    ContextError,
+    Decision,
+    TokenTrie,
+    TokenTrieError,
+    achoose_many,
+    choose,
+    choose_many,
+    score,
+    score_many,
+)
+from token_trie.decisions import many
+from token_trie.decisions.crowd import WINDOW
+
+ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
+NEAR = 1e-4
+
+
+def prompts(n: int, start: int = 0) -> list[str]:
+    return [f"Choose an action for each request.\nRequest {i}.\nAction:" for i in range(start, start + n)]
+
+
+def check_same(decision: Decision[Any], alone: Decision[Any]) -> None:
+    assert isinstance(decision, Decision)
+    assert (decision.value, decision.text, decision.index) == (alone.value, alone.text, alone.index)
+    assert decision.tokens == alone.tokens
+    assert decision.logprob == pytest.approx(alone.logprob, abs=NEAR)
+    assert decision.gap == pytest.approx(alone.gap, abs=NEAR)
+    assert [c.index for c in decision.candidates] == [c.index for c in alone.candidates]
+    for figure in ("lead", "coverage", "probabilities"):
+        expected = getattr(alone, figure)
+        if expected is None:
+            assert getattr(decision, figure) is None
+        else:
+            assert getattr(decision, figure) == pytest.approx(expected, abs=NEAR)
+    assert decision.stats.n_prompt == alone.stats.n_prompt
+    assert decision.stats.n_branches == alone.stats.n_branches
+    assert decision.stats.n_forced == alone.stats.n_forced
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"mode": "greedy"},
+    {"mode": "sampled", "seed": 3},
+    {"mode": "sampled", "seed": 4, "temperature": 2.5, "top_p": 0.9},
+    {"mode": "aligned", "seed": 5},
+    {"mode": "beam", "beam_width": 2, "n_best": 2},
+    {"mode": "exact", "n_best": 3, "end": "any"},
+    {"probabilities": True, "end": "follow"},
+    {"tokenization": "any"},
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_each_decision_is_the_one_that_choose_makes_alone(precise: Any, way: dict[str, Any]) -> None:
+    asked = prompts(12)
+    for prompt, decision in zip(asked, choose_many(precise, asked, ACTIONS, **way), strict=True):
+        check_same(decision, choose(precise, prompt, ACTIONS, **way))
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32 - 1))
+def test_prompts_of_all_lengths_with_sets_of_their_own_are_decided_as_alone(precise: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    beginnings = ["", "One beginning. " * rng.randint(1, 5), "Another one: " * rng.randint(1, 9)]
+    asked = [rng.choice(beginnings) + "x" * rng.randint(0, 9) + f" {rng.random()}" for _ in range(rng.randint(1, 30))]
+    sets = [rng.sample(ACTIONS, rng.randint(1, len(ACTIONS))) for _ in asked]
+    way = rng.choice(WAYS)
+    n_parallel = rng.choice([None, 2, 3, 8])
+    decisions = list(choose_many(precise, asked, sets=sets, n_parallel=n_parallel, **way))
+    for prompt, choices, decision in zip(asked, sets, decisions, strict=True):
+        check_same(decision, choose(precise, prompt, choices, **way))
+
+
+def test_tokens_and_messages_are_prompts_too(precise: Any) -> None:
+    asked: list[Any] = [precise.tokenize(b"Action:"), [{"role": "user", "content": "Read it."}], "Action:"]
+    for prompt, decision in zip(asked, choose_many(precise, asked, ACTIONS), strict=True):
+        check_same(decision, choose(precise, prompt, ACTIONS))
+
+
+def test_a_trie_and_values_of_all_kinds_are_choices(precise: Any) -> None:
+    trie = TokenTrie.from_choices(precise, ACTIONS)
+    assert [d.value for d in choose_many(precise, prompts(3), trie)] == [
+        choose(precise, prompt, trie).value for prompt in prompts(3)
+    ]
+    assert all(d.value in (1, 2, 3) for d in choose_many(precise, prompts(3), {"one": 1, "two": 2, "three": 3}))
+    assert all(d.value in range(20) for d in choose_many(precise, prompts(3), range(20)))
+    assert len(list(choose_many(precise, prompts(3), (action for action in ACTIONS)))) == 3
+
+
+def test_decisions_come_in_order_or_as_they_are_ready_with_their_places(precise: Any) -> None:
+    asked = ["y" * 400 if i % 7 == 0 else prompt for i, prompt in enumerate(prompts(40))]
+    expected = [choose(precise, prompt, ACTIONS).value for prompt in asked]
+    assert [d.value for d in choose_many(precise, asked, ACTIONS)] == expected
+    ready = list(choose_many(precise, asked, ACTIONS, as_ready=True))
+    assert [place for place, _ in ready] != list(range(40))
+    assert [d.value for _, d in sorted(ready, key=lambda pair: pair[0])] == expected
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's own figures")
+def test_a_generator_of_thousands_is_read_as_there_is_room_and_memory_stays_flat(tiny: Any) -> None:
+    n_read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal n_read
+        while True:
+            n_read += 1
+            yield f"{n_read} is"
+
+    decisions = choose_many(tiny, endless(), ["odd", "even", "prime"], mode="greedy")
+    sizes = []
+    for i, decision in zip(range(4000), decisions, strict=False):
+        assert n_read - i <= WINDOW
+        assert decision.stats.n_prompt == len(tiny.tokenize(f"{i + 1} is".encode()))
+        if i % 1000 == 999:
+            sizes.append(resident())
+    decisions.close()
+    assert sizes[-1] - sizes[0] < 4 << 20
+
+
+def test_a_prompt_that_cannot_be_answered_has_an_error_of_its_own(precise: Any) -> None:
+    asked: list[Any] = ["Action:", "x y " * 2000, 7, None, b"bytes", [1 << 30], "a\0b", {"role": "user"}, "Action:"]
+    results = list(choose_many(precise, asked, ACTIONS, on_error="return"))
+    assert [isinstance(result, TokenTrieError) for result in results] == [False, *[True] * 7, False]
+    assert isinstance(results[1], ContextError)
+    for place, result in enumerate(results[1:8], 1):
+        assert str(result).startswith(f"prompts[{place}]: ")
+    check_same(results[8], choose(precise, "Action:", ACTIONS))
+
+
+def test_an_error_is_raised_behind_the_decisions_before_it(precise: Any) -> None:
+    decisions = choose_many(precise, ["Action:", "Act:", "x y " * 2000, "Action:"], ACTIONS)
+    assert [next(decisions).value, next(decisions).value]
+    with pytest.raises(ContextError, match=r"^prompts\[2\]: "):
+        next(decisions)
+    assert list(decisions) == []
+
+
+def test_what_the_prompts_raise_comes_behind_the_decisions_before_it(precise: Any) -> None:
+    def broken() -> Iterator[str]:
+        yield from prompts(3)
+        raise OSError("the disk is gone")
+
+    decisions = choose_many(precise, broken(), ACTIONS)
+    assert len([next(decisions) for _ in range(3)]) == 3
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(decisions)
+
+
+def test_sets_that_do_not_fit_are_their_prompts_errors(precise: Any) -> None:
+    sets: list[Any] = [ACTIONS, [], ["yes", 3], "text", ACTIONS]
+    results = list(choose_many(precise, prompts(5), sets=sets, on_error="return"))
+    assert [isinstance(result, ArgumentError) for result in results] == [False, True, True, True, False]
+    with pytest.raises(ValueError, match="shorter"):
+        list(choose_many(precise, prompts(2), sets=[ACTIONS]))
+
+
+def test_options_are_checked_at_once(precise: Any) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"mode": "best"},
+        {"temperature": 0},
+        {"on_error": "ignore"},
+        {"as_ready": 1},
+        {"progress": "yes"},
+        {"n_parallel": 1},
+        {"n_parallel": 2.5},
+        {"sets": [ACTIONS]},
+    ]
+    for options in wrong:
+        with pytest.raises(ArgumentError):
+            choose_many(precise, prompts(1), ACTIONS, **options)
+    with pytest.raises(ArgumentError, match="prompts: a text"):
+        choose_many(precise, "Action:", ACTIONS)
+    with pytest.raises(ArgumentError):
+        choose_many(precise, prompts(1))
+    with pytest.raises(ArgumentError, match="n_ctx"):
+        next(choose_many(precise, prompts(1), ACTIONS, n_ctx=-1))
+    with pytest.raises(ArgumentError, match="llm: str"):
+        choose_many("model.gguf", prompts(1), ACTIONS)  # type: ignore[arg-type]
+
+
+def test_of_no_prompts_there_are_no_decisions(precise: Any) -> None:
+    assert list(choose_many(precise, [], ACTIONS)) == []
+    assert score_many(precise, [], ACTIONS).shape == (0, len(ACTIONS))
+
+
+def test_an_interrupt_or_a_close_in_the_middle_leaves_all_usable(precise: Any) -> None:
+    def interrupted() -> Iterator[str]:
+        yield from prompts(20)
+        signal.raise_signal(signal.SIGINT)
+        yield from prompts(20)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(choose_many(precise, interrupted(), ACTIONS))
+    decisions = choose_many(precise, prompts(50), ACTIONS)
+    first = next(decisions)
+    decisions.close()
+    assert list(decisions) == []
+    check_same(first, choose(precise, prompts(1)[0], ACTIONS))
+    choose_many(precise, prompts(5), ACTIONS)  # never begun
+
+
+def test_choose_and_others_like_it_may_be_called_meanwhile(precise: Any) -> None:
+    expected = [choose(precise, prompt, ACTIONS).value for prompt in prompts(6)]
+    one, other = (choose_many(precise, prompts(6), ACTIONS, n_parallel=4) for _ in range(2))
+    for i in range(6):
+        assert next(one).value == next(other).value == choose(precise, prompts(6)[i], ACTIONS).value == expected[i]
+
+
+def test_threads_have_each_their_own(precise: Any) -> None:
+    expected = [choose(precise, prompt, ACTIONS).value for prompt in prompts(30)]
+    results: list[list[Any]] = []
+
+    def work() -> None:
+        results.append([d.value for d in choose_many(precise, prompts(30), ACTIONS, n_parallel=8)])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 4
+
+
+def test_a_llama_that_is_closed_meanwhile_ends_it(model_paths: dict[str, Path]) -> None:
+    for delay in (0.0, 0.002, 0.01, 0.03):
+        llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+        decisions = choose_many(llm, (prompt for i in range(1000) for prompt in prompts(1, i)), ACTIONS)
+        next(decisions)
+        closing = threading.Timer(delay, llm.close)
+        closing.start()
+        with pytest.raises((CancelledError, ArgumentError)):
+            list(decisions)
+        closing.join()
+        with pytest.raises(ArgumentError):
+            choose_many(llm, prompts(1), ACTIONS)
+
+
+def test_scores_are_those_of_score(precise: Any) -> None:
+    scores = score_many(precise, prompts(5), ACTIONS, end="longest")
+    assert scores.shape == (5, len(ACTIONS))
+    for prompt, row in zip(prompts(5), scores, strict=True):
+        assert row == pytest.approx(score(precise, prompt, ACTIONS, end="longest"), abs=NEAR)
+    with pytest.raises(ContextError, match=r"prompts\[1\]"):
+        score_many(precise, ["Action:", "x y " * 2000], ACTIONS)
+
+
+def test_models_without_shared_cells_answer_one_after_the_other(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = list(choose_many(precise, prompts(3), ACTIONS))
+    scores = score_many(precise, prompts(3), ACTIONS)
+    monkeypatch.setattr(many, "_shares", lambda llm: False)
+    for one, other in zip(choose_many(precise, prompts(3), ACTIONS), expected, strict=True):
+        check_same(one, other)
+    np.testing.assert_allclose(score_many(precise, prompts(3), ACTIONS), scores, atol=NEAR)
+
+
+def test_a_bar_shows_how_far_it_is(precise: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    list(choose_many(precise, prompts(7), ACTIONS, progress=True))
+    assert "7/7" in capsys.readouterr().out
+
+
+def test_tasks_get_the_same_decisions(precise: Any) -> None:
+    async def run() -> list[Any]:
+        return [decision async for decision in achoose_many(precise, prompts(8), ACTIONS)]
+
+    for one, other in zip(asyncio.run(run()), choose_many(precise, prompts(8), ACTIONS), strict=True):
+        check_same(one, other)
+
+
+def test_a_task_that_is_cancelled_ends_it(precise: Any) -> None:
+    seen = []
+
+    async def run() -> None:
+        async for decision in achoose_many(precise, (f"{i}" for i in range(10**6)), ACTIONS):
+            seen.append(decision)
+
+    async def main() -> None:
+        task = asyncio.create_task(run())
+        while len(seen) < 5:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert 5 <= len(seen) < 10**6
+    assert choose(precise, "Action:", ACTIONS).value in ACTIONS
