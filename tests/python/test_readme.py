@@ -14,8 +14,8 @@ MAKEFILE = README.parent / "Makefile"
 pytestmark = pytest.mark.skipif(not README.exists(), reason="needs the source tree")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{re.escape(language)}\n(.*?)```", README.read_text(), re.DOTALL)
+def blocks(language: str, page: Path = README) -> list[str]:
+    return re.findall(rf"```{re.escape(language)}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +27,12 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys: pytest.Capture
     assert printed[1].startswith("Mood.BAD negative -0.")
     assert printed[-2] == "descriptors[0].leaves[0].tokens[1]: 300000 is outside the vocabulary (49152 tokens)"
     assert printed[-1] == "Paris, of course | Paris"
+
+
+def test_the_python_of_the_engines_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks("python", README.parent / "docs" / "engines.md")
+    exec(compile(block, "engines.md", "exec", dont_inherit=True), {})
+    assert capsys.readouterr().out == "[7]\n[2 9]\n"
 
 
 def test_the_cpp_of_the_readme_compiles(tmp_path: Path) -> None:
