@@ -82,7 +82,6 @@ class VllmRows:
 
 
 @pytest.mark.parametrize("seed", [0])
-@pytest.mark.filterwarnings("ignore" if HAS_VLLM else "error")
 def test_what_is_allowed_is_one_and_the_same(seed: int) -> None:
     done = 0
     while done < STEPS:

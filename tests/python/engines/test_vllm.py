@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,13 @@ import pytest
 from token_trie import TokenTrie
 from vllm_model import END, N_VOCAB, save_tiny_llama
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    vllm = pytest.importorskip("vllm")
-    import torch
-    import transformers
-    from vllm import LLM, SamplingParams
-    from vllm.exceptions import VLLMValidationError
-    from vllm.sampling_params import StructuredOutputsParams
+pytest.importorskip("vllm")
+import torch
+import transformers
+from vllm import LLM, SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import StructuredOutputsParams
 
-pytestmark = pytest.mark.filterwarnings("ignore")
 NAME = "token_trie.engines.vllm:TrieLogitsProcessor"
 Tokens = tuple[int, ...]
 

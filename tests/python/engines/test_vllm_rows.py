@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +11,13 @@ import numpy as np
 import pytest
 from token_trie import TokenTrie
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    vllm = pytest.importorskip("vllm")
-    import torch
-    from token_trie.engines.vllm import TrieLogitsProcessor
-    from vllm import SamplingParams
-    from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
-    from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
-    from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
+pytest.importorskip("vllm")
+import torch
+from token_trie.engines.vllm import TrieLogitsProcessor
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
 
 END, V = 2, 70
 A, B, C = ({"A": [7], "A2": [7, 8]}, {"B": [9, 10, 11]}, {"C": [20, 21], "C2": [22]})

@@ -22,8 +22,6 @@ from vllm_model import save_tiny_llama
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("needs vllm", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

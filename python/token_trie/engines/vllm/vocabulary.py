@@ -78,11 +78,17 @@ class EngineVocabulary:
 
     @cached_property
     def _fingerprints(self) -> list[str]:
-        """Of all columns, as files for llama.cpp have them, named so where there is no token; and of the tokens."""
+        """Of all columns, with names as files for llama.cpp have them where there is no token; and of the tokens.
+
+        Each also with the runs of spaces of SentencePiece as spaces, as these files have them where they are tokens of
+        the model's makers, such as Gemma's.
+        """
         names = {token: name for name, token in self.tokenizer.get_vocab().items()}
         n_tokens = max(names, default=-1) + 1
-        texts = [names.get(token, f"[PAD{token}]").encode() for token in range(max(n_tokens, self.size))]
-        return [_hash_texts(texts[:n]) for n in (self.size, n_tokens)]
+        texts = [names.get(token, f"[PAD{token}]") for token in range(max(n_tokens, self.size))]
+        spaced = [" " * len(text) if len(text) > 1 and not text.strip("\u2581") else text for text in texts]
+        lengths = dict.fromkeys((self.size, n_tokens))
+        return [_hash_texts(some[:n]) for some in (texts, spaced) for n in lengths]
 
     def check(self, trie: TokenTrie) -> None:
         """Raise VocabularyError for a set that was made for another vocabulary."""
@@ -121,9 +127,9 @@ class EngineVocabulary:
         return self._sets.get((texts, seam, leading_space), len(texts), make)
 
 
-def _hash_texts(texts: list[bytes]) -> str:
+def _hash_texts(texts: list[str]) -> str:
     """Hash as token_trie.h defines the fingerprint: their number, then the length and the bytes of each."""
     hashed = hashlib.sha256(struct.pack("<I", len(texts)))
-    for text in texts:
+    for text in map(str.encode, texts):
         hashed.update(struct.pack("<I", len(text)) + text)
     return f"sha256:{hashed.hexdigest()}"
