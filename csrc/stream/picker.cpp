@@ -5,8 +5,10 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 namespace token_trie {
 namespace {
@@ -30,6 +32,20 @@ float log_share(const AllowedSet & allowed, const float * logits, Token token) {
         return true;
     });
     return static_cast<float>(static_cast<double>(logits[token]) - max - std::log(sum));
+}
+
+// Whether "name ::=" stands somewhere; of a grammar that llama.cpp does not take.
+bool has_rule(std::string_view gbnf, std::string_view name) {
+    constexpr std::string_view assign = "::=";
+    for (std::size_t at = gbnf.find(name); at != std::string_view::npos; at = gbnf.find(name, at + 1)) {
+        const bool inside = at > 0 && (std::isalnum(static_cast<unsigned char>(gbnf[at - 1])) != 0 ||
+                                       gbnf[at - 1] == '-' || gbnf[at - 1] == '_');
+        const std::size_t behind = std::min(gbnf.find_first_not_of(" \t", at + name.size()), gbnf.size());
+        if (!inside && gbnf.substr(behind, assign.size()) == assign) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // llama-cpp-python 0.3.36 takes the vocabulary's size first; earlier ones do not.
@@ -222,7 +238,9 @@ void Picker::set_grammar(const char * gbnf, const char * root) {
     // llama.cpp takes an empty text for no grammar.
     Sampler grammar(*gbnf == '\0' ? nullptr : llama_sampler_init_grammar(vocab_, gbnf, root));
     if (grammar == nullptr) {
-        throw Error(Status::grammar, "gbnf: the grammar does not parse, or has no rule " + quote(root));
+        throw Error(Status::grammar, has_rule(gbnf, root)
+                                         ? "gbnf: the grammar does not parse; llama.cpp has printed why to stderr"
+                                         : "gbnf: the grammar has no rule " + quote(root));
     }
     grammar_ = std::move(grammar);
     unseen_by_grammar_.clear();

@@ -79,15 +79,24 @@ def read_how(
 class Filling:
     """One record under way."""
 
-    def __init__(self, handle: Program, how: How, prompt: list[int] | None) -> None:
+    def __init__(self, handle: Program, how: How, prompt: list[int] | None, lead: str) -> None:
+        self._started = time.perf_counter()
+        self.thought: str | None = None
+        if how.think is not None:
+            if prompt is not None:
+                handle.prefill(prompt)
+                prompt = None
+            self.thought = think_first(handle, how.think, how.seed)
+            if lead:
+                handle.append(lead)
+                lead = ""
         if how.seed is not None:
             handle.set_seed(int(how.seed))
         self._handle = handle
         self._before = handle.state
         self._n_prompt = self._before.n_tokens if prompt is None else len(prompt)
-        self._started = time.perf_counter()
-        self.thought: str | None = None
         self.writer = Writer(handle, how.mode, how.temperature, how.top_p, prompt)
+        self.writer.write(lead)
         self.walk = Walk(self.writer, how.layout, how.max_tokens, how.on_text)
 
     def told(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
@@ -120,18 +129,7 @@ def filling(handle: Program, how: How, prompt: list[int] | None = None, lead: st
         with handle._restored() as before:
             if prompt is None and not before:
                 raise ArgumentError("nothing to write behind: prefill first")
-            thought = None
-            if how.think is not None:
-                if prompt is not None:
-                    handle.prefill(prompt)
-                    prompt = None
-                thought = think_first(handle, how.think, how.seed)
-                if lead:
-                    handle.append(lead)
-            under_way = Filling(handle, how, prompt)
-            under_way.thought = thought
-            if thought is None:
-                under_way.writer.write(lead)
+            under_way = Filling(handle, how, prompt, lead)
             yield under_way
             under_way.writer.flush()
             handle.clear_token_trie()

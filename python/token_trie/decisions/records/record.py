@@ -28,7 +28,7 @@ class RecordStats:
     n_evaluated: int
     """Nodes of tries that the model was asked about, in exact mode."""
     fill_ms: float
-    """Time it took, a prompt's included."""
+    """Time it took, that of a prompt and a thought included."""
 
 
 @dataclass(frozen=True)
