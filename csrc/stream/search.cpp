@@ -151,11 +151,13 @@ class BestLeaves final : public Search {
         std::size_t n_rows = 0;
         double best = kImpossible;
         while (batch.size() < most) {
-            const bool known = guesses.empty() || (!open_.empty() && guesses.top() < open_.top());
-            Heap & from = known ? open_ : guesses;
-            if (!goes_on(from)) {
+            const bool has_open = goes_on(open_);
+            const bool has_guess = rows_are_cheap_ ? !guesses.empty() : goes_on(guesses);
+            if (!has_open && !has_guess) {
                 break;
             }
+            const bool known = has_open && (guesses.empty() || guesses.top() < open_.top());
+            Heap & from = known ? open_ : guesses;
             const double behind = best - from.top().logprob;
             const bool fills_up = batch.size() % TreeEvaluator::kRowGroup != 0 && behind <= kFill * spread;
             if ((behind > spread || batch.size() >= width) && !fills_up) {

@@ -28,14 +28,17 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
     const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
     // Behind a prefix the first call would know less of where the layers are than the second.
-    all = all || (prefix_.empty() && sequence.has_layers_on_device());
+    const bool rows_are_cheap = prefix_.empty() && sequence.has_layers_on_device();
+    all = all || rows_are_cheap;
     const std::size_t n_ids = all ? sequence.n_ids() : std::min(sequence.n_ids(), n_frugal_ids(sequence.vocab()));
     n_ids_ = shares ? std::min<std::size_t>(n_ids - n_reserved, trie.n_leaves()) : 0;
     // All paths at once, and what fills up a batch.
     const std::size_t n_cells =
         std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kRowGroup;
     room_ = std::min(sequence.capacity() - n_taken, n_cells);
-    sequence.make_room(n_taken + room_, n_ids_ > 0 ? n_ids_ + n_reserved : 1);
+    // A context has logits of as many rows as it has ids, and here a batch may ask for those of all its rows.
+    const std::size_t n_rows = rows_are_cheap ? std::min({n_cells, kMaxRows, sequence.n_ids()}) : 1;
+    sequence.make_room(n_taken + room_, n_ids_ > 0 ? std::max(n_ids_ + n_reserved, n_rows) : 1);
     memory_ = llama_get_memory(sequence.context());
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
