@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -106,14 +107,17 @@ def test_any_tokenization_walks_its_graph(precise: Any) -> None:
         node = made.step(node, torch.tensor([token]))
 
 
-def test_it_compiles_without_a_break_in_the_graph() -> None:
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.filterwarnings("ignore")  # of the compiler
+@pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a compiler")
+def test_it_compiles_without_a_break_in_the_graph(backend: str) -> None:
     made, root = tries()
 
     def both(logits: Any, nodes: Any) -> Any:
         tokens = made.mask_(logits, nodes).argmax(-1)
         return tokens, made.step(nodes, tokens)
 
-    compiled = torch.compile(both, fullgraph=True, backend="eager")
+    compiled = torch.compile(both, fullgraph=True, backend=backend)
     nodes = torch.tensor([root, FREE])
     logits = torch.randn(2, V, generator=torch.Generator().manual_seed(2))
     expected = both(logits.clone(), nodes)

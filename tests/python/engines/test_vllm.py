@@ -41,8 +41,10 @@ def llm(folder: Path) -> Iterator[Any]:
         max_model_len=128,
         max_num_seqs=24,  # fewer than there are requests, so that rows are taken over and moved
         kv_cache_memory_bytes=64 << 20,
+        block_size=32,
+        num_gpu_blocks_override=20,  # and too few for them all, so that some are preempted
         enforce_eager=True,
-        disable_log_stats=True,
+        disable_log_stats=False,
     )
     yield llm
     llm.llm_engine.engine_core.shutdown()
@@ -110,6 +112,14 @@ def test_of_two_thousand_answers_every_one_is_a_member(llm: Any) -> None:
     assert len(answers) == 2000
     assert [a for a, members in answers if a not in members] == []
     assert len({a for a, _ in answers}) > 700, "and they differ"
+
+
+def test_requests_that_were_preempted_go_on(llm: Any) -> None:
+    rng = np.random.default_rng(3)
+    sets = [{tuple(map(int, rng.integers(3, 9, rng.integers(30, 60)))) for _ in range(20)} for _ in range(64)]
+    outputs = llm.generate(prompts(64, rng), [params(payload(s), max_tokens=70) for s in sets], use_tqdm=False)
+    assert all(answer(output.outputs[0]) in members for output, members in zip(outputs, sets, strict=True))
+    assert sum(metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions") > 0
 
 
 def by_hand(model: Any, ids: list[int], members: set[Tokens]) -> Tokens:
