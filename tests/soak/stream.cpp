@@ -261,7 +261,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     if (state.span != static_cast<std::int32_t>(oracle.state()) || state.n_items != oracle.n_items() ||
         state.n_tokens != before.size() + listener.tokens().size() ||
         (set.named && !oracle.item().empty() &&
-         leaf != (set.members.count(oracle.item()) > 0 ? name_of(oracle.item()) : ""))) {
+         leaf != (oracle.is_finished() ? name_of(oracle.item()) : ""))) {
         wrong("the stream stands elsewhere than the oracle, behind " + name_of(listener.tokens()));
     }
     if (!ended && std::abs(state.logprob - listener.logprob()) > kNear) {
