@@ -15,10 +15,11 @@ from bench.options import Options
 from bench.results import Bar, Results, Row
 from bench.rounds import take_turns
 from bench.sets import Answers, actions, catalogue
-from bench.table import bars_table, figure, plain_table, wide_console
+from bench.table import bars_table, figure, plain_table, progress_bar, wide_console
 
 _BATCHES = (1, 8, 64, 256)
 _BETWEEN = 151_936
+_FANS = (30, 1000, 100_000, 1_000_000)  # leaves
 _ROUNDS = 10
 _QUANTITIES = ("fill", "apply", "fill+apply", "mask", "step", "mask+step", "step and back")
 
@@ -31,27 +32,31 @@ def run(options: Options) -> None:
     rounds = options.rounds or _ROUNDS
     results = Results[Row]("mask", {"rounds": rounds, "torch_threads": 1})
     console = wide_console(160)
-    models: list[Model | None] = [load(name) for name in options.models]
-    for model in [*models, None]:
-        n_vocab = _BETWEEN if model is None else model.n_vocab
-        named = [] if model is None else [actions(model), catalogue(model, 1000)]
-        for answers in [*named, *(fan_out(n_vocab, n) for n in (30, 1000, 100_000, 1_000_000))]:
-            trie = TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(answers.tokens)})
-            for rows in _BATCHES:
-                taken = take_turns(_contenders(model, answers, trie, n_vocab, rows), rounds, lambda: None)
-                where = {
-                    "model": "no model" if model is None else model.name,
-                    "n_vocab": n_vocab,
-                    "set": answers.name,
-                    "leaves": len(trie),
-                    "branching": answers.branching,
-                    "rows": rows,
-                }
-                results.rows += [
-                    Row.of(of, contender=contender, quantity=quantity, **where)
-                    for contender, by_quantity in taken.items()
-                    for quantity, of in by_quantity.items()
-                ]
+    models: list[Model | None] = [*(load(name) for name in options.models), None]
+    with progress_bar(console) as progress:
+        bar = progress.add_task("", total=(2 * len(options.models) + len(_FANS) * len(models)) * len(_BATCHES))
+        for model in models:
+            n_vocab = _BETWEEN if model is None else model.n_vocab
+            named = [] if model is None else [actions(model), catalogue(model, 1000)]
+            for answers in [*named, *(fan_out(n_vocab, n) for n in _FANS)]:
+                trie = TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(answers.tokens)})
+                for rows in _BATCHES:
+                    progress.update(bar, description=f"{n_vocab:,} tokens, {len(trie):,} leaves, {rows} rows")
+                    taken = take_turns(_contenders(model, answers, trie, n_vocab, rows), rounds, lambda: None)
+                    progress.advance(bar)
+                    where = {
+                        "model": "no model" if model is None else model.name,
+                        "n_vocab": n_vocab,
+                        "set": answers.name,
+                        "leaves": len(trie),
+                        "branching": answers.branching,
+                        "rows": rows,
+                    }
+                    results.rows += [
+                        Row.of(of, contender=contender, quantity=quantity, **where)
+                        for contender, by_quantity in taken.items()
+                        for quantity, of in by_quantity.items()
+                    ]
     _print(console, results.rows)
     results.bars = bars(results.rows)
     console.print(bars_table(results.bars))
