@@ -97,7 +97,7 @@ def bare(model: Model, crowd: Crowd) -> Took:
         rows: list[tuple[int, int, int, bool]] = []
         sequence = 0
         for rest in rests:
-            if len(rows) + len(rest) > _ROWS or sequence == _IDS - 1:
+            if rows and (len(rows) + len(rest) > _ROWS or sequence == _IDS - 1):
                 decode(rows)
                 for used in range(1, sequence + 1):
                     llama_cpp.llama_memory_seq_rm(memory, used, -1, -1)

@@ -130,7 +130,7 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
     const std::vector<Ticket> cancelled = std::exchange(cancelled_, {});
     lock.unlock();
     Scheduler::Answers answers;
-    bool has_memory = true;
+    Status failed = Status::ok;
     try {
         for (auto & [ticket, question] : submitted) {
             scheduler_->add(ticket, std::move(question));
@@ -140,7 +140,11 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
         }
         scheduler_->pass(answers);
     } catch (const std::bad_alloc &) {
-        has_memory = false;
+        failed = Status::memory;
+    } catch (const std::exception &) {  // of llama.cpp's
+        failed = Status::internal;
+    }
+    if (failed != Status::ok) {
         scheduler_->clear();
     }
     lock.lock();
@@ -150,11 +154,11 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
             order_.push_back(ticket);
         }
     }
-    if (!has_memory) {
+    if (failed != Status::ok) {
         // Those that came in meanwhile, too.
         submitted_.clear();
         while (!out_.empty()) {
-            ready_[*out_.begin()].status = Status::memory;
+            ready_[*out_.begin()].status = failed;
             order_.push_back(*out_.begin());
             out_.erase(out_.begin());
         }

@@ -138,7 +138,8 @@ void Scheduler::plan(PassRows & rows, Answers & answers) {
     for (Job & job : jobs_) {
         if (job.needs_wave()) {
             lend_ids(job);
-            job.place_wave(job.n_cells() + n_cells_left());
+            // Of a large tree, no more than a pass or so at a time.
+            job.place_wave(std::max(job.n_cells(), std::min(job.n_cells() + n_cells_left(), 2 * n_batch_)));
         }
         if (job.n_prompt_left() == 0) {
             job.plan(rows, 0);

@@ -68,6 +68,7 @@ class Crowd(Generic[R]):
         self._under_way: dict[int, tuple[int, Asked]] = {}  # with their places, by ticket
         self._done: dict[int, R | TokenTrieError] = {}  # by place
         self._is_over = False
+        self._n_members = self._n_tokens = 1  # of the largest answer there may be
 
     def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
         """Iterate over places and results."""
@@ -106,14 +107,13 @@ class Crowd(Generic[R]):
             return
         with lease(self._asker.llm):
             asked = self._asker.ask(prompt, choices, self._batch.room)
+        self._n_members = max(self._n_members, self._asker.n_members(asked))
+        self._n_tokens = max(self._n_tokens, asked.answers.trie.max_tokens)
         self._under_way[self._asker.submit(self._batch, asked)] = place, asked
 
     def _wait(self) -> None:
         assert self._batch is not None
-        asked_now = [asked for _, asked in self._under_way.values()]
-        n_members = max(self._asker.n_members(asked) for asked in asked_now)
-        n_tokens = max(asked.answers.trie.max_tokens for asked in asked_now)
-        answer = self._batch.next(n_members, n_tokens, _WAIT_MS)
+        answer = self._batch.next(self._n_members, self._n_tokens, _WAIT_MS)
         if answer is None:
             return
         place, asked = self._under_way.pop(answer.ticket)
