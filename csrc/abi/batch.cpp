@@ -134,10 +134,13 @@ int32_t token_trie_batch_next(token_trie_batch * batch,
                               token_trie_batch_answer * answer) {
     return guard([&] {
         const std::shared_ptr<Batch> open = OpenBatches::shared().find(batch);
-        token_trie_batch_answer out = read_struct(answer, "answer");
-        out.status = TOKEN_TRIE_OK;
-        out.message[0] = '\0';
-        out.ticket = 0;
+        const token_trie_batch_answer given = read_struct(answer, "answer");
+        token_trie_batch_answer out{};  // without what stood there before
+        out.leaves = given.leaves;
+        out.logprobs = given.logprobs;
+        out.capacity = given.capacity;
+        out.tokens = given.tokens;
+        out.tokens_capacity = given.tokens_capacity;
         Answer taken;
         Ticket of = 0;
         const Batch::Found found = open->next(ticket, timeout_ms, of, taken, [&](const Answer & seen) {

@@ -1,7 +1,9 @@
 #include "batch/batch.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdio>
 
 namespace token_trie {
 
@@ -131,6 +133,7 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
     lock.unlock();
     Scheduler::Answers answers;
     Status failed = Status::ok;
+    std::array<char, 256> why{};
     try {
         for (auto & [ticket, question] : submitted) {
             scheduler_->add(ticket, std::move(question));
@@ -141,8 +144,12 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
         scheduler_->pass(answers);
     } catch (const std::bad_alloc &) {
         failed = Status::memory;
-    } catch (const std::exception &) {  // of llama.cpp's
+    } catch (const Error & error) {
+        failed = error.status();
+        std::snprintf(why.data(), why.size(), "%s", error.what());
+    } catch (const std::exception & error) {  // of llama.cpp's
         failed = Status::internal;
+        std::snprintf(why.data(), why.size(), "%s", error.what());
     }
     if (failed != Status::ok) {
         scheduler_->clear();
@@ -158,7 +165,9 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
         // Those that came in meanwhile, too.
         submitted_.clear();
         while (!out_.empty()) {
-            ready_[*out_.begin()].status = failed;
+            Answer & answer = ready_[*out_.begin()];
+            answer.status = failed;
+            answer.message = why.data();
             order_.push_back(*out_.begin());
             out_.erase(out_.begin());
         }

@@ -37,6 +37,24 @@ class AbiBatchTest : public WithTinyModel {
     token_trie_batch_answer answer_ = sized<token_trie_batch_answer>();
 };
 
+TEST_F(AbiBatchTest, NothingOfAnEarlierAnswerStaysInTheNext) {
+    std::memset(answer_.message, 'x', sizeof answer_.message);
+    answer_.logprob = 7;
+    answer_.n_found = 7;
+    ASSERT_EQ(token_trie_batch_next(batch_.get(), 0, 0, &answer_), TOKEN_TRIE_OK);
+    EXPECT_EQ(answer_.ticket, 0);
+    EXPECT_EQ(answer_.leaf, -1);
+    EXPECT_EQ(answer_.logprob, 0);
+    EXPECT_EQ(answer_.n_found, 0U);
+    EXPECT_STREQ(answer_.message, "");
+    std::memset(answer_.message, 'x', sizeof answer_.message);
+    const token_trie_batch_prompt asked = prompt();
+    ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
+    token_trie_batch_cancel(batch_.get(), ticket_);
+    ASSERT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_), TOKEN_TRIE_OK);
+    EXPECT_STREQ(answer_.message, "cancelled");
+}
+
 TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
     for (const int mode :
          {TOKEN_TRIE_BATCH_GREEDY, TOKEN_TRIE_BATCH_SAMPLED, TOKEN_TRIE_BATCH_BEST, TOKEN_TRIE_BATCH_SCORES}) {

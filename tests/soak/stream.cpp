@@ -260,8 +260,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const std::string leaf = state.leaf_name == nullptr ? "" : state.leaf_name;
     if (state.span != static_cast<std::int32_t>(oracle.state()) || state.n_items != oracle.n_items() ||
         state.n_tokens != before.size() + listener.tokens().size() ||
-        (set.named && !oracle.item().empty() &&
-         leaf != (oracle.is_finished() ? name_of(oracle.item()) : ""))) {
+        (set.named && !oracle.item().empty() && leaf != (oracle.is_finished() ? name_of(oracle.item()) : ""))) {
         wrong("the stream stands elsewhere than the oracle, behind " + name_of(listener.tokens()));
     }
     if (!ended && std::abs(state.logprob - listener.logprob()) > kNear) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -88,7 +89,12 @@ class Crowd(Generic[R]):
             raise self._failed
 
     def _take_in(self) -> None:
-        while not self._is_over and len(self._under_way) + len(self._done) < WINDOW:
+        until = time.monotonic() + _WAIT_MS / 1000
+        # Whoever answers alone has nothing to choose from; and who waits is not to wait for slow prompts.
+        window = 1 if self._batch is None else WINDOW
+        while not self._is_over and len(self._under_way) + len(self._done) < window:
+            if self._under_way and time.monotonic() > until:
+                return
             try:
                 place, (prompt, choices) = next(self._asked)
             except StopIteration:
@@ -99,7 +105,11 @@ class Crowd(Generic[R]):
                 try:
                     self._begin(place, prompt, choices)
                 except TokenTrieError as error:
+                    if self._batch is not None:
+                        self._batch.require_open()
                     self._done[place] = _at(place, error)
+                except Exception as error:  # of the prompt's or the set's own code
+                    self._is_over, self._failed = True, error
 
     def _begin(self, place: int, prompt: Prompt, choices: ChoicesLike) -> None:
         if self._batch is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
 from typing import Any, Literal, TypeAlias
@@ -18,10 +19,11 @@ from token_trie.decisions.how import ANY_SEED, How, Mode, check_decidable, read_
 from token_trie.decisions.native_scores import ENDS, End, Scores, Search, check_scorable
 from token_trie.decisions.score import score
 from token_trie.decisions.ways import best_of, walked, weigh
-from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import Answer, Batch
-from token_trie.llama.chooser import room_of
+from token_trie.llama.chooser import cancel, room_of
+from token_trie.llama.contexts import interruptible
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
@@ -221,7 +223,7 @@ class _Choosing(Asker[Decision[Any]]):
         )
 
     def n_members(self, asked: Asked) -> int:
-        return len(asked.answers.trie) if asked.how.is_whole else int(asked.how.n_best)
+        return len(asked.answers.trie) if asked.how.is_whole else min(asked.how.n_best, len(asked.answers.trie))
 
     def read(self, asked: Asked, answer: Answer) -> Decision[Any]:
         how: How = asked.how
@@ -288,19 +290,27 @@ def _stats(asked: Asked, answer: Answer) -> Stats:
 class _Run(Iterator[Any]):
     """A generator whose batch another thread may end."""
 
-    def __init__(self, batches: list[Batch], results: Generator[Any, None, None]) -> None:
+    def __init__(self, llm: Llama, batches: list[Batch], results: Generator[Any, None, None]) -> None:
+        self._llm = llm
         self._batches = batches
         self._results = results
 
     def __next__(self) -> Any:
+        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
+            raise BusyError("another thread waits for the next decision, or the prompts themselves ask for it")
         return next(self._results)
 
     def close(self) -> None:
-        """End what is under way, and free the context."""
-        self._results.close()
+        """End what is under way, and free the context; where another thread waits for a decision, that ends first."""
+        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
+            self.interrupt(0)
+        else:
+            self._results.close()
 
-    def interrupt(self, _thread: int) -> None:
+    def interrupt(self, thread: int) -> None:
         """Let whoever waits for a decision stop waiting."""
+        if not self._batches:
+            cancel(self._llm, thread)
         for batch in self._batches:
             batch.close()
 
@@ -326,10 +336,11 @@ def _run(
     batches: list[Batch] = []
 
     def results() -> Generator[Any, None, None]:
-        if _shares(asker.llm):
-            batches.append(Batch(asker.llm, n_parallel or 0, n_ctx))
-        crowd = Crowd(asker, batches[0] if batches else None, asked)
         try:
+            if _shares(asker.llm):
+                # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
+                interruptible(lambda: batches.append(Batch(asker.llm, n_parallel or 0, n_ctx)), lambda: None)
+            crowd = Crowd(asker, batches[0] if batches else None, asked)
             with _Bar(total, progress) as advance:
                 for place, result in crowd.results(in_order=not as_ready):
                     advance()
@@ -340,7 +351,7 @@ def _run(
             for batch in batches:
                 batch.close()
 
-    return _Run(batches, results())
+    return _Run(asker.llm, batches, results())
 
 
 def _shares(llm: Llama) -> bool:
@@ -348,7 +359,8 @@ def _shares(llm: Llama) -> bool:
     with lease(llm):
         room_of(llm)
         model = llm._model.model
-        return not (llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model))
+        is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        return not is_stateful and llm.n_batch > 1
 
 
 class _Bar:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, TokenTrieError, from_status
+from token_trie.errors import ArgumentError, CancelledError, TokenTrieError, from_status
 from token_trie.llama.contexts import make_on
 from token_trie.native.core import Llama
 from token_trie.native.ffi import check, ffi, lib, new_struct
@@ -44,6 +44,7 @@ class Batch:
     def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None) -> None:
         self._process = os.getpid()
         self._inside: set[int] = set()  # threads in a call
+        self._is_closed = False
         params = new_struct("token_trie_batch_params", n_parallel=n_parallel)
         self._attached = attachment(llm)
         with self._attached.lease():
@@ -98,8 +99,16 @@ class Batch:
         self._inside.add(thread)
         try:
             check(function(self._pointer, *arguments))
+        except TokenTrieError:
+            self.require_open()
+            raise
         finally:
             self._inside.discard(thread)
+
+    def require_open(self) -> None:
+        """Raise CancelledError if it was closed, by whomever."""
+        if self._is_closed:
+            raise CancelledError("the prompts are answered no more: the Llama was closed, or who asked was cancelled")
 
     def cancel(self) -> None:
         """Do nothing: `close` ends what is under way."""
@@ -108,6 +117,7 @@ class Batch:
         """End what is under way, within one pass, and free the context."""
         if self._process != os.getpid():
             return
+        self._is_closed = True
         if self.is_entered_here():
             # By a signal's handler or a log callback, where the end of the pass cannot be waited for.
             threading.Thread(target=self.close, daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Mapping
 from numbers import Real
 
@@ -70,9 +71,11 @@ def check_seed(seed: int) -> None:
 def check_draws(temperature: float, top_p: float, seed: int | None, may_be_zero: bool = False) -> None:
     """Raise ArgumentError for draws that cannot be made."""
     check_numbers(temperature=temperature, top_p=top_p)
-    if not 0 <= temperature < float("inf") or (temperature == 0 and not may_be_zero):
+    # As llama.cpp has them.
+    warmth, share = (ctypes.c_float(float(min(given, 1e39))).value for given in (temperature, top_p))
+    if temperature < 0 or not warmth < float("inf") or (warmth == 0 and not may_be_zero):
         raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
-    if not 0 < top_p <= 1:
+    if top_p > 1 or not 0 < share <= 1:
         raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
     if seed is not None:
         check_seed(seed)

@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie import (
     ArgumentError,
+    BusyError,
     CancelledError,
     ContextError,
     Decision,
@@ -257,11 +259,63 @@ def test_a_llama_that_is_closed_meanwhile_ends_it(model_paths: dict[str, Path]) 
         next(decisions)
         closing = threading.Timer(delay, llm.close)
         closing.start()
-        with pytest.raises((CancelledError, ArgumentError)):
+        with pytest.raises(CancelledError):
             list(decisions)
         closing.join()
         with pytest.raises(ArgumentError):
             choose_many(llm, prompts(1), ACTIONS)
+
+
+def test_without_end_it_ends_when_the_llama_is_closed(model_paths: dict[str, Path]) -> None:
+    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
+    endless = (f"{i}" for i in range(10**9))
+    decisions = choose_many(llm, endless, ACTIONS, as_ready=True, on_error="return")
+    next(decisions)
+    llm.close()
+    with pytest.raises(CancelledError, match="the Llama was closed"):
+        list(decisions)
+
+
+def test_slow_prompts_hold_up_no_answer(precise: Any) -> None:
+    read = []
+
+    def slow() -> Iterator[str]:
+        for prompt in prompts(40):
+            time.sleep(0.02)
+            read.append(prompt)
+            yield prompt
+
+    decisions = choose_many(precise, slow(), ACTIONS)
+    next(decisions)
+    assert len(read) < 40
+    decisions.close()
+
+
+def test_what_asks_while_it_is_asked_is_refused(precise: Any) -> None:
+    def asking() -> Iterator[str]:
+        yield "Action:"
+        with pytest.raises(BusyError):
+            next(decisions)
+        yield "Action:"
+
+    decisions = choose_many(precise, asking(), ACTIONS)
+    assert len(list(decisions)) == 2
+
+
+def test_a_set_that_raises_comes_behind_the_decisions_before(precise: Any) -> None:
+    def broken() -> Iterator[str]:
+        yield "yes"
+        raise OSError("gone")
+
+    decisions = choose_many(precise, prompts(4), sets=[ACTIONS, ACTIONS, broken(), ACTIONS], on_error="return")
+    assert [next(decisions).value for _ in range(2)] == [choose(precise, p, ACTIONS).value for p in prompts(2)]
+    with pytest.raises(OSError, match="gone"):
+        next(decisions)
+
+
+def test_more_best_answers_than_there_are_take_no_memory(precise: Any) -> None:
+    (decision,) = choose_many(precise, prompts(1), ACTIONS, n_best=2**31 - 1)
+    assert len(decision.candidates) == len(ACTIONS)
 
 
 def test_scores_are_those_of_score(precise: Any) -> None:
