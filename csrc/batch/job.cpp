@@ -30,7 +30,7 @@ Job::Job(Ticket ticket,
     : ticket_(ticket), question_(std::move(question)), ids_{id}, n_prompt_(n_shared) {
     answer_.n_shared = n_shared;
     if (question_.is_walk()) {
-        walk_.emplace(vocab, question_);
+        walk_ = std::make_unique<Walk>(vocab, question_);
         is_decided_ = walk_->is_over();
         wants_root_ = walk_->lag().empty();
         catch_up_with_walk();
@@ -38,7 +38,7 @@ Job::Job(Ticket ticket,
     }
     const Cursor & cursor = question_.cursor;
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
-    tree_.emplace(
+    tree_ = std::make_unique<Tree>(
         Tree{nullptr, nullptr, TreePaths(memory, cursor.trie(), id, static_cast<llama_pos>(prompt().size())), {}});
     tree_->paths.add_id(id);
     if (question_.way == Question::Way::best) {

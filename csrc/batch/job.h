@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <utility>
 
 namespace token_trie {
@@ -109,8 +108,8 @@ class Job {
     std::size_t n_prompt_;  // tokens in the cache
     std::size_t n_planned_ = 0;
     bool wants_root_ = false;
-    std::optional<Walk> walk_;  // one of the two
-    std::optional<Tree> tree_;
+    std::unique_ptr<Walk> walk_;  // one of the two
+    std::unique_ptr<Tree> tree_;
     std::vector<TreePaths::Row> rows_;  // behind the prompt
     std::size_t n_rows_done_ = 0;       // of these, in a pass
     std::size_t n_walked_ = 0;          // tokens of the walk that were rows, or are

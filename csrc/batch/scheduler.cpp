@@ -103,7 +103,7 @@ void Scheduler::pass(Answers & answers) {
     }
     try {
         decode(rows);
-        for (Job & job : jobs_) {
+        for (const Job & job : jobs_) {
             held_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
         }
     } catch (const Error & error) {

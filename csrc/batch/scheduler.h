@@ -73,7 +73,7 @@ class [[gnu::visibility("default")]] Scheduler {
 
     const std::size_t n_ids_;
     const OwnedContext context_;
-    const llama_memory_t memory_;
+    llama_memory_t memory_;
     const llama_vocab * const vocab_;
     const std::size_t n_batch_;
     const std::size_t capacity_;

@@ -146,7 +146,7 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
     if (under_grammar) {
         catch_up_grammar();
     }
-    Token token;
+    Token token = -1;
     if (takes_the_best(false) && except.empty()) {
         // Which takes no array of candidates.
         token = static_cast<Token>(best_of(n_vocab_, [&](std::size_t i) { return logits[i]; }));

@@ -78,7 +78,7 @@ void TreeEvaluator::begin() {
         keep_state();
         return;
     }
-    paths_.emplace(memory_, trie_, base_id(), base_);
+    paths_ = std::make_unique<TreePaths>(memory_, trie_, base_id(), base_);
     for (std::size_t i = 0; i < n_ids_; ++i) {
         paths_->add_id(id_of(i));
     }

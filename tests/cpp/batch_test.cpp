@@ -87,7 +87,7 @@ class Alone {
         stream_.prefill(asked.prompt);
         Answer out;
         if (asked.way == Way::best) {
-            SearchResult result = stream_.search(asked.cursor, asked.search);
+            const SearchResult result = stream_.search(asked.cursor, asked.search);
             out.found = result.found;
             out.gap = result.gap;
             out.rival_max = result.rival_max;
@@ -105,7 +105,7 @@ class Alone {
             return true;
         });
         const Stream::Snapshot seen = stream_.snapshot();
-        out.found = {{seen.cursor->leaf(), seen.stats.span_logprob}};
+        out.found = {{seen.cursor.value().leaf(), seen.stats.span_logprob}};
         out.n_forced = seen.stats.n_forced - n_forced_;
         out.n_branches = seen.stats.n_branches - n_branches_;
         n_forced_ = seen.stats.n_forced;
@@ -301,6 +301,7 @@ TEST_F(BatchTest, EachOfManyThreadsTakesItsOwnAnswers) {
     const std::shared_ptr<Batch> batch = open(512, {8, 64});
     std::vector<Answer> answers(asked.size());
     std::vector<std::thread> threads;
+    threads.reserve(n_threads);
     for (std::size_t t = 0; t < n_threads; ++t) {
         threads.emplace_back([&, t] {
             for (std::size_t i = t * n_each; i < (t + 1) * n_each; ++i) {
@@ -320,6 +321,7 @@ TEST_F(BatchTest, ClosingEndsWhoWaitsAndWhoSubmits) {
     for (int round = 0; round < 20; ++round) {
         const std::shared_ptr<Batch> batch = open(512, {4, 16});
         std::vector<std::thread> threads;
+        threads.reserve(3);
         for (unsigned t = 0; t < 3; ++t) {
             threads.emplace_back([&, t] {
                 std::mt19937 rng(t);
