@@ -18,9 +18,7 @@ static_assert(static_cast<int>(Question::Way::best) == TOKEN_TRIE_BATCH_BEST, "o
 static_assert(static_cast<int>(Question::Way::scores) == TOKEN_TRIE_BATCH_SCORES, "one enum, two spellings");
 
 std::size_t to_count(std::int32_t value, const char * what) {
-    if (value < 0) {
-        throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is negative");
-    }
+    check_not_negative(value, what);
     return static_cast<std::size_t>(value);
 }
 

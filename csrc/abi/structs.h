@@ -19,6 +19,12 @@ inline void require_not_null(const void * pointer, const char * what) {
     }
 }
 
+inline void check_not_negative(std::int32_t value, const char * what) {
+    if (value < 0) {
+        throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is negative");
+    }
+}
+
 // Null is an array of none.
 inline void require_array(const void * pointer, std::size_t n, const char * what) {
     if (n > 0) {

@@ -1,5 +1,7 @@
 #include "batch/scheduler.h"
 
+#include "stream/common_prefix.h"
+
 #include <algorithm>
 #include <new>
 
@@ -38,10 +40,6 @@ OwnedContext make_context(const ContextMaker & maker, std::size_t n_ids) {
         throw Error(Status::memory, "no context of " + std::to_string(maker.max_tokens()) + " tokens could be made");
     }
     return context;
-}
-
-std::size_t n_common(const std::vector<Token> & a, const std::vector<Token> & b) {
-    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
 }  // namespace
@@ -225,7 +223,7 @@ bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
     std::size_t n_soon = 0;
     for (const Job & job : jobs_) {
         if (job.n_prompt_left() > 0) {
-            n_soon = std::max(n_soon, n_common(job.prompt(), prompt));
+            n_soon = std::max(n_soon, common_prefix(job.prompt(), prompt));
         }
     }
     return n_soon >= kMuch && n_soon >= find_source(prompt).second + kMuch;

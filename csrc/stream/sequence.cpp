@@ -1,6 +1,7 @@
 #include "stream/sequence.h"
 
 #include "sampler/llama_version.h"
+#include "stream/common_prefix.h"
 
 #include <algorithm>
 #include <chrono>
@@ -22,10 +23,6 @@ std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
 }
 
 }  // namespace
-
-std::size_t Sequence::common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) noexcept {
-    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-}
 
 Sequence::Sequence(llama_context * context) {
     require_same_llama();

@@ -159,7 +159,6 @@ class Sequence {
     std::size_t n_elsewhere() const noexcept;
     void name_cells();
     void move_resting(llama_context * to) noexcept;
-    static std::size_t common_prefix(const std::vector<Token> & a, const std::vector<Token> & b) noexcept;
     void adopt(llama_context * context);
     void make_own();
     void count_cached(std::size_t n);

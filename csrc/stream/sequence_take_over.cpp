@@ -1,3 +1,4 @@
+#include "stream/common_prefix.h"
 #include "stream/saved_state.h"
 #include "stream/sequence.h"
 

@@ -1,15 +1,10 @@
 #include "stream/tree_paths.h"
 
+#include "stream/common_prefix.h"
+
 #include <algorithm>
 
 namespace token_trie {
-namespace {
-
-std::size_t common_prefix(const TreePath & a, const TreePath & b) {
-    return static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-}
-
-}  // namespace
 
 TreePath path_to(const Trie & trie, NodeId node) {
     TreePath path;

@@ -11,7 +11,7 @@ from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import ANY_SEED, Mode, Options, check_decidable, decide, read_options
 from token_trie.decisions.native_scores import End
-from token_trie.decisions.think import Think, think_first
+from token_trie.decisions.think import Think, ask_behind_thought
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import check_room, chooser, room_of
 from token_trie.native.core import Llama
@@ -152,11 +152,8 @@ def choose(
         if how.mode == "sampled" and seed is None:
             handle.set_seed(ANY_SEED)
         if think is not None:
-            handle.prefill(tokens)
-            thought = think_first(handle, think, ANY_SEED if seed is None else seed)
-            with lease(llm):
-                tokens, answers = ask(llm, handle.tokens, choices, **spelled)
-                check_room(room_of(llm), len(tokens), answers.trie)
+            seeded = ANY_SEED if seed is None else seed
+            thought, tokens, answers = ask_behind_thought(llm, handle, tokens, think, seeded, choices, **spelled)
             return replace(decide(handle, answers, tokens, how), thought=thought)
         taken_out = None if calibrate is None else prior(llm, handle, answers, empty, behind, end)
         return decide(handle, answers, tokens, how, taken_out)

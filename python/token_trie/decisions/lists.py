@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, T
 from token_trie.decisions.answers import Answers, ask
 from token_trie.decisions.decision import Stats
 from token_trie.decisions.how import ANY_SEED
-from token_trie.decisions.think import Think, check_think, think_first
+from token_trie.decisions.think import Think, ask_behind_thought, check_think
 from token_trie.decisions.ways import Clock
 from token_trie.errors import ArgumentError, CancelledError
 from token_trie.llama.chooser import check_room, chooser, room_of
@@ -373,9 +373,6 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
             handle.set_seed(ANY_SEED)
         thought = None
         if how.think is not None:
-            handle.prefill(tokens)
-            thought = think_first(handle, how.think, how.seed)
-            with lease(llm):
-                tokens, answers = ask(llm, handle.tokens, read, **how.spelled)
-                check_room(room_of(llm), len(tokens), answers.trie)
+            asked = llm, handle, tokens, how.think, how.seed, read
+            thought, tokens, answers = ask_behind_thought(*asked, **how.spelled)
         return replace(write_list(handle, answers, tokens, how), thought=thought)

@@ -26,13 +26,13 @@ from token_trie.llama.chooser import cancel, room_of
 from token_trie.llama.contexts import interruptible
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
+from token_trie.native.ffi import lib
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import Tokenization
 
 OnError: TypeAlias = Literal["raise", "return"]
-_GREEDY, _SAMPLED, _BEST, _SCORES = range(4)  # enum token_trie_batch_mode
 
 
 def choose_many(
@@ -208,11 +208,12 @@ class _Choosing(Asker[Decision[Any]]):
 
     def submit(self, batch: Batch, asked: Asked) -> int:
         how: How = asked.how
-        modes = {"greedy": _GREEDY, "sampled": _SAMPLED}
+        modes = {"greedy": lib.TOKEN_TRIE_BATCH_GREEDY, "sampled": lib.TOKEN_TRIE_BATCH_SAMPLED}
+        searched = lib.TOKEN_TRIE_BATCH_SCORES if how.is_whole else lib.TOKEN_TRIE_BATCH_BEST
         return batch.submit(
             asked.answers.trie,
             asked.tokens,
-            mode=modes.get(how.mode, _SCORES if how.is_whole else _BEST),
+            mode=modes.get(how.mode, searched),
             seed=ANY_SEED if how.seed is None else int(how.seed),
             temperature=how.temperature,
             top_p=how.top_p,
@@ -260,7 +261,11 @@ class _Scoring(Asker[npt.NDArray[np.float64]]):
 
     def submit(self, batch: Batch, asked: Asked) -> int:
         return batch.submit(
-            asked.answers.trie, asked.tokens, mode=_SCORES, leaf_end=ENDS[self._end], branches=int(self._branches)
+            asked.answers.trie,
+            asked.tokens,
+            mode=lib.TOKEN_TRIE_BATCH_SCORES,
+            leaf_end=ENDS[self._end],
+            branches=int(self._branches),
         )
 
     def n_members(self, asked: Asked) -> int:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from token_trie.decisions.answers import Answers, ask
 from token_trie.errors import ArgumentError, CancelledError, InternalError
+from token_trie.llama.chooser import check_room, room_of
 from token_trie.llama.program import Program
 from token_trie.native.arguments import check_counts, check_numbers
+from token_trie.native.core import Llama
+from token_trie.native.lease import lease
+from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.trie import TokenTrie
 
@@ -75,3 +81,18 @@ def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
     if handle.state.stop == "cancelled":
         raise CancelledError("the thought was cancelled")
     raise InternalError(f"the thought ended as {handle.state} without its marker")
+
+
+def ask_behind_thought(
+    llm: Llama, handle: Program, prompt: list[int], think: Think, seed: int | None, choices: ChoicesLike, **spelled: Any
+) -> tuple[str, list[int], Answers[Any]]:
+    """Let the model think behind a prompt; return the thought, and the tokens and answers of what is asked behind it.
+
+    Raises what `think_first`, `ask` and `check_room` raise.
+    """
+    handle.prefill(prompt)
+    thought = think_first(handle, think, seed)
+    with lease(llm):
+        tokens, answers = ask(llm, handle.tokens, choices, **spelled)
+        check_room(room_of(llm), len(tokens), answers.trie)
+    return thought, tokens, answers

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from typing import Any, TypeVar
@@ -216,6 +217,10 @@ def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
     future: Future[T] = Future()
     try:
         threading.Thread(target=_work, args=(future, call, acting_thread()), daemon=True).start()
+        while not future.done():
+            # Only for so long: a signal that came just before the wait, or to another thread, ends none.
+            with contextlib.suppress(FutureTimeoutError):
+                future.exception(timeout=0.1)
         return future.result()
     except BaseException:
         while not (future.done() or future.cancel()):

@@ -229,7 +229,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
 _TOKEN = ffi.typeof("struct token_trie_token *")
 _TOKEN_SIZE = ffi.sizeof("struct token_trie_token")
 _STOP = ffi.typeof("int32_t *")
-_FIELDS = struct.Struct("NiifN").unpack_from  # all before its text at once: each look costs a fiftieth of a step
+_FIELDS = struct.Struct("NiifN").unpack_from  # all before its text, in one look
 _next = lib.token_trie_stream_next
 _unpack = ffi.unpack
 _new = tuple.__new__

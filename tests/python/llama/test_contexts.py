@@ -52,6 +52,25 @@ def test_an_interrupt_ends_the_native_work_before_it_goes_on(model_paths: dict[s
     child.run(model_paths["tiny"], INTERRUPT.replace("{call}", call).replace("{n}", str(n)))
 
 
+def test_an_interrupt_that_another_thread_receives_is_heard_too(model_paths: dict[str, Path]) -> None:
+    code = """
+handle = StreamHandle(load(), n_ctx=16384)
+handle.prefill([300])
+def interrupt():
+    wait_until(lambda: is_busy(handle))
+    time.sleep(0.2)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+start(interrupt)
+try:
+    handle.prefill([300] + LONG)
+except KeyboardInterrupt:
+    assert handle.state.n_tokens == 1, handle.state
+else:
+    sys.exit("not interrupted")
+"""
+    child.run(model_paths["tiny"], code)
+
+
 def test_an_interrupted_choice_leaves_the_model_free_for_the_next(model_paths: dict[str, Path]) -> None:
     code = """
 llm = llama_cpp.Llama(PATH, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)

@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from token_trie.errors import ArgumentError
@@ -98,7 +97,7 @@ def _plain_beginning(llm: Llama, text: str) -> str:
     vocab = vocab_of(llm)
     plain = []
     for token in llm.tokenize(text.encode(), add_bos=False, special=True):
-        if llama_cpp.llama_vocab_is_control(vocab.address, token):
+        if vocab.is_control(token):
             break
         plain.append(token)
     kept = vocab.detokenize(plain).decode(errors="ignore")
@@ -106,9 +105,9 @@ def _plain_beginning(llm: Llama, text: str) -> str:
 
 
 def _has_control(llm: Llama, text: str) -> bool:
-    vocab = vocab_of(llm).address
+    vocab = vocab_of(llm)
     tokens = llm.tokenize(text.encode(), add_bos=False, special=True)
-    return any(llama_cpp.llama_vocab_is_control(vocab, token) for token in tokens)
+    return any(vocab.is_control(token) for token in tokens)
 
 
 def _told(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

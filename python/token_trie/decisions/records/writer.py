@@ -17,11 +17,10 @@ it ends what is decided.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import pairwise, takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
@@ -194,9 +193,7 @@ class Writer:
             self._handle.prefill(whole)
             self._is_prefilled = True
             standing = whole
-        n_same = n_kept
-        while n_same < min(len(whole), len(standing)) and whole[n_same] == standing[n_same]:
-            n_same += 1
+        n_same = n_kept + _common_prefix(whole[n_kept:], standing[n_kept:])
         if n_same < max(len(whole), len(standing)):
             self._handle._put(n_same, whole[n_same:])
         self._standing = whole
@@ -224,7 +221,7 @@ class Writer:
         """Text of a control token, which a grammar takes for just that; else none."""
 
         def spell(vocab: _core.Vocab, _: object) -> str:
-            is_control = llama_cpp.llama_vocab_is_control(vocab.address, token)
+            is_control = vocab.is_control(token)
             return vocab.detokenize([token], True).decode(errors="replace") if is_control else ""
 
         text: str = self._handle._with_model(spell)
@@ -255,12 +252,8 @@ def _spell(
         for row, (_, option, behind) in zip(rows, options, strict=True)
     ]
     least = min(n_needed) - (len(texts) > 1)
-    n_same = 0
-    while n_same < least and all(row[n_same] == whole[n_same] for row in rows):
-        n_same += 1
-    n_tail = 0
-    while n_tail < min(n_same, len(seam.tail)) and whole[n_tail] == seam.tail[n_tail]:
-        n_tail += 1
+    n_same = _common_prefix(*(row[:least] for row in rows))
+    n_tail = _common_prefix(whole[:n_same], seam.tail)
     rests = [b""] * len(texts)
     for (i, option, behind), row in zip(options, rows, strict=True):
         rest = vocab.detokenize(row[n_same:])
@@ -287,3 +280,8 @@ def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: i
         n_bytes = before
         n -= 1
     return n
+
+
+def _common_prefix(*rows: Sequence[int]) -> int:
+    """Count the tokens that all rows begin with."""
+    return sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*rows, strict=False)))
