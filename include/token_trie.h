@@ -627,8 +627,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie_ext(struct token_trie_st
                                                             const struct token_trie_params * params);
 
 /*
- * Gives the stream a payload with descriptors of several paths, to set one after the other: all are read now, at once.
- * It takes the place of the one given before; NULL for none. The trie that is set stays. On failure nothing changes.
+ * Gives the stream a payload with descriptors of several paths, to set one after the other: all are read now, at once,
+ * and checked against the vocabulary. It takes the place of the one given before; NULL for none. The trie that is set
+ * stays. On failure nothing changes.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_set_payload(struct token_trie_stream * stream,
                                                      const char * payload_json,

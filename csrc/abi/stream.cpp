@@ -192,9 +192,15 @@ int32_t token_trie_stream_set_payload(token_trie_stream * stream, const char * p
     return guard([&] {
         const SharedStream::Call open = enter(stream);
         const Vocab & vocab = open->facts();
-        open->set_sets(payload_json == nullptr ? TrieSets()
-                                               : Cache::shared().get_paths({payload_json, payload_len}, vocab.size(),
-                                                                           [&] { return vocab.lexicon(); }));
+        TrieSets sets;
+        if (payload_json != nullptr) {
+            sets =
+                Cache::shared().get_paths({payload_json, payload_len}, vocab.size(), [&] { return vocab.lexicon(); });
+        }
+        for (const auto & [path, trie] : sets) {
+            check_vocab(*trie, vocab);
+        }
+        open->set_sets(std::move(sets));
     });
 }
 

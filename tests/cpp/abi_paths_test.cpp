@@ -50,6 +50,13 @@ TEST_F(AbiPaths, AreNotReadAgain) {
     EXPECT_EQ(Cache::shared().stats().hits, before.hits + 1) << "what is read once is there for others";
 }
 
+TEST_F(AbiPaths, OfAnotherVocabularyAreRefusedAtOnce) {
+    ASSERT_EQ(give(stream_, kRead4), TOKEN_TRIE_OK);
+    const std::string outside = payload_of({{"a", {kTinyVocab}}});
+    EXPECT_NE(refusal(TOKEN_TRIE_ERROR_VOCAB, give(stream_, outside)), "");
+    EXPECT_EQ(pick(stream_, nullptr), TOKEN_TRIE_OK) << "the payload before is kept";
+}
+
 TEST_F(AbiPaths, ThatThereAreNoneOfAreRefused) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, pick(stream_, "action")),
               "payload_json: null, and the stream was given no payload");

@@ -1,6 +1,9 @@
 #include "abi_calls.h"
 
+#include <nlohmann/json.hpp>
+
 #include <chrono>
+#include <cstring>
 
 namespace token_trie::fuzz {
 namespace {
@@ -25,6 +28,18 @@ std::array<std::atomic<std::uint64_t>, Caller::kCalls> Caller::counts{};
 Caller::Caller(std::uint32_t context)
     : context_(tiny_context_at(context)), ends_(ends_of(context_.context)), model_(context_.capacity, ends_) {}
 
+Caller::Caller(Caller & parent, token_trie_stream * stream)
+    : context_(parent.context_),
+      ends_(parent.ends_),
+      stream_(stream),
+      is_open_(true),
+      has_adapter_(parent.has_adapter_),
+      model_(parent.model_.fork()),
+      sets_(parent.sets_),
+      parent_(&parent) {
+    check_state();
+}
+
 Caller::~Caller() {
     token_trie_stream_close(stream_);
     if (has_adapter_) {
@@ -35,8 +50,13 @@ Caller::~Caller() {
 Expected Caller::expected() const {
     Expected out;
     out.wrong_if(!is_open_, TOKEN_TRIE_ERROR_ARGUMENT);
-    if (is_disturbed_) {
+    if (fork_ != nullptr || parent_ != nullptr) {
+        out.may(TOKEN_TRIE_ERROR_CONTEXT);  // there is room for all of them together
+    }
+    if (is_held_up()) {
         out.may(TOKEN_TRIE_ERROR_BUSY);
+    }
+    if (is_disturbed_) {
         out.may(TOKEN_TRIE_ERROR_CANCELLED);
         if (is_closed_by_another_) {
             out.may(TOKEN_TRIE_ERROR_ARGUMENT);
@@ -45,10 +65,20 @@ Expected Caller::expected() const {
     return out;
 }
 
+bool Caller::is_held_up() const {
+    return is_disturbed_ || (parent_ != nullptr && parent_->is_disturbed_) ||
+           (fork_ != nullptr && fork_->is_disturbed_);
+}
+
 void Caller::call(Input & in) {
-    const std::uint32_t which = in.below(kCalls);
+    if (fork_ != nullptr && in.below(2) == 1) {
+        fork_->call(in);
+        return;
+    }
+    const std::uint32_t choice = in.byte();
+    const std::uint32_t which = choice < 208 ? choice % 16 : 16 + choice % 4;
     ++counts[which];
-    if (!is_open_ && (which % 4 != 0 || stream_ == nullptr)) {
+    if (!is_open_ && parent_ == nullptr && (which % 4 != 0 || stream_ == nullptr)) {
         open(in);
         return;
     }
@@ -68,6 +98,10 @@ void Caller::call(Input & in) {
         case 12: set_adapter(in); break;
         case 13: others(in); break;
         case 14: close(); break;
+        case 16: fork(in); break;
+        case 17: generate_until(in); break;
+        case 18: set_payload(in); break;
+        case 19: set_by_path(in); break;
         default: beside_another_thread(in); break;
     }
     check_state();
@@ -84,6 +118,7 @@ void Caller::open(Input & in) {
     params.step_by_step = choice % 11 == 10 ? 1 : 0;
     Expected wrong;
     wrong.wrong_if(choice >= 254, TOKEN_TRIE_ERROR_ARGUMENT);
+    wrong.wrong_if(fork_ != nullptr && fork_->is_open_, TOKEN_TRIE_ERROR_BUSY);
     token_trie_stream * stream = token_trie_stream_open(context_.context, &params);
     if (!wrong.check(stream == nullptr ? token_trie_last_status() : TOKEN_TRIE_OK)) {
         return;
@@ -91,6 +126,8 @@ void Caller::open(Input & in) {
     require(stream != stream_, "a handle is given once");
     stream_ = stream;
     is_open_ = true;
+    fork_.reset();
+    sets_.clear();
     model_ = StreamModel(context_.capacity, ends_);
     require(token_trie_stream_open(context_.context, &params) == nullptr &&
                 token_trie_last_status() == TOKEN_TRIE_ERROR_BUSY,
@@ -151,9 +188,52 @@ void Caller::set_trie_ext(Input & in) {
     }
 }
 
+void Caller::set_payload(Input & in) {
+    nlohmann::json json = {{"descriptors", nlohmann::json::array()}};
+    std::map<std::string, SetModel> sets;
+    std::string text;
+    std::int32_t status = 0;
+    for (std::uint32_t n = in.below(3); n > 0; --n) {
+        PayloadCase one = read_payload_case(in, ends_);
+        if (one.status != 0) {
+            text = one.json;
+            status = one.status;
+            break;
+        }
+        const std::string path = "p" + std::to_string(n);
+        nlohmann::json descriptor = nlohmann::json::parse(one.json)["descriptors"][0];
+        descriptor["path"] = path;
+        json["descriptors"].push_back(std::move(descriptor));
+        sets[path] = std::move(one.set);
+        text = json.dump();
+    }
+    Expected wrong = expected();
+    wrong.wrong_if(status != 0, status);
+    if (wrong.check(
+            token_trie_stream_set_payload(stream_, text.empty() && status == 0 ? nullptr : text.data(), text.size()))) {
+        sets_ = std::move(sets);
+    }
+}
+
+void Caller::set_by_path(Input & in) {
+    static constexpr std::array<const char *, 4> paths = {"p1", "p2", "p3", nullptr};
+    const char * path = in.one_of(paths);
+    const auto at = path != nullptr ? sets_.find(path) : sets_.size() == 1 ? sets_.begin() : sets_.end();
+    SetModel set = at == sets_.end() ? SetModel() : at->second;
+    OptionsCase how(in, ends_, set);
+    how.params.path = path;
+    Expected wrong = expected();
+    wrong.wrong(how.wrong);
+    wrong.wrong_if(at == sets_.end(), TOKEN_TRIE_ERROR_ARGUMENT);
+    if (wrong.check(token_trie_stream_set_token_trie_ext(stream_, nullptr, 0, &how.params))) {
+        set.options = how.options;
+        model_.put(std::move(set));
+    }
+}
+
 void Caller::clear() {
     token_trie_stream_clear_token_trie(stream_);
-    if (is_disturbed_) {
+    if (is_held_up()) {
         // It may have been refused, without a word.
         auto state = sized<token_trie_stream_state>();
         if (token_trie_stream_get_state(stream_, &state) != TOKEN_TRIE_OK || state.span != -1) {
@@ -186,7 +266,7 @@ void Caller::set_grammar(Input & in) {
 }
 
 void Caller::set_adapter(Input & in) {
-    if (is_disturbed_) {
+    if (is_held_up()) {
         return;
     }
     has_adapter_ = in.below(2) == 1;
@@ -222,13 +302,25 @@ void Caller::others(Input & in) {
     }
 }
 
+void Caller::fork(Input & in) {
+    if (parent_ != nullptr || (fork_ != nullptr && in.below(2) == 1)) {
+        close();
+        return;
+    }
+    fork_.reset();
+    token_trie_stream * stream = token_trie_stream_fork(stream_);
+    if (expected().check(stream == nullptr ? token_trie_last_status() : TOKEN_TRIE_OK)) {
+        fork_.reset(new Caller(*this, stream));
+    }
+}
+
 void Caller::close() {
     token_trie_stream_close(stream_);
     is_open_ = false;
 }
 
 void Caller::beside_another_thread(Input & in) {
-    if (is_disturbed_ || !is_open_) {
+    if (is_held_up() || !is_open_) {
         return;
     }
     const std::array<std::uint32_t, 3> script = {in.byte(), in.byte(), in.byte()};
@@ -257,7 +349,7 @@ void Caller::beside_another_thread(Input & in) {
 }
 
 void Caller::check_state() {
-    if (is_disturbed_ || stream_ == nullptr) {
+    if (is_held_up() || stream_ == nullptr) {
         return;
     }
     auto state = sized<token_trie_stream_state>();
@@ -270,6 +362,24 @@ void Caller::check_state() {
         tokens.resize(n);
         require(tokens == model_.tokens(), "the sequence is what was put into it");
     }
+    check_items();
+}
+
+void Caller::check_items() {
+    if (!is_open_ || model_.set() == nullptr) {
+        return;
+    }
+    auto item = sized<token_trie_item>();
+    std::size_t i = 0;
+    for (const StreamModel::Item & expected_item : model_.items()) {
+        expected().check(token_trie_stream_get_item(stream_, i++, &item));
+        require(item.begin == expected_item.begin && item.end == expected_item.end, "an item stands where it was put");
+        require(item.leaf_name != nullptr && std::strlen(item.leaf_name) == 2, "an item has its name");
+        require(item.logprob <= 1e-4, "an item's logprob");
+    }
+    Expected wrong = expected();
+    wrong.wrong_if(true, TOKEN_TRIE_ERROR_ARGUMENT);
+    wrong.check(token_trie_stream_get_item(stream_, i, &item));
 }
 
 }  // namespace token_trie::fuzz

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <atomic>
+#include <map>
+#include <memory>
 #include <thread>
 
 namespace token_trie::fuzz {
@@ -24,10 +26,12 @@ class Caller {
     // One call, and whether all stands as it should behind it.
     void call(Input & in);
 
-    static constexpr std::uint32_t kCalls = 16;
+    static constexpr std::uint32_t kCalls = 20;
     static std::array<std::atomic<std::uint64_t>, kCalls> counts;
 
    private:
+    Caller(Caller & parent, token_trie_stream * stream);
+
     void open(Input & in);
     void prefill(Input & in);
     void append(Input & in);
@@ -35,12 +39,16 @@ class Caller {
     void set_trie_ext(Input & in);
     void clear();
     void set_grammar(Input & in);
-    void generate(Input & in);
+    void set_payload(Input & in);
+    void set_by_path(Input & in);
+    void generate(Input & in, const std::vector<const char *> & stops = {});
+    void generate_until(Input & in);
     void next(Input & in);
     void score(Input & in);
     void search(Input & in);
     void set_adapter(Input & in);
     void others(Input & in);
+    void fork(Input & in);
     void close();
     void beside_another_thread(Input & in);
 
@@ -48,7 +56,10 @@ class Caller {
     static bool on_token(const token_trie_token * token, void * user);
     void call_from_callback(std::uint32_t which);
     void check_state();
+    void check_items();
     Expected expected() const;
+    // Whether another thread may be in a call of this stream, or of one that it shares a context with.
+    bool is_held_up() const;
 
     const TinyContext & context_;
     std::set<Token> ends_;
@@ -58,6 +69,9 @@ class Caller {
     bool is_disturbed_ = false;  // by another thread
     bool is_closed_by_another_ = false;
     StreamModel model_;
+    std::map<std::string, SetModel> sets_;  // of the payload given, by path
+    Caller * parent_ = nullptr;
+    std::unique_ptr<Caller> fork_;
 };
 
 }  // namespace token_trie::fuzz

@@ -2,6 +2,8 @@
 
 namespace token_trie::fuzz {
 
+using test::Tokens;
+
 // What a callback does, and what came of it.
 struct Caller::Generation {
     Caller * caller = nullptr;
@@ -11,6 +13,7 @@ struct Caller::Generation {
     bool stopped = false;
     bool cancelled = false;
     bool closed = false;
+    std::string text;
 };
 
 bool Caller::on_token(const token_trie_token * token, void * user) {
@@ -19,6 +22,7 @@ bool Caller::on_token(const token_trie_token * token, void * user) {
     require(token->size == sizeof *token, "a token's size");
     ++self.n_tokens;
     self.caller->model_.emit(*token);
+    self.text.append(token->text, token->text_len);
     if (self.left-- != 0) {
         return true;
     }
@@ -47,20 +51,30 @@ void Caller::call_from_callback(std::uint32_t which) {
     std::int32_t status = TOKEN_TRIE_ERROR_BUSY;
     require(is_closed_by_another_ || token_trie_stream_get_vocab(stream_) != nullptr,
             "a vocabulary can be had in a call");
-    switch (which % 7) {
+    switch (which % 8) {
         case 0: status = token_trie_stream_prefill(stream_, &token, 1); break;
         case 1: status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), 0); break;
         case 2: status = token_trie_stream_get_state(stream_, &state); break;
         case 3: status = token_trie_stream_generate(stream_, 1, 0, 1, nullptr, nullptr); break;
         case 4: status = token_trie_stream_next(stream_, 0, 1, &out, &stop); break;
         case 5: status = token_trie_stream_set_seed(stream_, 1); break;
+        case 6:
+            require(token_trie_stream_fork(stream_) == nullptr, "no fork in a call");
+            status = token_trie_last_status();
+            break;
         default: token_trie_stream_clear_token_trie(stream_); break;
     }
     const bool may_be_closed = is_closed_by_another_ && status == TOKEN_TRIE_ERROR_ARGUMENT;
     require(status == TOKEN_TRIE_ERROR_BUSY || may_be_closed, "a stream in a call refuses another");
 }
 
-void Caller::generate(Input & in) {
+void Caller::generate_until(Input & in) {
+    static const std::array<std::vector<const char *>, 6> texts = {
+        {{"E"}, {"AD_", "\n"}, {"READ_FILE"}, {"D", "READ"}, {"\xc3\xa9", "a"}, {"A", ""}}};
+    generate(in, in.one_of(texts));
+}
+
+void Caller::generate(Input & in, const std::vector<const char *> & stops) {
     static constexpr std::array<float, 6> temperatures = {0, 0, 1, 0.5F, 100, -1};
     static constexpr std::array<float, 4> top_ps = {1, 1, 0.5F, 0};
     const std::uint32_t choice = in.byte();
@@ -68,18 +82,28 @@ void Caller::generate(Input & in) {
     const float top_p = top_ps[choice / 8 % top_ps.size()];
     const std::uint32_t rest = in.byte();
     const std::int32_t max_tokens = rest == 255 ? -1 : static_cast<std::int32_t>(rest % 8);
-    Generation generation{this, rest / 8 % 6, static_cast<std::int32_t>(rest / 64)};
+    Generation generation;
+    generation.caller = this;
+    generation.action = rest / 8 % 6;
+    generation.left = static_cast<std::int32_t>(rest / 64);
     Expected wrong = expected();
     wrong.wrong_if(temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty(),
                    TOKEN_TRIE_ERROR_ARGUMENT);
-    const bool is_refused = !is_open_ || temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty();
+    const auto is_empty = [](const char * text) { return *text == '\0'; };
+    const bool has_empty = std::any_of(stops.begin(), stops.end(), is_empty);
+    wrong.wrong_if(has_empty, TOKEN_TRIE_ERROR_ARGUMENT);
+    const bool is_refused =
+        !is_open_ || has_empty || temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty();
     const StreamModel before = model_;
     if (!is_refused) {
         model_.begin_generate();
     }
+    std::int32_t which = -2;
     const std::int32_t status =
-        token_trie_stream_generate(stream_, max_tokens, temperature, top_p, on_token, &generation);
-    if (is_disturbed_ && (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT)) {
+        stops.empty() ? token_trie_stream_generate(stream_, max_tokens, temperature, top_p, on_token, &generation)
+                      : token_trie_stream_generate_until(stream_, max_tokens, temperature, top_p, stops.data(),
+                                                         stops.size(), on_token, &generation, &which);
+    if (is_held_up() && (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT)) {
         require(generation.n_tokens == 0, "a refused call passes nothing on");
         model_ = before;
         return;
@@ -100,15 +124,39 @@ void Caller::generate(Input & in) {
         require(status != TOKEN_TRIE_ERROR_CANCELLED, "a cancelled generate succeeds");
         return;
     }
+    for (const char * text : stops) {
+        require(generation.text.find(text) == std::string::npos, "no text to stop at is passed on");
+    }
     auto state = sized<token_trie_stream_state>();
     std::int32_t got = TOKEN_TRIE_ERROR_BUSY;
-    while ((got = token_trie_stream_get_state(stream_, &state)) == TOKEN_TRIE_ERROR_BUSY && is_disturbed_) {
+    while ((got = token_trie_stream_get_state(stream_, &state)) == TOKEN_TRIE_ERROR_BUSY && is_held_up()) {
         std::this_thread::yield();
     }
     if (got != TOKEN_TRIE_OK) {
         require(is_closed_by_another_, "a state can be had");
         return;
     }
+    if (state.stop == TOKEN_TRIE_STOP_STRING) {
+        require(which >= 0 && static_cast<std::size_t>(which) < stops.size(), "it stops at one of the texts");
+        Tokens tokens(model_.capacity());
+        std::size_t n = 0;
+        while ((got = token_trie_stream_get_tokens(stream_, tokens.data(), tokens.size(), &n)) ==
+                   TOKEN_TRIE_ERROR_BUSY &&
+               is_held_up()) {
+            std::this_thread::yield();
+        }
+        if (got != TOKEN_TRIE_OK) {
+            require(is_closed_by_another_, "tokens can be had");
+            return;
+        }
+        tokens.resize(n);
+        const Tokens & begun = before.tokens();
+        require(n >= begun.size() && std::equal(begun.begin(), begun.end(), tokens.begin()),
+                "what stood before a text stands");
+        model_.end_at_string(std::move(tokens), state);
+        return;
+    }
+    require(which == (stops.empty() ? -2 : -1), "it stops at none of the texts");
     model_.end_generate(state.stop);
     require((state.stop == TOKEN_TRIE_STOP_CALLBACK) == generation.stopped, "a callback that says no stops it");
     require(state.stop != TOKEN_TRIE_STOP_CANCELLED || generation.cancelled || is_disturbed_, "cancelled by someone");

@@ -30,6 +30,7 @@ bool is_utf8(const char * text, std::size_t n) {
 
 void StreamModel::begin_span() {
     is_over_ = false;
+    items_.clear();
     if (set_) {
         oracle_.emplace(set_->members, set_->options);
     }
@@ -48,6 +49,12 @@ void StreamModel::put(SetModel set) {
 void StreamModel::clear() {
     set_.reset();
     oracle_.reset();
+}
+
+StreamModel StreamModel::fork() const {
+    StreamModel out = *this;
+    out.n_forced_ = out.n_chosen_ = out.n_free_ = out.n_ends_ = 0;
+    return out;
 }
 
 void StreamModel::begin_generate() {
@@ -87,7 +94,15 @@ void StreamModel::emit(const token_trie_token & token) {
     if (!is_walking()) {
         return;
     }
+    const test::Tokens item = oracle_->item();
+    const std::int32_t n_items = oracle_->n_items();
     require(oracle_->accept(token.id), "what is allowed is taken");
+    if (oracle_->item() != item || oracle_->n_items() != n_items) {
+        items_.resize(static_cast<std::size_t>(oracle_->n_items()));
+        if (oracle_->is_finished()) {
+            items_.back() = {tokens_.size() - oracle_->item().size(), tokens_.size()};
+        }
+    }
     if (is_walking() && !is_released()) {
         // Nothing but ends of generation left: the span is over without one.
         const std::optional<std::set<Token>> next = oracle_->allowed();
@@ -121,6 +136,16 @@ void StreamModel::end_generate(std::int32_t stop) {
     require(end != ends_.end(), "an end token was allowed");
     n_ends_ += allowed && allowed->size() > 1 ? 1 : 0;
     oracle_->accept(*end);
+}
+
+void StreamModel::end_at_string(test::Tokens tokens, const token_trie_stream_state & state) {
+    require(state.n_forced >= n_forced_ && state.n_branches >= n_chosen_ + n_ends_ && state.n_free >= n_free_ &&
+                state.n_forced + state.n_branches + state.n_free == n_forced_ + n_chosen_ + n_ends_ + n_free_ + 1,
+            "the token that completes a text to stop at is counted, and it alone");
+    n_forced_ = state.n_forced;
+    n_chosen_ = state.n_branches - n_ends_;
+    n_free_ = state.n_free;
+    prefill(std::move(tokens));
 }
 
 void StreamModel::check(const token_trie_stream_state & state) const {

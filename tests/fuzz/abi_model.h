@@ -31,6 +31,8 @@ class StreamModel {
     void prefill(test::Tokens tokens);
     void put(SetModel set);
     void clear();
+    // Another that goes on from here, with counts of its own.
+    StreamModel fork() const;
 
     // A generate that was not refused begins: a span that has ended begins again.
     void begin_generate();
@@ -38,11 +40,20 @@ class StreamModel {
     void emit(const token_trie_token & token);
     // It returns.
     void end_generate(std::int32_t stop);
+    // It found a text to stop at, in a token that it did not pass on, and the sequence is this from then on.
+    void end_at_string(test::Tokens tokens, const token_trie_stream_state & state);
     // Whether the span ended with the token passed on last.
     bool is_over() const { return is_over_; }
 
     // What get_state has to tell.
     void check(const token_trie_stream_state & state) const;
+
+    // A member of this span, by the places of its tokens.
+    struct Item {
+        std::size_t begin;
+        std::size_t end;
+    };
+    const std::vector<Item> & items() const { return items_; }
 
    private:
     void begin_span();
@@ -56,6 +67,7 @@ class StreamModel {
     test::Tokens tokens_;
     std::optional<SetModel> set_;
     std::optional<test::Oracle> oracle_;
+    std::vector<Item> items_;
     bool is_over_ = false;
     std::uint64_t n_forced_ = 0;
     std::uint64_t n_chosen_ = 0;

@@ -74,7 +74,7 @@ void Caller::score(Input & in) {
         std::vector<double> logprobs(leaves.size());
         if (token_trie_stream_search(stream_, &params, found.data(), logprobs.data(), 1 + leaves.size() / 2, &stats) !=
             TOKEN_TRIE_OK) {
-            require(is_disturbed_, "what can be scored can be searched");
+            require(is_held_up() || fork_ != nullptr || parent_ != nullptr, "what can be scored can be searched");
             return;
         }
         std::vector<double> sorted = leaves;

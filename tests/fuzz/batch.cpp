@@ -1,0 +1,304 @@
+#include "abi_payloads.h"
+#include "tiny_model.h"
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <thread>
+
+// Prompts submitted to a batch, cancelled, waited for and closed on, against a stream that answers each alone. The
+// first byte of an input chooses the context.
+namespace token_trie::fuzz {
+namespace {
+
+using test::Tokens;
+
+constexpr int kLongest = 16;
+constexpr std::size_t kMost = 64;      // leaves or tokens of an answer
+constexpr double kRounding = 1e-3;     // of llama.cpp, which sums otherwise in other batches
+constexpr std::int32_t kNoLimit = -1;  // to wait
+constexpr std::uint32_t kAloneContext = 256;
+
+const std::set<Token> & ends() {
+    static const std::set<Token> out = {test::kTinyEnd};
+    return out;
+}
+
+token_trie_stream * alone() {
+    static token_trie_stream * const stream = [] {
+        llama_context_params params = test::tiny_context_params(kAloneContext);
+        require(token_trie_stream_context_params(test::tiny_model(), &params) == TOKEN_TRIE_OK, "params");
+        // Not freed: models end first, as the process does.
+        const auto options = sized<token_trie_stream_params>();
+        return token_trie_stream_open(test::tiny_context_of(params).release(), &options);
+    }();
+    return stream;
+}
+
+// A prompt that is out, or to be.
+struct Asked {
+    Tokens tokens;
+    PayloadCase payload;
+    token_trie_batch_prompt prompt{};
+    bool is_cancelled = false;
+};
+
+struct Answer {
+    token_trie_batch_answer its = test::sized<token_trie_batch_answer>();
+    std::array<std::int64_t, kMost> leaves{};
+    std::array<double, kMost> logprobs{};
+    std::array<llama_token, kMost> tokens{};
+
+    Answer() {
+        its.leaves = leaves.data();
+        its.logprobs = logprobs.data();
+        its.capacity = kMost;
+        its.tokens = tokens.data();
+        its.tokens_capacity = kMost;
+    }
+    Answer(const Answer &) = delete;
+    Answer & operator=(const Answer &) = delete;
+    Answer(Answer &&) = delete;
+    Answer & operator=(Answer &&) = delete;
+    ~Answer() = default;
+};
+
+class Caller {
+   public:
+    explicit Caller(std::uint32_t how) : n_ctx_(how % 3 == 2 ? 512 : 256) {
+        llama_context_params context = test::tiny_context_params(n_ctx_);
+        context.n_ubatch = how / 3 % 3 == 2 ? 8 : 64;
+        auto params = sized<token_trie_batch_params>();
+        params.n_parallel = std::array<std::int32_t, 4>{0, 2, 3, 8}[how / 9 % 4];
+        batch_ = token_trie_batch_open(test::tiny_model(), &context, &params);
+        require(batch_ != nullptr, "a batch can be opened");
+    }
+    Caller(const Caller &) = delete;
+    Caller & operator=(const Caller &) = delete;
+    Caller(Caller &&) = delete;
+    Caller & operator=(Caller &&) = delete;
+    ~Caller() {
+        while (is_open_ && !out_.empty()) {
+            take(0, kNoLimit);
+        }
+        token_trie_batch_close(batch_);
+    }
+
+    void call(Input & in) {
+        switch (in.below(8)) {
+            case 0:
+            case 1:
+            case 2: submit(in); break;
+            case 3: take(0, 0); break;
+            case 4: take(out_.empty() ? 1 : ticket(in), in.one_in(2) ? kNoLimit : 1); break;
+            case 5: cancel(in); break;
+            case 6: beside_another_thread(in); break;
+            default: odd(in); break;
+        }
+    }
+
+   private:
+    std::int64_t ticket(Input & in) const {
+        auto at = out_.begin();
+        std::advance(at, in.below(static_cast<std::uint32_t>(out_.size())));
+        return at->first;
+    }
+
+    Expected expected() const {
+        Expected out;
+        out.wrong_if(!is_open_, TOKEN_TRIE_ERROR_ARGUMENT);
+        return out;
+    }
+
+    void submit(Input & in) {
+        Asked asked;
+        asked.tokens = read_tokens(in, n_ctx_);
+        asked.payload = read_payload_case(in, ends());
+        token_trie_batch_prompt & prompt = asked.prompt;
+        prompt.size = sizeof prompt;
+        const std::uint32_t how = in.byte();
+        prompt.mode = how == 255 ? 4 : static_cast<std::int32_t>(how % 4);
+        prompt.seed = 7;
+        prompt.temperature = static_cast<float>(how / 4 % 2);
+        prompt.leaf_end = static_cast<std::int32_t>(how / 8 % 3);
+        prompt.branches = static_cast<std::int32_t>(how / 32 % 2);
+        prompt.n_best = how / 64 % 3;
+        prompt.tokens = asked.tokens.data();
+        prompt.n_tokens = asked.tokens.size();
+        prompt.payload_json = asked.payload.json.data();
+        prompt.payload_len = asked.payload.json.size();
+        const bool is_scored = prompt.mode >= TOKEN_TRIE_BATCH_BEST;
+        SetModel & set = asked.payload.set;
+        set.options.on_complete = OnComplete::end;
+        Expected wrong = expected();
+        wrong.wrong_if(asked.payload.status != 0, asked.payload.status);
+        wrong.wrong_if(asked.tokens.empty() || prompt.mode == 4, TOKEN_TRIE_ERROR_ARGUMENT);
+        wrong.wrong_if(asked.payload.status == 0 && is_scored && !set.is_scorable(), TOKEN_TRIE_ERROR_ARGUMENT);
+        wrong.wrong_if(!in_vocab(asked.tokens), TOKEN_TRIE_ERROR_VOCAB);
+        wrong.wrong_if(asked.tokens.size() > n_ctx_, TOKEN_TRIE_ERROR_CONTEXT);
+        if (asked.tokens.size() + set.max_length + set.n_nodes > n_ctx_) {
+            wrong.may(TOKEN_TRIE_ERROR_CONTEXT);
+        }
+        std::int64_t number = 0;
+        if (wrong.check(token_trie_batch_submit(batch_, &prompt, &number))) {
+            require(number > 0 && out_.count(number) == 0, "a ticket is given once");
+            out_.emplace(number, std::move(asked));
+        }
+    }
+
+    void take(std::int64_t number, std::int32_t timeout_ms) {
+        Answer answer;
+        Expected wrong = expected();
+        wrong.wrong_if(number != 0 && out_.count(number) == 0, TOKEN_TRIE_ERROR_ARGUMENT);
+        if (!wrong.check(token_trie_batch_next(batch_, number, timeout_ms, &answer.its))) {
+            return;
+        }
+        if (answer.its.ticket == 0) {
+            require(out_.empty() || timeout_ms != kNoLimit, "who waits gets an answer");
+            return;
+        }
+        require(number == 0 || answer.its.ticket == number, "the answer waited for");
+        const auto at = out_.find(answer.its.ticket);
+        require(at != out_.end(), "an answer is to a prompt that is out");
+        check(at->second, answer);
+        out_.erase(at);
+    }
+
+    void check(const Asked & asked, const Answer & answer) const {
+        const token_trie_batch_answer & its = answer.its;
+        if (its.status != TOKEN_TRIE_OK) {
+            require(
+                its.status == TOKEN_TRIE_ERROR_CANCELLED ? asked.is_cancelled : its.status == TOKEN_TRIE_ERROR_CONTEXT,
+                "a prompt fails where it is cancelled, or its tree finds no room");
+            require(*its.message != '\0', "a failure has its message");
+            return;
+        }
+        const SetModel & set = asked.payload.set;
+        require(its.leaf >= -1 && its.leaf < static_cast<std::int64_t>(set.n_leaves), "leaf");
+        require(its.logprob <= 1e-4, "a logarithm");
+        require(its.n_found <= kMost && its.n_tokens <= kMost, "there is memory for it");
+        if (asked.prompt.mode == TOKEN_TRIE_BATCH_SCORES) {
+            double sum = 0;
+            for (std::size_t i = 0; i < its.n_found; ++i) {
+                require(answer.logprobs[i] <= 1e-5, "a leaf's logarithm");
+                sum += std::exp(answer.logprobs[i]);
+            }
+            require(its.n_found == set.n_leaves, "every leaf has a score");
+            require((asked.prompt.leaf_end == TOKEN_TRIE_LEAF_ANY && asked.prompt.branches == 0) || sum < 1.001,
+                    "members exclude each other");
+        } else if (asked.prompt.mode <= TOKEN_TRIE_BATCH_SAMPLED) {
+            require(set.members.count(Tokens(answer.tokens.begin(),
+                                             answer.tokens.begin() + static_cast<std::ptrdiff_t>(its.n_tokens))) > 0,
+                    "what is taken is a member");
+        }
+        if (asked.prompt.mode == TOKEN_TRIE_BATCH_GREEDY && asked.tokens.size() + set.max_length < kAloneContext) {
+            check_alone(asked, answer);
+        }
+    }
+
+    // Two answers may be as good as each other but for rounding.
+    static void check_alone(const Asked & asked, const Answer & answer) {
+        const std::string & json = asked.payload.json;
+        auto state = sized<token_trie_stream_state>();
+        require(token_trie_stream_prefill(alone(), asked.tokens.data(), asked.tokens.size()) == TOKEN_TRIE_OK &&
+                    token_trie_stream_set_token_trie(alone(), json.data(), json.size(), TOKEN_TRIE_GREEDY) ==
+                        TOKEN_TRIE_OK &&
+                    token_trie_stream_generate(alone(), kMost, 0, 1, nullptr, nullptr) == TOKEN_TRIE_OK &&
+                    token_trie_stream_get_state(alone(), &state) == TOKEN_TRIE_OK,
+                "a stream answers alone");
+        require(std::abs(state.logprob - answer.its.logprob) < kRounding, "what is decided is decided as alone");
+    }
+
+    void cancel(Input & in) {
+        const std::int64_t number = out_.empty() ? 99 : ticket(in);
+        token_trie_batch_cancel(batch_, number);
+        if (!out_.empty()) {
+            out_[number].is_cancelled = true;
+        }
+    }
+
+    // It cancels and closes, while this thread waits.
+    void beside_another_thread(Input & in) {
+        if (!is_open_) {
+            return;
+        }
+        const std::uint32_t script = in.byte();
+        const bool closes = script % 8 == 7;
+        std::vector<std::int64_t> numbers;
+        for (auto & [number, asked] : out_) {
+            asked.is_cancelled = asked.is_cancelled || script % 8 == 1;
+            numbers.push_back(number);
+        }
+        std::thread another([batch = batch_, script, closes, numbers] {
+            for (std::uint32_t i = 0; i < script / 8; ++i) {
+                std::this_thread::yield();
+            }
+            for (const std::int64_t number : numbers) {
+                if (script % 8 == 1) {
+                    token_trie_batch_cancel(batch, number);
+                }
+            }
+            if (closes) {
+                token_trie_batch_close(batch);
+            }
+        });
+        if (closes) {
+            auto answer = std::make_unique<Answer>();
+            std::int32_t status = TOKEN_TRIE_OK;
+            while ((status = token_trie_batch_next(batch_, 0, 1, &answer->its)) == TOKEN_TRIE_OK) {
+                if (answer->its.ticket != 0) {
+                    require(out_.erase(answer->its.ticket) == 1, "an answer is to a prompt that is out");
+                }
+            }
+            require(status == TOKEN_TRIE_ERROR_CANCELLED || status == TOKEN_TRIE_ERROR_ARGUMENT, "a close is told");
+            is_open_ = false;
+            out_.clear();
+        } else {
+            while (!out_.empty()) {
+                take(0, kNoLimit);
+            }
+        }
+        another.join();
+    }
+
+    void odd(Input & in) {
+        Expected wrong;
+        wrong.wrong_if(true, TOKEN_TRIE_ERROR_ARGUMENT);
+        auto answer = sized<token_trie_batch_answer>();
+        switch (in.below(5)) {
+            case 0: wrong.check(token_trie_batch_next(batch_, 1 << 20, 0, &answer)); break;
+            case 1: wrong.check(token_trie_batch_submit(batch_, nullptr, nullptr)); break;
+            case 2: wrong.check(token_trie_batch_next(nullptr, 0, 0, &answer)); break;
+            case 3:
+                answer.size = 1;
+                wrong.check(token_trie_batch_next(batch_, 0, 0, &answer));
+                break;
+            default:
+                token_trie_batch_close(batch_);
+                is_open_ = false;
+                out_.clear();
+                break;
+        }
+    }
+
+    std::uint32_t n_ctx_;
+    token_trie_batch * batch_ = nullptr;
+    bool is_open_ = true;
+    std::map<std::int64_t, Asked> out_;
+};
+
+}  // namespace
+
+void run(Input & in) {
+    static const bool is_quiet = [] {
+        llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
+        return true;
+    }();
+    static_cast<void>(is_quiet);
+    Caller caller(in.byte());
+    for (int n = 0; n < kLongest && !in.empty(); ++n) {
+        caller.call(in);
+    }
+}
+
+}  // namespace token_trie::fuzz
