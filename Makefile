@@ -30,7 +30,7 @@ test-cpp: $(VENV)/test ## GoogleTest
 test-python: $(VENV)/test $(VENV)/installed ## pytest
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-engines: $(VENV)/test $(VENV)/bench $(VENV)/installed ## what walks a set in other engines, on torch and transformers
+test-engines: $(VENV)/test $(VENV)/engines $(VENV)/installed ## other engines: torch, transformers, lm-evaluation-harness
 	@$(BIN)/python -m pytest tests/python/engines $(PYTEST_ARGS)
 
 test-vllm: ## what runs inside vLLM, on its engine for the processor, in an environment of its own
@@ -113,6 +113,10 @@ $(VENV)/test: $(VENV)/build
 # xgrammar asks for triton and its GPU libraries, which it imports without.
 $(VENV)/bench: $(VENV)/build
 	@$(PIP) --group bench && $(PIP) --no-deps xgrammar apache-tvm-ffi
+	@touch $@
+
+$(VENV)/engines: $(VENV)/bench
+	@$(PIP) --group engines
 	@touch $@
 
 $(VENV)/lint: $(VENV)/test

@@ -1,0 +1,265 @@
+"""``token-trie label``."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import closing
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table as Drawn
+
+from token_trie.cli.app import (
+    ChatOption,
+    ChoiceOption,
+    End,
+    EndOption,
+    FileOption,
+    ModelOption,
+    app,
+    as_prompt,
+    load,
+    read,
+    read_choices,
+    status,
+)
+from token_trie.cli.results import Results, digest
+from token_trie.cli.tables import Format, Row, Table, format_of, open_table
+from token_trie.cli.template import Template
+from token_trie.decisions.decision import Decision
+from token_trie.decisions.many import choose_many
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.native.core import Llama
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
+from token_trie.show.trie import plain
+
+
+class OnError(str, Enum):
+    """What becomes of the run when a row cannot be labelled."""
+
+    stop = "stop"
+    skip = "skip"
+
+
+@app.command(
+    epilog="**Examples**\n\n"
+    "`token-trie label reviews.csv --prompt 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv`\n\n"
+    "`token-trie label tickets.parquet -p '{subject}: {body}' --chat --choices-file teams.txt -m model.gguf "
+    "-o routed.parquet --probabilities`\n\n"
+    "`token-trie label reviews.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv --resume`\n\n"
+    "`tail -n 100 log.jsonl | token-trie label - --input-format jsonl -p '{message}\\nSeverity:' -c low -c high`"
+)
+def label(
+    table: Annotated[
+        Path,
+        typer.Argument(metavar="TABLE", help="CSV, JSON lines or Parquet; - for standard input.", show_default=False),
+    ],
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="Text with {column} for what a row has there, and \\n for a line break."),
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="A file with that text, in which \\n is no line break.")
+    ] = None,
+    choice: ChoiceOption = None,
+    choices_file: FileOption = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="The table to write, a row as soon as it is labelled; - is standard output."
+        ),
+    ] = Path("-"),
+    model: ModelOption = None,
+    chat: ChatOption = False,
+    end: EndOption = End.longest,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add a column for the probability of each choice, p_CHOICE.")
+    ] = False,
+    prefix: Annotated[str, typer.Option(help="In front of the names of the columns added.")] = "",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the run that wrote --output was interrupted.")
+    ] = False,
+    on_error: Annotated[
+        OnError, typer.Option(help="A row that cannot be labelled ends the run, or is reported and skipped.")
+    ] = OnError.stop,
+    input_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
+    output_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
+    n_ctx: Annotated[int, typer.Option(min=2, help="Tokens of the context, which all prompts under way share.")] = 4096,
+) -> None:
+    """Answer a prompt for each row of a table, many at once; write the table with the answers.
+
+    The columns added are answer, probability (that it is this one of the choices), margin (by which it is above the
+    next), coverage (the model's own probability for all choices together; near 0, none of them fits), row (the place in
+    TABLE) and run (a digest of choices and options). Rows that cannot be labelled are named on standard error.
+    """
+    choices = list(dict.fromkeys(read_choices(choice, choices_file)))
+    template = _template(prompt, prompt_file)
+    if [str(path) for path in (table, choices_file, prompt_file)].count("-") > 1:
+        raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
+    kind = format_of(table, input_format, "--input-format")
+    if output_format is None and str(output) == "-":
+        output_format = Format.csv if kind is Format.csv else Format.jsonl
+    to = format_of(output, output_format, "--output-format")
+    run = f"{digest(choices)}-{digest(template.text, chat, end.value, _identity(model))}"
+    added = ["answer", "probability", "margin", "coverage", *(f"p_{text}" for text in choices if probabilities)]
+    with closing(open_table(table, kind)) as opened:
+        if opened.columns is not None:
+            template.check(opened.columns, f"{opened.name}: ")
+        results = Results(output, to, opened, added, prefix, run)
+        labelling = _Labelling(opened, template, choices, results, chat, on_error)
+        if resume:
+            labelling.go_on()
+        llm = load(model, n_ctx)
+        TokenTrie.from_choices(llm, choices)  # what is wrong with them is wrong with no row
+        if not resume:
+            results.begin()
+        try:
+            labelling.run(llm, end, probabilities)
+            results.finish()
+        except (TokenTrieError, OSError, KeyboardInterrupt):
+            labelling.tell_how_to_go_on()
+            raise
+        finally:
+            results.close()
+    labelling.summarize()
+
+
+def _template(prompt: str | None, prompt_file: Path | None) -> Template:
+    if prompt is not None and prompt_file is None:
+        return Template(prompt, has_escapes=True)
+    if prompt is None and prompt_file is not None:
+        return Template(read(prompt_file), has_escapes=False)
+    raise ArgumentError("--prompt, or --prompt-file: one of the two")
+
+
+def _identity(model: Path | None) -> list[Any]:
+    """Return what a model is known by without reading all of it."""
+    return [] if model is None or not model.is_file() else [model.name, model.stat().st_size]
+
+
+class _Labelling:
+    """Rows on their way from the table to the results."""
+
+    def __init__(
+        self, table: Table, template: Template, choices: list[str], results: Results, chat: bool, on_error: OnError
+    ) -> None:
+        self._table = table
+        self._template = template
+        self._choices = choices
+        self._results = results
+        self._chat = chat
+        self._on_error = on_error
+        self._under_way: deque[Row] = deque()
+        self._n_bad = 0
+        self._n_unfit = 0
+        self._counts: Counter[str] = Counter()
+        self._place = 0  # of the last row that is labelled already, and what it has of the table
+        self._last: dict[str, Any] = {}
+        self._bar = Progress(
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rows]:,} rows"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=status,
+            transient=True,
+            disable=not status.is_terminal,
+        )
+
+    def go_on(self) -> None:
+        """Go on behind the rows that are labelled already."""
+        self._place, self._last = self._results.go_on(self._choices, lambda text: self._counts.update([text]))
+
+    def run(self, llm: Llama, end: End, probabilities: bool) -> None:
+        """Label the rows."""
+        decisions = choose_many(
+            llm,
+            self._prompts(),
+            self._choices,
+            probabilities=True,
+            end=end.value,
+            on_error="return",
+        )
+        with self._bar:
+            task = self._bar.add_task("", total=self._table.size, rows=0, rate="")
+            for n, decision in enumerate(decisions, 1):
+                row = self._under_way.popleft()
+                if isinstance(decision, TokenTrieError):
+                    self._report(row, str(decision.__cause__ or decision))
+                else:
+                    self._write(row, decision, probabilities)
+                self._show(task, n, row)
+
+    def _prompts(self) -> Iterator[Prompt]:
+        seen = 0
+        for row in self._table.rows():
+            seen = row.place
+            bad = row.bad
+            text = ""
+            try:
+                if bad is None:
+                    self._results.check(row)
+                    text = self._template.fill(row.values)
+            except ArgumentError as error:
+                bad = str(error)
+            if row.place == self._place:
+                self._results.require_same(row, self._last)
+            if row.place <= self._place:
+                continue
+            if bad is None:
+                self._under_way.append(row)
+                yield as_prompt(text, self._chat)
+            else:
+                self._report(row, bad)
+        if seen < self._place:
+            raise ArgumentError(
+                f"--resume: {self._table.name} has {seen:,} rows, and row {self._place:,} was labelled before"
+            )
+
+    def _write(self, row: Row, decision: Decision[str], probabilities: bool) -> None:
+        assert decision.probabilities is not None
+        figures = [decision.probabilities[decision.index], decision.margin, decision.coverage]
+        figures += decision.probabilities.tolist() if probabilities else []
+        self._results.write(row, [decision.text, *(float(f"{figure:.6g}") for figure in figures)])
+        self._counts[decision.text] += 1
+        self._n_unfit += not decision.fits
+
+    def _report(self, row: Row, message: str) -> None:
+        if self._on_error is OnError.stop:
+            raise ArgumentError(f"{row.where}: {message} (--on-error skip leaves such rows out)")
+        self._n_bad += 1
+        status.print(f"{plain(row.where)}: {plain(message)}", highlight=False, soft_wrap=True)
+
+    def _show(self, task: TaskID, n: int, row: Row) -> None:
+        speed = n / max(self._bar.get_time() - (self._bar.tasks[0].start_time or 0), 1e-9)
+        self._bar.update(task, completed=row.read, rows=self._results.n_written, rate=f"{speed:,.1f} / s")
+
+    def tell_how_to_go_on(self) -> None:
+        """Print where the rows are that are labelled."""
+        if self._results.can_go_on:
+            status.print(
+                f"{self._results.n_written:,} rows are in {plain(self._results.name)}; --resume goes on behind them",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def summarize(self) -> None:
+        """Print the counts."""
+        n = sum(self._counts.values())
+        drawn = Drawn(box=None, header_style="bold")
+        drawn.add_column("answer")
+        drawn.add_column("rows", justify="right")
+        drawn.add_column("%", justify="right")
+        for text in self._choices:
+            if self._counts[text]:
+                drawn.add_row(plain(text), f"{self._counts[text]:,}", f"{100 * self._counts[text] / n:.1f}")
+        if n:
+            status.print(drawn)
+        skipped = f", {self._n_bad:,} left out" if self._n_bad else ""
+        unfit = f"; in {self._n_unfit:,} the model gives the choices together less than 1 %" if self._n_unfit else ""
+        status.print(f"{n:,} rows labelled{skipped}{unfit}", highlight=False)

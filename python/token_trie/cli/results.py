@@ -1,0 +1,224 @@
+"""The table that a run writes, row by row, so that it can go on where it was interrupted.
+
+    reviews.csv        labels.csv
+    text               text,     answer, probability, margin, coverage, row, run
+    Great!             Great!,   good,   0.93,        0.86,   0.41,     1,   5d1e08c2-91b0aa37
+    Awful.             Awful.,   bad,    0.88,        0.76,   0.39,     2,   5d1e08c2-91b0aa37
+    So so.             So so.,   ba                                           <- cut when the run goes on
+
+``row`` is the place in the table that was read, ``run`` a digest of the choices and one of how they were asked for.
+Parquet cannot grow by rows: what is added waits in JSON lines beside it until all is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table, import_pyarrow
+from token_trie.cli.written import CsvRows, JsonRows, Rows, WholeLines
+from token_trie.errors import ArgumentError
+
+
+def digest(*parts: Any) -> str:
+    """Return eight letters that stand for values which JSON has."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+
+
+class Results:
+    """The file that rows go to, each at once.
+
+    Parameters
+    ----------
+    path : Path
+        The file; ``-`` is standard output.
+    table : Table
+        What is read.
+    added : list of str
+        The columns beside those of the table, of which the first is the answer.
+    prefix : str
+        Stands in front of the names of these.
+    run : str
+        Digests of the choices and of the rest, with a hyphen between them.
+    """
+
+    def __init__(self, path: Path, kind: Format, table: Table, added: list[str], prefix: str, run: str) -> None:
+        self.added = [prefix + column for column in (*added, "row", "run")]
+        self._answer, self._row, self._run_column = (prefix + column for column in (added[0], "row", "run"))
+        self._run = run
+        self._table = table
+        self._path = path
+        self._is_standard_output = str(path) == "-"
+        self._is_parquet = kind is Format.parquet
+        self._rows: Rows = CsvRows() if kind is Format.csv else JsonRows()
+        self._has_fixed_columns = self._is_parquet or self._rows.has_columns
+        self.columns: list[str] | None = None
+        """Of the table; None: those of the first row, which is still to come."""
+        if table.columns is not None:
+            self._require_no_clash(table.columns, table.name)
+            self.columns = table.columns
+        if self._is_parquet:
+            import_pyarrow()
+            if self._is_standard_output or table.name == STANDARD_INPUT:
+                raise ArgumentError(
+                    "--output: a Parquet table goes from a file, which is read again at the end, to one"
+                )
+        self._working = path.with_name(f"{path.name}.rows") if self._is_parquet else path
+        self.name = "standard output" if self._is_standard_output else str(self._working)
+        self._file: io.FileIO | None = None
+        self._has_head = False
+        self.n_written = 0
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a run may go on with what is written."""
+        return not self._is_standard_output and self._working.is_file()
+
+    def begin(self) -> None:
+        """Make the file; ArgumentError if it is there and no device or pipe."""
+        if self._is_standard_output:
+            self._file = io.FileIO(1, "wb", closefd=False)
+            return
+        for path in (self._path, self._working):
+            if path.is_file():
+                raise ArgumentError(f"--output: {str(path)!r} is there; go on with it by --resume, or remove it")
+        self._file = io.FileIO(self._working, "wb" if self._working.exists() else "xb")
+
+    def go_on(self, choices: list[str], count: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
+        """Go on with the file, or make it.
+
+        Returns
+        -------
+        place : int
+            Of the last row that is there.
+        values : dict
+            What that one has of the table.
+
+        Raises
+        ------
+        ArgumentError
+            The file is another run's, and stays as it is.
+        """
+        if self._is_standard_output:
+            raise ArgumentError("--resume: goes on with a file; name it with --output")
+        if self._path.is_file() and not self._working.exists():
+            raise ArgumentError(f"--resume: {str(self._path)!r} has all its rows; remove it to begin anew")
+        if not self._working.exists() or self._working.stat().st_size == 0:
+            self._file = io.FileIO(self._working, "wb")
+            return 0, {}
+        if not self._working.is_file():
+            raise ArgumentError(f"--resume: {self.name!r} is no file that a run can go on with")
+        place, last = 0, {}
+        with self._working.open("rb") as file:
+            lines = WholeLines(file)
+            columns = self._rows.read_head(lines)
+            if columns is not None:
+                self._require_columns(columns)
+            end = lines.end
+            try:
+                for last in self._rows.decode(lines, columns):
+                    place = self._place_of(last, place, choices)
+                    count(last[self._answer])
+                    self.n_written += 1
+                    end = lines.end
+            except ArgumentError as error:
+                raise ArgumentError(f"--resume: {self.name!r}: {error}") from error
+        if end == 0:
+            raise ArgumentError(f"--resume: {self.name!r} has no row of such a run; remove it to begin anew")
+        self._has_head = True
+        self._file = io.FileIO(self._working, "r+b")
+        self._file.truncate(end)
+        self._file.seek(end)
+        return place, {column: value for column, value in last.items() if column not in self.added}
+
+    def require_same(self, row: Row, last: dict[str, Any]) -> None:
+        """Raise ArgumentError where the last row that is there is not the one at its place in the table."""
+        if row.bad or not all(self._rows.is_same(value, row.values.get(column)) for column, value in last.items()):
+            raise ArgumentError(
+                f"--resume: {row.where} is not what {self.name!r} has as row {row.place}; the table has changed"
+            )
+
+    def check(self, row: Row) -> None:
+        """Raise ArgumentError for columns that a row of its own ones must not have."""
+        if self._table.columns is not None:
+            return
+        self._require_no_clash(list(row.values), "")
+        if self._has_fixed_columns:
+            if self.columns is None:
+                self.columns = list(row.values)
+            new = [column for column in row.values if column not in self.columns]
+            if new:
+                raise ArgumentError(f"column {new[0]!r}, which the first row has not")
+
+    def write(self, row: Row, added: list[Any]) -> None:
+        """Write a row; OSError if there is no room, in which case only what is behind the rows before is broken."""
+        values = dict(zip(self.added, [*added, row.place, self._run], strict=True))
+        if not self._is_parquet:
+            values = {**row.values, **values}
+        self._put(self._head() + self._rows.encode(self._all_columns(), values))
+        self.n_written += 1
+
+    def finish(self) -> None:
+        """Write what is left when all rows are there."""
+        self._put(self._head())
+        self.close()
+        if self._is_parquet:
+            from token_trie.cli.parquet import join
+
+            with self._working.open("rb") as file:
+                join(self._table, self.columns or [], self.added, self._rows.decode(WholeLines(file), None), self._path)
+            self._working.unlink()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _all_columns(self) -> list[str]:
+        return [*(self.columns or ()), *self.added]
+
+    def _head(self) -> bytes:
+        head = b"" if self._has_head else self._rows.head(self._all_columns())
+        self._has_head = True
+        return head
+
+    def _put(self, line: bytes) -> None:
+        assert self._file is not None
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError as error:
+            raise OSError(error.errno or errno.EIO, error.strerror, self.name) from error
+
+    def _require_no_clash(self, columns: list[str], name: str) -> None:
+        clash = [column for column in columns if column in self.added]
+        if clash:
+            place = f"{name}: " if name else ""
+            raise ArgumentError(f"{place}column {clash[0]!r} is one that is added; name those otherwise by --prefix")
+
+    def _require_columns(self, columns: list[str]) -> None:
+        read = [column for column in columns if column not in self.added]
+        if not set(self.added) <= set(columns) or (self.columns is not None and read != self.columns):
+            ours = ", ".join(self._all_columns())
+            raise ArgumentError(f"--resume: {self.name!r} has the columns {', '.join(columns)}; this run writes {ours}")
+        self.columns = read
+
+    def _place_of(self, values: dict[str, Any], before: int, choices: list[str]) -> int:
+        if not self._rows.has_columns and not set(self.added) <= set(values):
+            raise ArgumentError(f"has the columns {', '.join(values)}; this run adds {', '.join(self.added)}")
+        asked, how = self._run.split("-")
+        their_asked, _, their_how = str(values[self._run_column]).partition("-")
+        if their_asked != asked or values[self._answer] not in choices:
+            raise ArgumentError("was written with other choices")
+        if their_how != how:
+            raise ArgumentError("was written with another prompt, model or option")
+        place = str(values[self._row])
+        if not place.isdecimal() or int(place) <= before:
+            raise ArgumentError(f"row {place} behind row {before}: it was changed since")
+        return int(place)

@@ -1,0 +1,267 @@
+"""Tables row by row: CSV and JSON lines by the standard library, Parquet by pyarrow."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from token_trie.errors import ArgumentError
+
+
+class Format(str, Enum):
+    """What a table is written in."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+
+STANDARD_INPUT = "standard input"
+_ENDINGS = {".csv": Format.csv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl, ".parquet": Format.parquet}
+
+
+def format_of(path: Path, given: Format | None, option: str) -> Format:
+    """Return the format that a file's name or an option tells."""
+    found = given or _ENDINGS.get(path.suffix.lower())
+    if found is None:
+        endings = ", ".join(_ENDINGS)
+        raise ArgumentError(f"{path}: of no format that its name tells ({endings}); say which with {option}")
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row, at its place in the table; a bad one has a message in place of values."""
+
+    place: int
+    """From 1 on, bad ones counted."""
+    where: str
+    """As it is called in messages."""
+    values: dict[str, Any]
+    bad: str | None = None
+    read: int = 0
+    """What was read until behind it, in the unit of the table's size."""
+
+
+class Table(ABC):
+    """A table that is read once, row by row."""
+
+    columns: list[str] | None = None
+    """None: they are what each row has."""
+    size: int | None = None
+    """None: it is not known."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = STANDARD_INPUT if str(path) == "-" else str(path)
+
+    @abstractmethod
+    def rows(self) -> Iterator[Row]:
+        """Read the rows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the file."""
+
+
+def open_table(path: Path, kind: Format) -> Table:
+    """Open a table; ``-`` is standard input.
+
+    Raises
+    ------
+    ArgumentError, OSError
+        There is none, or none of that format.
+    """
+    if kind is Format.parquet:
+        return _Parquet(path)
+    return (_Csv if kind is Format.csv else _JsonLines)(path)
+
+
+def reopen(table: Table) -> Table:
+    """Open a table again, to read it from its beginning."""
+    return type(table)(table.path)
+
+
+class _Lines(Table):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        if str(path) == "-":
+            if sys.stdin is None:
+                raise ArgumentError("-: standard input is closed")
+            self._file: BinaryIO = sys.stdin.buffer
+        else:
+            self._file = path.open("rb")
+            self.size = os.fstat(self._file.fileno()).st_size or None
+        self._read = 0  # bytes
+        self._n_lines = 0
+
+    def close(self) -> None:
+        if self.path != Path("-"):
+            self._file.close()
+
+    def _lines(self) -> Iterator[bytes]:
+        for line in self._file:
+            self._n_lines += 1
+            self._read += len(line)
+            yield line.removeprefix(b"\xef\xbb\xbf") if self._n_lines == 1 else line
+
+    def _row(self, place: int, line: int, values: dict[str, Any], bad: str | None = None) -> Row:
+        return Row(place, f"{self.name}, line {line}", values, bad, self._read)
+
+
+class _Csv(_Lines):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # What is not UTF-8 comes through, for the row to tell.
+        lines = (line.decode("utf-8", "surrogateescape") for line in self._lines())
+        self._records = csv.reader(lines, strict=True)
+        try:
+            self.columns = self._read_head()
+        except ArgumentError:
+            self.close()
+            raise
+
+    def _read_head(self) -> list[str]:
+        try:
+            columns = next(self._records, [])
+            _check_utf8("".join(columns))
+        except (csv.Error, ArgumentError) as error:
+            raise ArgumentError(f"{self.name}: line 1: {error}") from error
+        if not columns:
+            raise ArgumentError(f"{self.name}: empty, without the line of column names that begins a CSV table")
+        _check_columns(columns, self.name)
+        return columns
+
+    def rows(self) -> Iterator[Row]:
+        assert self.columns is not None
+        place = 0
+        while True:
+            line = self._n_lines + 1
+            values: dict[str, Any] = {}
+            bad = None
+            try:
+                record = next(self._records)
+                if not record:
+                    continue  # an empty line
+                if len(record) == len(self.columns):
+                    _check_utf8("".join(record))
+                    values = dict(zip(self.columns, record, strict=True))
+                else:
+                    bad = f"{len(record)} fields where there are {len(self.columns)} columns"
+            except StopIteration:
+                return
+            except (csv.Error, ArgumentError) as error:
+                bad = str(error)
+            place += 1
+            yield self._row(place, line, values, bad)
+
+
+class _JsonLines(_Lines):
+    def rows(self) -> Iterator[Row]:
+        place = 0
+        for line in self._lines():
+            if not line.strip():
+                continue
+            place += 1
+            values: Any = {}
+            bad = None
+            try:
+                values = json.loads(line.decode(), parse_constant=_refuse)
+                if not isinstance(values, dict):
+                    values, bad = {}, f"{type(values).__name__} where an object belongs"
+                elif b"\\u" in line:
+                    _check_utf8(json.dumps(values, ensure_ascii=False))
+            except UnicodeDecodeError as error:
+                bad = f"not UTF-8 ({error})"
+            except ArgumentError as error:
+                bad = str(error)
+            except (ValueError, RecursionError) as error:
+                bad = f"no JSON ({error})"
+            yield self._row(place, self._n_lines, values if bad is None else {}, bad)
+
+
+class _Parquet(Table):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        if str(path) == "-":
+            raise ArgumentError("-: a Parquet table is not read from standard input; save it as a file")
+        arrow, parquet = import_pyarrow()
+        if not path.is_file():
+            raise ArgumentError(f"{path}: no such file")
+        try:
+            self._file = parquet.ParquetFile(path)
+        except arrow.ArrowException as error:
+            raise ArgumentError(f"{path}: {error}") from error
+        self.schema = self._file.schema_arrow
+        self.columns = list(self.schema.names)
+        _check_columns(self.columns, self.name)
+        self.size = self._file.metadata.num_rows
+
+    def close(self) -> None:
+        self._file.close()
+
+    def rows(self) -> Iterator[Row]:
+        arrow, _ = import_pyarrow()
+        place = 0
+        try:
+            for batch in self._file.iter_batches(256):
+                for i in range(batch.num_rows):
+                    place += 1
+                    values, bad = {}, None
+                    try:
+                        (values,) = batch.slice(i, 1).to_pylist()
+                    except UnicodeDecodeError as error:
+                        bad = f"not UTF-8 ({error})"
+                    yield Row(place, f"{self.name}, row {place}", values, bad, place)
+        except (arrow.ArrowException, OSError) as error:
+            raise ArgumentError(f"{self.name}: behind row {place}: {error}") from error
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """Import it, or say what to install."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ArgumentError(f"Parquet tables need pyarrow: pip install 'token-trie[tables]' ({error})") from error
+    return pyarrow, pyarrow.parquet
+
+
+def text_of(value: Any) -> str:
+    """Return a value as the text that stands for it in a prompt or a field of CSV: what is no text is JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return to_json(value) if isinstance(value, (bool, int, float, list, dict)) else str(value)
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON; what JSON has not, such as dates, as text."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_utf8(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"not UTF-8 ({error.reason})") from error
+
+
+def _check_columns(columns: list[str], name: str) -> None:
+    """Raise ArgumentError for names that are given twice."""
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
+        raise ArgumentError(f"{name}: two columns of one name: {', '.join(map(repr, twice))}")

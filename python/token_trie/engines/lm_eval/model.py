@@ -1,0 +1,202 @@
+"""What the harness asks of a model, asked of a GGUF file."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import llama_cpp
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from token_trie.engines.continuations import Continuation, score_continuations
+from token_trie.errors import ArgumentError
+from token_trie.llama.program import Program
+from token_trie.native.core import Llama
+
+_TEMPLATE = "tokenizer.chat_template"
+# Of what is drawn, and nothing to what is best.
+_OF_DRAWS = {"top_k", "min_p", "typical_p"}
+
+
+class TokenTrieLM(TemplateLM):  # type: ignore[misc]
+    """A GGUF model for lm-evaluation-harness.
+
+    What follows one context is scored as one tree, and contexts in one batch, as by `choose_many`. Texts are tokenized
+    as by the harness's ``hf`` model, and cut as there where they are longer than the context.
+
+    Parameters
+    ----------
+    path : str, path or llama_cpp.Llama
+        The GGUF file; or a model that is loaded, which is not closed.
+    n_ctx : int
+        Tokens of a context with its continuation at most.
+    max_gen_toks : int
+        Tokens that are generated where a task does not say.
+    seed : int
+        Of what is drawn.
+    batch_size, max_batch_size, device
+        Of no effect: the harness gives them to all models. ``n_gpu_layers`` is llama.cpp's way to a device.
+    **options
+        Of `llama_cpp.Llama`, such as ``n_gpu_layers``, ``n_threads``, ``flash_attn``.
+
+    Raises
+    ------
+    ArgumentError
+        The file cannot be read as a model.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Llama,
+        n_ctx: int = 2048,
+        max_gen_toks: int = 256,
+        seed: int = 0,
+        batch_size: object = None,
+        max_batch_size: object = None,
+        device: object = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(path, llama_cpp.Llama):
+            self._llm: Llama = path
+        else:
+            try:
+                self._llm = llama_cpp.Llama(os.fspath(path), n_ctx=n_ctx, **{"verbose": False, **options})
+            except (TypeError, ValueError) as error:
+                raise ArgumentError(f"path: {error}") from error
+        self._name = str(os.path.basename(self._llm.model_path))
+        self.max_length = n_ctx
+        self.max_gen_toks = max_gen_toks
+        self._seed = seed
+
+    # What the harness reads
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return int(self._llm.token_eos())
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The token that stands for an empty context."""
+        begin = int(self._llm.token_bos())
+        return begin if begin >= 0 else self.eot_token_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What requests are cached by."""
+        return self._name
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """Return the file's own template, the only one there is."""
+        return self._llm.metadata.get(_TEMPLATE) if chat_template else None
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return messages as the prompt that the file's template makes of them.
+
+        Without generation prompt, the last message goes on: what the template has behind it is left out.
+        """
+        template = self._llm.metadata.get(_TEMPLATE)
+        if template is None:
+            raise ArgumentError(f"{self._name}: it has no chat template")
+        formatter = Jinja2ChatFormatter(
+            template,
+            eos_token=self._text_of(self._llm.token_eos()),
+            bos_token=self._text_of(self._llm.token_bos()),
+            add_generation_prompt=add_generation_prompt,
+        )
+        messages: Any = chat_history
+        prompt: str = formatter(messages=messages).prompt
+        if add_generation_prompt:
+            return prompt
+        last = chat_history[-1]["content"].strip()
+        return prompt[: prompt.rindex(last) + len(last)]
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Return the tokens of a text; with what begins one unless that stands there or it is not wanted."""
+        if add_special_tokens is None:
+            begin = self._text_of(self._llm.token_bos())
+            add_special_tokens = not (begin and string.startswith(begin))
+        tokens: list[int] = self._llm.tokenize(string.encode(), add_bos=add_special_tokens, special=True)
+        return tokens
+
+    # What the harness asks
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        pairs = []
+        for asked, context, continuation in requests:
+            if not continuation:
+                raise ArgumentError(f"loglikelihood: {asked[1]!r} has no token of its own behind {asked[0][-20:]!r}")
+            whole = (context + continuation)[-(self.max_length + 1) :]
+            pairs.append((whole[: -len(continuation)], continuation))
+        answers = [(logprob, is_greedy) for logprob, is_greedy in self._score(pairs, True, disable_tqdm)]
+        for (asked, _, _), answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("loglikelihood", asked, answer)
+        return answers
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-probability of each text, in windows as long as the context."""
+        windows = []
+        of_request: list[int] = []
+        for i, request in enumerate(requests):
+            of_text = get_rolling_token_windows(
+                self.tok_encode(request.args[0]), self.prefix_token_id, self.max_length, context_len=1
+            )
+            windows += [make_disjoint_window(window) for window in of_text]
+            of_request += [i] * (len(windows) - len(of_request))
+        sums = [0.0] * len(requests)
+        for i, window in zip(of_request, self._score(windows, False, disable_tqdm), strict=True):
+            sums[i] += window.logprob
+        for request, logprob in zip(requests, sums, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, logprob)
+        return sums
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Return what the model writes behind each context, up to a stop string: one after the other."""
+        texts = [""] * len(requests)
+        contexts = [self.tok_encode(request.args[0]) for request in requests]
+        stream = Program(self._llm, n_ctx=self.max_length, seed=self._seed)
+        with (
+            stream,
+            tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar,
+        ):
+            # What two begin with alike is evaluated once, if one comes behind the other.
+            for i in sorted(range(len(requests)), key=contexts.__getitem__):
+                asked, how = requests[i].args
+                texts[i] = self._generate(stream, contexts[i], how)
+                self.cache_hook.add_partial("generate_until", (asked, how), texts[i])
+                bar.update(1)
+        return texts
+
+    def _score(self, pairs: list[Any], greedy: bool, disable_tqdm: bool) -> list[Continuation]:
+        with tqdm(total=len(pairs), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
+            # The last token of a continuation is not evaluated, and needs a place all the same.
+            return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
+
+    def _generate(self, stream: Program, context: list[int], how: dict[str, Any]) -> str:
+        options = normalize_gen_kwargs(how, self.max_gen_toks)
+        stops = handle_stop_sequences(options.pop("until"), eos=self._text_of(self._llm.token_eos()))
+        n = options.pop("max_gen_toks")
+        if n >= self.max_length:
+            raise ArgumentError(f"max_gen_toks: {n} tokens leave no room for a context of {self.max_length}")
+        is_drawn, temperature = options.pop("do_sample"), options.pop("temperature", 0.0)
+        top_p = options.pop("top_p", 1.0)
+        left = sorted(set(options) - (set() if is_drawn else _OF_DRAWS))
+        if left:
+            raise ArgumentError(f"generate_until: {left[0]} is not supported")
+        stream.prefill(context[-(self.max_length - n) :])
+        drawn = {"temperature": float(temperature), "top_p": float(top_p)} if is_drawn else {}
+        written = stream.text(n, [text for text in stops if text], **drawn)
+        if written.stop == "stop":
+            return written.text
+        tokens = stream.tokens[len(stream.tokens) - written.n_tokens :]
+        return str(self._llm.detokenize(tokens).decode(errors="replace"))  # with what there is of a last character
+
+    def _text_of(self, token: int) -> str:
+        return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))

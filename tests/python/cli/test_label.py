@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+from labelling import CHOICES, TEXTS, Cli, without_figures
+from token_trie import choose
+
+
+def test_each_row_gets_what_choose_answers(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    done = cli.label(cli.table(TEXTS), "--probabilities")
+    assert (done.code, done.out) == (0, "")
+    rows = cli.rows()
+    assert [row["text"] for row in rows] == TEXTS
+    assert [row["row"] for row in rows] == [str(i + 1) for i in range(len(TEXTS))]
+    for row in rows:
+        alone = choose(tiny, f"Review: {row['text']}\nAnswer:", CHOICES, probabilities=True)
+        assert alone.probabilities is not None
+        assert row["answer"] == alone.value
+        expected = [alone.probability(alone.value), alone.margin, alone.coverage, *alone.probabilities]
+        figures = [row["probability"], row["margin"], row["coverage"], *(row[f"p_{text}"] for text in CHOICES)]
+        assert [float(figure) for figure in figures] == pytest.approx(expected, rel=0.02, abs=1e-4)
+    counts = {text: sum(row["answer"] == text for row in rows) for text in CHOICES}
+    for text, n in counts.items():
+        assert not n or f"{text} " in done.err
+    assert f"{len(TEXTS)} rows labelled" in done.err
+
+
+@pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("of", ["csv", "jsonl", "parquet"])
+def test_every_format_becomes_every_other(cli: Cli, of: str, to: str) -> None:
+    if "parquet" in (of, to):
+        parquet = pytest.importorskip("pyarrow.parquet")
+    cli.label(cli.table(TEXTS))
+    expected = without_figures(cli.rows())
+    table, output = cli.folder / f"in.{of}", cli.folder / f"labels.{to}"
+    records = [{"id": i, "text": text} for i, text in enumerate(TEXTS)]
+    if of == "jsonl":
+        table.write_text("\n".join(map(json.dumps, records)))
+    if of == "parquet":
+        parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(records), table)
+    options = ["--prefix", "its_"] if to == "parquet" else []
+    assert cli.label(table, *options, output=output).code == 0
+    rows = parquet.read_table(output).to_pylist() if to == "parquet" else cli.rows(output)
+    if to == "jsonl" or (of, to) == ("parquet", "parquet"):
+        assert [row["id"] for row in rows] == [str(i) if of == "csv" else i for i in range(len(TEXTS))]
+    plain = [{name.removeprefix("its_"): str(value) for name, value in row.items()} for row in rows]
+    assert [row.pop("run") for row in without_figures(plain)] == [row["run"] for row in expected]
+    assert without_figures(plain) == expected
+    assert not list(cli.folder.glob("labels.parquet.*"))
+
+
+def test_standard_input_and_output_are_a_table_each(cli: Cli, monkeypatch: Any) -> None:
+    lines = "\ufeff" + "".join(json.dumps({"text": text, "n": [1, None]}) + "\r\n\n" for text in TEXTS)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    done = cli.label("-", "--input-format", "jsonl", output=Path("-"))
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [(row["text"], row["n"]) for row in rows] == [(text, [1, None]) for text in TEXTS]
+    assert "rows labelled" in done.err
+
+
+def test_a_chat_is_asked_by_its_template(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    cli.label(cli.table(TEXTS), "--chat", prompt="{{{text}}}")
+    for row in cli.rows():
+        messages = [{"role": "user", "content": "{" + row["text"] + "}"}]
+        assert row["answer"] == choose(tiny, messages, CHOICES).value
+
+
+def test_an_empty_table_becomes_an_empty_table(cli: Cli) -> None:
+    done = cli.label(cli.table([]))
+    assert (done.code, cli.out.read_text()) == (0, "id,text,answer,probability,margin,coverage,row,run\n")
+    assert "0 rows labelled" in done.err
+    nothing = cli.folder / "in.jsonl"
+    nothing.touch()
+    assert cli.label(nothing, output=cli.folder / "out.jsonl").code == 0
+    assert (cli.folder / "out.jsonl").read_bytes() == b""
+
+
+def test_memory_does_not_grow_with_the_table(cli: Cli) -> None:
+    peaks = []
+    for n in (300, 2000):
+        table, out = cli.table(["x" * 40] * n), cli.folder / f"{n}.csv"
+        code = "import sys; sys.argv[0] = 'token-trie'\nfrom token_trie.cli import main\ntry:\n    main()\nfinally:\n"
+        code += "    import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *cli.arguments(table, output=out)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=600,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        peaks.append(int(done.stdout))
+    assert peaks[1] < peaks[0] * 1.1

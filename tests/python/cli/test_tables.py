@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelling import TEXTS, Cli
+
+
+def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
+    """Return a table with three good rows, and what is said of lines that are bad."""
+    path = cli.folder / f"in.{kind}"
+    if kind == "csv":
+        path.write_bytes(
+            b'id,text\n0,good\n1,caf\xe9\n\n2,"two\nlines"\n3\n4,a,b\n5,"un"quoted\n6,nul\0\n7,'
+            + b"x " * 3000
+            + b"\n8,good\n"
+        )
+        return path, {
+            3: "not UTF-8",
+            7: "1 fields where there are 2 columns",
+            8: "3 fields where there are 2 columns",
+            9: "',' expected after '\"'",
+            10: "NUL",
+            11: "tokens do not fit the context of 512",
+        }
+    lines: list[bytes] = [
+        b'{"text": "good"}',
+        b'{"text": "caf\xe9"}',
+        b"",
+        b'{"text": "good", "n": {"deep": 1}}',
+        b'{"text": 1',
+        b"[1]",
+        b'{"text": NaN}',
+        b'{"text": null}',
+        b'{"txt": "x"}',
+        b'{"text": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"text": "x", "answer": 1}',
+        b'{"text": 7.5}',
+    ]
+    path.write_bytes(b"\n".join(lines))
+    return path, {
+        2: "not UTF-8",
+        5: "no JSON",
+        6: "list where an object belongs",
+        7: "NaN is not JSON",
+        8: "nothing in column 'text'",
+        9: "no column 'text', which the prompt has; there are txt",
+        10: "not UTF-8",
+        11: "no JSON",
+        12: "column 'answer' is one that is added; name those otherwise by --prefix",
+    }
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_bad_rows_are_named_by_their_lines_and_left_out(cli: Cli, kind: str) -> None:
+    table, said = bad_table(cli, kind)
+    output = cli.folder / f"out.{kind}"
+    done = cli.label(table, "--on-error", "skip", output=output)
+    assert done.code == 0, done.err
+    reported = [line for line in done.err.splitlines() if line.startswith(f"{table}, line ")]
+    assert len(reported) == len(said)
+    for line, message in said.items():
+        (one,) = (report for report in reported if report.startswith(f"{table}, line {line}: "))
+        assert message in one
+    rows = cli.rows(output)
+    assert [row["text"] for row in rows] == (["good", "two\nlines", "good"] if kind == "csv" else ["good", "good", 7.5])
+    assert f"3 rows labelled, {len(said)} left out" in done.err
+    before = output.read_bytes()
+    assert cli.label(table, "--on-error", "skip", "--resume", output=output).code == 0
+    assert output.read_bytes() == before
+
+
+def test_a_bad_row_ends_the_run_behind_those_before(cli: Cli) -> None:
+    table, _ = bad_table(cli, "csv")
+    done = cli.label(table)
+    assert done.code == 1
+    assert f"error: {table}, line 3: not UTF-8" in done.err
+    assert "--on-error skip leaves such rows out" in done.err
+    assert [row["text"] for row in cli.rows()] == ["good"]
+    assert cli.label(table, "--resume", "--on-error", "skip").code == 0
+    assert [row["id"] for row in cli.rows()] == ["0", "2", "8"]
+
+
+def test_json_of_other_columns_than_the_first_is_no_row_of_csv(cli: Cli) -> None:
+    table = cli.folder / "in.jsonl"
+    table.write_text('{"text": "a", "n": [1]}\n{"text": "b", "m": 1}\n{"text": "c"}\n')
+    done = cli.label(table, "--on-error", "skip")
+    assert "line 2: column 'm', which the first row has not" in done.err
+    assert [(row["text"], row["n"]) for row in cli.rows()] == [("a", "[1]"), ("c", "")]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (b"", [], "empty, without the line of column names"),
+        (b"id,name\n1,2\n", [], "in.csv: no column 'text', which the prompt has; there are id, name"),
+        (b"text,text\n", [], "two columns of one name: 'text'"),
+        (b"text,answer\n", [], "column 'answer' is one that is added"),
+        (b"\xff\xfet\0e\0x\0t\0\n", [], "line 1: not UTF-8"),
+        (b'"text\n', [], "line 1: unexpected end of data"),
+        (b"text\n", ["-p", "no column"], "--prompt: no {column} in it"),
+        (b"text\n", ["-p", "{text"], "--prompt: expected '}'"),
+        (b"text\n", ["-c", ""], "choices[3]: empty"),
+        (b"text\n", ["--output-format", "parquet", "-o", "-"], "a Parquet table goes from a file"),
+        (b"text\n", ["-o", "-", "--resume"], "--resume: goes on with a file"),
+        (b"text\n", ["--input-format", "parquet"], "Parquet"),
+        (b"text\n", ["-o", "out.txt"], "out.txt: of no format that its name tells (.csv, .jsonl, .ndjson, .parquet)"),
+        (b"text\n", ["-o", "/nowhere/out.csv"], "/nowhere/out.csv"),
+        (b"text\n", ["--prompt-file", "p.txt"], "--prompt, or --prompt-file: one of the two"),
+        (b"text\n", ["-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_writes_nothing(
+    cli: Cli, content: bytes, options: list[str], message: str
+) -> None:
+    if "parquet" in options:
+        pytest.importorskip("pyarrow")
+    table = cli.folder / "in.csv"
+    table.write_bytes(content)
+    done = cli.label(table, *options)
+    assert done.code == 1
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert not cli.out.exists()
+
+
+def test_parquet_says_what_to_install(cli: Cli, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = cli.label(cli.table(TEXTS), output=cli.folder / "out.parquet")
+    assert (done.code, "pip install 'token-trie[tables]'" in done.err) == (1, True)
