@@ -57,7 +57,7 @@ def main(
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Times that all contenders take turns. Default: 10; decisions: 1, score: 2."),
+        typer.Option(min=1, help="Times that all contenders take turns. Default: 10; decisions, many: 1, score: 2."),
     ] = None,
     limit: Annotated[float, typer.Option(min=1, help="sampler: seconds for another engine to take a set in.")] = 20,
     prompt: Annotated[
@@ -75,9 +75,11 @@ def main(
     threads: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Decisions, score: threads of llama.cpp, in batches of any size. Default: one for two cores."
+            min=1,
+            help="Decisions, score, many: threads of llama.cpp, in batches of any size. Default: one for two cores.",
         ),
     ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="many: prompts at most.")] = 512,
 ) -> None:
     """Measure what a constrained token, and a constrained decision, cost.
 
@@ -98,7 +100,8 @@ def main(
     llguidance with its fast-forward tokens.
 
     [bold]many[/bold]: 1 to 512 prompts at once, that share their beginning or nothing: choose_many beside a loop of
-    choose, a loop of create_completion with GBNF, and llama.cpp's bare passes for the same tokens.
+    choose, a loop of create_completion with GBNF, and llama.cpp's bare passes for the same tokens, all from a beginning
+    that is new to them; of a loop, 17 prompts are asked.
 
     [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
     xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.
@@ -139,6 +142,7 @@ def main(
         # llama-cpp-python's own number for one-token passes. For larger batches it takes a thread a core, which wait
         # for one another in a loop: where another process holds a core, a pass then takes up to seconds.
         threads=threads or max((os.cpu_count() or 1) // 2, 1),
+        prompts=prompts,
     )
     import_module(f"bench.modes.{mode.module}").run(options)
 

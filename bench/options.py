@@ -18,3 +18,4 @@ class Options:
     n_gpu_layers: int
     device: str | None  # None: where llama.cpp puts the layers
     threads: int
+    prompts: int

@@ -19,54 +19,65 @@ _ROWS, _IDS = 256, 64
 
 
 class Took(NamedTuple):
-    """What so many prompts took."""
+    """What so many prompts took, from a beginning that nobody has seen yet."""
 
     n: int
     wall_s: float
     cpu_s: float  # of all threads
-    first_s: float  # to the first answer
+    first_s: float = 0.0  # to the first answer
+    p50_s: float = 0.0  # to half of the answers, and so on
+    p99_s: float = 0.0
     n_tokens: int = 0  # evaluated, where that is known
 
 
 def together(model: Model, crowd: Crowd, mode: str) -> Took:
     """Answer by choose_many."""
-    n_tokens = 0
-    first = [0.0]
+    n_tokens = crowd.n_shared
+    ready = []
 
     def decide() -> None:
         nonlocal n_tokens
         start = perf_counter()
-        for decision in choose_many(model.llm, crowd.prompts, crowd.choices, mode=mode):  # type: ignore[arg-type]
-            first[0] = first[0] or perf_counter() - start
+        for _, decision in choose_many(model.llm, crowd.prompts, crowd.choices, mode=mode, as_ready=True):  # type: ignore[arg-type]
+            ready.append(perf_counter() - start)
             n_tokens += decision.stats.n_prompt - crowd.n_shared + decision.stats.n_evaluated
 
     took = _timed(len(crowd.prompts), decide)
-    return took._replace(first_s=first[0], n_tokens=n_tokens + crowd.n_shared)
+    p50, p99 = np.percentile(ready, [50, 99])
+    return took._replace(first_s=ready[0], p50_s=float(p50), p99_s=float(p99), n_tokens=n_tokens)
 
 
 def one_by_one(model: Model, crowd: Crowd, mode: str) -> Took:
-    """Answer by choose, prompt after prompt, behind a beginning that is there already."""
-    prompts = crowd.prompts[:_AT_MOST]
-    choose(model.llm, crowd.prompts[-1], crowd.choices, mode=mode)  # type: ignore[arg-type]
-
-    def decide() -> None:
-        for prompt in prompts:
-            choose(model.llm, prompt, crowd.choices, mode=mode)  # type: ignore[arg-type]
-
-    return _timed(len(prompts), decide)
+    """Answer by choose, prompt after prompt."""
+    return _loop(model, crowd, lambda prompt: choose(model.llm, prompt, crowd.choices, mode=mode))  # type: ignore[call-overload]
 
 
 def by_grammar(model: Model, crowd: Crowd) -> Took:
     """Answer by create_completion with the same set in GBNF, likewise."""
     grammar = LlamaGrammar.from_string(alternatives([f" {text}" for text in crowd.choices]), verbose=False)
     llm: Any = model.llm
+    return _loop(
+        model,
+        crowd,
+        lambda prompt: llm.create_completion(prompt, grammar=grammar, temperature=0.0, max_tokens=16),
+    )
 
-    def ask(prompt: list[int]) -> None:
-        llm.create_completion(prompt, grammar=grammar, temperature=0.0, max_tokens=16)
 
-    ask(crowd.prompts[-1])
-    prompts = crowd.prompts[:_AT_MOST]
-    return _timed(len(prompts), lambda: [ask(prompt) for prompt in prompts])
+def _loop(model: Model, crowd: Crowd, ask: Callable[[list[int]], object]) -> Took:
+    """Ask the first prompt and some others, behind its beginning; all others are taken to cost as much as these."""
+    llm: Any = model.llm
+    llm.reset()
+    ask(model.tokenize("Something else:"))
+    llm.reset()
+    first, *others = crowd.prompts[: _AT_MOST + 1]
+    took = _timed(1, lambda: ask(first))
+    if others:
+        each = _timed(len(others), lambda: [ask(prompt) for prompt in others])
+        n_more = len(crowd.prompts) - 1
+        wall_s = took.wall_s + n_more * each.wall_s / each.n
+        cpu_s = took.cpu_s + n_more * each.cpu_s / each.n
+        return Took(len(crowd.prompts), wall_s, cpu_s, took.wall_s)
+    return took._replace(first_s=took.wall_s)
 
 
 def bare(model: Model, crowd: Crowd) -> Took:
@@ -120,4 +131,4 @@ def bare(model: Model, crowd: Crowd) -> Took:
 def _timed(n: int, work: Callable[[], object]) -> Took:
     wall, cpu = perf_counter(), process_time()
     work()
-    return Took(n, perf_counter() - wall, process_time() - cpu, 0.0)
+    return Took(n, perf_counter() - wall, process_time() - cpu)

@@ -23,9 +23,11 @@ class Crowd:
 
     @property
     def n_shared(self) -> int:
-        """Tokens that all begin with."""
-        if not self.is_shared or len(self.prompts) == 1:
+        """Tokens that all begin with, and none of them ends with."""
+        if not self.is_shared:
             return 0
+        if len(self.prompts) == 1:
+            return len(self.prompts[0]) - 1
         first, last = min(self.prompts), max(self.prompts)
         return next(i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
 

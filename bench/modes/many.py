@@ -1,8 +1,9 @@
 """Many prompts at once, beside one after the other and llama.cpp's bare passes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.many.contenders import Took, bare, by_grammar, one_by_one, together
@@ -10,10 +11,11 @@ from bench.many.prompts import SETS, crowd
 from bench.models import load
 from bench.options import Options
 from bench.results import Bar, Results
-from bench.table import bars_table, plain_table
+from bench.table import bars_table, plain_table, progress_bar, wide_console
 
 _N_CTX, _N_BATCH = 2048, 512
-_SIZES = (1, 8, 64, 512)
+_SIZES = (1, 8, 64, 512)  # by default
+_MANY = 64  # above which there is one set, and one beginning
 _BARS = {  # by the model's name: decisions against choose, and against a grammar
     "SmolLM2": (1.7, 8.0),
     "gemma": (2.4, 15.0),
@@ -34,6 +36,8 @@ class ManyRow:
     wall_s: float
     cpu_s: float
     first_s: float
+    p50_s: float
+    p99_s: float
     n_tokens: int
 
     @property
@@ -44,45 +48,61 @@ class ManyRow:
 
 def run(options: Options) -> None:
     """Measure with all models; print, and write what was asked for."""
-    results = Results[ManyRow](options.mode, {"threads": options.threads, "n_ctx": _N_CTX})
-    console = Console()
-    if not console.is_terminal:
-        console.width = 150
-    for name in options.models:
-        rows = _measure(name, options)
-        results.rows += rows
-        results.bars += _bars(rows)
-        console.print(_table(rows))
+    sizes = sorted({*(n for n in _SIZES if n < options.prompts), options.prompts})
+    rounds = options.rounds or 1
+    results = Results[ManyRow](options.mode, {"threads": options.threads, "n_ctx": _N_CTX, "rounds": rounds})
+    console = wide_console(150)
+    with progress_bar(console) as progress:
+        for name in options.models:
+            bar = progress.add_task(name, total=None)
+            kinds = [(n, *kind) for n in sizes for kind in _kinds(n)]
+            progress.update(bar, total=len(kinds) * rounds)
+            rows = _measure(name, options, kinds, rounds, partial(progress.advance, bar))
+            results.rows += rows
+            results.bars += _bars(rows)
+    for name in {row.model: None for row in results.rows}:
+        console.print(_table([row for row in results.rows if row.model == name]))
     console.print(bars_table(results.bars))
     if options.output is not None:
         results.save(options.output)
 
 
-def _measure(name: str, options: Options) -> list[ManyRow]:
+def _kinds(n: int) -> list[tuple[str, bool]]:
+    """Return sets, and whether prompts share their beginning, for so many prompts."""
+    labels, actions = SETS
+    return [(labels, True)] if n > _MANY else [(labels, True), (actions, True), (labels, False)]
+
+
+def _measure(
+    name: str, options: Options, kinds: list[tuple[int, str, bool]], rounds: int, advance: Callable[[], object]
+) -> list[ManyRow]:
     model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
     rows = []
-    for n in _SIZES:
-        for is_shared in (True, False):
-            for set_name, choices in SETS.items():
-                asked = crowd(model, choices, n, is_shared=is_shared)
-                took: dict[tuple[str, str], Took] = {("bare", ""): bare(model, asked)}
-                for mode in ("greedy", "exact"):
-                    took["choose_many", mode] = together(model, asked, mode)
-                    took["choose", mode] = one_by_one(model, asked, mode)
-                took["grammar", "greedy"] = by_grammar(model, asked)
-                rows += [
-                    ManyRow(model.name, set_name, mode, is_shared, n, who, *each) for (who, mode), each in took.items()
-                ]
+    for n, set_name, is_shared in kinds:
+        asked = crowd(model, SETS[set_name], n, is_shared=is_shared)
+        contenders: dict[tuple[str, str], Callable[[], Took]] = {
+            ("bare", ""): partial(bare, model, asked),
+            ("choose_many", "greedy"): partial(together, model, asked, "greedy"),
+            ("choose", "greedy"): partial(one_by_one, model, asked, "greedy"),
+            ("choose_many", "exact"): partial(together, model, asked, "exact"),
+            ("choose", "exact"): partial(one_by_one, model, asked, "exact"),
+            ("grammar", "greedy"): partial(by_grammar, model, asked),
+        }
+        took: dict[tuple[str, str], list[Took]] = {}
+        for _ in range(rounds):
+            for who, measure in contenders.items():
+                took.setdefault(who, []).append(measure())
+            advance()
+        for (who, mode), each in took.items():
+            median = sorted(each, key=lambda one: one.cpu_s)[len(each) // 2]
+            rows.append(ManyRow(model.name, set_name, mode, is_shared, n, who, *median))
     return rows
 
 
 def _find(rows: list[ManyRow], contender: str, mode: str, set_name: str) -> ManyRow:
-    largest = max(row.n_prompts for row in rows)
-    return next(
-        row
-        for row in rows
-        if (row.contender, row.mode, row.set, row.n_prompts) == (contender, mode, set_name, largest) and row.is_shared
-    )
+    """Return the row of the most prompts behind one beginning."""
+    alike = [r for r in rows if (r.contender, r.mode, r.set) == (contender, mode, set_name) and r.is_shared]
+    return max(alike, key=lambda row: row.n_prompts)
 
 
 def _bars(rows: list[ManyRow]) -> list[Bar]:
@@ -96,9 +116,9 @@ def _bars(rows: list[ManyRow]) -> list[Bar]:
         rate = (many.n_tokens / many.cpu_s) / (alone.n_tokens / alone.cpu_s)
         bars.append(Bar(f"{model}: new tokens against bare passes, {labels}, {mode}", rate, True, 0.85, "%"))
     loop, grammar = next((both for known, both in _BARS.items() if known.lower() in model.lower()), (1.7, 8.0))
-    many = _find(rows, "choose_many", "exact", actions)
-    ratio = _find(rows, "choose", "exact", actions).cpu_ms / many.cpu_ms
-    bars.append(Bar(f"{model}: decisions against a loop of choose, {actions}, exact", ratio, True, loop))
+    many = _find(rows, "choose_many", "exact", labels)
+    ratio = _find(rows, "choose", "exact", labels).cpu_ms / many.cpu_ms
+    bars.append(Bar(f"{model}: decisions against a loop of choose, {labels}, exact", ratio, True, loop))
     many = _find(rows, "choose_many", "greedy", actions)
     ratio = _find(rows, "grammar", "greedy", actions).cpu_ms / many.cpu_ms
     bars.append(Bar(f"{model}: decisions against a loop with GBNF, {actions}", ratio, True, grammar))
@@ -106,7 +126,16 @@ def _bars(rows: list[ManyRow]) -> list[Bar]:
 
 
 def _table(rows: list[ManyRow]) -> Table:
-    columns = ("beginning", ">prompts", "set", "who", "mode", ">CPU ms a prompt", ">new tokens a CPU s", ">first, ms")
+    columns = (
+        "beginning",
+        ">prompts",
+        "set",
+        "who",
+        "mode",
+        ">CPU ms a prompt",
+        ">tokens a CPU s",
+        ">first, p50, p99, s",
+    )
     table = plain_table(f"{rows[0].model}: many prompts", *columns)
     for row in rows:
         table.add_row(
@@ -117,6 +146,6 @@ def _table(rows: list[ManyRow]) -> Table:
             row.mode,
             f"{row.cpu_ms:.2f}",
             f"{row.n_tokens / row.cpu_s:.0f}" if row.n_tokens else "",
-            f"{1e3 * row.first_s:.0f}" if row.first_s else "",
+            f"{row.first_s:.2f} {row.p50_s:.2f} {row.p99_s:.2f}" if row.p50_s else f"{row.first_s:.2f}",
         )
     return table

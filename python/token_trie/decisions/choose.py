@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.answers import ask
+from token_trie.decisions.batched import Asked, decide_in
 from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import ANY_SEED, Mode, Options, check_decidable, decide, read_options
@@ -14,6 +15,7 @@ from token_trie.decisions.native_scores import End
 from token_trie.decisions.think import Think, ask_behind_thought
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import check_room, chooser, room_of
+from token_trie.llama.company import company_of
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
@@ -120,7 +122,16 @@ def choose(
     ArgumentError, VocabularyError, ContextError
         For choices, prompts or options that fit neither each other nor the model.
     BusyError
-        Another thread is choosing with this model.
+        This very thread is choosing with this model already, and asks from a callback or a signal's handler.
+    CancelledError
+        The model was closed meanwhile.
+
+    Notes
+    -----
+    Threads may choose with one model at the same time. A second one that comes while a first is at work makes a context
+    of the Llama's size, which is kept as long as the model is, and from then on those who come together are answered in
+    the same batches, as by `choose_many`: up to llama.cpp's rounding, which depends on the size of a batch, with the
+    same answers. Decisions that `think` or `calibrate`, and those of recurrent and hybrid models, wait for their turn.
     """
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
@@ -148,6 +159,10 @@ def choose(
         check_room(room_of(llm), len(tokens), answers.trie)
         empty, behind = ([], answers) if calibrate is None else ask(llm, calibrate, choices, **spelled)
         check_room(room_of(llm), len(empty), behind.trie)
+    if think is None and calibrate is None:
+        company = company_of(llm)
+        if company is not None:
+            return decide_in(company, Asked(tokens, answers, how))
     with chooser(llm) as handle:
         if how.mode == "sampled" and seed is None:
             handle.set_seed(ANY_SEED)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from token_trie.decisions.answers import Answers
+from token_trie.decisions.batched import Asked
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Answer, Batch
 from token_trie.native.core import Llama
@@ -21,15 +21,6 @@ R = TypeVar("R")
 WINDOW = 256
 # A wait is interrupted so often, for signals to be heard.
 _WAIT_MS = 100
-
-
-class Asked(NamedTuple):
-    """A prompt, ready for a batch."""
-
-    tokens: list[int]
-    answers: Answers[Any]
-    how: Any
-    """Whatever the asker needs to know of it again."""
 
 
 class Asker(ABC, Generic[R]):

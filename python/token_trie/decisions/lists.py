@@ -359,7 +359,7 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
         For choices, prompts or options that fit neither each other nor the model: among them fewer choices than
         min_items without repeats, and none that is not excluded.
     BusyError
-        Another thread is choosing with this model.
+        This very thread is choosing with this model already, and asks from a callback or a signal's handler.
     """
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")

@@ -7,27 +7,25 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
 from typing import Any, Literal, TypeAlias
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.answers import ask
+from token_trie.decisions.batched import Asked, n_members_of, read_choice, submit_choice
 from token_trie.decisions.choose import choose
-from token_trie.decisions.crowd import Asked, Asker, Crowd
-from token_trie.decisions.decision import Decision, Stats
-from token_trie.decisions.how import ANY_SEED, How, Mode, check_decidable, read_options, warn_where_unfit
-from token_trie.decisions.native_scores import ENDS, End, Scores, Search, check_scorable
+from token_trie.decisions.crowd import Asker, Crowd
+from token_trie.decisions.decision import Decision
+from token_trie.decisions.how import How, Mode, check_decidable, read_options
+from token_trie.decisions.native_scores import ENDS, End, check_scorable
 from token_trie.decisions.score import score
-from token_trie.decisions.ways import best_of, walked, weigh
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Answer, Batch, can_share
 from token_trie.llama.chooser import cancel, room_of
 from token_trie.llama.contexts import interruptible
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
-from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import Tokenization
@@ -207,41 +205,13 @@ class _Choosing(Asker[Decision[Any]]):
         return Asked(tokens, answers, how)
 
     def submit(self, batch: Batch, asked: Asked) -> int:
-        how: How = asked.how
-        modes = {"greedy": lib.TOKEN_TRIE_BATCH_GREEDY, "sampled": lib.TOKEN_TRIE_BATCH_SAMPLED}
-        searched = lib.TOKEN_TRIE_BATCH_SCORES if how.is_whole else lib.TOKEN_TRIE_BATCH_BEST
-        return batch.submit(
-            asked.answers.trie,
-            asked.tokens,
-            mode=modes.get(how.mode, searched),
-            seed=ANY_SEED if how.seed is None else int(how.seed),
-            temperature=how.temperature,
-            top_p=how.top_p,
-            leaf_end=ENDS[how.end],
-            n_best=min(how.n_best, len(asked.answers.trie)),
-            beam_width=how.beam_width if how.mode == "beam" else 0,
-            max_nodes=how.max_nodes or 0 if how.mode == "exact" else 0,
-        )
+        return submit_choice(batch, asked)
 
     def n_members(self, asked: Asked) -> int:
-        return len(asked.answers.trie) if asked.how.is_whole else min(asked.how.n_best, len(asked.answers.trie))
+        return n_members_of(asked)
 
     def read(self, asked: Asked, answer: Answer) -> Decision[Any]:
-        how: How = asked.how
-        answers = asked.answers
-        stats = _stats(asked, answer)
-        if how.mode in ("greedy", "sampled"):
-            return walked(answers, answer.leaf, answer.logprob, answer.tokens, stats)
-        cost = stats.n_evaluated, stats.n_passes, 0
-        if not how.is_whole:
-            figures = answer.figures
-            return best_of(
-                answers, Search(answer.leaves, answer.logprobs, figures.gap, figures.rival_max, *cost), stats
-            )
-        scores = Scores(answer.logprobs, np.empty(0), *cost)
-        decision = weigh(answers, scores, stats, n_best=how.n_best, drawn=how.mode == "aligned", seed=how.seed)
-        warn_where_unfit(decision)
-        return decision
+        return read_choice(asked, answer)
 
     def alone(self, prompt: Prompt, choices: ChoicesLike) -> Decision[Any]:
         return choose(self.llm, prompt, choices, **self._options)
@@ -277,19 +247,6 @@ class _Scoring(Asker[npt.NDArray[np.float64]]):
     def alone(self, prompt: Prompt, choices: ChoicesLike) -> npt.NDArray[np.float64]:
         how: Any = {"end": self._end, "branches": self._branches, "leading_space": self._leading_space}
         return score(self.llm, prompt, choices, **how)
-
-
-def _stats(asked: Asked, answer: Answer) -> Stats:
-    figures = answer.figures
-    return Stats(
-        n_prompt=len(asked.tokens),
-        n_branches=figures.n_branches,
-        n_forced=figures.n_forced,
-        n_passes=figures.n_passes,
-        prompt_ms=figures.prompt_ns / 1e6,
-        decide_ms=figures.decide_ns / 1e6,
-        n_evaluated=figures.n_evaluated,
-    )
 
 
 class _Run(Iterator[Any]):
@@ -342,7 +299,7 @@ def _run(
 
     def results() -> Generator[Any, None, None]:
         try:
-            if _shares(asker.llm):
+            if can_share(asker.llm):
                 # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
                 interruptible(lambda: batches.append(Batch(asker.llm, n_parallel or 0, n_ctx)), lambda: None)
             crowd = Crowd(asker, batches[0] if batches else None, asked)
@@ -357,15 +314,6 @@ def _run(
                 batch.close()
 
     return _Run(asker.llm, batches, results())
-
-
-def _shares(llm: Llama) -> bool:
-    """Whether sequences of the model can share cells; ArgumentError if it is closed."""
-    with lease(llm):
-        room_of(llm)
-        model = llm._model.model
-        is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
-        return not is_stateful and llm.n_batch > 1
 
 
 class _Bar:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# As many as a batch has sequences; asyncio's own workers are as few as there are processors.
+_N_WORKERS = 64
+_workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
 
 
 async def in_worker(call: Callable[[], T], cancel: Callable[[int], None]) -> T:
@@ -28,7 +34,7 @@ async def in_worker(call: Callable[[], T], cancel: Callable[[int], None]) -> T:
         worker[0] = get_ident()
         return call() if _take(turn) else None
 
-    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future = asyncio.get_running_loop().run_in_executor(_workers, work)
     try:
         result: T = await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -48,3 +54,12 @@ def _take(turn: list[bool]) -> bool:
         return turn.pop()
     except IndexError:
         return False
+
+
+def _start_anew() -> None:
+    global _workers
+    _workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)

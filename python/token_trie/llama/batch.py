@@ -7,15 +7,25 @@ import threading
 from threading import get_ident
 from typing import Any, NamedTuple
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, CancelledError, TokenTrieError, from_status
 from token_trie.llama.contexts import make_on
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
-from token_trie.native.lease import attachment
+from token_trie.native.lease import attachment, lease
 from token_trie.sets.trie import TokenTrie
+
+
+def can_share(llm: Llama) -> bool:
+    """Whether sequences of the model can share cells, as a batch needs it; ArgumentError if it is closed."""
+    with lease(llm):
+        vocab_of(llm)
+        model = llm._model.model
+        is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        return not is_stateful and llm.n_batch > 1
 
 
 class Answer(NamedTuple):
@@ -74,15 +84,18 @@ class Batch:
         self._call(lib.token_trie_batch_submit, prompt, ticket)
         return int(ticket[0])
 
-    def next(self, n_members: int, n_tokens: int, timeout_ms: int) -> Answer | None:
-        """Wait for an answer, of these many members and tokens at most; None: not in time, or nothing is out."""
+    def next(self, n_members: int, n_tokens: int, timeout_ms: int, ticket: int = 0) -> Answer | None:
+        """Wait for an answer, to a ticket or to any, of these many members and tokens at most.
+
+        None: not in time, or nothing is out.
+        """
         leaves, logprobs = np.empty(n_members, np.int64), np.empty(n_members)
         tokens = np.empty(n_tokens, np.int32)
         out = new_struct("token_trie_batch_answer", capacity=n_members, tokens_capacity=n_tokens)
         kept = ffi.from_buffer("int64_t[]", leaves), ffi.from_buffer("double[]", logprobs)
         kept_tokens = ffi.from_buffer("llama_token[]", tokens)
         out.leaves, out.logprobs, out.tokens = *kept, kept_tokens
-        self._call(lib.token_trie_batch_next, 0, timeout_ms, out)
+        self._call(lib.token_trie_batch_next, ticket, timeout_ms, out)
         if out.ticket == 0:
             return None
         error = None
@@ -109,6 +122,11 @@ class Batch:
         """Raise CancelledError if it was closed, by whomever."""
         if self._is_closed:
             raise CancelledError("the prompts are answered no more: the Llama was closed, or who asked was cancelled")
+
+    def withdraw(self, ticket: int) -> None:
+        """Let the answer to a ticket be that it was cancelled, unless there is one already."""
+        if self._process == os.getpid():
+            lib.token_trie_batch_cancel(self._pointer, ticket)
 
     def cancel(self) -> None:
         """Do nothing: `close` ends what is under way."""

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from token_trie.errors import BusyError, ContextError
+from token_trie.errors import BusyError, CancelledError, ContextError
+from token_trie.llama.contexts import acting_thread
 from token_trie.llama.program import Program
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lease import attachment
+from token_trie.native.lease import Attachment, attachment
 from token_trie.sets.trie import TokenTrie
 
+# Who waits looks so often whether it is its turn.
+_LOOK_S = 0.002
 
-class _Chooser(NamedTuple):
+
+@dataclass(eq=False)
+class _Place:
+    """In the line, of a thread."""
+
+    thread: int
+    is_cancelled: bool = False
+
+
+@dataclass(eq=False)
+class _Chooser:
     handle: Program
-    lock: threading.Lock
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    holder: int = 0  # the thread that has the lock
+    line: deque[_Place] = field(default_factory=deque)
 
 
 @contextmanager
 def chooser(llm: Llama) -> Iterator[Program]:
-    """Lend the Llama's stream.
+    """Lend the Llama's stream, when those who came before have ended.
 
     Raises
     ------
     BusyError
-        Another thread has it.
+        This very thread has it, and asks from a callback or a signal's handler.
+    CancelledError
+        The wait for it was cancelled.
     """
     attached = attachment(llm)
     with attached.making:
@@ -34,18 +53,54 @@ def chooser(llm: Llama) -> Iterator[Program]:
         if own is None:
             handle = Program(llm)
             handle._llm = None  # which what is attached must not hold; here, prompts come as tokens
-            own = attached.chooser = _Chooser(handle, threading.Lock())
-    if own.lock.locked():
-        raise BusyError("another thread is choosing with this Llama; use one Llama a thread")
-    with own.lock:
-        yield own.handle
+            own = attached.chooser = _Chooser(handle)
+    if own.line or own.lock.locked():
+        _stand_in_line(own)
+    with own.lock:  # of its own, as no interrupt comes in the middle of that
+        own.holder = acting_thread()
+        try:
+            yield own.handle
+        finally:
+            own.holder = 0
+
+
+def _stand_in_line(own: _Chooser) -> None:
+    """Return when the stream is free; who comes within that moment is waited for at the lock."""
+    if own.holder == acting_thread():
+        raise BusyError("this thread is choosing with this Llama already, and asks from within that")
+    place = _Place(threading.get_ident())
+    try:
+        own.line.append(place)
+        while own.line[0] is not place or own.lock.locked():
+            if place.is_cancelled:
+                raise CancelledError("the decision was cancelled")
+            time.sleep(_LOOK_S)
+    finally:
+        own.line.remove(place)
+
+
+def is_taken(attached: Attachment) -> bool:
+    """Whether a thread has the stream, or waits for it."""
+    own: _Chooser | None = attached.chooser
+    return own is not None and (bool(own.line) or own.lock.locked())
+
+
+def is_held_here(attached: Attachment) -> bool:
+    """Whether this very thread has the stream."""
+    own: _Chooser | None = attached.chooser
+    return own is not None and own.holder == acting_thread()
 
 
 def cancel(llm: Llama, thread: int) -> None:
-    """End what a thread is doing in the Llama's stream, if it is there."""
-    own: _Chooser | None = attachment(llm).chooser
+    """End what a thread is doing in the Llama's stream, or in company, if it is there."""
+    attached = attachment(llm)
+    own: _Chooser | None = attached.chooser
     if own is not None:
         own.handle._cancel_of(thread)
+        for place in list(own.line):
+            place.is_cancelled = place.is_cancelled or place.thread == thread
+    if attached.company is not None:
+        attached.company.cancel_of(thread)
 
 
 def room_of(llm: Llama) -> int:

@@ -48,7 +48,8 @@ class Attachment:
         self.forked = False  # with streams: llama.cpp's threads are then in another process
         self.known: dict[object, Any] = {}  # of the model, by whoever asked, for the next time
         self.chooser: Any = None
-        self.making = threading.Lock()  # of the chooser
+        self.company: Any = None
+        self.making = threading.Lock()  # of these two
         self.evaluated: Any = None  # what streams read of the Llama
         self.streams: set[Closable] = set()
         self._leases: dict[int, threading.Lock] = {}  # one a thread, so that no thread waits for another's
@@ -71,7 +72,7 @@ class Attachment:
             with lock:
                 pass
         self._close_streams()  # those that were being opened
-        self.chooser = None
+        self.chooser = self.company = None
 
     def _close_streams(self) -> None:
         streams = list(self.streams)
@@ -111,7 +112,7 @@ class Attachment:
     def disown(self) -> None:
         """Start anew in a forked process: threads that held anything here are not in it."""
         self.forked = self.forked or bool(self.streams)
-        self.chooser = None
+        self.chooser = self.company = None
         self.making = threading.Lock()
         if self.evaluated is not None:
             self.evaluated.disown()

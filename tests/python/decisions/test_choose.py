@@ -8,8 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from spelled import fit_choices
-from token_trie import ArgumentError, BusyError, ContextError, TokenTrie, VocabularyError, choose, constrain
-from token_trie.native.lease import attachment
+from token_trie import ArgumentError, ContextError, TokenTrie, VocabularyError, choose, constrain
 
 COUNTRIES = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid"}
 CAPITALS = list(COUNTRIES.values())
@@ -143,12 +142,6 @@ def test_choose_and_constrain_do_not_disturb_each_other(smollm2: Any) -> None:
         begun = next(stream)["choices"][0]["text"]
         assert choose(smollm2, "The capital of Italy is", CAPITALS).value == "Rome"
         assert begun + "".join(part["choices"][0]["text"] for part in stream) == " Oslo"
-
-
-def test_a_second_thread_is_refused(smollm2: Any) -> None:
-    choose(smollm2, "A city:", CAPITALS)
-    with attachment(smollm2).chooser.lock, pytest.raises(BusyError, match="another thread"):
-        choose(smollm2, "A city:", CAPITALS)
 
 
 def test_a_closed_llama_is_refused(model_paths: dict[str, Path]) -> None:

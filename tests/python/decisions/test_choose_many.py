@@ -330,7 +330,7 @@ def test_scores_are_those_of_score(precise: Any) -> None:
 def test_models_without_shared_cells_answer_one_after_the_other(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = list(choose_many(precise, prompts(3), ACTIONS))
     scores = score_many(precise, prompts(3), ACTIONS)
-    monkeypatch.setattr(many, "_shares", lambda llm: False)
+    monkeypatch.setattr(many, "can_share", lambda llm: False)
     for one, other in zip(choose_many(precise, prompts(3), ACTIONS), expected, strict=True):
         check_same(one, other)
     np.testing.assert_allclose(score_many(precise, prompts(3), ACTIONS), scores, atol=NEAR)

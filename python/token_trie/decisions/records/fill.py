@@ -77,7 +77,7 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     VocabularyError, ContextError, LimitError, GrammarError
         The record does not fit the vocabulary or the context, or a slot did not end.
     BusyError
-        Another thread is choosing with this model.
+        This very thread is choosing with this model already, and asks from a callback or a signal's handler.
 
     Notes
     -----
