@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import tee
 from typing import NamedTuple
 
 import numpy as np
 
-from token_trie.decisions.many import choose_many
+from token_trie.decisions.choose import choose
+from token_trie.decisions.native_scores import ENDS
+from token_trie.errors import ArgumentError
+from token_trie.llama.batch import Batch
 from token_trie.native.core import Llama
+from token_trie.native.ffi import lib
 from token_trie.sets.trie import TokenTrie
 
 Tokens = tuple[int, ...]
+
+# Tokens of contexts under way at a time: what fills two passes, so that what is asked behind one soon finds it there.
+_AHEAD = 512
+# A wait is interrupted so often, for signals to be heard.
+_WAIT_MS = 100
 
 
 class Continuation(NamedTuple):
@@ -34,9 +43,13 @@ class _Question:
     asked: dict[Tokens, list[int]] = field(default_factory=lambda: defaultdict(list))
     walked: Tokens = ()
 
-    def alive(self) -> list[Tokens]:
+    def trie(self) -> TokenTrie:
+        return TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(self.asked)})
+
+    def goes_on(self) -> bool:
+        """Whether that way may be a longer continuation."""
         n = len(self.walked)
-        return [tokens for tokens in self.asked if len(tokens) > n and tokens[:n] == self.walked]
+        return any(len(tokens) > n and tokens[:n] == self.walked for tokens in self.asked)
 
 
 def score_continuations(
@@ -83,49 +96,115 @@ def score_continuations(
     vocabulary = _vocabulary(llm)
     logprobs = np.full(len(pairs), -np.inf)
     is_greedy = np.zeros(len(pairs), bool)
-    waiting: deque[tuple[_Question, bool]] = deque()
-    for at in sorted(questions):  # so that those which begin alike are neighbours
-        waiting.append((questions[at], True))
-        if greedy:
-            waiting.append((questions[at], False))
-    while waiting:
-        under_way: dict[int, tuple[_Question, bool]] = {}
-        prompts, sets = tee(_take(waiting, under_way))
-        for place, decision in choose_many(
-            llm,
-            ((*question.context, *(() if of_set else question.walked)) for question, of_set in prompts),
-            sets=(_trie(question) if of_set else vocabulary for question, of_set in sets),
-            end="any",
-            n_best=max(len(question.asked) for question in questions.values()),
-            as_ready=True,
-            n_ctx=n_ctx,
-        ):
-            question, of_set = under_way.pop(place)
+    waiting = deque(questions[at] for at in sorted(questions))  # so that those which begin alike are neighbours
+    if not waiting:
+        return []
+    asker = _asker(llm, n_ctx)
+    try:
+        while waiting or asker.under_way:
+            while waiting and asker.n_tokens < _AHEAD:
+                asker.ask(waiting[0], waiting[0].trie(), of_set=True)
+                if greedy:
+                    asker.ask(waiting[0], vocabulary, of_set=False)
+                waiting.popleft()
+            question, of_set, found = asker.next()
             if of_set:
                 asked = list(question.asked.values())
-                for found in decision.candidates:
-                    logprobs[asked[found.index]] = found.logprob
+                for leaf, logprob in found:
+                    logprobs[asked[leaf]] = logprob
                 advance(sum(map(len, asked)))
                 continue
-            question.walked += decision.tokens
+            question.walked += (found[0][0],)
             is_greedy[question.asked.get(question.walked, [])] = True
-            if question.alive():
-                waiting.appendleft((question, False))
+            if question.goes_on():
+                asker.ask(question, vocabulary, of_set=False)
+    finally:
+        asker.close()
     return [Continuation(float(p), bool(yes)) for p, yes in zip(logprobs, is_greedy, strict=True)]
 
 
-def _take(
-    waiting: deque[tuple[_Question, bool]], under_way: dict[int, tuple[_Question, bool]]
-) -> Iterator[tuple[_Question, bool]]:
-    place = 0
-    while waiting:
-        under_way[place] = waiting.popleft()
-        yield under_way[place]
-        place += 1
+Found = list[tuple[int, float]]
+"""Leaves and their scores, best first."""
 
 
-def _trie(question: _Question) -> TokenTrie:
-    return TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(question.asked)})
+class _Asker(ABC):
+    """Which members of a set are the most probable, asked behind questions' contexts and their own ways from there."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[int, tuple[_Question, bool]] = {}  # by ticket
+
+    @property
+    def n_tokens(self) -> int:
+        """Those of contexts under way."""
+        return sum(len(question.context) for question, of_set in self.under_way.values() if of_set)
+
+    def ask(self, question: _Question, trie: TokenTrie, of_set: bool) -> None:
+        """Ask for all of a question's own set, or for the best of the vocabulary."""
+        tokens = [*question.context, *(() if of_set else question.walked)]
+        self.under_way[self._submit(tokens, trie, len(trie) if of_set else 1)] = question, of_set
+
+    def next(self) -> tuple[_Question, bool, Found]:
+        """Wait for an answer."""
+        ticket, found = self._next()
+        return *self.under_way.pop(ticket), found
+
+    @abstractmethod
+    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int: ...
+
+    @abstractmethod
+    def _next(self) -> tuple[int, Found]: ...
+
+    def close(self) -> None:
+        """End what is under way."""
+        self.under_way.clear()
+
+
+class _Batched(_Asker):
+    def __init__(self, llm: Llama, n_ctx: int | None) -> None:
+        super().__init__()
+        self._batch = Batch(llm, n_ctx=n_ctx)
+        self._most = 1  # of an answer's members
+
+    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
+        self._most = max(self._most, n_best)
+        best = lib.TOKEN_TRIE_BATCH_BEST
+        return self._batch.submit(trie, tokens, mode=best, leaf_end=ENDS["any"], n_best=n_best)
+
+    def _next(self) -> tuple[int, Found]:
+        while (answer := self._batch.next(self._most, 0, _WAIT_MS)) is None:
+            pass
+        if answer.error is not None:
+            raise answer.error
+        return answer.ticket, list(zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True))
+
+    def close(self) -> None:
+        self._batch.close()
+
+
+class _Alone(_Asker):
+    """For models whose sequences cannot share cells."""
+
+    def __init__(self, llm: Llama) -> None:
+        super().__init__()
+        self._llm = llm
+        self._done: deque[tuple[int, Found]] = deque()
+        self._n = 0
+
+    def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
+        decision = choose(self._llm, tokens, trie, end="any", n_best=n_best)
+        self._n += 1
+        self._done.append((self._n, [(one.index, one.logprob) for one in decision.candidates]))
+        return self._n
+
+    def _next(self) -> tuple[int, Found]:
+        return self._done.popleft()
+
+
+def _asker(llm: Llama, n_ctx: int | None) -> _Asker:
+    try:
+        return _Batched(llm, n_ctx)
+    except ArgumentError:
+        return _Alone(llm)
 
 
 def _vocabulary(llm: Llama) -> TokenTrie:
