@@ -1,5 +1,7 @@
 #include "batch/job.h"
 
+#include "stream/output_head.h"
+
 #include <algorithm>
 
 namespace token_trie {
@@ -27,7 +29,11 @@ Job::Job(Ticket ticket,
          llama_seq_id id,
          std::size_t n_shared,
          std::size_t n_paths)
-    : ticket_(ticket), question_(std::move(question)), ids_{id}, n_prompt_(n_shared) {
+    : ticket_(ticket),
+      question_(std::move(question)),
+      n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))),
+      ids_{id},
+      n_prompt_(n_shared) {
     answer_.n_shared = n_shared;
     if (question_.is_walk()) {
         walk_ = std::make_unique<Walk>(vocab, question_);
@@ -37,14 +43,13 @@ Job::Job(Ticket ticket,
         return;
     }
     const Cursor & cursor = question_.cursor;
-    const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
     tree_ = std::make_unique<Tree>(
         Tree{nullptr, nullptr, TreePaths(memory, cursor.trie(), id, static_cast<llama_pos>(prompt().size())), {}});
     tree_->paths.add_id(id);
     if (question_.way == Question::Way::best) {
-        tree_->search = begin_search(cursor, question_.search, n_vocab, n_paths, /* rows_are_cheap = */ false);
+        tree_->search = begin_search(cursor, question_.search, n_vocab_, n_paths, /* rows_are_cheap = */ false);
     } else {
-        tree_->scoring = begin_scoring(cursor, question_.search, n_vocab);
+        tree_->scoring = begin_scoring(cursor, question_.search, n_vocab_);
     }
     ask();
     wants_root_ = !tree_->asked.empty() && tree_->asked.front() == kRoot;
@@ -86,7 +91,7 @@ void Job::plan(PassRows & rows, std::size_t max_prompt) {
             return;
         }
         if (is_wanted) {
-            wanted_.emplace_back(kRoot, static_cast<std::int32_t>(rows.tokens.size()));
+            want(kRoot, rows);
         }
         rows.add(prompt()[at], static_cast<llama_pos>(at), ids_, is_wanted);
     }
@@ -99,11 +104,17 @@ void Job::plan(PassRows & rows, std::size_t max_prompt) {
             return;
         }
         if (row.visited) {
-            wanted_.emplace_back(row.node, static_cast<std::int32_t>(rows.tokens.size()));
+            want(row.node, rows);
         }
         rows.add(row.token, row.pos, row.ids, row.visited);
         is_in_pass_ = true;
     }
+}
+
+// Of the row that is added next.
+void Job::want(NodeId node, PassRows & rows) {
+    wanted_.push_back({node, static_cast<std::int32_t>(rows.tokens.size()), rows.n_wanted});
+    rows.are_few = rows.are_few && walk_ && OutputHead::are_few(walk_->allowed(), n_vocab_);
 }
 
 void Job::end_pass() {

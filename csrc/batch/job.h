@@ -19,6 +19,7 @@ struct PassRows {
     std::vector<llama_seq_id *> ids;  // their owners' until the pass has ended
     std::vector<std::int8_t> wanted;
     std::size_t n_wanted = 0;
+    bool are_few = true;  // tokens whose logits are wanted, behind each
     std::size_t max_rows = 0;
     std::size_t max_wanted = 0;
 
@@ -26,6 +27,13 @@ struct PassRows {
         return tokens.size() < max_rows && (!for_wanted || n_wanted < max_wanted);
     }
     void add(Token token, llama_pos position, std::vector<llama_seq_id> & of, bool is_wanted);
+};
+
+// Of a pass: a row with logits, the so-and-so-many-th of these.
+struct WantedRow {
+    NodeId node;
+    std::int32_t row;
+    std::size_t output;
 };
 
 // A question under way in a context that it shares with others: which rows it needs next, and what their logits say.
@@ -66,12 +74,13 @@ class Job {
     void plan(PassRows & rows, std::size_t max_prompt);
     // Of the prompt, in the pass planned.
     std::size_t n_planned() const noexcept { return n_planned_; }
-    // Takes what the pass has given: the logits of each of its rows that are wanted. Throws Error.
+    // Takes what the pass has given: logits_of(row, walk) of each of its rows that are wanted, of what the walk needs
+    // or, without one, of all tokens. Throws Error.
     template <typename LogitsOf>
     void take(LogitsOf && logits_of) {
         end_pass();
-        for (const auto & [node, row] : std::exchange(wanted_, {})) {
-            see(node, logits_of(row));
+        for (const WantedRow & row : std::exchange(wanted_, {})) {
+            see(row.node, logits_of(row, walk_.get()));
         }
         go_on();
     }
@@ -94,6 +103,7 @@ class Job {
         }
     };
 
+    void want(NodeId node, PassRows & rows);
     void end_pass();
     void see(NodeId node, const float * logits);
     void go_on();
@@ -103,6 +113,7 @@ class Job {
 
     const Ticket ticket_;
     const Question question_;
+    const std::size_t n_vocab_;
     std::vector<llama_seq_id> ids_;  // its own alone
     std::vector<llama_seq_id> lent_;
     std::size_t n_prompt_;  // tokens in the cache
@@ -114,8 +125,8 @@ class Job {
     std::size_t n_rows_done_ = 0;       // of these, in a pass
     std::size_t n_walked_ = 0;          // tokens of the walk that were rows, or are
     std::size_t n_cells_ = 0;
-    std::vector<std::pair<NodeId, std::int32_t>> wanted_;  // and their rows in the pass
-    bool is_in_pass_ = false;                              // with what is behind the prompt
+    std::vector<WantedRow> wanted_;
+    bool is_in_pass_ = false;  // with what is behind the prompt
     bool is_decided_ = false;
     Answer answer_;
     std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

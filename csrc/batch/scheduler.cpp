@@ -108,17 +108,10 @@ void Scheduler::pass(Answers & answers) {
         fail_all(error, answers);
         return;
     }
-    const auto logits_of = [&](std::int32_t row) {
-        const float * logits = llama_get_logits_ith(context_.get(), row);
-        if (logits == nullptr) {
-            throw Error(Status::context, "the context gives no logits");
-        }
-        return logits;
-    };
     for (auto job = jobs_.begin(); job != jobs_.end();) {
         const auto next = std::next(job);
         try {
-            job->take(logits_of);
+            job->take([this](const WantedRow & row, const Walk * walk) { return logits_of(row, walk); });
             if (job->is_decided()) {
                 answers.emplace_back(job->ticket(), job->answer());
                 end(job);
@@ -299,13 +292,31 @@ std::size_t Scheduler::n_cells_left() const noexcept {
 }
 
 void Scheduler::decode(PassRows & rows) {
-    const std::int32_t result =
-        llama_decode(context_.get(), {static_cast<std::int32_t>(rows.tokens.size()), rows.tokens.data(), nullptr,
-                                      rows.positions.data(), rows.n_ids.data(), rows.ids.data(), rows.wanted.data()});
+    const llama_batch batch = {static_cast<std::int32_t>(rows.tokens.size()),
+                               rows.tokens.data(),
+                               nullptr,
+                               rows.positions.data(),
+                               rows.n_ids.data(),
+                               rows.ids.data(),
+                               rows.wanted.data()};
+    const std::int32_t result = head_.decode(context_.get(), batch, rows.n_wanted > 0 && rows.are_few);
     if (result != 0) {
         throw Error(Status::context,
                     result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
     }
+}
+
+const float * Scheduler::logits_of(const WantedRow & row, const Walk * walk) {
+    if (head_.was_cut()) {
+        few_logits_.resize(static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
+        head_.multiply(walk->allowed(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
+        return few_logits_.data();
+    }
+    const float * logits = llama_get_logits_ith(context_.get(), row.row);
+    if (logits == nullptr) {
+        throw Error(Status::context, "the context gives no logits");
+    }
+    return logits;
 }
 
 void Scheduler::end(Jobs::iterator job) noexcept {

@@ -3,6 +3,7 @@
 #include "batch/held_tokens.h"
 #include "batch/job.h"
 #include "stream/context_maker.h"
+#include "stream/output_head.h"
 
 #include <deque>
 #include <list>
@@ -66,6 +67,7 @@ class [[gnu::visibility("default")]] Scheduler {
     void lend_ids(Job & job);
     std::size_t n_cells_left() const noexcept;
     void decode(PassRows & rows);
+    const float * logits_of(const WantedRow & row, const Walk * walk);
     void end(Jobs::iterator job) noexcept;
     void let_rest(llama_seq_id id) noexcept;
     void fail_all(const Error & error, Answers & answers);
@@ -78,6 +80,8 @@ class [[gnu::visibility("default")]] Scheduler {
     const std::size_t n_batch_;
     const std::size_t capacity_;
     const std::size_t n_paths_;
+    OutputHead head_;
+    std::vector<float> few_logits_;  // of what a walk needs, where passes can be cut
     HeldTokens held_;
     std::vector<llama_seq_id> empty_;    // ids that hold nothing
     std::vector<llama_seq_id> resting_;  // that no job has, the oldest first

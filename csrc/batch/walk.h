@@ -18,6 +18,8 @@ class Walk {
     // The tokens since the last logits, behind which the next are needed; none, and not over: those behind the prompt.
     const std::vector<Token> & lag() const noexcept { return lag_; }
     bool is_over() const noexcept { return is_over_; }
+    // Of which logits are needed next.
+    AllowedSet allowed() const { return cursor_.allowed(); }
     void see(const float * logits);
 
     // Once it is over.

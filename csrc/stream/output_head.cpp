@@ -14,6 +14,8 @@ namespace {
 
 // Rows multiplied at once.
 constexpr std::size_t kRows = 64;
+// Outputs of a pass from which on a device, or a library for matrices, may take the product from the CPU.
+constexpr std::int64_t kMany = 32;
 // Rows cost more one by one than in the whole matrix. Up to this part of a vocabulary they are few.
 constexpr std::size_t kPart = 16;
 
@@ -78,7 +80,8 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
     }
     cache_.clear();
     if (result == 0 && skipped_ != nullptr) {
-        ggml_backend_tensor_get(norm_, norm_row_->data, 0, ggml_nbytes(norm_row_));
+        norms_.resize(static_cast<std::size_t>(ggml_nelements(norm_)));
+        ggml_backend_tensor_get(norm_, norms_.data(), 0, ggml_nbytes(norm_));
         was_cut_ = true;
     }
     return result;
@@ -138,11 +141,11 @@ void OutputHead::see_weights(const ggml_tensor & node) {
     has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
-// Of one row, which no other backend takes from the CPU's: all that is behind it is asked about before any of it is
+// Of few outputs, which no other backend takes from the CPU's: all that is behind it is asked about before any of it is
 // computed.
 bool OutputHead::can_skip(const ggml_tensor & node) {
     return node.op == GGML_OP_MUL_MAT && node.src[1] == norm_ && node.type == GGML_TYPE_F32 &&
-           norm_->type == GGML_TYPE_F32 && ggml_nelements(norm_) == norm_->ne[0] && ggml_is_contiguous(norm_) &&
+           norm_->type == GGML_TYPE_F32 && ggml_nrows(norm_) < kMany && ggml_is_contiguous(norm_) &&
            is_plain_matrix(*node.src[0]) && (node.src[0] == matrix_ || prepare(node.src[0])) &&
            std::memcmp(node.op_params, logits_->op_params, sizeof node.op_params) == 0;
 }
@@ -190,7 +193,9 @@ bool OutputHead::are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcep
     return !wanted.everything && wanted.max_size() <= n_vocab / kPart;
 }
 
-void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits) {
+void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits, std::size_t output) {
+    const auto width = static_cast<std::size_t>(norm_row_->ne[0]);
+    std::copy_n(norms_.data() + output * width, width, static_cast<float *>(norm_row_->data));
     if (!are_few(wanted, static_cast<std::size_t>(matrix_->ne[1]))) {
         logits_->data = logits;
         compute(multiply_matrix_, n_threads);

@@ -19,9 +19,9 @@ namespace token_trie {
 // The end of a model's graph, where a forward pass over a large vocabulary spends half its time, evaluated for a few
 // tokens alone: the pass is cut before the output matrix, and only the rows asked for are multiplied.
 //
-//     layers -> result_norm -> output matrix, a row a token -> logits
+//     layers -> result_norm, a row an output -> output matrix, a row a token -> logits
 //                    |
-//                    '-> some of its rows                   -> logits of those tokens
+//                    '-> some of the matrix's rows                          -> logits of those tokens
 //
 // Each pass is looked at for itself, as adapters come and go: it is cut where the graph ends in that product and
 // nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
@@ -58,9 +58,9 @@ class OutputHead {
     // Whether a pass for these tokens, of a vocabulary, is worth cutting.
     static bool are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept;
 
-    // Behind a pass that was cut: the logits of the tokens wanted, each at its own index; the others are left as they
-    // are. Throws Error (context).
-    void multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits);
+    // Behind a pass that was cut: the logits of the tokens wanted, in the pass's so-and-so-many-th output, each at its
+    // own index; the others are left as they are. Throws Error (context).
+    void multiply(const AllowedSet & wanted, std::int32_t n_threads, float * logits, std::size_t output = 0);
 
    private:
     struct Free {
@@ -81,6 +81,7 @@ class OutputHead {
     bool was_cut_ = false;
     ggml_tensor * norm_ = nullptr;
     ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
+    std::vector<float> norms_;         // of the last pass that was cut
 
     bool sees_cache_ = true;                    // in the pass under way, or the next
     std::vector<ggml_backend_buffer *> cache_;  // seen so far
