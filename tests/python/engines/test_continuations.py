@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_trie import ContextError
+from token_trie.engines import continuations
 from token_trie.engines.continuations import score_continuations
 
 Pair = tuple[list[int], list[int]]
@@ -77,6 +78,14 @@ def test_a_way_of_several_tokens_is_greedy_to_its_end_alone(precise: llama_cpp.L
     other = [*way[:3], (way[3] + 1) % 300]
     pairs = [(context, way[:1]), (context, way), (context, other), (context, way[:3]), (context, way)]
     assert check(precise, plain, pairs) == [True, True, False, True, True]
+
+
+def test_models_whose_sequences_share_nothing_are_asked_one_after_the_other(
+    precise: llama_cpp.Llama, plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuations, "_asker", lambda llm, n_ctx: continuations._Alone(llm))
+    way = [plain.next([50, 60]), 7]
+    assert check(precise, plain, [([50, 60], way[:1]), ([50, 60], way), ([50, 60], [9]), ([8], [9, 10])])[0]
 
 
 def test_nothing_asked_is_nothing_answered_and_greedy_may_be_left_out(precise: llama_cpp.Llama) -> None:
