@@ -134,7 +134,8 @@ def test_a_task_that_is_cancelled_ends_and_the_others_go_on(model_paths: dict[st
         BUSY.format(path=str(model_paths["tiny"]))
         + """
 async def main():
-    tasks = [asyncio.create_task(achoose(llm, [300 + i] + LONG[:4000], trie)) for i in range(6)]
+    prompts = [[300 + i] + (LONG if i % 3 == 0 else LONG[:500]) for i in range(6)]
+    tasks = [asyncio.create_task(achoose(llm, prompt, trie)) for prompt in prompts]
     await asyncio.sleep(0.2)
     tasks[0].cancel()
     tasks[3].cancel()
