@@ -251,8 +251,8 @@ void Caller::set_grammar(Input & in) {
     };
     static constexpr std::array<Grammar, 8> grammars = {{{nullptr, nullptr, true},
                                                          {"root ::= [ab]+", nullptr, true},
-                                                         {"root ::= \"READ\" \"_FILE\"? [a-z]*", nullptr, true},
-                                                         {"x ::= \"a\" | \"b\" x", "x", true},
+                                                         {R"(root ::= "READ" "_FILE"? [a-z]*)", nullptr, true},
+                                                         {R"(x ::= "a" | "b" x)", "x", true},
                                                          {"", nullptr, false},
                                                          {"root ::= ", "other", false},
                                                          {"x ::= \"a\"", nullptr, false},

@@ -164,7 +164,7 @@ class Caller {
         out_.erase(at);
     }
 
-    void check(const Asked & asked, const Answer & answer) const {
+    static void check(const Asked & asked, const Answer & answer) {
         const token_trie_batch_answer & its = answer.its;
         if (its.status != TOKEN_TRIE_OK) {
             require(
