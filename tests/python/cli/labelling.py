@@ -17,7 +17,9 @@ CHOICES = ["yes", "no", "Paris, Pizza"]
 FIGURES = {"probability", "margin", "coverage"}
 
 
-COMMAND = [sys.executable, "-c", "from token_trie.cli import main; main()"]
+# A shell's background job, as a test run may be, ignores the interrupt unless told otherwise.
+_HEAR = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+COMMAND = [sys.executable, "-c", f"{_HEAR}; from token_trie.cli import main; main()"]
 
 
 class Done(NamedTuple):

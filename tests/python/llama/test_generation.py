@@ -165,14 +165,14 @@ assert handle.state.n_tokens == len(LONG) + 2
 def test_a_task_cancelled_before_its_turn_in_a_full_executor_is_over_at_once(model_paths: dict[str, Path]) -> None:
     code = """
 from concurrent.futures import ThreadPoolExecutor
+from token_trie.llama import asynchronous
 llm = load()
 handle = StreamHandle(llm, n_ctx=64)
 handle.prefill([300])
 async def main():
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(1))
+    asynchronous._workers = ThreadPoolExecutor(1)
     release = threading.Event()
-    busy = loop.run_in_executor(None, release.wait)
+    busy = asyncio.get_running_loop().run_in_executor(asynchronous._workers, release.wait)
     async def read():
         return [step async for step in handle.generate(5)]
     task = asyncio.create_task(read())
