@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -140,7 +141,11 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             self._require_kept()
             raise StopAsyncIteration
         asking = get_ident()
-        step = await in_worker(lambda: self._compute(asking), self._handle._cancel_of)
+        try:
+            step = await in_worker(lambda: self._compute(asking), self._handle._cancel_of)
+        except asyncio.CancelledError:
+            self.close()  # whether or not there was a step, which nobody gets
+            raise
         if step is None:
             raise StopAsyncIteration
         return step

@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import child
 import pytest
 from asked import ACTIONS, PROMPT
 from token_trie import ArgumentError, BusyError, StreamHandle, TokenTrie
+from token_trie.llama import asynchronous
 
 
 def in_thread(call: Any) -> Any:
@@ -278,6 +280,38 @@ def test_async_for_gives_the_same_steps(stream: StreamHandle, actions: TokenTrie
 
     # Of a quantized model, logprobs are those of the prompt's batches, which the second prefill has less of.
     assert [step[:2] for step in asyncio.run(collect())] == [step[:2] for step in expected]
+
+
+def test_a_task_cancelled_as_its_step_arrives_frees_the_handle(
+    stream: StreamHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream.prefill(PROMPT)
+    kept: list[Any] = []
+
+    class Workers(ThreadPoolExecutor):
+        def submit(self, *call: Any, **options: Any) -> Any:
+            kept.append(call)  # a worker thread may, for a moment
+            future = super().submit(*call, **options)
+            if len(kept) == 2:
+                future.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
+            return future
+
+    async def endless() -> None:
+        async for _ in stream.generate(max_tokens=200):
+            pass
+
+    async def main() -> None:
+        nonlocal loop, task
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(endless())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    loop: Any = None
+    task: Any = None
+    monkeypatch.setattr(asynchronous, "_workers", Workers(1))
+    asyncio.run(main())
+    assert len(list(stream.generate(max_tokens=2))) == 2
 
 
 def test_a_cancelled_task_cancels_the_stream(stream: StreamHandle) -> None:
