@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from token_trie.decisions.batched import Asked
 from token_trie.errors import TokenTrieError
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import WAIT_MS, Answer, Batch
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
@@ -19,8 +19,6 @@ R = TypeVar("R")
 
 # Prompts under way or done and not handed out yet: what a pass may choose from.
 WINDOW = 256
-# A wait is interrupted so often, for signals to be heard.
-_WAIT_MS = 100
 
 
 class Asker(ABC, Generic[R]):
@@ -80,7 +78,7 @@ class Crowd(Generic[R]):
             raise self._failed
 
     def _take_in(self) -> None:
-        until = time.monotonic() + _WAIT_MS / 1000
+        until = time.monotonic() + WAIT_MS / 1000
         # Whoever answers alone has nothing to choose from; and who waits is not to wait for slow prompts.
         window = 1 if self._batch is None else WINDOW
         while not self._is_over and len(self._under_way) + len(self._done) < window:
@@ -114,7 +112,7 @@ class Crowd(Generic[R]):
 
     def _wait(self) -> None:
         assert self._batch is not None
-        answer = self._batch.next(self._n_members, self._n_tokens, _WAIT_MS)
+        answer = self._batch.next(self._n_members, self._n_tokens)
         if answer is None:
             return
         place, asked = self._under_way.pop(answer.ticket)

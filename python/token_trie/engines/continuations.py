@@ -12,8 +12,7 @@ import numpy as np
 
 from token_trie.decisions.choose import choose
 from token_trie.decisions.native_scores import ENDS
-from token_trie.errors import ArgumentError
-from token_trie.llama.batch import Batch
+from token_trie.llama.batch import Batch, can_share
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
 from token_trie.sets.trie import TokenTrie
@@ -22,8 +21,6 @@ Tokens = tuple[int, ...]
 
 # Tokens of contexts under way at a time: what fills two passes, so that what is asked behind one soon finds it there.
 _AHEAD = 512
-# A wait is interrupted so often, for signals to be heard.
-_WAIT_MS = 100
 
 
 class Continuation(NamedTuple):
@@ -171,7 +168,7 @@ class _Batched(_Asker):
         return self._batch.submit(trie, tokens, mode=best, leaf_end=ENDS["any"], n_best=n_best)
 
     def _next(self) -> tuple[int, Found]:
-        while (answer := self._batch.next(self._most, 0, _WAIT_MS)) is None:
+        while (answer := self._batch.next(self._most, 0)) is None:
             pass
         if answer.error is not None:
             raise answer.error
@@ -201,10 +198,7 @@ class _Alone(_Asker):
 
 
 def _asker(llm: Llama, n_ctx: int | None) -> _Asker:
-    try:
-        return _Batched(llm, n_ctx)
-    except ArgumentError:
-        return _Alone(llm)
+    return _Batched(llm, n_ctx) if can_share(llm) else _Alone(llm)
 
 
 def _vocabulary(llm: Llama) -> TokenTrie:

@@ -18,6 +18,9 @@ from token_trie.native.ffi import check, ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.trie import TokenTrie
 
+# A wait is interrupted so often, for signals to be heard.
+WAIT_MS = 100
+
 
 def can_share(llm: Llama) -> bool:
     """Whether sequences of the model can share cells, as a batch needs it; ArgumentError if it is closed."""
@@ -84,7 +87,7 @@ class Batch:
         self._call(lib.token_trie_batch_submit, prompt, ticket)
         return int(ticket[0])
 
-    def next(self, n_members: int, n_tokens: int, timeout_ms: int, ticket: int = 0) -> Answer | None:
+    def next(self, n_members: int, n_tokens: int, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:
         """Wait for an answer, to a ticket or to any, of these many members and tokens at most.
 
         None: not in time, or nothing is out.

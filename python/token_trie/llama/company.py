@@ -20,8 +20,6 @@ from token_trie.native.lease import attachment
 
 # Who came together is expected together again for so long, so that none of them begins alone, beside the batch.
 _SOON_S = 0.5
-# A wait is interrupted so often, for signals to be heard.
-_WAIT_MS = 100
 
 
 def company_of(llm: Llama) -> Company | None:
@@ -78,7 +76,7 @@ class Company:
             if len(self._asking) > 1:
                 self._until = time.monotonic() + _SOON_S
             while answer is None:
-                answer = self._batch.next(n_members, n_tokens, _WAIT_MS, ticket)
+                answer = self._batch.next(n_members, n_tokens, ticket=ticket)
         finally:
             self._asking.pop(ticket, None)
             if answer is None:

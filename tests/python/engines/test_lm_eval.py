@@ -30,39 +30,33 @@ N_QUESTIONS, N_CTX = 300, 512
 WORDS = ["yes", "no", "READ", "SEND_EMAIL", "Paris", "Rome", "Oslo", "think", "answer", "The", "is", "it", "or", "then"]
 # With a cache in F32, as the weights are; and one thread, as in conftest.py.
 PRECISE = {"type_k": 0, "type_v": 0, "n_threads": 1, "n_threads_batch": 1}
-MULTIPLE_CHOICE = """
-task: tiny_choices
+TASK = """
+task: tiny_{name}
 dataset_path: json
-dataset_kwargs: {{data_files: {{test: {folder}/questions.jsonl}}}}
-output_type: multiple_choice
+dataset_kwargs: {{data_files: {{test: {folder}/{data}.jsonl}}}}
 test_split: test
+"""
+MULTIPLE_CHOICE = """
+output_type: multiple_choice
 fewshot_split: test
 num_fewshot: 5
-doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: "{{{{gold}}}}"
-metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{gold}}"
+metric_list: [{metric: acc}, {metric: acc_norm}]
 """
 PERPLEXITY = """
-task: tiny_text
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {folder}/texts.jsonl}}}}
 output_type: loglikelihood_rolling
-test_split: test
 doc_to_text: ""
-doc_to_target: "{{{{text}}}}"
-metric_list: [{{metric: word_perplexity}}, {{metric: bits_per_byte}}]
+doc_to_target: "{{text}}"
+metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 """
 GENERATION = """
-task: tiny_written
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {folder}/questions.jsonl}}}}
 output_type: generate_until
-test_split: test
-doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
-doc_to_target: "{{{{choices[gold]}}}}"
-generation_kwargs: {{until: ["\\n", "no"], max_gen_toks: 12, do_sample: false}}
-metric_list: [{{metric: exact_match}}]
+doc_to_text: "Question: {{question}}\\nAnswer:"
+doc_to_target: "{{choices[gold]}}"
+generation_kwargs: {until: ["\\n", "no"], max_gen_toks: 12, do_sample: false}
+metric_list: [{metric: exact_match}]
 """
 
 
@@ -87,8 +81,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "texts.jsonl").open("w") as file:
         for most in (1, 20, 300, 700):  # the last are longer than the context
             file.write(json.dumps({"text": text(most, most)}) + "\n")
-    for name, task in (("choices", MULTIPLE_CHOICE), ("text", PERPLEXITY), ("written", GENERATION)):
-        (folder / f"{name}.yaml").write_text(task.format(folder=folder))
+    for name, data, task in (
+        ("choices", "questions", MULTIPLE_CHOICE),
+        ("text", "texts", PERPLEXITY),
+        ("written", "questions", GENERATION),
+    ):
+        (folder / f"{name}.yaml").write_text(TASK.format(name=name, folder=folder, data=data) + task)
     return folder
 
 
