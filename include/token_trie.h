@@ -844,7 +844,8 @@ enum token_trie_batch_mode {
     TOKEN_TRIE_BATCH_GREEDY = 0,  /* the best token at each branch point */
     TOKEN_TRIE_BATCH_SAMPLED = 1, /* one drawn there */
     TOKEN_TRIE_BATCH_BEST = 2,    /* the most probable members, as of token_trie_stream_search */
-    TOKEN_TRIE_BATCH_SCORES = 3   /* the score of each member, as of token_trie_stream_score */
+    TOKEN_TRIE_BATCH_SCORES = 3,  /* the score of each member, as of token_trie_stream_score */
+    TOKEN_TRIE_BATCH_TEXT = 4     /* free text, as of token_trie_stream_generate_until */
 };
 
 /* A prompt and what may answer it. Set size and the rest to zero for the defaults. What pointers point to is copied. */
@@ -855,16 +856,24 @@ struct token_trie_batch_prompt {
     const char * payload_json; /* the set */
     size_t payload_len;
     const struct token_trie_params * payload_params; /* NULL: all its members, on completion TOKEN_TRIE_END, which is
-                                                        the only one here, without start_after; mode is not read */
+                                                        the only one here; mode is not read. start_after: GREEDY and
+                                                        SAMPLED, with a limit, and TEXT */
     int32_t mode;                                    /* enum token_trie_batch_mode */
-    uint32_t seed;                                   /* SAMPLED: as in struct token_trie_stream_params */
-    float temperature;                               /* SAMPLED: 0 takes the best */
-    float top_p;                                     /* SAMPLED: 0 for 1 */
-    int32_t leaf_end;                                /* BEST, SCORES: as in struct token_trie_score_params, and so on */
+    uint32_t seed;     /* SAMPLED and what is free: as in struct token_trie_stream_params */
+    float temperature; /* SAMPLED and what is free: 0 takes the best */
+    float top_p;       /* SAMPLED and what is free: 0 for 1 */
+    int32_t leaf_end;  /* BEST, SCORES: as in struct token_trie_score_params, and so on */
     int32_t branches;
     int32_t beam_width; /* BEST */
     uint64_t max_nodes; /* BEST */
     size_t n_best;      /* BEST: 0 for 1 */
+    /* TEXT, which has no payload, or one with start_after: then it ends behind that, and no member follows. What is
+       asked next behind the prompt and all of its tokens finds them evaluated. */
+    int32_t max_tokens;
+    const char * const * stop_strings; /* as of token_trie_stream_generate_until */
+    size_t n_stop_strings;
+    const char * gbnf; /* without a payload: as of token_trie_stream_set_grammar; NULL for none */
+    const char * root; /* NULL for "root" */
 };
 
 /*
@@ -883,7 +892,7 @@ struct token_trie_batch_answer {
     double * logprobs;    /* their scores */
     size_t capacity;      /* of leaves, logprobs */
     size_t n_found;       /* of these there are, whether there was memory for them or not */
-    llama_token * tokens; /* GREEDY, SAMPLED: what was taken, an end-of-generation token left out */
+    llama_token * tokens; /* GREEDY, SAMPLED, TEXT: what was taken, an end-of-generation token left out */
     size_t tokens_capacity;
     size_t n_tokens;
     double gap; /* BEST: as in struct token_trie_score_stats, and so on */
@@ -891,11 +900,14 @@ struct token_trie_batch_answer {
     double rival_max;
     uint64_t n_shared;    /* tokens of the prompt that were evaluated for another */
     uint64_t n_branches;  /* GREEDY, SAMPLED */
-    uint64_t n_forced;    /* GREEDY, SAMPLED */
+    uint64_t n_forced;    /* GREEDY, SAMPLED, TEXT */
     uint64_t n_evaluated; /* tokens behind the prompt */
     uint64_t n_passes;    /* that had some of them, and others' */
     uint64_t prompt_ns;   /* from the prompt's first pass to its last */
     uint64_t decide_ns;   /* from there on */
+    uint64_t n_free;      /* GREEDY, SAMPLED, TEXT: tokens of free text */
+    int32_t stop;         /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
+    int32_t stop_string;  /* TEXT: the number of the one found; -1 if none was */
 };
 
 /*

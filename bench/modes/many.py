@@ -15,7 +15,7 @@ from bench.table import bars_table, plain_table, progress_bar, wide_console
 
 _N_CTX, _N_BATCH = 2048, 512
 _SIZES = (1, 8, 64, 512)  # by default
-_MANY = 64  # above which there is one set, and one beginning
+_MANY = 64  # above which all share one beginning
 _BARS = {  # by the model's name: decisions against choose, and against a grammar
     "SmolLM2": (1.7, 8.0),
     "gemma": (2.4, 15.0),
@@ -70,7 +70,7 @@ def run(options: Options) -> None:
 def _kinds(n: int) -> list[tuple[str, bool]]:
     """Return sets, and whether prompts share their beginning, for so many prompts."""
     labels, actions = SETS
-    return [(labels, True)] if n > _MANY else [(labels, True), (actions, True), (labels, False)]
+    return [(labels, True), (actions, True), *([(labels, False)] if n <= _MANY else [])]
 
 
 def _measure(

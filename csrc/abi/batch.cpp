@@ -16,26 +16,47 @@ static_assert(static_cast<int>(Question::Way::greedy) == TOKEN_TRIE_BATCH_GREEDY
 static_assert(static_cast<int>(Question::Way::sampled) == TOKEN_TRIE_BATCH_SAMPLED, "one enum, two spellings");
 static_assert(static_cast<int>(Question::Way::best) == TOKEN_TRIE_BATCH_BEST, "one enum, two spellings");
 static_assert(static_cast<int>(Question::Way::scores) == TOKEN_TRIE_BATCH_SCORES, "one enum, two spellings");
+static_assert(static_cast<int>(Question::Way::text) == TOKEN_TRIE_BATCH_TEXT, "one enum, two spellings");
 
 std::size_t to_count(std::int32_t value, const char * what) {
     check_not_negative(value, what);
     return static_cast<std::size_t>(value);
 }
 
-Question read_question(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
-    require_not_null(prompt.tokens, "prompt.tokens");
-    require_not_null(prompt.payload_json, "prompt.payload_json");
-    if (prompt.mode < TOKEN_TRIE_BATCH_GREEDY || prompt.mode > TOKEN_TRIE_BATCH_SCORES) {
-        throw Error(Status::argument, "prompt.mode: " + std::to_string(prompt.mode) + " is none");
-    }
-    if (prompt.n_tokens > batch.capacity()) {
-        throw Error(Status::context, std::to_string(prompt.n_tokens) + " tokens do not fit the context of " +
-                                         std::to_string(batch.capacity()));
+std::optional<Cursor> read_cursor(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
+    if (prompt.payload_json == nullptr) {
+        return std::nullopt;
     }
     token_trie_params how{};
     how.on_complete = TOKEN_TRIE_END;
     if (prompt.payload_params != nullptr) {
         how = read_struct(prompt.payload_params, "prompt.payload_params");
+    }
+    return read_constraint(batch.facts(), {prompt.payload_json, prompt.payload_len}, how).cursor;
+}
+
+Question::Text read_text(const token_trie_batch_prompt & prompt) {
+    Question::Text text;
+    if (prompt.mode == TOKEN_TRIE_BATCH_TEXT) {
+        text.max_tokens = to_count(prompt.max_tokens, "prompt.max_tokens");
+        text.stop_strings = to_names(prompt.stop_strings, prompt.n_stop_strings, "stop_strings");
+        text.grammar = prompt.gbnf == nullptr ? std::nullopt : std::optional<std::string>(prompt.gbnf);
+        text.grammar_root = prompt.root == nullptr ? "root" : prompt.root;
+    }
+    return text;
+}
+
+Question read_question(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
+    require_not_null(prompt.tokens, "prompt.tokens");
+    if (prompt.mode < TOKEN_TRIE_BATCH_GREEDY || prompt.mode > TOKEN_TRIE_BATCH_TEXT) {
+        throw Error(Status::argument, "prompt.mode: " + std::to_string(prompt.mode) + " is none");
+    }
+    if (prompt.mode != TOKEN_TRIE_BATCH_TEXT) {
+        require_not_null(prompt.payload_json, "prompt.payload_json");
+    }
+    if (prompt.n_tokens > batch.capacity()) {
+        throw Error(Status::context, std::to_string(prompt.n_tokens) + " tokens do not fit the context of " +
+                                         std::to_string(batch.capacity()));
     }
     SearchOptions search;
     search.leaf_end = to_leaf_end(prompt.leaf_end, "prompt.leaf_end");
@@ -44,12 +65,13 @@ Question read_question(const Batch::Call & batch, const token_trie_batch_prompt 
     search.beam_width = to_count(prompt.beam_width, "prompt.beam_width");
     search.max_nodes = prompt.max_nodes;
     return {{prompt.tokens, prompt.tokens + prompt.n_tokens},
-            read_constraint(batch.facts(), {prompt.payload_json, prompt.payload_len}, how).cursor,
+            read_cursor(batch, prompt),
             static_cast<Question::Way>(prompt.mode),
             prompt.seed,
             prompt.temperature,
             prompt.top_p == 0 ? 1 : prompt.top_p,
-            search};
+            search,
+            read_text(prompt)};
 }
 
 // Whether there is memory for all that is wanted.
@@ -94,6 +116,9 @@ void write_answer(Ticket ticket, const Answer & answer, token_trie_batch_answer 
     out.n_shared = answer.n_shared;
     out.n_branches = answer.n_branches;
     out.n_forced = answer.n_forced;
+    out.n_free = answer.n_free;
+    out.stop = static_cast<std::int32_t>(answer.stop);
+    out.stop_string = answer.stop_string;
     out.n_evaluated = answer.n_evaluated;
     out.n_passes = answer.n_passes;
     out.prompt_ns = answer.prompt_ns;
@@ -152,6 +177,7 @@ int32_t token_trie_batch_next(token_trie_batch * batch,
         });
         out.is_out = found == Batch::Found::not_yet ? 1 : 0;
         out.leaf = -1;
+        out.stop_string = -1;
         if (found == Batch::Found::answer) {
             write_answer(of, taken, out);
         }

@@ -10,13 +10,13 @@ namespace {
 
 using namespace token_trie;
 
-static_assert(static_cast<int>(Stream::Stop::none) == TOKEN_TRIE_STOP_NONE, "one enum, two spellings");
-static_assert(static_cast<int>(Stream::Stop::max_tokens) == TOKEN_TRIE_STOP_MAX_TOKENS, "one enum, two spellings");
-static_assert(static_cast<int>(Stream::Stop::complete) == TOKEN_TRIE_STOP_COMPLETE, "one enum, two spellings");
-static_assert(static_cast<int>(Stream::Stop::end) == TOKEN_TRIE_STOP_END, "one enum, two spellings");
-static_assert(static_cast<int>(Stream::Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
-static_assert(static_cast<int>(Stream::Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
-static_assert(static_cast<int>(Stream::Stop::string) == TOKEN_TRIE_STOP_STRING, "one enum, two spellings");
+static_assert(static_cast<int>(Stop::none) == TOKEN_TRIE_STOP_NONE, "one enum, two spellings");
+static_assert(static_cast<int>(Stop::max_tokens) == TOKEN_TRIE_STOP_MAX_TOKENS, "one enum, two spellings");
+static_assert(static_cast<int>(Stop::complete) == TOKEN_TRIE_STOP_COMPLETE, "one enum, two spellings");
+static_assert(static_cast<int>(Stop::end) == TOKEN_TRIE_STOP_END, "one enum, two spellings");
+static_assert(static_cast<int>(Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
+static_assert(static_cast<int>(Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
+static_assert(static_cast<int>(Stop::string) == TOKEN_TRIE_STOP_STRING, "one enum, two spellings");
 
 static_assert(static_cast<int>(Sequence::Device::automatic) == TOKEN_TRIE_DEVICE_AUTO, "one enum, two spellings");
 static_assert(static_cast<int>(Sequence::Device::on) == TOKEN_TRIE_DEVICE_ON, "one enum, two spellings");
@@ -252,10 +252,9 @@ int32_t token_trie_stream_generate_until(token_trie_stream * stream,
         const SharedStream::Call open = enter(stream);
         const std::vector<std::string> stops = to_names(stop_strings, n_stop_strings, "stop_strings");
         std::size_t which = 0;
-        const Stream::Stop stop =
-            open->generate_until(max_tokens, temperature, top_p, stops, callback(on_token, user), which);
+        const Stop stop = open->generate_until(max_tokens, temperature, top_p, stops, callback(on_token, user), which);
         if (stop_string != nullptr) {
-            *stop_string = stop == Stream::Stop::string ? static_cast<std::int32_t>(which) : -1;
+            *stop_string = stop == Stop::string ? static_cast<std::int32_t>(which) : -1;
         }
     });
 }

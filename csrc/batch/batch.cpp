@@ -15,6 +15,37 @@ Batch::Batch(const ContextMaker & maker, const Scheduler::Options & options)
 
 Batch::~Batch() = default;
 
+namespace {
+
+void check_set(const Question & question) {
+    const bool is_text = question.way == Question::Way::text;
+    if (!question.cursor) {
+        if (!is_text) {
+            throw Error(Status::argument, "a set: none");
+        }
+        return;
+    }
+    const FollowSet & follow = question.cursor->follow();
+    if (follow.on_complete() != OnComplete::end) {
+        throw Error(Status::argument, "a question has one answer: no other on_complete than end");
+    }
+    if (question.is_thinking() && !question.is_walk()) {
+        throw Error(Status::argument, "start_after: whole answers are found without a text before them");
+    }
+    if (is_text && !question.is_thinking()) {
+        throw Error(Status::argument, "start_after: none; text ends there, or has no set");
+    }
+    if (question.is_thinking() && !is_text && follow.max_before() < 0) {
+        throw Error(Status::argument, "max_before: no limit, where the answer needs its place in the context");
+    }
+    if (!question.is_walk() && (!question.cursor->trie().is_tree() || follow.left() != nullptr)) {
+        throw Error(Status::argument,
+                    "whole answers are scored in one spelling, and none left out: give the members' tokens");
+    }
+}
+
+}  // namespace
+
 void Batch::check(const Question & question) const {
     if (question.prompt.empty()) {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
@@ -26,15 +57,8 @@ void Batch::check(const Question & question) const {
                                            " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
         }
     }
-    const FollowSet & follow = question.cursor.follow();
-    if (follow.on_complete() != OnComplete::end || question.cursor.state() != State::walking) {
-        throw Error(Status::argument, "a question has one answer: no other on_complete than end, and no start_after");
-    }
-    if (!question.is_walk() && (!question.cursor.trie().is_tree() || follow.left() != nullptr)) {
-        throw Error(Status::argument,
-                    "whole answers are scored in one spelling, and none left out: give the members' tokens");
-    }
-    const std::size_t n_answer = Job::min_cells(question);
+    check_set(question);
+    const std::size_t n_answer = question.max_tokens();
     if (question.prompt.size() + n_answer > capacity_) {
         throw Error(Status::context, std::to_string(question.prompt.size()) + " tokens and an answer of up to " +
                                          std::to_string(n_answer) + " do not fit the context of " +

@@ -42,7 +42,7 @@ Job::Job(Ticket ticket,
         catch_up_with_walk();
         return;
     }
-    const Cursor & cursor = question_.cursor;
+    const Cursor & cursor = *question_.cursor;
     tree_ = std::make_unique<Tree>(
         Tree{nullptr, nullptr, TreePaths(memory, cursor.trie(), id, static_cast<llama_pos>(prompt().size())), {}});
     tree_->paths.add_id(id);
@@ -64,7 +64,7 @@ std::size_t Job::n_ids_wanted() const noexcept {
     if (!needs_wave()) {
         return 0;
     }
-    const std::size_t n = std::min<std::size_t>(tree_->asked.size(), question_.cursor.trie().n_leaves());
+    const std::size_t n = std::min<std::size_t>(tree_->asked.size(), question_.cursor->trie().n_leaves());
     return n - std::min(n, tree_->paths.n_ids());
 }
 
@@ -188,11 +188,18 @@ Answer Job::answer() const {
     return out;
 }
 
+void Job::keep_text(HeldTokens & held) {
+    if (question_.way == Question::Way::text) {
+        held.append(id(), walk_->tokens().data(), n_walked_);
+        n_kept_ = n_walked_;
+    }
+}
+
 void Job::clear_cache(llama_memory_t memory) noexcept {
     if (tree_) {
         tree_->paths.clear();
     }
-    llama_memory_seq_rm(memory, id(), static_cast<llama_pos>(n_prompt_), -1);
+    llama_memory_seq_rm(memory, id(), static_cast<llama_pos>(n_prompt_ + n_kept_), -1);
 }
 
 }  // namespace token_trie

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "batch/held_tokens.h"
 #include "batch/walk.h"
 #include "stream/tree_paths.h"
 
@@ -59,7 +60,7 @@ class Job {
     const std::vector<Token> & prompt() const noexcept { return question_.prompt; }
     std::size_t n_prompt_left() const noexcept { return prompt().size() - n_prompt_; }
     // Cells behind the prompt: that it has a right to, and what it uses of these or others.
-    static std::size_t min_cells(const Question & question) { return question.cursor.trie().max_length(); }
+    static std::size_t min_cells(const Question & question) { return question.max_tokens(); }
     std::size_t n_cells() const noexcept { return std::max(min_cells(question_), n_cells_); }
 
     // Whether it needs place for nodes before the next pass, and ids that it could use beside those it has.
@@ -87,6 +88,9 @@ class Job {
 
     bool is_decided() const noexcept { return is_decided_; }
     Answer answer() const;
+    // Of text that is over: what is there of it stays on the id, for who asks behind it.
+    void keep_text(HeldTokens & held);
+    bool has_kept_text() const noexcept { return n_kept_ > 0; }
     // Leaves what is there of the prompt on the id, and nothing on those lent.
     void clear_cache(llama_memory_t memory) noexcept;
 
@@ -124,6 +128,7 @@ class Job {
     std::vector<TreePaths::Row> rows_;  // behind the prompt
     std::size_t n_rows_done_ = 0;       // of these, in a pass
     std::size_t n_walked_ = 0;          // tokens of the walk that were rows, or are
+    std::size_t n_kept_ = 0;            // of these
     std::size_t n_cells_ = 0;
     std::vector<WantedRow> wanted_;
     bool is_in_pass_ = false;  // with what is behind the prompt

@@ -2,8 +2,10 @@
 
 #include "stream/scorer.h"
 #include "stream/search.h"
+#include "stream/stop.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,28 +17,42 @@ struct Question {
     enum class Way {
         greedy = 0,
         sampled = 1,
-        best = 2,   // a search for whole answers
-        scores = 3  // of every leaf
+        best = 2,    // a search for whole answers
+        scores = 3,  // of every leaf
+        text = 4     // free
+    };
+    struct Text {
+        std::size_t max_tokens = 0;
+        std::vector<std::string> stop_strings;
+        std::optional<std::string> grammar;
+        std::string grammar_root;
     };
 
     std::vector<Token> prompt;
-    Cursor cursor;  // at its root, on completion end
+    // On completion end, at its root or, of a walk, thinking. Of text: null, or what is thought is the answer.
+    std::optional<Cursor> cursor;
     Way way = Way::greedy;
-    // sampled:
+    // sampled, and of what is free:
     std::uint32_t seed = 0;
     float temperature = 1;
     float top_p = 1;
     // best, and of these scores those of ScoreOptions:
     SearchOptions search;
+    Text text;
 
-    bool is_walk() const noexcept { return way == Way::greedy || way == Way::sampled; }
+    bool is_walk() const noexcept { return way != Way::best && way != Way::scores; }
+    bool is_thinking() const noexcept { return cursor && cursor->state() == State::thinking; }
+    // Of an answer at most.
+    std::size_t max_tokens() const noexcept;
 };
 
 struct Answer {
     Status status = Status::ok;
-    std::string message;         // of what is not ok
-    std::vector<Found> found;    // but for scores; best first
-    std::vector<Token> tokens;   // of a walk
+    std::string message;        // of what is not ok
+    std::vector<Found> found;   // but for scores; best first
+    std::vector<Token> tokens;  // of a walk
+    Stop stop = Stop::none;     // likewise
+    std::int32_t stop_string = -1;
     std::vector<double> scores;  // of all leaves
     double gap = 0;              // of a search, as in SearchResult, and so on
     double rival_min = 0;
@@ -44,6 +60,7 @@ struct Answer {
     std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
     std::uint64_t n_branches = 0;
     std::uint64_t n_forced = 0;
+    std::uint64_t n_free = 0;
     std::uint64_t n_evaluated = 0;  // nodes, or tokens of a walk
     std::uint64_t n_passes = 0;     // behind the prompt, shared with others
     std::uint64_t prompt_ns = 0;    // from the prompt's first token in the cache to its last
@@ -51,5 +68,15 @@ struct Answer {
 
     std::size_t n_members() const noexcept { return scores.empty() ? found.size() : scores.size(); }
 };
+
+inline std::size_t Question::max_tokens() const noexcept {
+    if (way == Way::text) {
+        return text.max_tokens;
+    }
+    const FollowSet & follow = cursor->follow();
+    const std::size_t n_thought =
+        is_thinking() ? static_cast<std::size_t>(follow.max_before()) + follow.marker().size() : 0;
+    return n_thought + cursor->trie().max_length();
+}
 
 }  // namespace token_trie

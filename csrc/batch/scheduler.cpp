@@ -53,7 +53,8 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       capacity_(llama_n_ctx(context_.get())),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
       held_(memory_, n_ids_),
-      was_shared_(n_ids_) {
+      was_shared_(n_ids_),
+      holds_text_(n_ids_) {
     empty_.reserve(n_ids_);
     resting_.reserve(n_ids_);
     clear();
@@ -72,6 +73,14 @@ void Scheduler::clear_cache() noexcept {
     for (auto id = static_cast<llama_seq_id>(n_ids_); id > 0;) {
         empty_.push_back(--id);
     }
+}
+
+// Who asks behind a text that has ended comes first, as long as it is there.
+void Scheduler::add(Ticket ticket, Question question) {
+    const auto [source, n_shared] = find_source(question.prompt);
+    const bool is_next =
+        source >= 0 && holds_text_[static_cast<std::size_t>(source)] && n_shared + kMuch >= held_.n_held(source);
+    waiting_.insert(is_next ? waiting_.begin() : waiting_.end(), {ticket, std::move(question)});
 }
 
 void Scheduler::cancel(Ticket ticket, Answers & answers) {
@@ -114,6 +123,7 @@ void Scheduler::pass(Answers & answers) {
             job->take([this](const WantedRow & row, const Walk * walk) { return logits_of(row, walk); });
             if (job->is_decided()) {
                 answers.emplace_back(job->ticket(), job->answer());
+                job->keep_text(held_);
                 end(job);
             }
         } catch (const Error & error) {
@@ -197,6 +207,7 @@ bool Scheduler::begin(Waiting & waiting, Answers & answers) {
     if (source >= 0 && n_shared >= kMuch) {
         was_shared_[static_cast<std::size_t>(source)] = true;
     }
+    holds_text_[static_cast<std::size_t>(id)] = false;
     const Ticket ticket = waiting.ticket;
     try {
         jobs_.emplace_back(ticket, std::move(waiting.question), vocab_, memory_, id, n_shared, n_paths_);
@@ -325,14 +336,15 @@ void Scheduler::end(Jobs::iterator job) noexcept {
         empty_.push_back(id);
     }
     const llama_seq_id id = job->id();
+    const bool holds_text = job->has_kept_text();
     jobs_.erase(job);
-    let_rest(id);
+    let_rest(id, holds_text);
 }
 
 // Unless another at rest holds most of it.
-void Scheduler::let_rest(llama_seq_id id) noexcept {
+void Scheduler::let_rest(llama_seq_id id, bool holds_text) noexcept {
     const std::size_t n_held = held_.n_held(id);
-    const std::size_t n_may_go = was_shared_[static_cast<std::size_t>(id)] ? kMuch : n_held / 2;
+    const std::size_t n_may_go = was_shared_[static_cast<std::size_t>(id)] || holds_text ? kMuch : n_held / 2;
     const auto like = std::find_if(resting_.begin(), resting_.end(),
                                    [&](llama_seq_id each) { return held_.n_common(each, id) + n_may_go >= n_held; });
     if (n_held == 0 || like != resting_.end()) {
@@ -343,6 +355,10 @@ void Scheduler::let_rest(llama_seq_id id) noexcept {
         return;
     }
     resting_.push_back(id);
+    holds_text_[static_cast<std::size_t>(id)] = holds_text;
+    if (holds_text) {
+        return;
+    }
     const auto is_unshared = [&](llama_seq_id each) { return !was_shared_[static_cast<std::size_t>(each)]; };
     if (std::count_if(resting_.begin(), resting_.end(), is_unshared) > kUnshared ||
         resting_.size() > std::max<std::size_t>(n_ids_ / 4, 1)) {

@@ -38,7 +38,7 @@ class [[gnu::visibility("default")]] Scheduler {
     // Tokens of a prompt and its longest answer.
     std::size_t capacity() const noexcept { return capacity_; }
 
-    void add(Ticket ticket, Question question) { waiting_.push_back({ticket, std::move(question)}); }
+    void add(Ticket ticket, Question question);
     bool is_idle() const noexcept { return waiting_.empty() && jobs_.empty(); }
 
     using Answers = std::vector<std::pair<Ticket, Answer>>;
@@ -69,7 +69,7 @@ class [[gnu::visibility("default")]] Scheduler {
     void decode(PassRows & rows);
     const float * logits_of(const WantedRow & row, const Walk * walk);
     void end(Jobs::iterator job) noexcept;
-    void let_rest(llama_seq_id id) noexcept;
+    void let_rest(llama_seq_id id, bool holds_text = false) noexcept;
     void fail_all(const Error & error, Answers & answers);
     void clear_cache() noexcept;
 
@@ -86,6 +86,7 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<llama_seq_id> empty_;    // ids that hold nothing
     std::vector<llama_seq_id> resting_;  // that no job has, the oldest first
     std::vector<bool> was_shared_;       // ids whose cells another prompt began with
+    std::vector<bool> holds_text_;       // ids at rest with a text that has ended
     Jobs jobs_;                          // in the order in which they came in
     std::deque<Waiting> waiting_;
 };

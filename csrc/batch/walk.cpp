@@ -1,5 +1,6 @@
 #include "batch/walk.h"
 
+#include "sampler/vocab.h"
 #include "stream/finish_span.h"
 
 #include <llama.h>
@@ -17,26 +18,38 @@ Picker::Options drawing_from(std::uint32_t seed) {
 
 Walk::Walk(const llama_vocab * vocab, const Question & question)
     : vocab_(vocab),
-      greedy_(question.way == Question::Way::greedy),
+      way_(question.way),
+      max_tokens_(question.max_tokens()),
       cursor_(question.cursor),
-      picker_(vocab, drawing_from(question.seed)) {
+      picker_(vocab, drawing_from(question.seed)),
+      written_(question.text.stop_strings) {
     picker_.set_temperature(question.temperature, question.top_p);
+    if (question.text.grammar) {
+        picker_.set_grammar(question.text.grammar->c_str(), question.text.grammar_root.c_str());
+    }
+    stop_ = max_tokens_ == 0 ? Stop::max_tokens : Stop::none;
     go_on();
 }
 
 void Walk::see(const float * logits) {
     lag_.clear();
-    const Picker::Pick pick = picker_.pick_allowed(cursor_.allowed(), logits, greedy_);
-    ++n_branches_;
-    logprob_ += static_cast<double>(pick.logprob);
-    static_cast<void>(take(pick.token));
+    const AllowedSet allowed = this->allowed();
+    if (allowed.everything) {
+        const Token token = picker_.pick_any(logits, /* under_grammar = */ !cursor_, allowed.except);
+        n_free_ += take(token) ? 1 : 0;
+    } else {
+        const Picker::Pick pick = picker_.pick_allowed(allowed, logits, way_ == Question::Way::greedy);
+        ++n_branches_;
+        logprob_ += static_cast<double>(pick.logprob);
+        static_cast<void>(take(pick.token));
+    }
     go_on();
 }
 
 // As far as no choice is left.
 void Walk::go_on() {
-    while (!is_over_) {
-        const Token only = cursor_.allowed().only();
+    while (!is_over()) {
+        const Token only = allowed().only();
         if (only < 0) {
             return;
         }
@@ -46,22 +59,51 @@ void Walk::go_on() {
 
 // Returns whether it is part of the answer, which an end-of-generation token is not.
 bool Walk::take(Token token) {
-    const bool is_end = llama_vocab_is_eog(vocab_, token) && cursor_.ends_with(token);
-    cursor_.accept(token);
-    if (!is_end) {
-        tokens_.push_back(token);
-        lag_.push_back(token);
-        picker_.accept(token);
+    if (llama_vocab_is_eog(vocab_, token) && (!cursor_ || cursor_->ends_with(token))) {
+        if (cursor_) {
+            cursor_->accept(token);
+        }
+        stop_ = cursor_ ? Stop::complete : Stop::end;
+        return false;
     }
-    is_over_ = is_end || finish_span(cursor_, vocab_);
-    return !is_end;
+    if (cursor_) {
+        cursor_->accept(token);
+    }
+    tokens_.push_back(token);
+    lag_.push_back(token);
+    picker_.accept(token);
+    stop_ = stop_behind(token);
+    return true;
+}
+
+Stop Walk::stop_behind(Token token) {
+    if (way_ != Question::Way::text) {
+        return finish_span(*cursor_, vocab_) ? Stop::complete : Stop::none;
+    }
+    if (cursor_ && cursor_->state() != State::thinking) {
+        return Stop::complete;
+    }
+    if (written_.add(text_.feed(detokenize(vocab_, {token}, /* special = */ false)))) {
+        return Stop::string;
+    }
+    return tokens_.size() == max_tokens_ ? Stop::max_tokens : Stop::none;
 }
 
 void Walk::write(Answer & answer) const {
     answer.tokens = tokens_;
-    answer.found = {{cursor_.leaf(), logprob_}};
+    answer.stop = stop_;
+    if (stop_ == Stop::string) {
+        answer.stop_string = static_cast<std::int32_t>(written_.stop_string());
+        answer.tokens.resize(written_.n_kept());
+        const std::vector<Token> rest = written_.rest(vocab_);
+        answer.tokens.insert(answer.tokens.end(), rest.begin(), rest.end());
+    }
+    if (way_ != Question::Way::text) {
+        answer.found = {{cursor_->leaf(), logprob_}};
+    }
     answer.n_branches = n_branches_;
     answer.n_forced = n_forced_;
+    answer.n_free = n_free_;
 }
 
 }  // namespace token_trie

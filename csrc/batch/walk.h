@@ -2,24 +2,31 @@
 
 #include "batch/question.h"
 #include "stream/picker.h"
+#include "stream/utf8.h"
+#include "stream/written_text.h"
+
+#include <optional>
 
 namespace token_trie {
 
-// An answer step by step: the best or a drawn token at each branch point, as a stream takes it.
+// An answer step by step: the best or a drawn token at each branch point and of free text, as a stream takes it.
 //
 //     GET        branch point: it needs the logits behind the prompt
 //     _          forced
 //     WEATHER    branch point: it needs those behind GET _
 class Walk {
    public:
-    // Throws Error (argument) on values that llama.cpp does not take.
+    // Throws Error: argument on values that llama.cpp does not take; grammar.
     Walk(const llama_vocab * vocab, const Question & question);
 
     // The tokens since the last logits, behind which the next are needed; none, and not over: those behind the prompt.
     const std::vector<Token> & lag() const noexcept { return lag_; }
-    bool is_over() const noexcept { return is_over_; }
+    // What was taken so far, a stop string included.
+    const std::vector<Token> & tokens() const noexcept { return tokens_; }
+    bool is_over() const noexcept { return stop_ != Stop::none; }
     // Of which logits are needed next.
-    AllowedSet allowed() const { return cursor_.allowed(); }
+    AllowedSet allowed() const { return cursor_ ? cursor_->allowed() : AllowedSet{true, {}, {}}; }
+    // Throws Error (grammar).
     void see(const float * logits);
 
     // Once it is over.
@@ -28,17 +35,22 @@ class Walk {
    private:
     void go_on();
     bool take(Token token);
+    Stop stop_behind(Token token);
 
     const llama_vocab * vocab_;
-    const bool greedy_;
-    Cursor cursor_;
+    const Question::Way way_;
+    std::size_t max_tokens_;
+    std::optional<Cursor> cursor_;
     Picker picker_;
+    Utf8Stream text_;
+    WrittenText written_;
     std::vector<Token> tokens_;
     std::vector<Token> lag_;
-    bool is_over_ = false;
+    Stop stop_ = Stop::none;
     double logprob_ = 0;
     std::uint64_t n_branches_ = 0;
     std::uint64_t n_forced_ = 0;
+    std::uint64_t n_free_ = 0;
 };
 
 }  // namespace token_trie

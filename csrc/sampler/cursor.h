@@ -60,6 +60,8 @@ class FollowSet {
     TokenSpan not_before() const noexcept { return span(options_.not_before); }
     // Whether a span of n tokens is to begin no further item.
     bool is_long(std::int64_t n) const noexcept { return options_.max_span > 0 && n >= options_.max_span; }
+    // Negative: no limit.
+    std::int64_t max_before() const noexcept { return options_.max_before; }
     // Whether the marker must come, behind n tokens without it.
     bool must_start_after(std::int64_t n) const noexcept {
         return options_.max_before >= 0 && n >= options_.max_before;

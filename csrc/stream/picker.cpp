@@ -147,10 +147,11 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
         catch_up_grammar();
     }
     Token token = -1;
-    if (takes_the_best(false) && except.empty()) {
+    if (takes_the_best(false)) {
         // Which takes no array of candidates.
         token = static_cast<Token>(best_of(n_vocab_, [&](std::size_t i) { return logits[i]; }));
-    } else {
+    }
+    if (token < 0 || except.contains(token)) {
         fill(logits, except);
         token = draw(n_vocab_, false);
     }

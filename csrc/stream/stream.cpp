@@ -90,7 +90,7 @@ void Stream::clear_trie() {
 
 void Stream::set_seed(std::uint32_t seed) { picker_.set_seed(seed); }
 
-Stream::Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
+Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
     if (max_tokens < 0) {
         throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
     }
@@ -143,7 +143,7 @@ Stream::Next Stream::next(float temperature, float top_p) {
 }
 
 // Emits a token, or finds that there is none; returns the reason to stop, if any.
-std::optional<Stream::Stop> Stream::step(const OnStep & on_step) {
+std::optional<Stop> Stream::step(const OnStep & on_step) {
     const bool under_trie = cursor_ && cursor_->is_active();
     const AllowedSet allowed = under_trie ? cursor_->allowed() : AllowedSet{true, {}, {}};
     const auto logits = [&] { return sequence_->logits(allowed, !jump_forward_, cancelled_); };

@@ -6,6 +6,7 @@
 #include "stream/picker.h"
 #include "stream/scorer.h"
 #include "stream/search.h"
+#include "stream/stop.h"
 #include "stream/utf8.h"
 #include "trie/cache.h"
 
@@ -42,9 +43,6 @@ class Stream {
 
     // Returns whether to go on.
     using OnStep = std::function<bool(const Step &)>;
-
-    // The values of enum token_trie_stop, which csrc/abi checks against these.
-    enum class Stop { none = 0, max_tokens = 1, complete = 2, end = 3, callback = 4, cancelled = 5, string = 6 };
 
     struct Stats {
         Stop stop = Stop::none;

@@ -120,14 +120,24 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal([](auto & asked) { asked.n_tokens = 0; }), "tokens: none; a prompt needs at least one");
     EXPECT_EQ(refusal([](auto & asked) { asked.n_tokens = 1000; }), "1000 tokens do not fit the context of 256");
     EXPECT_EQ(refusal([](auto & asked) { asked.payload_json = nullptr; }), "prompt.payload_json: null");
-    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 4; }), "prompt.mode: 4 is none");
+    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 5; }), "prompt.mode: 5 is none");
+    EXPECT_EQ(refusal([](auto & asked) {
+                  asked.mode = TOKEN_TRIE_BATCH_TEXT;
+                  asked.max_tokens = -1;
+              }),
+              "prompt.max_tokens: -1 is negative");
+    EXPECT_EQ(refusal([](auto & asked) {
+                  asked.mode = TOKEN_TRIE_BATCH_TEXT;
+                  asked.n_stop_strings = 1;
+              }),
+              "stop_strings: null, with n_stop_strings = 1");
     EXPECT_EQ(refusal([](auto & asked) { asked.leaf_end = 3; }), "prompt.leaf_end: 3 is none");
     EXPECT_EQ(refusal([](auto & asked) { asked.beam_width = -1; }), "prompt.beam_width: -1 is negative");
     EXPECT_EQ(refusal([](auto & asked) { asked.top_p = 2; }), "top_p: not in (0, 1]");
     auto how = sized<token_trie_params>();
     how.on_complete = TOKEN_TRIE_RELEASE;
     EXPECT_EQ(refusal([&](auto & asked) { asked.payload_params = &how; }),
-              "a question has one answer: no other on_complete than end, and no start_after");
+              "a question has one answer: no other on_complete than end");
     EXPECT_EQ(token_trie_batch_submit(batch_.get(), nullptr, &ticket_), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 77, -1, &answer_), TOKEN_TRIE_ERROR_ARGUMENT);

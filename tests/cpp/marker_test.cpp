@@ -179,7 +179,7 @@ TEST_F(StreamThinks, FreelyAndThenChooses) {
         set(*stream, trie, Mode::greedy, think_of(static_cast<std::int64_t>(seed) - 1));
         stream->set_seed(seed);
         const Output out = run(stream, 100, 3);
-        EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+        EXPECT_EQ(stop_of(stream), Stop::complete);
         const Tokens tokens = out.tokens();
         const Tokens marker = bytes("\n#");
         const auto at = std::search(tokens.begin(), tokens.end(), marker.begin(), marker.end());
@@ -196,7 +196,7 @@ TEST_F(StreamThinks, AgainForEachSpanAndNotInTheMiddleOfOne) {
     EXPECT_EQ(run(stream, 2, 3).steps.size(), 2U);
     EXPECT_EQ(cursor_of(stream).state(), State::thinking);
     EXPECT_LE(run(stream, 100, 3).steps.size(), 5U);
-    EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    EXPECT_EQ(stop_of(stream), Stop::complete);
     run(stream, 1, 3);
     EXPECT_EQ(cursor_of(stream).state(), State::thinking);
 }

@@ -25,8 +25,7 @@ class SharedStreamTest : public WithTinyModel {
             std::make_shared<const FollowSet>(*trie, FollowSet::Options{OnComplete::restart, bytes("\n"), {}, 0});
         call->set_trie(Cursor(std::move(trie), std::move(follow)), Mode::greedy);
     }
-    static Stream::Stop generate(
-        const Call & call, const Stream::OnStep & on_step = [](const auto &) { return true; }) {
+    static Stop generate(const Call & call, const Stream::OnStep & on_step = [](const auto &) { return true; }) {
         return call->generate(200, 0, 1, on_step);
     }
     static std::shared_ptr<SharedStream> open(llama_context * context) {
@@ -82,13 +81,13 @@ TEST_F(SharedStreamTest, CancelWithoutACallDoesNothing) {
     stream_->cancel();
     const Call call(stream_);
     call->prefill(bytes("another prompt"));
-    EXPECT_NE(generate(call), Stream::Stop::cancelled);
+    EXPECT_NE(generate(call), Stop::cancelled);
 }
 
 TEST_F(SharedStreamTest, CancelStandsFromTheMomentThatACallBegins) {
     const Call call(stream_);
     std::thread([&] { stream_->cancel(); }).join();
-    EXPECT_EQ(generate(call), Stream::Stop::cancelled);
+    EXPECT_EQ(generate(call), Stop::cancelled);
     EXPECT_EQ(status_of([&] { call->prefill(bytes("another")); }), Status::cancelled);
     const auto snapshot = call->snapshot();
     EXPECT_EQ(snapshot.n_tokens, kPrompt.size());
@@ -115,7 +114,7 @@ TEST_F(SharedStreamTest, CancelFromAnotherThreadStopsWhateverRuns) {
                            }
                            return true;
                        }),
-              Stream::Stop::cancelled);
+              Stop::cancelled);
     other.join();
 }
 
@@ -132,14 +131,14 @@ TEST_F(SharedStreamTest, CloseFromSeveralThreadsCancelsTheCallAndAllWaitForIt) {
     std::atomic<bool> over{false};
     std::thread worker([&] {
         const Call call(stream_);
-        Stream::Stop stop = Stream::Stop::none;
-        while (stop != Stream::Stop::cancelled) {
+        Stop stop = Stop::none;
+        while (stop != Stop::cancelled) {
             try {
                 call->prefill(kPrompt);
                 stop = generate(call, [&](const Stream::Step & /*step*/) { return begun = true; });
             } catch (const Error & error) {
                 EXPECT_EQ(error.status(), Status::cancelled) << "of a prefill";
-                stop = Stream::Stop::cancelled;
+                stop = Stop::cancelled;
             }
         }
         over = true;
@@ -183,7 +182,7 @@ TEST_F(SharedStreamTest, CloseFromItsOwnCallbackFreesWhenTheCallReturns) {
                                expect_closed();
                                return true;
                            }),
-                  Stream::Stop::cancelled);
+                  Stop::cancelled);
     }
     EXPECT_TRUE(stream_->is_gone());
 }
@@ -239,7 +238,7 @@ TEST_F(SharedStreamTest, AnotherStreamMayBeCalledFromALogCallbackInsideAPass) {
         },
         &asking);
     const Call call(stream_);
-    EXPECT_NE(call->generate(4, 0, 1, [](const auto &) { return true; }), Stream::Stop::none);
+    EXPECT_NE(call->generate(4, 0, 1, [](const auto &) { return true; }), Stop::none);
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     EXPECT_GT(asking.n_calls, 0);
 }

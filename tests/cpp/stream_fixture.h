@@ -76,7 +76,7 @@ class StreamTest : public WithTinyModel {
         return run(*opened.stream, max_tokens, temperature);
     }
 
-    static Stream::Stop stop_of(const Opened & opened) { return opened->snapshot().stats.stop; }
+    static Stop stop_of(const Opened & opened) { return opened->snapshot().stats.stop; }
     static Cursor cursor_of(const Opened & opened) {
         const std::optional<Cursor> cursor = opened->snapshot().cursor;
         if (!cursor) {

@@ -117,7 +117,7 @@ TEST_F(StreamItems, ASpanForgottenOpenEndsWithTheMemberUnderWay) {
         const CapturedLog log;
         set(*opened, trie_of({{"a", bytes("ab")}}), Mode::greedy, options);
         const StreamOutput out = run(opened, 200);
-        EXPECT_EQ(stop_of(opened), Stream::Stop::complete);
+        EXPECT_EQ(stop_of(opened), Stop::complete);
         EXPECT_GE(out.steps.size(), static_cast<std::size_t>(max_span));
         EXPECT_LE(out.steps.size(), static_cast<std::size_t>(max_span) + 5);
         EXPECT_EQ(out.text().substr(out.text().size() - 2), "ab");

@@ -16,7 +16,7 @@ TEST_F(StreamSpan, EndOfGenerationIsNeitherPassedOnNorPartOfTheSequence) {
         stream->prefill(kPrompt);
         stream->set_seed(seed);
         const Output out = run(stream, 32, 2);
-        EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+        EXPECT_EQ(stop_of(stream), Stop::complete);
         EXPECT_EQ(leaf_of(stream), out.text());
         EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + out.steps.size());
         reached.insert(out.text());
@@ -32,7 +32,7 @@ TEST_F(StreamSpan, AnEndTokenOfOnesOwnIsText) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", {kRead}}}), Mode::greedy, {OnComplete::end, bytes("\n"), {}, 0});
     EXPECT_EQ(run(stream).text(), "READ\n");
-    EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    EXPECT_EQ(stop_of(stream), Stop::complete);
     EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
 }
 
@@ -72,7 +72,7 @@ TEST_F(StreamSpan, UnderRestartAListOfMembersComesOut) {
         stream->prefill(kPrompt);
         stream->set_seed(seed);
         std::string text = run(stream, 32, 3).text();
-        EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+        EXPECT_EQ(stop_of(stream), Stop::complete);
         const std::int32_t n_items = cursor_of(stream).n_items();
         EXPECT_EQ(static_cast<std::int32_t>(text.size()), 4 * n_items + 2 * (n_items - 1)) << text;
         for (; text.size() > 4; text.erase(0, 6)) {
@@ -88,7 +88,7 @@ TEST_F(StreamSpan, AListFullWithoutEndTokensIsComplete) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", {kRead}}}), Mode::greedy, {OnComplete::restart, {}, bytes(","), 3});
     EXPECT_EQ(run(stream).text(), "READ,READ,READ");
-    EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    EXPECT_EQ(stop_of(stream), Stop::complete);
     EXPECT_EQ(stream->snapshot().stats.n_passes, 0U);
 }
 
@@ -101,7 +101,7 @@ TEST_F(StreamSpan, TheMemberThatIsLeftIsForced) {
         stream->prefill(kPrompt);
         stream->set_seed(seed);
         reached.insert(run(stream, 32, 2).text());
-        EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+        EXPECT_EQ(stop_of(stream), Stop::complete);
     }
     EXPECT_EQ(reached, std::set<std::string>({"READ, SEND", "SEND, READ"}));
     const Stream::Stats stats = stream->snapshot().stats;
@@ -122,7 +122,7 @@ TEST_F(StreamSpan, AnEndTokenThatSeparatesMembersOrBeginsOneIsPartOfTheList) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", {kRead}}}), Mode::greedy, {OnComplete::restart, {}, {kTinyEnd}, 2});
     EXPECT_EQ(run(stream).tokens(), Tokens({kRead, kTinyEnd, kRead}));
-    EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    EXPECT_EQ(stop_of(stream), Stop::complete);
     set(*stream, trie_of({{"an end", {kTinyEnd}}}), Mode::greedy, {OnComplete::restart, {}, {}, 3});
     EXPECT_EQ(run(stream).tokens(), Tokens(3, kTinyEnd));
     EXPECT_EQ(cursor_of(stream).n_items(), 3);
@@ -132,11 +132,11 @@ TEST_F(StreamSpan, MaxTokensOutAtTheLastTokenIsComplete) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", bytes("READ")}}));
     EXPECT_EQ(run(stream, 3).text(), "REA");
-    EXPECT_EQ(stop_of(stream), Stream::Stop::max_tokens);
+    EXPECT_EQ(stop_of(stream), Stop::max_tokens);
     EXPECT_EQ(run(stream, 0).text(), "");
-    EXPECT_EQ(stop_of(stream), Stream::Stop::max_tokens);
+    EXPECT_EQ(stop_of(stream), Stop::max_tokens);
     EXPECT_EQ(run(stream, 1).text(), "D") << "the span goes on in a further call";
-    EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    EXPECT_EQ(stop_of(stream), Stop::complete);
 }
 
 TEST_F(StreamSpan, AfterCompletionAFurtherGenerateBeginsANewSpan) {
@@ -214,7 +214,7 @@ TEST_F(StreamSpan, AnEndTokenInsideAMemberIsAMembersToken) {
     const Opened stream = open();
     set(*stream, trie_of({{"odd", {kRead, kTinyEnd, kSend}}}));
     EXPECT_EQ(run(stream).tokens(), Tokens({kRead, kTinyEnd, kSend}));
-    EXPECT_EQ(stop_of(stream), Stream::Stop::complete);
+    EXPECT_EQ(stop_of(stream), Stop::complete);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ TEST_F(StreamTest, ForcedTokensCostNoPass) {
         EXPECT_EQ(step.logprob, 0.0F);
     }
     const Stream::Snapshot seen = stream->snapshot();
-    EXPECT_EQ(seen.stats.stop, Stream::Stop::complete);
+    EXPECT_EQ(seen.stats.stop, Stop::complete);
     EXPECT_EQ(seen.stats.n_passes, 0U);
     EXPECT_EQ(seen.stats.n_forced, 4U);
     EXPECT_EQ(seen.stats.n_branches, 0U);
@@ -107,7 +107,7 @@ TEST_F(StreamTest, PassesAreTheBranchPointsAfterTheFirstTokensAndTokensThoseOfAn
         const Stream::Stats before = stream->snapshot().stats;
         const Output out = run(stream);
         const Stream::Stats after = stream->snapshot().stats;
-        ASSERT_EQ(after.stop, Stream::Stop::complete);
+        ASSERT_EQ(after.stop, Stop::complete);
         ASSERT_EQ(expected.tokens.back(), kTinyEnd);
         expected.tokens.pop_back();
         ASSERT_EQ(out.tokens(), expected.tokens);
@@ -166,8 +166,8 @@ TEST_F(StreamTest, NoOutputOfAThousandSampledDecisionsIsInvalid) {
         for (const Token token : out.tokens()) {
             ASSERT_TRUE(oracle.accept(token)) << token;
         }
-        n_ended += stop_of(stream) == Stream::Stop::complete ? 1 : 0;
-        if (random.options.on_complete != OnComplete::release && stop_of(stream) == Stream::Stop::complete &&
+        n_ended += stop_of(stream) == Stop::complete ? 1 : 0;
+        if (random.options.on_complete != OnComplete::release && stop_of(stream) == Stop::complete &&
             oracle.state() == State::walking) {
             ASSERT_TRUE(oracle.accept(kTinyEnd)) << "an end that is not passed on";
         }
@@ -183,15 +183,15 @@ TEST_F(StreamTest, NextGivesTheStepsOfGenerateOneByOne) {
     stream->prefill(kPrompt);
     set(*stream, trie);
     Output out;
-    Stream::Next next{nullptr, Stream::Stop::max_tokens};
-    while (next.stop == Stream::Stop::max_tokens) {
+    Stream::Next next{nullptr, Stop::max_tokens};
+    while (next.stop == Stop::max_tokens) {
         next = stream->next(0, 1);
         if (next.step != nullptr) {
             out.steps.push_back(*next.step);
         }
         EXPECT_EQ(stop_of(stream), next.stop);
     }
-    EXPECT_EQ(next.stop, Stream::Stop::complete);
+    EXPECT_EQ(next.stop, Stop::complete);
     EXPECT_EQ(out.tokens(), expected.tokens());
     EXPECT_EQ(out.text(), expected.text());
 }
@@ -202,7 +202,7 @@ TEST_F(StreamTest, ACallbackThatReturnsFalseStopsBehindItsToken) {
     int n = 0;
     stream->generate(32, 0, 1, [&](const Stream::Step & /*step*/) { return ++n < 2; });
     EXPECT_EQ(n, 2);
-    EXPECT_EQ(stop_of(stream), Stream::Stop::callback);
+    EXPECT_EQ(stop_of(stream), Stop::callback);
     EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + 2);
     EXPECT_EQ(run(stream).text(), "AD") << "and a further call goes on there";
 }
@@ -212,7 +212,7 @@ TEST_F(StreamTest, ACallbackThatThrowsLeavesItsTokenInTheSequence) {
     set(*stream, trie_of({{"READ", bytes("READ")}}));
     EXPECT_THROW(stream->generate(32, 0, 1, [](const Stream::Step & /*step*/) -> bool { throw std::bad_exception(); }),
                  std::bad_exception);
-    EXPECT_EQ(stop_of(stream), Stream::Stop::none);
+    EXPECT_EQ(stop_of(stream), Stop::none);
     EXPECT_EQ(run(stream).text(), "EAD");
 }
 
@@ -223,7 +223,7 @@ TEST_F(StreamTest, CancelFromTheCallbackStopsBehindItsToken) {
         stream->cancel();
         return true;
     });
-    EXPECT_EQ(stop_of(stream), Stream::Stop::cancelled);
+    EXPECT_EQ(stop_of(stream), Stop::cancelled);
     EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + 1);
     stream->resume();
     EXPECT_EQ(run(stream).text(), "EAD");
@@ -286,7 +286,7 @@ TEST_F(StreamTest, AFullContextEndsInAnErrorBehindTheTokensThatFit) {
     EXPECT_EQ(status_of(go_on), Status::context);
     const Stream::Snapshot seen = stream->snapshot();
     EXPECT_EQ(seen.n_tokens, 256U);
-    EXPECT_EQ(seen.stats.stop, Stream::Stop::none);
+    EXPECT_EQ(seen.stats.stop, Stop::none);
     EXPECT_EQ(seen.stats.span_logprob, 0.0) << "of a token that is not there";
     EXPECT_EQ(seen.stats.n_branches, 0U);
     stream->prefill(kPrompt);

@@ -52,7 +52,7 @@ TEST_F(StreamText, TheGrammarIsBackAfterASpanAndHasSeenIt) {
     EXPECT_TRUE(member == "READ" || member == "SEND") << member;
     stream->clear_trie();
     EXPECT_EQ(run(stream).text(), ">!");
-    EXPECT_EQ(stop_of(stream), Stream::Stop::end) << "the grammar is through";
+    EXPECT_EQ(stop_of(stream), Stop::end) << "the grammar is through";
 }
 
 TEST_F(StreamText, ATrieIsNotBoundByTheGrammarItReplaces) {
@@ -60,7 +60,7 @@ TEST_F(StreamText, ATrieIsNotBoundByTheGrammarItReplaces) {
     stream->set_grammar(R"(root ::= "only this")", nullptr);
     set(*stream, trie_of({{"READ", {kRead}}}), Mode::greedy, {});
     EXPECT_EQ(run(stream, 4).tokens().front(), kRead);
-    EXPECT_EQ(stop_of(stream), Stream::Stop::max_tokens) << "nor is the text behind it, as long as the trie is set";
+    EXPECT_EQ(stop_of(stream), Stop::max_tokens) << "nor is the text behind it, as long as the trie is set";
     stream->clear_trie();
     const std::size_t n_tokens = stream->snapshot().n_tokens;
     EXPECT_EQ(status_of([&] { static_cast<void>(run(stream)); }), Status::grammar);

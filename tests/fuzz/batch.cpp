@@ -87,8 +87,8 @@ class Caller {
     void call(Input & in) {
         switch (in.below(8)) {
             case 0:
-            case 1:
-            case 2: submit(in); break;
+            case 1: submit(in); break;
+            case 2: in.one_in(2) ? submit_text(in) : submit(in); break;
             case 3: take(0, 0); break;
             case 4: take(out_.empty() ? 1 : ticket(in), in.one_in(2) ? kNoLimit : 1); break;
             case 5: cancel(in); break;
@@ -117,7 +117,7 @@ class Caller {
         token_trie_batch_prompt & prompt = asked.prompt;
         prompt.size = sizeof prompt;
         const std::uint32_t how = in.byte();
-        prompt.mode = how == 255 ? 4 : static_cast<std::int32_t>(how % 4);
+        prompt.mode = how == 255 ? 5 : static_cast<std::int32_t>(how % 4);
         prompt.seed = 7;
         prompt.temperature = static_cast<float>(how / 4 % 2);
         prompt.leaf_end = static_cast<std::int32_t>(how / 8 % 3);
@@ -132,18 +132,62 @@ class Caller {
         set.options.on_complete = OnComplete::end;
         Expected wrong = expected();
         wrong.wrong_if(asked.payload.status != 0, asked.payload.status);
-        wrong.wrong_if(asked.tokens.empty() || prompt.mode == 4, TOKEN_TRIE_ERROR_ARGUMENT);
+        wrong.wrong_if(asked.tokens.empty() || prompt.mode == 5, TOKEN_TRIE_ERROR_ARGUMENT);
         wrong.wrong_if(asked.payload.status == 0 && is_scored && !set.is_scorable(), TOKEN_TRIE_ERROR_ARGUMENT);
         wrong.wrong_if(!in_vocab(asked.tokens), TOKEN_TRIE_ERROR_VOCAB);
         wrong.wrong_if(asked.tokens.size() > n_ctx_, TOKEN_TRIE_ERROR_CONTEXT);
         if (asked.tokens.size() + set.max_length + set.n_nodes > n_ctx_) {
             wrong.may(TOKEN_TRIE_ERROR_CONTEXT);
         }
+        submit(std::move(asked), wrong);
+    }
+
+    void submit(Asked asked, const Expected & wrong) {
         std::int64_t number = 0;
-        if (wrong.check(token_trie_batch_submit(batch_, &prompt, &number))) {
+        if (wrong.check(token_trie_batch_submit(batch_, &asked.prompt, &number))) {
             require(number > 0 && out_.count(number) == 0, "a ticket is given once");
             out_.emplace(number, std::move(asked));
         }
+    }
+
+    // Free text, or what is thought before a set.
+    void submit_text(Input & in) {
+        static constexpr std::array<const char *, 3> kStops = {"a", "READ", ""};
+        static const Tokens kMarker = test::bytes("->");
+        static const std::string kSet = test::payload_of({{"READ", {test::kRead}}});
+        Asked asked;
+        asked.tokens = read_tokens(in, n_ctx_);
+        token_trie_batch_prompt & prompt = asked.prompt;
+        prompt.size = sizeof prompt;
+        prompt.mode = TOKEN_TRIE_BATCH_TEXT;
+        prompt.tokens = asked.tokens.data();
+        prompt.n_tokens = asked.tokens.size();
+        const std::uint32_t how = in.byte();
+        prompt.seed = how;
+        prompt.temperature = static_cast<float>(how % 2);
+        prompt.stop_strings = kStops.data();
+        prompt.n_stop_strings = how / 2 % 4;
+        prompt.gbnf = std::array<const char *, 4>{nullptr, nullptr, "root ::= [a-z]*", "root ::= ("}[how / 8 % 4];
+        prompt.max_tokens = static_cast<std::int32_t>(in.below(33)) - 1;
+        auto params = sized<token_trie_params>();
+        params.on_complete = TOKEN_TRIE_END;
+        if (in.one_in(2)) {
+            prompt.payload_json = kSet.data();
+            prompt.payload_len = kSet.size();
+            prompt.payload_params = &params;
+            params.start_after = kMarker.data();
+            params.n_start_after = in.one_in(8) ? 0 : kMarker.size();
+            params.max_before = static_cast<std::int32_t>(in.below(17)) - 1;
+        }
+        const bool has_no_marker = prompt.payload_json != nullptr && params.n_start_after == 0;
+        Expected wrong = expected();
+        wrong.wrong_if(asked.tokens.empty() || prompt.max_tokens < 0 || prompt.n_stop_strings == 3 || has_no_marker,
+                       TOKEN_TRIE_ERROR_ARGUMENT);
+        wrong.wrong_if(how / 8 % 4 == 3, TOKEN_TRIE_ERROR_GRAMMAR);
+        wrong.wrong_if(!in_vocab(asked.tokens), TOKEN_TRIE_ERROR_VOCAB);
+        wrong.wrong_if(asked.tokens.size() + static_cast<std::size_t>(std::max(prompt.max_tokens, 0)) > n_ctx_,
+                       TOKEN_TRIE_ERROR_CONTEXT);
+        submit(std::move(asked), wrong);
     }
 
     void take(std::int64_t number, std::int32_t timeout_ms) {
@@ -171,6 +215,12 @@ class Caller {
                 its.status == TOKEN_TRIE_ERROR_CANCELLED ? asked.is_cancelled : its.status == TOKEN_TRIE_ERROR_CONTEXT,
                 "a prompt fails where it is cancelled, or its tree finds no room");
             require(*its.message != '\0', "a failure has its message");
+            return;
+        }
+        if (asked.prompt.mode == TOKEN_TRIE_BATCH_TEXT) {
+            require(its.n_free + its.n_forced <= static_cast<std::uint64_t>(asked.prompt.max_tokens), "max_tokens");
+            require(its.leaf == -1 && its.n_tokens <= kMost, "text is no member");
+            require((its.stop == TOKEN_TRIE_STOP_STRING) == (its.stop_string >= 0), "the stop string has its number");
             return;
         }
         const SetModel & set = asked.payload.set;

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.answers import ask
-from token_trie.decisions.batched import Asked, decide_in
+from token_trie.decisions.batched import decide_in, question_of
 from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import ANY_SEED, Mode, Options, check_decidable, decide, read_options
@@ -131,7 +131,7 @@ def choose(
     Threads may choose with one model at the same time. A second one that comes while a first is at work makes a context
     of the Llama's size, which is kept as long as the model is, and from then on those who come together are answered in
     the same batches, as by `choose_many`: up to llama.cpp's rounding, which depends on the size of a batch, with the
-    same answers. Decisions that `think` or `calibrate`, and those of recurrent and hybrid models, wait for their turn.
+    same answers. Decisions that `calibrate`, and those of recurrent and hybrid models, wait for their turn.
     """
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
@@ -159,10 +159,12 @@ def choose(
         check_room(room_of(llm), len(tokens), answers.trie)
         empty, behind = ([], answers) if calibrate is None else ask(llm, calibrate, choices, **spelled)
         check_room(room_of(llm), len(empty), behind.trie)
-    if think is None and calibrate is None:
+    if calibrate is None:
         company = company_of(llm)
         if company is not None:
-            return decide_in(company, Asked(tokens, answers, how))
+            with lease(llm):
+                question = question_of(llm, tokens, choices, answers, how)
+            return decide_in(company, question)
     with chooser(llm) as handle:
         if how.mode == "sampled" and seed is None:
             handle.set_seed(ANY_SEED)

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from token_trie.decisions.batched import Asked
+from token_trie.decisions.batched import Question
 from token_trie.errors import TokenTrieError
-from token_trie.llama.batch import WAIT_MS, Answer, Batch
+from token_trie.llama.batch import WAIT_MS, Batch
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
@@ -27,20 +27,8 @@ class Asker(ABC, Generic[R]):
     llm: Llama
 
     @abstractmethod
-    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Asked:
+    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Question[R]:
         """Read a prompt and its set, for so many tokens; the caller holds a lease."""
-
-    @abstractmethod
-    def submit(self, batch: Batch, asked: Asked) -> int:
-        """Put it into a batch; return its ticket."""
-
-    @abstractmethod
-    def n_members(self, asked: Asked) -> int:
-        """Return how many its answer may have at most."""
-
-    @abstractmethod
-    def read(self, asked: Asked, answer: Answer) -> R:
-        """Return what its answer says."""
 
     @abstractmethod
     def alone(self, prompt: Prompt, choices: ChoicesLike) -> R:
@@ -55,7 +43,7 @@ class Crowd(Generic[R]):
         self._batch = batch
         self._asked = enumerate(asked)
         self._failed: BaseException | None = None  # what the prompts themselves ended with
-        self._under_way: dict[int, tuple[int, Asked]] = {}  # with their places, by ticket
+        self._under_way: dict[int, tuple[int, Question[R]]] = {}  # with their places, by ticket
         self._done: dict[int, R | TokenTrieError] = {}  # by place
         self._is_over = False
         self._n_members = self._n_tokens = 1  # of the largest answer there may be
@@ -105,21 +93,28 @@ class Crowd(Generic[R]):
             self._done[place] = self._asker.alone(prompt, choices)
             return
         with lease(self._asker.llm):
-            asked = self._asker.ask(prompt, choices, self._batch.room)
-        self._n_members = max(self._n_members, self._asker.n_members(asked))
-        self._n_tokens = max(self._n_tokens, asked.answers.trie.max_tokens)
-        self._under_way[self._asker.submit(self._batch, asked)] = place, asked
+            question = self._asker.ask(prompt, choices, self._batch.room)
+        self._submit(self._batch, place, question)
+
+    def _submit(self, batch: Batch, place: int, question: Question[R]) -> None:
+        self._n_members = max(self._n_members, question.n_members)
+        self._n_tokens = max(self._n_tokens, question.n_tokens)
+        self._under_way[question.submit(batch)] = place, question
 
     def _wait(self) -> None:
         assert self._batch is not None
         answer = self._batch.next(self._n_members, self._n_tokens)
         if answer is None:
             return
-        place, asked = self._under_way.pop(answer.ticket)
+        place, question = self._under_way.pop(answer.ticket)
         try:
             if answer.error is not None:
                 raise answer.error
-            self._done[place] = self._asker.read(asked, answer)
+            told = question.read(answer)
+            if isinstance(told, Question):
+                self._submit(self._batch, place, told)
+            else:
+                self._done[place] = told
         except TokenTrieError as error:
             self._done[place] = _at(place, error)
 

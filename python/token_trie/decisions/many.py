@@ -5,19 +5,21 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.answers import ask
-from token_trie.decisions.batched import Asked, n_members_of, read_choice, submit_choice
+from token_trie.decisions.answers import Answers, ask
+from token_trie.decisions.batched import Question, read_choice
 from token_trie.decisions.choose import choose
 from token_trie.decisions.crowd import Asker, Crowd
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import How, Mode, check_decidable, read_options
+from token_trie.decisions.how import How, Mode, read_options
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
 from token_trie.decisions.score import score
+from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import Answer, Batch, can_share
@@ -51,6 +53,7 @@ def choose_many(
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
+    think: Think | None = None,
     as_ready: bool = False,
     on_error: OnError = "raise",
     progress: bool = False,
@@ -73,8 +76,9 @@ def choose_many(
         The answers, as of `choose`, for all prompts; one-shot iterables are read once.
     sets : iterable of choices
         In place of choices: those of each prompt.
-    mode, probabilities, temperature, top_p, seed, end, n_best, beam_width, max_nodes, leading_space, tokenization, heal
-        As of `choose`; a seed is each prompt's.
+    mode, probabilities, temperature, top_p, seed, end, n_best, beam_width, max_nodes
+    leading_space, tokenization, heal, think
+        As of `choose`; a seed is each prompt's. What prompts think goes through the context together, too.
     as_ready : bool
         Whether to hand out pairs (place, decision) as they are ready, in place of decisions in order.
     on_error : {"raise", "return"}
@@ -122,6 +126,7 @@ def choose_many(
         "leading_space": leading_space,
         "tokenization": tokenization,
         "heal": heal,
+        "think": think,
     }
     asker: Asker[Decision[Any]]
     if sets is None:
@@ -195,26 +200,40 @@ class _Choosing(Asker[Decision[Any]]):
         self._how = how  # None: another for each set
         self._options = options
 
-    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Asked:
+    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Question[Decision[Any]]:
         how = self._how
         if how is None:
             choices, how = read_options(choices, **self._options)
-        spelled: Any = {"leading_space": how.leading_space, "tokenization": how.tokenization, "heal": how.heal}
-        tokens, answers = ask(self.llm, prompt, choices, room=room, **spelled)
-        check_decidable(answers, how)
-        return Asked(tokens, answers, how)
-
-    def submit(self, batch: Batch, asked: Asked) -> int:
-        return submit_choice(batch, asked)
-
-    def n_members(self, asked: Asked) -> int:
-        return n_members_of(asked)
-
-    def read(self, asked: Asked, answer: Answer) -> Decision[Any]:
-        return read_choice(asked, answer)
+        return read_choice(self.llm, prompt, choices, how, room)
 
     def alone(self, prompt: Prompt, choices: ChoicesLike) -> Decision[Any]:
         return choose(self.llm, prompt, choices, **self._options)
+
+
+@dataclass(frozen=True)
+class _Scores(Question[npt.NDArray[np.float64]]):
+    tokens: list[int]
+    answers: Answers[Any]
+    end: End
+    branches: bool
+
+    n_tokens = 1
+
+    @property
+    def n_members(self) -> int:
+        return len(self.answers.trie)
+
+    def submit(self, batch: Batch) -> int:
+        return batch.submit(
+            self.answers.trie,
+            self.tokens,
+            mode=lib.TOKEN_TRIE_BATCH_SCORES,
+            leaf_end=ENDS[self.end],
+            branches=int(self.branches),
+        )
+
+    def read(self, answer: Answer) -> npt.NDArray[np.float64]:
+        return self.answers.aligned(answer.logprobs)
 
 
 class _Scoring(Asker[npt.NDArray[np.float64]]):
@@ -224,25 +243,10 @@ class _Scoring(Asker[npt.NDArray[np.float64]]):
         self._branches = branches
         self._leading_space = leading_space
 
-    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Asked:
+    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Question[npt.NDArray[np.float64]]:
         tokens, answers = ask(self.llm, prompt, choices, room=room, leading_space=self._leading_space)
         check_scorable(answers.trie)
-        return Asked(tokens, answers, None)
-
-    def submit(self, batch: Batch, asked: Asked) -> int:
-        return batch.submit(
-            asked.answers.trie,
-            asked.tokens,
-            mode=lib.TOKEN_TRIE_BATCH_SCORES,
-            leaf_end=ENDS[self._end],
-            branches=int(self._branches),
-        )
-
-    def n_members(self, asked: Asked) -> int:
-        return len(asked.answers.trie)
-
-    def read(self, asked: Asked, answer: Answer) -> npt.NDArray[np.float64]:
-        return asked.answers.aligned(answer.logprobs)
+        return _Scores(tokens, answers, self._end, self._branches)
 
     def alone(self, prompt: Prompt, choices: ChoicesLike) -> npt.NDArray[np.float64]:
         how: Any = {"end": self._end, "branches": self._branches, "leading_space": self._leading_space}

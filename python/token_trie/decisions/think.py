@@ -11,7 +11,7 @@ from token_trie.errors import ArgumentError, CancelledError, InternalError
 from token_trie.llama.chooser import check_room, room_of
 from token_trie.llama.program import Program
 from token_trie.native.arguments import check_counts, check_numbers
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, _core
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.inner_text import inner_tokens
@@ -47,19 +47,26 @@ def check_think(think: object) -> None:
         raise ArgumentError(f"think: {type(think).__name__} where a Think belongs")
 
 
+def marker_tokens(think: Think, vocab: _core.Vocab) -> list[int]:
+    """Return the tokens of the marker; ArgumentError or VocabularyError if it has none."""
+    tokens: list[int] = inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
+    return tokens
+
+
+def any_set(marker: list[int]) -> TokenTrie:
+    """Return a set to think before, whose own span never begins."""
+    return TokenTrie.from_sequences({"": marker[:1]})
+
+
 def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
     """Let the model think behind the handle's sequence, which then ends in the marker; return the text before that.
 
     On failure the sequence is what was written until then, and the trie another.
     """
-    marker = handle._native.with_vocab(
-        lambda vocab: inner_tokens(think.marker, "think: marker", vocab, special=True).tolist()
-    )
+    marker = handle._native.with_vocab(lambda vocab: marker_tokens(think, vocab))
     if seed is not None:
         handle.set_seed(int(seed))
-    # The span itself never begins.
-    any_set = TokenTrie.from_sequences({"": marker[:1]})
-    handle.set_token_trie(any_set, start_after=marker, max_before=think.max_tokens)
+    handle.set_token_trie(any_set(marker), start_after=marker, max_before=think.max_tokens)
     start = len(handle.tokens)
     tokens: list[int] = []
     ends: list[int] = []  # in the text, one a token

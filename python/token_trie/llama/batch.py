@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, CancelledError, TokenTrieError, from_status
+from token_trie.errors import ArgumentError, CancelledError, LimitError, TokenTrieError, from_status
 from token_trie.llama.contexts import make_on
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
@@ -65,12 +66,25 @@ class Batch:
             self._attached.streams.add(self)
         self.room = int(llm.n_ctx()) if n_ctx is None else n_ctx  # in tokens
 
-    def submit(self, trie: TokenTrie, tokens: list[int], **options: Any) -> int:
+    def submit(
+        self,
+        trie: TokenTrie | None,
+        tokens: list[int],
+        *,
+        start_after: Sequence[int] = (),
+        max_before: int = 0,
+        stop_strings: Sequence[str] = (),
+        **options: Any,
+    ) -> int:
         """Put a prompt among those that wait; return its ticket.
 
         Parameters
         ----------
-        **options
+        trie
+            None: free text.
+        start_after, max_before
+            As of struct token_trie_params.
+        stop_strings, **options
             Members of struct token_trie_batch_prompt.
 
         Raises
@@ -78,17 +92,22 @@ class Batch:
         ArgumentError, VocabularyError, ContextError
             What cannot be answered.
         """
-        payload = trie._payload_bytes()
-        kept = ffi.from_buffer("char[]", payload), ffi.from_buffer("llama_token[]", np.array(tokens, np.int32))
-        prompt = new_struct("token_trie_batch_prompt", **options)
-        prompt.payload_json, prompt.payload_len = kept[0], len(payload)
+        payload = b"" if trie is None else trie._payload_bytes()
+        params = new_struct("token_trie_params", on_complete=lib.TOKEN_TRIE_END, max_before=max_before)
+        prompt = new_struct("token_trie_batch_prompt", payload_params=params, **options)
+        kept = [ffi.from_buffer("char[]", payload)]  # what is pointed to
+        kept += [ffi.from_buffer("llama_token[]", np.array(each, np.int32)) for each in (tokens, start_after)]
+        kept += [texts := [ffi.new("char[]", text.encode()) for text in stop_strings], ffi.new("char *[]", texts)]
+        prompt.payload_json, prompt.payload_len = ffi.NULL if trie is None else kept[0], len(payload)
         prompt.tokens, prompt.n_tokens = kept[1], len(tokens)
+        params.start_after, params.n_start_after = kept[2], len(start_after)
+        prompt.stop_strings, prompt.n_stop_strings = kept[4], len(texts)
         ticket = ffi.new("int64_t *")
         self._call(lib.token_trie_batch_submit, prompt, ticket)
         return int(ticket[0])
 
     def next(self, n_members: int, n_tokens: int, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:
-        """Wait for an answer, to a ticket or to any, of these many members and tokens at most.
+        """Wait for an answer, to a ticket or to any, of about these many members and tokens.
 
         None: not in time, or nothing is out.
         """
@@ -98,7 +117,11 @@ class Batch:
         kept = ffi.from_buffer("int64_t[]", leaves), ffi.from_buffer("double[]", logprobs)
         kept_tokens = ffi.from_buffer("llama_token[]", tokens)
         out.leaves, out.logprobs, out.tokens = *kept, kept_tokens
-        self._call(lib.token_trie_batch_next, ticket, timeout_ms, out)
+        try:
+            self._call(lib.token_trie_batch_next, ticket, timeout_ms, out)
+        except LimitError:
+            # Another's, or more tokens than there were to be: what stands before a stop string is tokenized anew.
+            return self.next(max(n_members, out.n_found), max(n_tokens, out.n_tokens), timeout_ms, ticket)
         if out.ticket == 0:
             return None
         error = None

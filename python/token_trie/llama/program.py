@@ -19,7 +19,7 @@ from token_trie.native.ffi import ffi, lib
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.payload import json_of
 from token_trie.sets.prompt import tokenize_text
-from token_trie.sets.spelling import find_seam
+from token_trie.sets.spelling import find_seam, inner_seam
 from token_trie.sets.tokens import check_tokens
 from token_trie.sets.trie import TokenTrie
 
@@ -96,7 +96,7 @@ class Program(StreamHandle):
             raise ArgumentError("nothing to append to: prefill first")
         if isinstance(text, str):
             encoded = encode(text, "text")
-            n_kept, tokens = self._with_model(lambda vocab, _: _behind(vocab, before, encoded))
+            n_kept, tokens = self._with_model(lambda vocab, _: behind(vocab, before, encoded))
         elif isinstance(text, (bytes, bytearray)) or not isinstance(text, (Sequence, np.ndarray)):
             raise ArgumentError(f"text: {type(text).__name__} where text or token ids belong")
         else:
@@ -248,9 +248,11 @@ class Program(StreamHandle):
             return use(vocab_of(self._llm), attachment(self._llm).known)
 
 
-def _behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, list[int]]:
+def behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, list[int]]:
     """Return how many tokens stay, and those that follow them, where a text is written behind."""
     seam = find_seam(vocab, before, False)
+    if not seam.tail and not vocab.is_control(before[-1]):
+        seam = inner_seam(vocab, [])  # nor does a space come between, where what stands before is no text
     tokens = tokenize_text(vocab, seam.text + text, "text", begins=False)
     n_same = common_prefix(np.array(seam.tail, np.int32), np.array(tokens, np.int32))
     return len(before) - len(seam.tail) + n_same, tokens[n_same:]

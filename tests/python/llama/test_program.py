@@ -44,6 +44,14 @@ def test_nothing_comes_between_a_line_and_what_is_appended_inside_it(tiny: Any) 
         assert text_of(tiny, stream.tokens).endswith(f'"b{decision.text}')
 
 
+def test_nothing_comes_between_what_is_no_text_and_what_is_appended(tiny: Any) -> None:
+    broken = [*tiny.tokenize(b"A", add_bos=False), 202, 239]  # bytes that no text ends with
+    with StreamHandle(tiny, n_ctx=128) as stream:
+        stream.prefill(broken)
+        stream.append(" x")
+        assert tiny.detokenize(stream.tokens) == tiny.detokenize(broken) + b" x"
+
+
 def test_random_pieces_read_as_their_text(llm: Any) -> None:
     rng = random.Random(3)
     pieces = ["a", " b", "\n", "The ", "Mc", "Donald", "12", "3", "é", ".", '"', "  ", "</x>"]

@@ -13,8 +13,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from token_trie.engines.continuations import Continuation, score_continuations
+from token_trie.engines.texts import Continued, write_behind
 from token_trie.errors import ArgumentError
-from token_trie.llama.program import Program
 from token_trie.native.core import Llama
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -36,8 +36,10 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         Tokens of a context with its continuation at most.
     max_gen_toks : int
         Tokens that are generated where a task does not say.
+    n_parallel : int
+        Texts of full length that are generated at the same time; the context for them is as many times n_ctx.
     seed : int
-        Of what is drawn.
+        Of what is drawn, of each text anew.
     batch_size, max_batch_size, device
         Of no effect: the harness gives them to all models. ``n_gpu_layers`` is llama.cpp's way to a device.
     **options
@@ -54,6 +56,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         path: str | os.PathLike[str] | Llama,
         n_ctx: int = 2048,
         max_gen_toks: int = 256,
+        n_parallel: int = 4,
         seed: int = 0,
         batch_size: object = None,
         max_batch_size: object = None,
@@ -71,6 +74,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         self._name = str(os.path.basename(self._llm.model_path))
         self.max_length = n_ctx
         self.max_gen_toks = max_gen_toks
+        self._n_parallel = n_parallel
         self._seed = seed
 
     # What the harness reads
@@ -158,20 +162,18 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         return sums
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes behind each context, up to a stop string: one after the other."""
+        """Return what the model writes behind each context, up to a stop string."""
         texts = [""] * len(requests)
-        contexts = [self.tok_encode(request.args[0]) for request in requests]
-        stream = Program(self._llm, n_ctx=self.max_length, seed=self._seed)
-        with (
-            stream,
-            tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar,
-        ):
-            # What two begin with alike is evaluated once, if one comes behind the other.
-            for i in sorted(range(len(requests)), key=contexts.__getitem__):
-                asked, how = requests[i].args
-                texts[i] = self._generate(stream, contexts[i], how)
-                self.cache_hook.add_partial("generate_until", (asked, how), texts[i])
+        prompts = [self._continued(*request.args) for request in requests]
+        n_ctx = self._n_parallel * self.max_length
+        with tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar:
+
+            def done(i: int, text: str) -> None:
+                texts[i] = text
+                self.cache_hook.add_partial("generate_until", requests[i].args, text)
                 bar.update(1)
+
+            write_behind(self._llm, prompts, n_ctx=n_ctx, seed=self._seed, done=done)
         return texts
 
     def _score(self, pairs: list[Any], greedy: bool, disable_tqdm: bool) -> list[Continuation]:
@@ -179,7 +181,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
             # The last token of a continuation is not evaluated, and needs a place all the same.
             return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
 
-    def _generate(self, stream: Program, context: list[int], how: dict[str, Any]) -> str:
+    def _continued(self, context: str, how: dict[str, Any]) -> Continued:
         options = normalize_gen_kwargs(how, self.max_gen_toks)
         stops = handle_stop_sequences(options.pop("until"), eos=self._text_of(self._llm.token_eos()))
         n = options.pop("max_gen_toks")
@@ -190,13 +192,9 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         left = sorted(set(options) - (set() if is_drawn else _OF_DRAWS))
         if left:
             raise ArgumentError(f"generate_until: {left[0]} is not supported")
-        stream.prefill(context[-(self.max_length - n) :])
+        tokens = self.tok_encode(context)[-(self.max_length - n) :]
         drawn = {"temperature": float(temperature), "top_p": float(top_p)} if is_drawn else {}
-        written = stream.text(n, [text for text in stops if text], **drawn)
-        if written.stop == "stop":
-            return written.text
-        tokens = stream.tokens[len(stream.tokens) - written.n_tokens :]
-        return str(self._llm.detokenize(tokens).decode(errors="replace"))  # with what there is of a last character
+        return Continued(tokens, n, [text for text in stops if text], **drawn)
 
     def _text_of(self, token: int) -> str:
         return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))

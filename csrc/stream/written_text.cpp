@@ -1,0 +1,71 @@
+#include "stream/written_text.h"
+
+#include "sampler/vocab.h"
+
+#include <algorithm>
+
+namespace token_trie {
+namespace {
+
+std::vector<Token> tokens_inside(const llama_vocab * vocab, const std::string & text) {
+    if (text.empty()) {
+        return {};
+    }
+    std::vector<Token> alone;
+    try {
+        alone = tokenize(vocab, {text}, "text").tokens;
+    } catch (const Error &) {
+        alone.clear();
+    }
+    if (detokenize(vocab, alone) == text) {
+        return alone;
+    }
+    // SentencePiece puts a space before a text; so another one goes before this.
+    const std::vector<Token> line = tokenize(vocab, {"\n"}, "text").tokens;
+    std::vector<Token> both = tokenize(vocab, {"\n" + text}, "text").tokens;
+    both.erase(both.begin(), both.begin() + static_cast<std::ptrdiff_t>(std::min(line.size(), both.size())));
+    return both;
+}
+
+}  // namespace
+
+WrittenText::WrittenText(std::vector<std::string> stop_strings) : stop_strings_(std::move(stop_strings)) {
+    for (std::size_t i = 0; i < stop_strings_.size(); ++i) {
+        if (stop_strings_[i].empty()) {
+            throw Error(Status::argument, "stop_strings[" + std::to_string(i) + "]: empty");
+        }
+    }
+}
+
+// Looked for where what was added last may have completed one; the first of them counts.
+bool WrittenText::add(const std::string & more) {
+    const std::size_t before = text_.size();
+    text_ += more;
+    ends_.push_back(text_.size());
+    for (std::size_t i = 0; i < stop_strings_.size(); ++i) {
+        const std::size_t at = text_.find(stop_strings_[i], before - std::min(before, stop_strings_[i].size() - 1));
+        if (at < place_) {
+            place_ = at;
+            which_ = i;
+        }
+    }
+    return place_ != std::string::npos;
+}
+
+// Not those that end inside the character there.
+std::size_t WrittenText::n_kept() const {
+    auto n = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), place_) - ends_.begin());
+    const auto end_of = [this](std::size_t i) { return i == 0 ? 0 : ends_[i - 1]; };
+    while (n > 0 && n < ends_.size() && end_of(n) == end_of(n - 1)) {
+        --n;
+    }
+    return n;
+}
+
+std::vector<Token> WrittenText::rest(const llama_vocab * vocab) const {
+    const std::size_t n = n_kept();
+    const std::size_t begin = n == 0 ? 0 : ends_[n - 1];
+    return tokens_inside(vocab, text_.substr(begin, place_ - begin));
+}
+
+}  // namespace token_trie

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "trie/trie.h"
+
+#include <string>
+#include <vector>
+
+struct llama_vocab;
+
+namespace token_trie {
+
+// Text as it is written token by token, until one of some stop strings stands in it, wherever in a token it begins:
+//
+//     tokens    He  llo␣  th  ere       stop string "o t"
+//     kept      He                      rest "ll", to be tokenized anew
+class WrittenText {
+   public:
+    // Throws Error (argument) if one of them is empty.
+    explicit WrittenText(std::vector<std::string> stop_strings);
+
+    // Adds the text of a token. Returns whether a stop string stands there now.
+    bool add(const std::string & more);
+
+    // Where one does: which, tokens that lie whole before it, and those of what stands before it in the next.
+    std::size_t stop_string() const noexcept { return which_; }
+    std::size_t n_kept() const;
+    std::vector<Token> rest(const llama_vocab * vocab) const;
+
+   private:
+    std::vector<std::string> stop_strings_;
+    std::string text_;
+    std::vector<std::size_t> ends_;  // in the text, of tokens
+    std::size_t place_ = std::string::npos;
+    std::size_t which_ = 0;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,113 @@
+"""What a model writes behind prompts: many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from token_trie.llama.batch import Batch, can_share
+from token_trie.llama.program import Program
+from token_trie.native.core import Llama, vocab_of
+from token_trie.native.ffi import lib
+from token_trie.native.lease import lease
+
+
+@dataclass(frozen=True)
+class Continued:
+    """A prompt, and how the model is to go on."""
+
+    tokens: list[int]
+    max_tokens: int
+    stop: list[str]
+    """Texts before which it ends."""
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+def write_behind(
+    llm: Llama, prompts: Sequence[Continued], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
+) -> None:
+    """Let the model go on behind each prompt, and say so as each text is there.
+
+    Parameters
+    ----------
+    n_ctx : int
+        Tokens of the context that those under way share, each with all it may come to.
+    seed : int
+        Of what is drawn, behind each prompt anew.
+    done : callable
+        Is told the place of a prompt, and its text.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError
+        Of a prompt.
+    CancelledError
+        The Llama was closed meanwhile.
+    """
+    # So that those which begin alike are neighbours.
+    places = sorted(range(len(prompts)), key=lambda i: prompts[i].tokens)
+    if can_share(llm):
+        _write_together(llm, prompts, places, n_ctx, seed, done)
+    else:
+        _write_in_turn(llm, prompts, places, n_ctx, seed, done)
+
+
+def _write_together(
+    llm: Llama,
+    prompts: Sequence[Continued],
+    places: list[int],
+    n_ctx: int,
+    seed: int,
+    done: Callable[[int, str], None],
+) -> None:
+    batch = Batch(llm, n_ctx=n_ctx)
+    try:
+        under_way = {}
+        for i in places:
+            asked = prompts[i]
+            ticket = batch.submit(
+                None,
+                asked.tokens,
+                mode=lib.TOKEN_TRIE_BATCH_TEXT,
+                seed=seed,
+                temperature=asked.temperature,
+                top_p=asked.top_p,
+                max_tokens=asked.max_tokens,
+                stop_strings=asked.stop,
+            )
+            under_way[ticket] = i
+        most = max((asked.max_tokens for asked in prompts), default=0)
+        while under_way:
+            answer = batch.next(0, most)
+            if answer is None:
+                continue
+            if answer.error is not None:
+                raise answer.error
+            done(under_way.pop(answer.ticket), _text_of(llm, answer.tokens))
+    finally:
+        batch.close()
+
+
+def _write_in_turn(
+    llm: Llama,
+    prompts: Sequence[Continued],
+    places: list[int],
+    n_ctx: int,
+    seed: int,
+    done: Callable[[int, str], None],
+) -> None:
+    stream = Program(llm, n_ctx=n_ctx)
+    with stream:
+        for i in places:
+            asked = prompts[i]
+            stream.set_seed(seed)
+            stream.prefill(asked.tokens)
+            stream.text(asked.max_tokens, asked.stop, asked.temperature, asked.top_p)
+            done(i, _text_of(llm, stream.tokens[len(asked.tokens) :]))
+
+
+def _text_of(llm: Llama, tokens: Sequence[int]) -> str:
+    """Return what they spell, with what there is of a last character."""
+    with lease(llm):
+        return vocab_of(llm).detokenize(list(tokens)).decode(errors="replace")

@@ -1,0 +1,198 @@
+#pragma once
+
+#include "batch/batch.h"
+#include "scorer_fixture.h"
+#include "stream/stream.h"
+
+namespace token_trie::test {
+
+using Way = Question::Way;
+
+inline ContextMaker maker_of(std::uint32_t n_ctx, TinyKind kind = TinyKind::attention) {
+    return {tiny_model(kind), tiny_context_params(n_ctx), {}};
+}
+
+inline Ticket submit(const std::shared_ptr<Batch> & batch, Question question) {
+    return Batch::Call(batch).submit(std::move(question));
+}
+
+struct Taken {
+    Ticket ticket = 0;
+    Answer answer;
+};
+
+// Of a ticket, or the next that there is; none: ticket 0.
+inline Taken take(Batch & batch, Ticket wanted = Batch::kAny) {
+    Taken out;
+    const Batch::Found found = batch.next(wanted, -1, out.ticket, out.answer, [](const Answer & /*seen*/) {});
+    EXPECT_NE(found, Batch::Found::not_yet);
+    return out;
+}
+
+inline std::map<Ticket, Answer> take_all(Batch & batch) {
+    std::map<Ticket, Answer> out;
+    for (Taken taken = take(batch); taken.ticket != 0; taken = take(batch)) {
+        EXPECT_TRUE(out.emplace(taken.ticket, taken.answer).second);
+    }
+    return out;
+}
+
+inline Question question(Tokens prompt, const std::set<Tokens> & members, Way way = Way::greedy) {
+    return {std::move(prompt), cursor_of(unnamed_trie_of(members)), way, 0, 1, 1, {}, {}};
+}
+
+// The same, but begun behind "->", which is forced when max_before tokens are out.
+inline Cursor thinking(const std::set<Tokens> & members, std::int64_t max_before) {
+    FollowSet::Options options = {OnComplete::end, {kTinyEnd}, {}, 0};
+    options.start_after = bytes("->");
+    options.max_before = max_before;
+    options.not_before = {kTinyEnd};
+    return cursor_of(unnamed_trie_of(members), options);
+}
+
+// Free text, from nothing to go on from but the prompt.
+inline Question text_behind(Tokens prompt, std::size_t max_tokens) {
+    Question out{std::move(prompt), std::nullopt, Way::text, 0, 0, 1, {}, {}};
+    out.text.max_tokens = max_tokens;
+    out.text.grammar_root = "root";
+    return out;
+}
+
+inline const std::set<Tokens> kActions = {{kRead}, {kRead, kFile}, {kSend, kMail}, {kSend, kFile, kFile}};
+
+class BatchTest : public WithTinyModel {
+   protected:
+    static std::shared_ptr<Batch> open(std::uint32_t n_ctx = 512, Scheduler::Options options = {}) {
+        return std::make_shared<Batch>(maker_of(n_ctx), options);
+    }
+};
+
+// Prompts that begin alike, some of them more than others, and differ in length.
+inline Question random_question(std::mt19937 & rng) {
+    const auto below = [&rng](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(rng); };
+    const auto text = [&](std::size_t seed, std::size_t n) {
+        std::mt19937 same(static_cast<unsigned>(seed));
+        std::string out;
+        for (std::size_t i = 0; i < n; ++i) {
+            out += static_cast<char>('a' + same() % 26);
+        }
+        return out;
+    };
+    std::string prompt;
+    if (below(3) > 0) {
+        prompt += text(1 + below(2), 40);
+    }
+    if (below(2) > 0) {
+        prompt += text(10 + below(3), 30);
+    }
+    prompt += text(100 + below(1000), 1 + below(below(8) == 0 ? 300 : 20));
+    const std::set<Tokens> members = random_texts(rng, 1 + below(30), 1 + below(5), 8);
+    Question out = question(bytes(prompt), members, static_cast<Way>(below(4)));
+    if (below(4) == 0) {
+        out = text_behind(bytes(prompt), below(30));
+        out.text.stop_strings = {"zz", std::string(1 + below(2), static_cast<char>('a' + below(26)))};
+        if (below(2) == 0) {
+            out.text.grammar = "root ::= [a-z]+ \".\" [A-Z]*";
+        } else if (below(2) == 0) {
+            out.cursor = thinking(members, static_cast<std::int64_t>(below(20)));
+        }
+        out.temperature = static_cast<float>(below(2));
+    } else if (out.is_walk() && below(3) == 0) {
+        out.cursor = thinking(members, static_cast<std::int64_t>(below(20)));
+        out.temperature = static_cast<float>(below(2));
+    }
+    out.seed = static_cast<std::uint32_t>(below(1000));
+    out.search.leaf_end = static_cast<LeafEnd>(below(3));
+    out.search.n_best = 1 + below(3);
+    out.search.beam_width = below(4) == 0 ? 1 + below(4) : 0;
+    return out;
+}
+
+// What a stream decides that has nobody beside it.
+class Alone {
+   public:
+    Answer decide(const Question & asked) {
+        stream_.prefill(asked.prompt);
+        Answer out;
+        if (asked.way == Way::best) {
+            const SearchResult result = stream_.search(*asked.cursor, asked.search);
+            out.found = result.found;
+            out.gap = result.gap;
+            out.rival_max = result.rival_max;
+            return out;
+        }
+        if (asked.way == Way::scores) {
+            out.scores = stream_.score(*asked.cursor, asked.search).leaves;
+            return out;
+        }
+        const Stream::Stats before = stream_.snapshot().stats;
+        stream_.clear_trie();
+        stream_.set_seed(asked.seed);
+        stream_.set_grammar(asked.text.grammar ? asked.text.grammar->c_str() : nullptr, nullptr);
+        if (asked.cursor) {
+            stream_.set_trie(*asked.cursor, asked.way == Way::greedy ? Mode::greedy : Mode::sampled);
+        }
+        if (asked.way == Way::text) {
+            write(asked, out);
+        } else {
+            out.stop = stream_.generate(1000, asked.temperature, asked.top_p, [&](const Stream::Step & step) {
+                out.tokens.push_back(step.token);
+                return true;
+            });
+            const Stream::Snapshot seen = stream_.snapshot();
+            out.found = {{seen.cursor.value().leaf(), seen.stats.span_logprob}};
+        }
+        const Stream::Stats after = stream_.snapshot().stats;
+        out.n_forced = after.n_forced - before.n_forced;
+        out.n_branches = after.n_branches - before.n_branches;
+        out.n_free = after.n_free - before.n_free;
+        return out;
+    }
+
+   private:
+    // Up to a stop string, or the place where the set begins.
+    void write(const Question & asked, Answer & out) {
+        std::size_t which = 0;
+        const Stream::OnStep go_on = [this](const Stream::Step & /*step*/) {
+            const std::optional<Cursor> cursor = stream_.snapshot().cursor;
+            return !cursor || cursor->state() == State::thinking;
+        };
+        out.stop = stream_.generate_until(static_cast<std::int32_t>(asked.text.max_tokens), asked.temperature,
+                                          asked.top_p, asked.text.stop_strings, go_on, which);
+        out.stop = out.stop == Stop::callback ? Stop::complete : out.stop;
+        out.stop_string = out.stop == Stop::string ? static_cast<std::int32_t>(which) : -1;
+        const auto n_prompt = static_cast<std::ptrdiff_t>(asked.prompt.size());
+        out.tokens.assign(stream_.tokens().begin() + n_prompt, stream_.tokens().end());
+    }
+
+    Stream stream_{std::make_unique<Sequence>(maker_of(1024)), {}};
+};
+
+inline void expect_near(double a, double b) {
+    if (a != b) {  // as infinite ones are
+        EXPECT_NEAR(a, b, kNear);
+    }
+}
+
+inline void expect_same(const Answer & answer, const Answer & alone) {
+    ASSERT_EQ(answer.status, Status::ok) << answer.message;
+    EXPECT_EQ(answer.tokens, alone.tokens);
+    EXPECT_EQ(answer.stop, alone.stop);
+    EXPECT_EQ(answer.stop_string, alone.stop_string);
+    EXPECT_EQ(answer.n_free, alone.n_free);
+    ASSERT_EQ(answer.found.size(), alone.found.size());
+    for (std::size_t i = 0; i < answer.found.size(); ++i) {
+        EXPECT_EQ(answer.found[i].leaf, alone.found[i].leaf);
+        EXPECT_NEAR(answer.found[i].logprob, alone.found[i].logprob, kNear);
+    }
+    ASSERT_EQ(answer.scores.size(), alone.scores.size());
+    for (std::size_t i = 0; i < answer.scores.size(); ++i) {
+        EXPECT_NEAR(answer.scores[i], alone.scores[i], kNear);
+    }
+    expect_near(answer.gap, alone.gap);
+    expect_near(answer.rival_max, alone.rival_max);
+    EXPECT_EQ(answer.n_branches, alone.n_branches);
+    EXPECT_EQ(answer.n_forced, alone.n_forced);
+}
+
+}  // namespace token_trie::test

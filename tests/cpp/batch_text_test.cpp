@@ -1,0 +1,64 @@
+#include "batch_fixture.h"
+
+namespace token_trie::test {
+namespace {
+
+TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
+    const std::shared_ptr<Batch> batch = open(4096);
+    std::map<Ticket, Tokens> prompts;
+    for (int i = 0; i < 24; ++i) {
+        const Tokens prompt = bytes(std::string(40, static_cast<char>('a' + i % 3)) + std::to_string(i));
+        Question asked = text_behind(prompt, 100);
+        asked.cursor = thinking(kActions, 30);
+        prompts[submit(batch, asked)] = prompt;
+    }
+    std::map<Ticket, std::size_t> behind;
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        EXPECT_EQ(answer.stop, Stop::complete);
+        ASSERT_GE(answer.tokens.size(), 2U);
+        EXPECT_EQ(Tokens(answer.tokens.end() - 2, answer.tokens.end()), bytes("->"));
+        Tokens prompt = prompts.at(ticket);
+        prompt.insert(prompt.end(), answer.tokens.begin(), answer.tokens.end());
+        behind[submit(batch, question(prompt, kActions, Way::best))] = prompt.size();
+    }
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        EXPECT_GE(answer.n_shared + 3, behind.at(ticket)) << "all but the marker, which was forced";
+    }
+}
+
+TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
+    const std::shared_ptr<Batch> batch = open();
+    submit(batch, text_behind(bytes("Do: "), 0));
+    Question at_once = text_behind(bytes("Do: "), 10);
+    at_once.cursor = thinking(kActions, 0);
+    submit(batch, at_once);
+    EXPECT_EQ(take(*batch).answer.stop, Stop::max_tokens);
+    const Answer forced = take(*batch).answer;
+    EXPECT_EQ(forced.tokens, bytes("->"));
+    EXPECT_EQ(forced.n_passes, 0U);
+}
+
+TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
+    const std::shared_ptr<Batch> batch = open(256);
+    const auto refusal = [&](Question asked) { return status_of([&] { submit(batch, asked); }); };
+    Question thinks = question(bytes("Do: "), kActions, Way::best);
+    thinks.cursor = thinking(kActions, 5);
+    EXPECT_EQ(refusal(thinks), Status::argument) << "whole answers are not found behind a text";
+    thinks.way = Way::greedy;
+    thinks.cursor = thinking(kActions, -1);
+    EXPECT_EQ(refusal(thinks), Status::argument) << "a thought without a limit has no place";
+    Question long_text = text_behind(bytes("Do: "), 253);
+    EXPECT_EQ(refusal(long_text), Status::context);
+    long_text.text.max_tokens = 3;
+    long_text.cursor = cursor_of(unnamed_trie_of(kActions));
+    EXPECT_EQ(refusal(long_text), Status::argument) << "text has no set, or ends before it";
+    Question no_grammar = text_behind(bytes("Do: "), 3);
+    no_grammar.text.grammar = "root ::= (";
+    EXPECT_EQ(refusal(no_grammar), Status::grammar);
+    no_grammar.text = {3, {""}, std::nullopt, "root"};
+    EXPECT_EQ(refusal(no_grammar), Status::argument) << "a stop string is not empty";
+    EXPECT_EQ(take(*batch).ticket, 0);
+}
+
+}  // namespace
+}  // namespace token_trie::test
