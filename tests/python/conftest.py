@@ -26,13 +26,14 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 @pytest.fixture(scope="session")
 def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
     folder = pytestconfig.cache.mkdir("models")
-    gemma, tiny = folder / "gemma.gguf", folder / "tiny.gguf"
+    gemma, tiny, recurrent = (folder / f"{name}.gguf" for name in ("gemma", "tiny", "recurrent"))
     if not gemma.exists():
         partial = folder / "gemma.partial"
         gemma_package.assemble(partial, overwrite=True)
         partial.rename(gemma)
     write_tiny_model(tiny)
-    return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny}
+    write_tiny_model(recurrent, is_recurrent=True)
+    return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny, "recurrent": recurrent}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -83,6 +84,12 @@ def tiny(model_paths: dict[str, Path]) -> Iterator[Any]:
 def precise(model_paths: dict[str, Path]) -> Iterator[Any]:
     # With a cache in F32, as its weights are, results hardly depend on the batch.
     yield from _open(model_paths["tiny"], type_k=0, type_v=0)
+
+
+@pytest.fixture(scope="session")
+def recurrent(model_paths: dict[str, Path]) -> Iterator[Any]:
+    """Return one whose sequences cannot share what they have in common."""
+    yield from _open(model_paths["recurrent"])
 
 
 @pytest.fixture(params=["smollm2", "gemma"])

@@ -1,4 +1,4 @@
-"""A llama of one layer in F32 with a SentencePiece vocabulary that puts a space before texts, as Llama 2's does."""
+"""Models of one layer in F32 with a SentencePiece vocabulary that puts a space before texts, as Llama 2's does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 
 N_EMBD, N_HEAD, N_FF, N_CTX = 32, 2, 64, 512
+N_INNER, N_STATE, N_CONV, N_RANK = 64, 8, 4, 2  # of mamba
 WORDS = ["▁Pizza", "Pizza", "▁Pa", "▁Paris", "ris", "▁yes", "▁no", "yes", "no", "▁Answer", "[INST]", "[/INST]"]
 # Two words that are always equally probable.
 EQUAL = ("▁yes", "▁no")
@@ -25,18 +26,15 @@ def vocabulary() -> tuple[list[str], list[float], list[gguf.TokenType]]:
     return [text for text, _ in tokens], scores, [kind for _, kind in tokens]
 
 
-def write_tiny_model(path: Path) -> None:
-    """Write the model; the same bytes each time."""
+def write_tiny_model(path: Path, *, is_recurrent: bool = False) -> None:
+    """Write a llama or a mamba; the same bytes each time."""
     rng = np.random.default_rng(0)
     tokens, scores, kinds = vocabulary()
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, "mamba" if is_recurrent else "llama")
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(N_EMBD)
     writer.add_block_count(1)
     writer.add_feed_forward_length(N_FF)
-    writer.add_head_count(N_HEAD)
-    writer.add_head_count_kv(N_HEAD)
-    writer.add_rope_dimension_count(N_EMBD // N_HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_tokenizer_model("llama")
@@ -59,13 +57,31 @@ def write_tiny_model(path: Path) -> None:
     output[second] = output[first]
     writer.add_tensor("output.weight", output)
     writer.add_tensor("output_norm.weight", np.ones(N_EMBD, np.float32))
-    for name in ("attn_norm", "ffn_norm"):
-        writer.add_tensor(f"blk.0.{name}.weight", np.ones(N_EMBD, np.float32))
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-        tensor(f"blk.0.{name}.weight", N_EMBD, N_EMBD)
-    tensor("blk.0.ffn_gate.weight", N_FF, N_EMBD)
-    tensor("blk.0.ffn_up.weight", N_FF, N_EMBD)
-    tensor("blk.0.ffn_down.weight", N_EMBD, N_FF)
+    writer.add_tensor("blk.0.attn_norm.weight", np.ones(N_EMBD, np.float32))
+    if is_recurrent:
+        writer.add_ssm_conv_kernel(N_CONV)
+        writer.add_ssm_inner_size(N_INNER)
+        writer.add_ssm_state_size(N_STATE)
+        writer.add_ssm_time_step_rank(N_RANK)
+        tensor("blk.0.ssm_in.weight", 2 * N_INNER, N_EMBD)
+        tensor("blk.0.ssm_conv1d.weight", N_INNER, N_CONV)
+        tensor("blk.0.ssm_conv1d.bias", N_INNER)
+        tensor("blk.0.ssm_x.weight", N_RANK + 2 * N_STATE, N_INNER)
+        tensor("blk.0.ssm_dt.weight", N_INNER, N_RANK)
+        tensor("blk.0.ssm_dt.bias", N_INNER)
+        writer.add_tensor("blk.0.ssm_a", -np.ones((N_INNER, N_STATE), np.float32))
+        writer.add_tensor("blk.0.ssm_d", np.ones(N_INNER, np.float32))
+        tensor("blk.0.ssm_out.weight", N_EMBD, N_INNER)
+    else:
+        writer.add_head_count(N_HEAD)
+        writer.add_head_count_kv(N_HEAD)
+        writer.add_rope_dimension_count(N_EMBD // N_HEAD)
+        writer.add_tensor("blk.0.ffn_norm.weight", np.ones(N_EMBD, np.float32))
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            tensor(f"blk.0.{name}.weight", N_EMBD, N_EMBD)
+        tensor("blk.0.ffn_gate.weight", N_FF, N_EMBD)
+        tensor("blk.0.ffn_up.weight", N_FF, N_EMBD)
+        tensor("blk.0.ffn_down.weight", N_EMBD, N_FF)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

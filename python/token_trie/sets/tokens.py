@@ -34,7 +34,7 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
 def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> list[int]:
     """Token ids as a list; an error names the first that is none, or is outside the vocabulary."""
     # In C's time where nothing is wrong, as prompts are long.
-    if set(map(type, prompt)) <= {int} and 0 <= min(prompt, default=0) and max(prompt, default=0) < n_vocab:
+    if set(map(type, prompt)) <= {int} and min(prompt, default=0) >= 0 and max(prompt, default=0) < n_vocab:
         return list(prompt)
     tokens = []
     for i, token in enumerate(prompt):

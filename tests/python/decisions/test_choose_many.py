@@ -32,7 +32,6 @@ from token_trie import (
     score,
     score_many,
 )
-from token_trie.decisions import many
 from token_trie.decisions.crowd import WINDOW
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -357,13 +356,15 @@ def test_scores_are_those_of_score(precise: Any) -> None:
         score_many(precise, ["Action:", "x y " * 2000], ACTIONS)
 
 
-def test_models_without_shared_cells_answer_one_after_the_other(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = list(choose_many(precise, prompts(3), ACTIONS))
-    scores = score_many(precise, prompts(3), ACTIONS)
-    monkeypatch.setattr(many, "can_share", lambda llm: False)
-    for one, other in zip(choose_many(precise, prompts(3), ACTIONS), expected, strict=True):
-        check_same(one, other)
-    np.testing.assert_allclose(score_many(precise, prompts(3), ACTIONS), scores, atol=NEAR)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_models_without_shared_cells_answer_one_after_the_other(recurrent: Any, way: dict[str, Any]) -> None:
+    for prompt, decision in zip(prompts(3), choose_many(recurrent, prompts(3), ACTIONS, **way), strict=True):
+        check_same(decision, choose(recurrent, prompt, ACTIONS, **way))
+
+
+def test_models_without_shared_cells_score_one_after_the_other(recurrent: Any) -> None:
+    expected = [score(recurrent, prompt, ACTIONS) for prompt in prompts(3)]
+    np.testing.assert_allclose(score_many(recurrent, prompts(3), ACTIONS), expected, atol=NEAR)
 
 
 def test_a_bar_shows_how_far_it_is(precise: Any, capsys: pytest.CaptureFixture[str]) -> None:
