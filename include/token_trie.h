@@ -868,7 +868,7 @@ struct token_trie_batch_prompt {
     uint64_t max_nodes; /* BEST */
     size_t n_best;      /* BEST: 0 for 1 */
     /* TEXT, which has no payload, or one with start_after: then it ends behind that, and no member follows. What is
-       asked next behind the prompt and all of its tokens finds them evaluated. */
+       asked next behind the prompt and all of its tokens finds them evaluated, unless others needed their place. */
     int32_t max_tokens;
     const char * const * stop_strings; /* as of token_trie_stream_generate_until */
     size_t n_stop_strings;
