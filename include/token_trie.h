@@ -868,7 +868,8 @@ struct token_trie_batch_prompt {
     uint64_t max_nodes; /* BEST */
     size_t n_best;      /* BEST: 0 for 1 */
     /* TEXT, which has no payload, or one with start_after: then it ends behind that, and no member follows. Who asks
-       next behind the prompt and all of its tokens comes first and finds them evaluated, unless others took the room. */
+       next behind the prompt and all of its tokens comes first and finds them evaluated, unless others took the room.
+     */
     int32_t max_tokens;
     const char * const * stop_strings; /* as of token_trie_stream_generate_until */
     size_t n_stop_strings;

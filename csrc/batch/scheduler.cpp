@@ -121,17 +121,28 @@ void Scheduler::pass(Answers & answers) {
         const auto next = std::next(job);
         try {
             job->take([this](const WantedRow & row, const Walk * walk) { return logits_of(row, walk); });
-            if (job->is_decided()) {
-                answers.emplace_back(job->ticket(), job->answer());
-                job->keep_text(held_);
-                end(job);
-            }
         } catch (const Error & error) {
             answers.emplace_back(job->ticket(), failure(error));
             end(job);
+            job = next;
+            continue;
+        }
+        if (job->is_decided()) {
+            answer(job, answers);
         }
         job = next;
     }
+}
+
+// Of what is decided; it ends.
+void Scheduler::answer(Jobs::iterator job, Answers & answers) {
+    try {
+        answers.emplace_back(job->ticket(), job->answer());
+        job->keep_text(held_);
+    } catch (const Error & error) {
+        answers.emplace_back(job->ticket(), failure(error));
+    }
+    end(job);
 }
 
 // First what is nearest to its answer.
@@ -204,20 +215,21 @@ bool Scheduler::begin(Waiting & waiting, Answers & answers) {
     } else {
         return false;
     }
-    if (source >= 0 && n_shared >= kMuch) {
+    // Behind a text, one question is asked.
+    if (source >= 0 && n_shared >= kMuch && !holds_text_[static_cast<std::size_t>(source)]) {
         was_shared_[static_cast<std::size_t>(source)] = true;
     }
     holds_text_[static_cast<std::size_t>(id)] = false;
     const Ticket ticket = waiting.ticket;
     try {
         jobs_.emplace_back(ticket, std::move(waiting.question), vocab_, memory_, id, n_shared, n_paths_);
-        if (jobs_.back().is_decided()) {
-            answers.emplace_back(ticket, jobs_.back().answer());
-            end(std::prev(jobs_.end()));
-        }
     } catch (const Error & error) {
         answers.emplace_back(ticket, failure(error));
         let_rest(id);
+        return true;
+    }
+    if (jobs_.back().is_decided()) {
+        answer(std::prev(jobs_.end()), answers);
     }
     return true;
 }
@@ -261,16 +273,17 @@ llama_seq_id Scheduler::free_id(llama_seq_id but) {
     return id;
 }
 
-// One that nobody has shared, if there is one.
-bool Scheduler::evict_one(llama_seq_id but) noexcept {
-    const auto find = [&](bool shared) {
-        return std::find_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
-            return each != but && was_shared_[static_cast<std::size_t>(each)] == shared;
-        });
+// One that nobody has shared, if there is one, and rather no text, behind which somebody may be about to ask.
+bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
+    constexpr int kStays = 4;
+    const auto rank = [&](llama_seq_id each) {
+        const auto i = static_cast<std::size_t>(each);
+        const bool stays = each == but || (holds_text_[i] && !texts_too);
+        return stays ? kStays : (was_shared_[i] ? 2 : 0) + (holds_text_[i] ? 1 : 0);
     };
-    auto at = find(false);
-    at = at == resting_.end() ? find(true) : at;
-    if (at == resting_.end()) {
+    const auto at = std::min_element(resting_.begin(), resting_.end(),
+                                     [&](llama_seq_id a, llama_seq_id b) { return rank(a) < rank(b); });
+    if (at == resting_.end() || rank(*at) == kStays) {
         return false;
     }
     give_up(*at);
@@ -359,10 +372,15 @@ void Scheduler::let_rest(llama_seq_id id, bool holds_text) noexcept {
     if (holds_text) {
         return;
     }
-    const auto is_unshared = [&](llama_seq_id each) { return !was_shared_[static_cast<std::size_t>(each)]; };
-    if (std::count_if(resting_.begin(), resting_.end(), is_unshared) > kUnshared ||
-        resting_.size() > std::max<std::size_t>(n_ids_ / 4, 1)) {
-        evict_one(id);
+    const auto n_resting = [&](bool with_shared) {
+        return std::count_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
+            const auto i = static_cast<std::size_t>(each);
+            return !holds_text_[i] && (with_shared || !was_shared_[i]);
+        });
+    };
+    if (n_resting(false) > kUnshared ||
+        n_resting(true) > std::max(static_cast<std::ptrdiff_t>(n_ids_ / 4), std::ptrdiff_t{1})) {
+        evict_one(id, /* texts_too = */ false);
     }
 }
 

@@ -62,12 +62,13 @@ class [[gnu::visibility("default")]] Scheduler {
     bool is_worth_waiting(const std::vector<Token> & prompt) const;
     std::pair<llama_seq_id, std::size_t> find_source(const std::vector<Token> & prompt) const;
     llama_seq_id free_id(llama_seq_id but);
-    bool evict_one(llama_seq_id but) noexcept;
+    bool evict_one(llama_seq_id but, bool texts_too = true) noexcept;
     void give_up(llama_seq_id id) noexcept;
     void lend_ids(Job & job);
     std::size_t n_cells_left() const noexcept;
     void decode(PassRows & rows);
     const float * logits_of(const WantedRow & row, const Walk * walk);
+    void answer(Jobs::iterator job, Answers & answers);
     void end(Jobs::iterator job) noexcept;
     void let_rest(llama_seq_id id, bool holds_text = false) noexcept;
     void fail_all(const Error & error, Answers & answers);

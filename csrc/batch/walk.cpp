@@ -83,7 +83,8 @@ Stop Walk::stop_behind(Token token) {
     if (cursor_ && cursor_->state() != State::thinking) {
         return Stop::complete;
     }
-    if (written_.add(text_.feed(detokenize(vocab_, {token}, /* special = */ false)))) {
+    const std::string more = text_.feed(detokenize(vocab_, {token}, /* special = */ false));
+    if (written_.add(more, text_.is_whole())) {
         return Stop::string;
     }
     return tokens_.size() == max_tokens_ ? Stop::max_tokens : Stop::none;

@@ -13,7 +13,7 @@ Stop Stream::generate_until(std::int32_t max_tokens,
     WrittenText written(stop_strings);
     bool found = false;
     const Stop stop = generate(max_tokens, temperature, top_p, [&](const Step & step) {
-        found = written.add(step.text);
+        found = written.add(step.text, text_.is_whole());
         return !found && on_step(step);
     });
     if (!found) {

@@ -10,6 +10,8 @@ class Utf8Stream {
    public:
     // The characters that bytes complete, with what was held back before.
     std::string feed(std::string_view bytes);
+    // Whether nothing is held back.
+    bool is_whole() const noexcept { return held_.empty(); }
     void reset() { held_.clear(); }
 
    private:

@@ -38,10 +38,11 @@ WrittenText::WrittenText(std::vector<std::string> stop_strings) : stop_strings_(
 }
 
 // Looked for where what was added last may have completed one; the first of them counts.
-bool WrittenText::add(const std::string & more) {
+bool WrittenText::add(const std::string & more, bool is_whole) {
     const std::size_t before = text_.size();
     text_ += more;
     ends_.push_back(text_.size());
+    are_whole_.push_back(is_whole);
     for (std::size_t i = 0; i < stop_strings_.size(); ++i) {
         const std::size_t at = text_.find(stop_strings_[i], before - std::min(before, stop_strings_[i].size() - 1));
         if (at < place_) {
@@ -52,11 +53,10 @@ bool WrittenText::add(const std::string & more) {
     return place_ != std::string::npos;
 }
 
-// Not those that end inside the character there.
+// Not those that end inside a character.
 std::size_t WrittenText::n_kept() const {
     auto n = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), place_) - ends_.begin());
-    const auto end_of = [this](std::size_t i) { return i == 0 ? 0 : ends_[i - 1]; };
-    while (n > 0 && n < ends_.size() && end_of(n) == end_of(n - 1)) {
+    while (n > 0 && !are_whole_[n - 1]) {
         --n;
     }
     return n;

@@ -18,8 +18,9 @@ class WrittenText {
     // Throws Error (argument) if one of them is empty.
     explicit WrittenText(std::vector<std::string> stop_strings);
 
-    // Adds the text of a token. Returns whether a stop string stands there now.
-    bool add(const std::string & more);
+    // Adds the text of a token, and whether no character goes on behind it. Returns whether a stop string stands there
+    // now.
+    bool add(const std::string & more, bool is_whole);
 
     // Where one does: which, tokens that lie whole before it, and those of what stands before it in the next.
     std::size_t stop_string() const noexcept { return which_; }
@@ -30,6 +31,7 @@ class WrittenText {
     std::vector<std::string> stop_strings_;
     std::string text_;
     std::vector<std::size_t> ends_;  // in the text, of tokens
+    std::vector<bool> are_whole_;    // likewise
     std::size_t place_ = std::string::npos;
     std::size_t which_ = 0;
 };

@@ -26,6 +26,21 @@ TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
     }
 }
 
+TEST_F(BatchTest, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
+    const std::shared_ptr<Batch> batch = open(4096, {8, 0});
+    const Tokens prompt = bytes(std::string(100, 'x'));
+    submit(batch, text_behind(prompt, 10));
+    Tokens whole = prompt;
+    const Answer text = take(*batch).answer;
+    whole.insert(whole.end(), text.tokens.begin(), text.tokens.end());
+    for (char begin = 'a'; begin < 'i'; ++begin) {
+        submit(batch, question(bytes(std::string(60, begin)), kActions));
+    }
+    take_all(*batch);
+    submit(batch, question(whole, kActions, Way::best));
+    EXPECT_GE(take(*batch).answer.n_shared + 3, whole.size());
+}
+
 TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, text_behind(bytes("Do: "), 0));

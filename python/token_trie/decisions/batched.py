@@ -14,6 +14,7 @@ from token_trie.decisions.how import ANY_SEED, How, check_decidable, warn_where_
 from token_trie.decisions.native_scores import ENDS, Scores, Search
 from token_trie.decisions.think import any_set, marker_tokens
 from token_trie.decisions.ways import best_of, walked, weigh
+from token_trie.errors import ContextError, TokenTrieError
 from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.company import Company
 from token_trie.llama.program import behind
@@ -73,7 +74,12 @@ def question_of(
 def decide_in(company: Company, question: Question[Decision[Any]]) -> Decision[Any]:
     """Decide together with other threads."""
     while True:
-        told = question.read(company.answer(question.submit, question.n_members, question.n_tokens))
+        answer = company.answer(question.submit, question.n_members, question.n_tokens)
+        try:
+            told = question.read(answer)
+        except TokenTrieError:
+            company.require_open()
+            raise
         if not isinstance(told, Question):
             return told
         question = told
@@ -167,7 +173,8 @@ class _Thought(Question[Decision[Any]]):
             seed=_seed(self.how),
             temperature=float(think.temperature),
             top_p=float(think.top_p),
-            max_tokens=self.n_tokens,
+            # Where the context has less room, a thought that ends in time has as much as alone.
+            max_tokens=min(self.n_tokens, max(batch.room - len(self.tokens), 0)),
             start_after=self.marker,
             max_before=think.max_tokens,
             stop_strings=[think.marker] if isinstance(think.marker, str) else [],
@@ -175,6 +182,8 @@ class _Thought(Question[Decision[Any]]):
 
     def read(self, answer: Answer) -> Question[Decision[Any]]:
         assert self.how.think is not None
+        if answer.figures.stop == lib.TOKEN_TRIE_STOP_MAX_TOKENS:
+            raise ContextError("the context is full before the thought has ended")
         marker = self.how.think.marker
         thought, tokens = list(answer.tokens), [*self.tokens, *answer.tokens]
         with lease(self.llm):

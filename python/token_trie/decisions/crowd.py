@@ -116,6 +116,7 @@ class Crowd(Generic[R]):
             else:
                 self._done[place] = told
         except TokenTrieError as error:
+            self._batch.require_open()
             self._done[place] = _at(place, error)
 
 

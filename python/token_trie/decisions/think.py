@@ -10,7 +10,7 @@ from token_trie.decisions.answers import Answers, ask
 from token_trie.errors import ArgumentError, CancelledError, InternalError
 from token_trie.llama.chooser import check_room, room_of
 from token_trie.llama.program import Program
-from token_trie.native.arguments import check_counts, check_numbers
+from token_trie.native.arguments import check_counts, check_draws
 from token_trie.native.core import Llama, _core
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
@@ -38,7 +38,7 @@ class Think:
         if not len(self.marker):
             raise ArgumentError("think: the marker is empty")
         check_counts(0, max_tokens=self.max_tokens)
-        check_numbers(temperature=self.temperature, top_p=self.top_p)
+        check_draws(self.temperature, self.top_p, None, may_be_zero=True)
 
 
 def check_think(think: object) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from token_trie.llama.batch import Batch, can_share
 from token_trie.llama.program import Program
+from token_trie.native.arguments import check_draws
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lease import lease
@@ -22,6 +23,9 @@ class Continued:
     """Texts before which it ends."""
     temperature: float = 0.0
     top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_draws(self.temperature, self.top_p, None, may_be_zero=True)
 
 
 def write_behind(

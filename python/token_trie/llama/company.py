@@ -87,6 +87,10 @@ class Company:
             raise answer.error
         return answer
 
+    def require_open(self) -> None:
+        """Raise CancelledError if the Llama was closed."""
+        self._batch.require_open()
+
     def cancel_of(self, thread: int) -> None:
         """End what a thread asks."""
         for ticket, asking in list(self._asking.items()):

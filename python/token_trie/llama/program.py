@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from token_trie.native.arguments import check_counts, encode
 from token_trie.native.core import _core, vocab_of
 from token_trie.native.ffi import ffi, lib
 from token_trie.native.lease import attachment, lease
+from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.payload import json_of
 from token_trie.sets.prompt import tokenize_text
 from token_trie.sets.spelling import find_seam, inner_seam
@@ -159,13 +161,16 @@ class Program(StreamHandle):
 
     def _cut(self, start: int, ends: list[int], written: str, at: int) -> None:
         """Drop what was written from a place on, and with it the token that reaches over it."""
+        tokens = self.tokens[start:]
         n = next(i for i, end in enumerate(ends) if end > at)
-        begin = ends[n - 1] if n else 0
-        while n and begin == (ends[n - 2] if n > 1 else 0):
-            n -= 1  # the beginning of a character, without text of its own
-        self._put(start + n, [])
-        if begin < at:
-            self.append(written[begin:at])
+
+        def spell(vocab: _core.Vocab) -> tuple[int, Sequence[int]]:
+            n_kept = _n_whole(vocab, tokens[:n])
+            rest = written[ends[n_kept - 1] if n_kept else 0 : at]
+            return n_kept, inner_tokens(rest, "text", vocab).tolist() if rest else []
+
+        n_kept, rest = self._native.with_vocab(spell)
+        self._put(start + n_kept, rest)
 
     def _put(self, n_kept: int, tokens: Sequence[int]) -> None:
         """Put tokens in the place of all behind the first ones."""
@@ -256,6 +261,16 @@ def behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, lis
     tokens = tokenize_text(vocab, seam.text + text, "text", begins=False)
     n_same = common_prefix(np.array(seam.tail, np.int32), np.array(tokens, np.int32))
     return len(before) - len(seam.tail) + n_same, tokens[n_same:]
+
+
+def _n_whole(vocab: _core.Vocab, tokens: list[int]) -> int:
+    """Return how many of the first tokens there are until the last that ends no character halfway."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    n = 0
+    for i, token in enumerate(tokens):
+        decoder.decode(vocab.detokenize([token]))
+        n = n if decoder.getstate()[0] else i + 1
+    return n
 
 
 def _check_stops(stop: str | Sequence[str]) -> list[str]:

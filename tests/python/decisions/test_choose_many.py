@@ -22,7 +22,6 @@ from token_trie import (
     CancelledError,
     ContextError,
     Decision,
-    StreamHandle,
     Think,
     TokenTrie,
     TokenTrieError,
@@ -95,31 +94,6 @@ def test_prompts_of_all_lengths_with_sets_of_their_own_are_decided_as_alone(prec
     decisions = list(choose_many(precise, asked, sets=sets, n_parallel=n_parallel, **way))
     for prompt, choices, decision in zip(asked, sets, decisions, strict=True):
         check_same(decision, choose(precise, prompt, choices, **way))
-
-
-def test_a_thoughts_marker_in_other_tokens_is_found_in_the_text(smollm2: Any) -> None:
-    begun = "Once upon a time"
-    with StreamHandle(smollm2, n_ctx=256) as stream:
-        stream.prefill(begun)
-        whole = stream.text(24).text
-    for begin in range(2, 40, 6):
-        marker = whole[begin : begin + 5]
-        think = Think(marker, 24)
-        alone = choose(smollm2, begun, ["yes", "no"], think=think, leading_space=True)
-        (decision,) = choose_many(smollm2, [begun], ["yes", "no"], think=think, leading_space=True)
-        assert decision.thought == alone.thought == whole[: whole.index(marker)]
-        assert decision.value == alone.value
-        assert decision.stats.n_prompt == alone.stats.n_prompt
-
-
-def test_a_thought_that_does_not_fit_is_its_prompts_error(precise: Any) -> None:
-    think = Think("\n", max_tokens=40)
-    asked = ["Short:", "x" * 240, "Short too:"]
-    first, second, third = choose_many(precise, asked, ACTIONS, think=think, n_ctx=256, on_error="return")
-    assert isinstance(first, Decision)
-    assert isinstance(third, Decision)
-    assert isinstance(second, ContextError)
-    assert str(second).startswith("prompts[1]: ")
 
 
 def test_tokens_and_messages_are_prompts_too(precise: Any) -> None:

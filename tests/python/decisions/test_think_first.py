@@ -138,7 +138,13 @@ def test_what_is_no_way_to_think_is_refused(precise: Any, options: Any, message:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("",), "the marker is empty"), (("x", -1), "max_tokens: -1"), (("x", 1, "warm"), "temperature: str")],
+    [
+        (("",), "the marker is empty"),
+        (("x", -1), "max_tokens: -1"),
+        (("x", 1, "warm"), "temperature: str"),
+        (("x", 1, float("nan")), "temperature: nan"),
+        (("x", 1, 1.0, 0.0), "top_p: 0.0"),
+    ],
 )
 def test_what_is_no_thought_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
