@@ -40,7 +40,7 @@ class GraphPartOf : public WithTinyModel, public ::testing::WithParamInterface<K
 };
 
 TEST_P(GraphPartOf, TokensAreThoseOfTheHost) {
-    for (unsigned seed = 1; seed <= 50; ++seed) {
+    for (unsigned seed = 1; seed <= rounds(50); ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937 rng(seed);
         const auto trie = random_trie(rng);
@@ -72,7 +72,7 @@ TEST_P(GraphPartOf, FreeTextAndListsAreThoseOfTheHost) {
         Decoder device(chain(trie, all[which], 7), true);
         Decoder host(chain(trie, all[which], 7), false);
         std::mt19937 rng(5);
-        for (int round = 0; round < 10; ++round) {
+        for (unsigned round = 0; round < rounds(10); ++round) {
             const Tokens prompt = random_prompt(rng);
             device.prefill(prompt);
             host.prefill(prompt);

@@ -10,7 +10,7 @@ namespace {
 class GraphPartTest : public WithTinyModel {};
 
 TEST_F(GraphPartTest, EachOf10000RandomDecisionsIsAMember) {
-    for (unsigned seed = 1; seed <= 200; ++seed) {
+    for (unsigned seed = 1; seed <= rounds(200); ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937 rng(seed);
         const auto trie = random_trie(rng);

@@ -90,6 +90,9 @@ class Candidates {
 
 std::vector<float> random_logits(std::mt19937 & rng, std::size_t n);
 
+// n, or n / 32 on Mesa's driver for the processor, where a pass of a tiny model takes some 16 ms.
+unsigned rounds(unsigned n);
+
 // A model of which only the vocabulary is loaded, once a process; see tests/cpp/CMakeLists.txt for where it comes from.
 std::string model_path();
 const llama_vocab * model_vocab();
