@@ -23,16 +23,17 @@ std::size_t to_count(std::int32_t value, const char * what) {
     return static_cast<std::size_t>(value);
 }
 
-std::optional<Cursor> read_cursor(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
+std::shared_ptr<const Cursor> read_cursor(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
     if (prompt.payload_json == nullptr) {
-        return std::nullopt;
+        return nullptr;
     }
     token_trie_params how{};
     how.on_complete = TOKEN_TRIE_END;
     if (prompt.payload_params != nullptr) {
         how = read_struct(prompt.payload_params, "prompt.payload_params");
     }
-    return read_constraint(batch.facts(), {prompt.payload_json, prompt.payload_len}, how).cursor;
+    return std::make_shared<const Cursor>(
+        read_constraint(batch.facts(), {prompt.payload_json, prompt.payload_len}, how).cursor);
 }
 
 Question::Text read_text(const token_trie_batch_prompt & prompt) {

@@ -19,7 +19,7 @@ namespace {
 
 void check_set(const Question & question) {
     const bool is_text = question.way == Question::Way::text;
-    if (!question.cursor) {
+    if (question.cursor == nullptr) {
         if (!is_text) {
             throw Error(Status::argument, "a set: none");
         }

@@ -5,6 +5,7 @@
 #include "stream/stop.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ struct Question {
 
     std::vector<Token> prompt;
     // On completion end, at its root or, of a walk, thinking. Of text: null, or what is thought is the answer.
-    std::optional<Cursor> cursor;
+    std::shared_ptr<const Cursor> cursor;
     Way way = Way::greedy;
     // sampled, and of what is free:
     std::uint32_t seed = 0;
@@ -41,7 +42,7 @@ struct Question {
     Text text;
 
     bool is_walk() const noexcept { return way != Way::best && way != Way::scores; }
-    bool is_thinking() const noexcept { return cursor && cursor->state() == State::thinking; }
+    bool is_thinking() const noexcept { return cursor != nullptr && cursor->state() == State::thinking; }
     // Of an answer at most.
     std::size_t max_tokens() const noexcept;
 };

@@ -51,7 +51,7 @@ class [[gnu::visibility("default")]] Scheduler {
 
    private:
     struct Waiting {
-        Ticket ticket;
+        Ticket ticket = 0;
         Question question;
     };
     using Jobs = std::list<Job>;

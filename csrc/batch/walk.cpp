@@ -20,7 +20,7 @@ Walk::Walk(const llama_vocab * vocab, const Question & question)
     : vocab_(vocab),
       way_(question.way),
       max_tokens_(question.max_tokens()),
-      cursor_(question.cursor),
+      cursor_(question.cursor == nullptr ? nullptr : std::make_unique<Cursor>(*question.cursor)),
       picker_(vocab, drawing_from(question.seed)),
       written_(question.text.stop_strings) {
     picker_.set_temperature(question.temperature, question.top_p);
@@ -35,7 +35,7 @@ void Walk::see(const float * logits) {
     lag_.clear();
     const AllowedSet allowed = this->allowed();
     if (allowed.everything) {
-        const Token token = picker_.pick_any(logits, /* under_grammar = */ !cursor_, allowed.except);
+        const Token token = picker_.pick_any(logits, /* under_grammar = */ cursor_ == nullptr, allowed.except);
         n_free_ += take(token) ? 1 : 0;
     } else {
         const Picker::Pick pick = picker_.pick_allowed(allowed, logits, way_ == Question::Way::greedy);
@@ -59,14 +59,14 @@ void Walk::go_on() {
 
 // Returns whether it is part of the answer, which an end-of-generation token is not.
 bool Walk::take(Token token) {
-    if (llama_vocab_is_eog(vocab_, token) && (!cursor_ || cursor_->ends_with(token))) {
-        if (cursor_) {
+    if (llama_vocab_is_eog(vocab_, token) && (cursor_ == nullptr || cursor_->ends_with(token))) {
+        if (cursor_ != nullptr) {
             cursor_->accept(token);
         }
-        stop_ = cursor_ ? Stop::complete : Stop::end;
+        stop_ = cursor_ != nullptr ? Stop::complete : Stop::end;
         return false;
     }
-    if (cursor_) {
+    if (cursor_ != nullptr) {
         cursor_->accept(token);
     }
     tokens_.push_back(token);
@@ -80,7 +80,7 @@ Stop Walk::stop_behind(Token token) {
     if (way_ != Question::Way::text) {
         return finish_span(*cursor_, vocab_) ? Stop::complete : Stop::none;
     }
-    if (cursor_ && cursor_->state() != State::thinking) {
+    if (cursor_ != nullptr && cursor_->state() != State::thinking) {
         return Stop::complete;
     }
     const std::string more = text_.feed(detokenize(vocab_, {token}, /* special = */ false));

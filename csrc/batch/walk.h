@@ -5,7 +5,7 @@
 #include "stream/utf8.h"
 #include "stream/written_text.h"
 
-#include <optional>
+#include <memory>
 
 namespace token_trie {
 
@@ -25,7 +25,7 @@ class Walk {
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     bool is_over() const noexcept { return stop_ != Stop::none; }
     // Of which logits are needed next.
-    AllowedSet allowed() const { return cursor_ ? cursor_->allowed() : AllowedSet{true, {}, {}}; }
+    AllowedSet allowed() const { return cursor_ != nullptr ? cursor_->allowed() : AllowedSet{true, {}, {}}; }
     // Throws Error (grammar).
     void see(const float * logits);
 
@@ -40,7 +40,7 @@ class Walk {
     const llama_vocab * vocab_;
     const Question::Way way_;
     std::size_t max_tokens_;
-    std::optional<Cursor> cursor_;
+    std::unique_ptr<Cursor> cursor_;  // null: free text
     Picker picker_;
     Utf8Stream text_;
     WrittenText written_;

@@ -37,22 +37,28 @@ inline std::map<Ticket, Answer> take_all(Batch & batch) {
     return out;
 }
 
+inline std::shared_ptr<const Cursor> shared_cursor_of(const std::set<Tokens> & members,
+                                                      FollowSet::Options options = {
+                                                          OnComplete::end, {kTinyEnd}, {}, 0}) {
+    return std::make_shared<const Cursor>(cursor_of(unnamed_trie_of(members), std::move(options)));
+}
+
 inline Question question(Tokens prompt, const std::set<Tokens> & members, Way way = Way::greedy) {
-    return {std::move(prompt), cursor_of(unnamed_trie_of(members)), way, 0, 1, 1, {}, {}};
+    return {std::move(prompt), shared_cursor_of(members), way, 0, 1, 1, {}, {}};
 }
 
 // The same, but begun behind "->", which is forced when max_before tokens are out.
-inline Cursor thinking(const std::set<Tokens> & members, std::int64_t max_before) {
+inline std::shared_ptr<const Cursor> thinking(const std::set<Tokens> & members, std::int64_t max_before) {
     FollowSet::Options options = {OnComplete::end, {kTinyEnd}, {}, 0};
     options.start_after = bytes("->");
     options.max_before = max_before;
     options.not_before = {kTinyEnd};
-    return cursor_of(unnamed_trie_of(members), options);
+    return shared_cursor_of(members, options);
 }
 
 // Free text, from nothing to go on from but the prompt.
 inline Question text_behind(Tokens prompt, std::size_t max_tokens) {
-    Question out{std::move(prompt), std::nullopt, Way::text, 0, 0, 1, {}, {}};
+    Question out{std::move(prompt), nullptr, Way::text, 0, 0, 1, {}, {}};
     out.text.max_tokens = max_tokens;
     out.text.grammar_root = "root";
     return out;
@@ -129,7 +135,7 @@ class Alone {
         stream_.clear_trie();
         stream_.set_seed(asked.seed);
         stream_.set_grammar(asked.text.grammar ? asked.text.grammar->c_str() : nullptr, nullptr);
-        if (asked.cursor) {
+        if (asked.cursor != nullptr) {
             stream_.set_trie(*asked.cursor, asked.way == Way::greedy ? Mode::greedy : Mode::sampled);
         }
         if (asked.way == Way::text) {

@@ -84,7 +84,7 @@ TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
     EXPECT_EQ(refusal(question({-1}, kActions)), Status::vocab);
     EXPECT_EQ(refusal(question(Tokens(255, kRead), kActions)), Status::context);
     Question endless = question(bytes("Do: "), kActions);
-    endless.cursor = cursor_of(unnamed_trie_of(kActions), {OnComplete::restart, {kTinyEnd}, {}, 0});
+    endless.cursor = shared_cursor_of(kActions, {OnComplete::restart, {kTinyEnd}, {}, 0});
     EXPECT_EQ(refusal(endless), Status::argument);
     Question cold = question(bytes("Do: "), kActions, Way::sampled);
     cold.temperature = -1;

@@ -65,7 +65,7 @@ TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
     Question long_text = text_behind(bytes("Do: "), 253);
     EXPECT_EQ(refusal(long_text), Status::context);
     long_text.text.max_tokens = 3;
-    long_text.cursor = cursor_of(unnamed_trie_of(kActions));
+    long_text.cursor = shared_cursor_of(kActions);
     EXPECT_EQ(refusal(long_text), Status::argument) << "text has no set, or ends before it";
     Question no_grammar = text_behind(bytes("Do: "), 3);
     no_grammar.text.grammar = "root ::= (";

@@ -40,9 +40,9 @@ class DeviceHeadTest : public StreamTest {
 };
 
 struct Drawn {
-    const char * name;
-    Mode mode;
-    float temperature;
+    const char * name = "";
+    Mode mode = Mode::greedy;
+    float temperature = 0;
     Picker::Options picker;
 };
 

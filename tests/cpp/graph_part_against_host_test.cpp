@@ -32,11 +32,14 @@ const Kind kKinds[] = {
 
 void PrintTo(const Kind & kind, std::ostream * out) { *out << kind.name; }
 
-class GraphPartOf : public WithTinyModel, public ::testing::WithParamInterface<Kind> {
+class GraphPartOf : public ::testing::TestWithParam<Kind> {
    protected:
     static Sampler chain(const std::shared_ptr<const Trie> & trie, const FollowSet::Options & options, unsigned seed) {
         return chain_of(trie_sampler(trie, GetParam().mode, options), GetParam().behind(seed));
     }
+
+   private:
+    CapturedLog quiet_;
 };
 
 TEST_P(GraphPartOf, TokensAreThoseOfTheHost) {
@@ -61,7 +64,7 @@ TEST_P(GraphPartOf, TokensAreThoseOfTheHost) {
 
 TEST_P(GraphPartOf, FreeTextAndListsAreThoseOfTheHost) {
     const auto trie = trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}, {"SEND", {kSend, kMail}}});
-    FollowSet::Options list = {OnComplete::restart, {kTinyEnd}, bytes(","), 4, 2};
+    const FollowSet::Options list = {OnComplete::restart, {kTinyEnd}, bytes(","), 4, 2};
     FollowSet::Options no_repeats = {OnComplete::restart, {kTinyEnd}, {}, 0};
     no_repeats.unique = true;
     FollowSet::Options some = kEnd;

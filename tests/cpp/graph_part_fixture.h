@@ -67,7 +67,7 @@ class Decoder {
         }
         return out;
     }
-    const llama_sampler * trie() const {
+    llama_sampler * trie() const {
         std::int32_t at = 0;
         while (llama_sampler_name(llama_sampler_chain_get(chain_.get(), at)) != std::string("token-trie")) {
             ++at;

@@ -129,6 +129,7 @@ TEST_F(GraphPartTest, WhereTheSelectorTakesATokenOutsideTheSetTheAnswerIsAMember
 TEST_F(GraphPartTest, WhatSamplersBeforeItCutIsPutBack) {
     const auto trie = trie_of({{"A", {10, 11}}, {"B", {12}}});
     std::vector<llama_logit_bias> all;
+    all.reserve(kTinyVocab);
     for (Token token = 0; token < kTinyVocab; ++token) {
         all.push_back({token, -std::numeric_limits<float>::infinity()});
     }
@@ -237,7 +238,7 @@ TEST_F(GraphPartTest, SequencesHaveTriesOfTheirOwn) {
 TEST_F(GraphPartTest, ATrieThatMovesToAnotherChainStaysOnTheHostThere) {
     const auto trie = trie_of({{"READ", {kRead}}, {"SEND", {kSend}}});
     llama_sampler * member = trie_sampler(trie, Mode::greedy).release();
-    Sampler first = chain_of({member, make_tail(member, kTinyVocab)});
+    const Sampler first = chain_of({member, make_tail(member, kTinyVocab)});
     {
         const Context context = tiny_context();
         ASSERT_TRUE(llama_set_sampler(context.get(), 0, first.get()));
@@ -256,7 +257,7 @@ TEST_F(GraphPartTest, ACloneAndACopyStandWhereTheOriginalStands) {
     const Sampler clone(llama_sampler_clone(device.trie()));
     llama_sampler_accept(clone.get(), kRead);
     EXPECT_EQ(view(device.trie()).cursor->node(), kRoot);
-    llama_sampler_copy(clone.get(), const_cast<llama_sampler *>(device.trie()));
+    llama_sampler_copy(clone.get(), device.trie());
     EXPECT_EQ(view(device.trie()).cursor->node(), view(clone.get()).cursor->node());
     device.next();  // of the batch before the copy
     EXPECT_EQ(state_of(device.trie()).n_applied, 0U);
