@@ -5,6 +5,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <mutex>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -101,8 +102,7 @@ void check_range(Iterator begin, Iterator end, std::int32_t n_vocab, Where && wh
 std::int32_t Vocab::size() const { return vocab_ == nullptr ? 0 : llama_vocab_n_tokens(vocab_); }
 
 const std::string & Vocab::fingerprint() const {
-    std::call_once(has_fingerprint_, [this] { fingerprint_ = has_texts(vocab_) ? compute_fingerprint(vocab_) : ""; });
-    return fingerprint_;
+    return fingerprint_.get([this] { return has_texts(vocab_) ? compute_fingerprint(vocab_) : ""; });
 }
 
 bool Vocab::is_control(Token token) const {
@@ -110,21 +110,14 @@ bool Vocab::is_control(Token token) const {
 }
 
 const std::vector<Token> & Vocab::end_of_generation() const {
-    std::call_once(has_end_of_generation_, [this] {
-        if (has_texts(vocab_)) {
-            end_of_generation_ = compute_end_of_generation(vocab_);
-        }
-    });
-    return end_of_generation_;
+    return end_of_generation_.get(
+        [this] { return has_texts(vocab_) ? compute_end_of_generation(vocab_) : std::vector<Token>(); });
 }
 
 const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
-    std::call_once(has_lexicon_, [this] {
-        if (has_texts(vocab_)) {
-            lexicon_ = shared_lexicon(compute_pieces(vocab_), fingerprint());
-        }
+    return lexicon_.get([this]() -> std::shared_ptr<const Lexicon> {
+        return has_texts(vocab_) ? shared_lexicon(compute_pieces(vocab_), fingerprint()) : nullptr;
     });
-    return lexicon_;
 }
 
 void check_vocab(const Trie & trie, const Vocab & vocab) {

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "sampler/cursor.h"
+#include "sampler/lazy.h"
 #include "trie/lexicon.h"
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -39,10 +39,9 @@ class Vocab {
 
    private:
     const llama_vocab * vocab_;
-    mutable std::once_flag has_fingerprint_, has_end_of_generation_, has_lexicon_;
-    mutable std::string fingerprint_;
-    mutable std::vector<Token> end_of_generation_;
-    mutable std::shared_ptr<const Lexicon> lexicon_;
+    Lazy<std::string> fingerprint_;
+    Lazy<std::vector<Token>> end_of_generation_;
+    Lazy<std::shared_ptr<const Lexicon>> lexicon_;
 };
 
 // Throws Error (vocab) if the tokens cannot belong to this vocabulary, naming the leaf, the list or the identities.
