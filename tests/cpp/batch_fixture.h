@@ -146,7 +146,7 @@ class Alone {
                 return true;
             });
             const Stream::Snapshot seen = stream_.snapshot();
-            out.found = {{seen.cursor.value().leaf(), seen.stats.span_logprob}};
+            out.found = {{seen.cursor ? seen.cursor->leaf() : kNoLeaf, seen.stats.span_logprob}};
         }
         const Stream::Stats after = stream_.snapshot().stats;
         out.n_forced = after.n_forced - before.n_forced;
