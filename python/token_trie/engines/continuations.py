@@ -168,10 +168,7 @@ class _Batched(_Asker):
         return self._batch.submit(trie, tokens, mode=best, leaf_end=ENDS["any"], n_best=n_best)
 
     def _next(self) -> tuple[int, Found]:
-        while (answer := self._batch.next(self._most, 0)) is None:
-            pass
-        if answer.error is not None:
-            raise answer.error
+        answer = self._batch.wait(self._most, 0)
         return answer.ticket, list(zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True))
 
     def close(self) -> None:

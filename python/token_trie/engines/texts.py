@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from token_trie.llama.batch import Batch, can_share
 from token_trie.llama.program import Program
@@ -50,26 +52,23 @@ def write_behind(
         The Llama was closed meanwhile.
     """
     # So that those which begin alike are neighbours.
-    places = sorted(range(len(prompts)), key=lambda i: prompts[i].tokens)
-    if can_share(llm):
-        _write_together(llm, prompts, places, n_ctx, seed, done)
-    else:
-        _write_in_turn(llm, prompts, places, n_ctx, seed, done)
+    placed = sorted(enumerate(prompts), key=lambda pair: pair[1].tokens)
+    write = _write_together if can_share(llm) else _write_in_turn
+    with closing(write(llm, placed, n_ctx, seed)) as written:
+        for place, tokens in written:
+            done(place, _text_of(llm, tokens))
 
 
-def _write_together(
-    llm: Llama,
-    prompts: Sequence[Continued],
-    places: list[int],
-    n_ctx: int,
-    seed: int,
-    done: Callable[[int, str], None],
-) -> None:
+_Placed: TypeAlias = list[tuple[int, Continued]]
+_Written: TypeAlias = Generator[tuple[int, Sequence[int]], None, None]
+"""Places, and the tokens of their texts, as they are there."""
+
+
+def _write_together(llm: Llama, placed: _Placed, n_ctx: int, seed: int) -> _Written:
     batch = Batch(llm, n_ctx=n_ctx)
     try:
         under_way = {}
-        for i in places:
-            asked = prompts[i]
+        for place, asked in placed:
             ticket = batch.submit(
                 None,
                 asked.tokens,
@@ -80,35 +79,23 @@ def _write_together(
                 max_tokens=asked.max_tokens,
                 stop_strings=asked.stop,
             )
-            under_way[ticket] = i
-        most = max((asked.max_tokens for asked in prompts), default=0)
+            under_way[ticket] = place
+        most = max((asked.max_tokens for _, asked in placed), default=0)
         while under_way:
-            answer = batch.next(0, most)
-            if answer is None:
-                continue
-            if answer.error is not None:
-                raise answer.error
-            done(under_way.pop(answer.ticket), _text_of(llm, answer.tokens))
+            answer = batch.wait(0, most)
+            yield under_way.pop(answer.ticket), answer.tokens
     finally:
         batch.close()
 
 
-def _write_in_turn(
-    llm: Llama,
-    prompts: Sequence[Continued],
-    places: list[int],
-    n_ctx: int,
-    seed: int,
-    done: Callable[[int, str], None],
-) -> None:
+def _write_in_turn(llm: Llama, placed: _Placed, n_ctx: int, seed: int) -> _Written:
     stream = Program(llm, n_ctx=n_ctx)
     with stream:
-        for i in places:
-            asked = prompts[i]
+        for place, asked in placed:
             stream.set_seed(seed)
             stream.prefill(asked.tokens)
             stream.text(asked.max_tokens, asked.stop, asked.temperature, asked.top_p)
-            done(i, _text_of(llm, stream.tokens[len(asked.tokens) :]))
+            yield place, stream.tokens[len(asked.tokens) :]
 
 
 def _text_of(llm: Llama, tokens: Sequence[int]) -> str:

@@ -131,6 +131,14 @@ class Batch:
         taken = tuple(tokens[: out.n_tokens].tolist())
         return Answer(out.ticket, error, out.leaf, out.logprob, taken, leaves[found], logprobs[found], out)
 
+    def wait(self, n_members: int, n_tokens: int) -> Answer:
+        """Wait for any answer, as `next`, as long as it takes; one has to be out. Raises the prompt's own error."""
+        while (answer := self.next(n_members, n_tokens)) is None:
+            pass
+        if answer.error is not None:
+            raise answer.error
+        return answer
+
     def _call(self, function: Any, *arguments: Any) -> None:
         if self._process != os.getpid():
             raise ArgumentError("batch: opened before this process was forked; begin anew in it")
