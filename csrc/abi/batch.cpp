@@ -42,7 +42,7 @@ Question::Text read_text(const token_trie_batch_prompt & prompt) {
         text.max_tokens = to_count(prompt.max_tokens, "prompt.max_tokens");
         text.stop_strings = to_names(prompt.stop_strings, prompt.n_stop_strings, "stop_strings");
         text.grammar = prompt.gbnf == nullptr ? std::nullopt : std::optional<std::string>(prompt.gbnf);
-        text.grammar_root = prompt.root == nullptr ? "root" : prompt.root;
+        text.grammar_root = prompt.root == nullptr ? text.grammar_root : prompt.root;
     }
     return text;
 }

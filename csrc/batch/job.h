@@ -60,8 +60,7 @@ class Job {
     const std::vector<Token> & prompt() const noexcept { return question_.prompt; }
     std::size_t n_prompt_left() const noexcept { return prompt().size() - n_prompt_; }
     // Cells behind the prompt: that it has a right to, and what it uses of these or others.
-    static std::size_t min_cells(const Question & question) { return question.max_tokens(); }
-    std::size_t n_cells() const noexcept { return std::max(min_cells(question_), n_cells_); }
+    std::size_t n_cells() const noexcept { return std::max(question_.max_tokens(), n_cells_); }
 
     // Whether it needs place for nodes before the next pass, and ids that it could use beside those it has.
     bool needs_wave() const noexcept;

@@ -26,7 +26,7 @@ struct Question {
         std::size_t max_tokens = 0;
         std::vector<std::string> stop_strings;
         std::optional<std::string> grammar;
-        std::string grammar_root;
+        std::string grammar_root = "root";
     };
 
     std::vector<Token> prompt;

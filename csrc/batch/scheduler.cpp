@@ -190,7 +190,7 @@ void Scheduler::let_in(PassRows & rows, std::size_t part, Answers & answers) {
 bool Scheduler::begin(Waiting & waiting, Answers & answers) {
     const std::vector<Token> & prompt = waiting.question.prompt;
     auto [source, n_shared] = find_source(prompt);
-    const std::size_t n_needed = prompt.size() - n_shared + Job::min_cells(waiting.question);
+    const std::size_t n_needed = prompt.size() - n_shared + waiting.question.max_tokens();
     while (n_cells_left() < n_needed && evict_one(source)) {
     }
     const auto rests = std::find(resting_.begin(), resting_.end(), source);

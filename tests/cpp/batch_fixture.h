@@ -60,7 +60,6 @@ inline std::shared_ptr<const Cursor> thinking(const std::set<Tokens> & members, 
 inline Question text_behind(Tokens prompt, std::size_t max_tokens) {
     Question out{std::move(prompt), nullptr, Way::text, 0, 0, 1, {}, {}};
     out.text.max_tokens = max_tokens;
-    out.text.grammar_root = "root";
     return out;
 }
 
