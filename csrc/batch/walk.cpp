@@ -83,7 +83,7 @@ Stop Walk::stop_behind(Token token) {
     if (cursor_ != nullptr && cursor_->state() != State::thinking) {
         return Stop::complete;
     }
-    const std::string more = text_.feed(detokenize(vocab_, {token}, /* special = */ false));
+    const std::string more = text_.feed(detokenize(vocab_, token, /* special = */ false));
     if (written_.add(more, text_.is_whole())) {
         return Stop::string;
     }

@@ -109,8 +109,11 @@ struct AllowedSet {
     }
     // The only token there is, -1 if there are several.
     Token only() const {
+        if (everything || max_size() > 3) {  // each token may be in all three runs
+            return -1;
+        }
         Token found = -1;
-        const bool alone = !everything && for_each([&](Token token) { return std::exchange(found, token) < 0; });
+        const bool alone = for_each([&](Token token) { return std::exchange(found, token) < 0; });
         return alone ? found : -1;
     }
 

@@ -97,6 +97,18 @@ void check_range(Iterator begin, Iterator end, std::int32_t n_vocab, Where && wh
     }
 }
 
+std::string detokenize_all(const llama_vocab * vocab, const Token * begin, const Token * end, bool special) {
+    if (!has_texts(vocab)) {
+        throw Error(Status::vocab, "tokens: this model has no tokenizer");
+    }
+    check_range(begin, end, llama_vocab_n_tokens(vocab), [] { return "tokens"; });
+    std::string text;
+    for (; begin != end; ++begin) {
+        append_piece(vocab, *begin, special, text);
+    }
+    return text;
+}
+
 }  // namespace
 
 std::int32_t Vocab::size() const { return vocab_ == nullptr ? 0 : llama_vocab_n_tokens(vocab_); }
@@ -198,15 +210,11 @@ LeafList tokenize(const llama_vocab * vocab,
 }
 
 std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens, bool special) {
-    if (!has_texts(vocab)) {
-        throw Error(Status::vocab, "tokens: this model has no tokenizer");
-    }
-    check_range(tokens.begin(), tokens.end(), llama_vocab_n_tokens(vocab), [] { return "tokens"; });
-    std::string text;
-    for (const Token token : tokens) {
-        append_piece(vocab, token, special, text);
-    }
-    return text;
+    return detokenize_all(vocab, tokens.data(), tokens.data() + tokens.size(), special);
+}
+
+std::string detokenize(const llama_vocab * vocab, Token token, bool special) {
+    return detokenize_all(vocab, &token, &token + 1, special);
 }
 
 }  // namespace token_trie

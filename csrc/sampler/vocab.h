@@ -62,5 +62,6 @@ LeafList tokenize(const llama_vocab * vocab,
 // The bytes that tokens stand for; control tokens as their text, or with special = false as none. Throws Error (vocab)
 // on a token outside the vocabulary.
 std::string detokenize(const llama_vocab * vocab, const std::vector<Token> & tokens, bool special = true);
+std::string detokenize(const llama_vocab * vocab, Token token, bool special);
 
 }  // namespace token_trie

@@ -13,12 +13,12 @@ void ItemLog::make_room() {
 }
 
 void ItemLog::add(
-    const Cursor & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept {
-    const bool is_next = before.n_before() != after.n_before();
-    if (after.node() == kRoot || (after.node() == before.node() && !is_next)) {
+    const Place & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept {
+    const bool is_next = before.n_before != after.n_before();
+    if (after.node() == kRoot || (after.node() == before.node && !is_next)) {
         return;  // a separator, or an end
     }
-    if (before.node() == kRoot || is_next) {
+    if (before.node == kRoot || is_next) {
         begin_ = n - 1;
         logprob_ = logprob_before;
     }

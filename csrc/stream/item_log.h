@@ -16,11 +16,17 @@ class ItemLog {
         double logprob = 0;     // over its branch points
     };
 
+    // What there is to know of a cursor before it steps.
+    struct Place {
+        NodeId node;
+        std::int32_t n_before;
+    };
+    static Place place_of(const Cursor & cursor) noexcept { return {cursor.node(), cursor.n_before()}; }
+
     void clear() noexcept;
-    // Takes note of a step from one cursor to the next by a token that now stands last in a sequence of n.
-    // span_logprob: of the span, before and with it.
-    void add(
-        const Cursor & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept;
+    // Takes note of a cursor's step by a token that is the last in a sequence of n. logprob: of the span, before and
+    // with it.
+    void add(const Place & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept;
     // Sees to it that add finds memory.
     void make_room();
 

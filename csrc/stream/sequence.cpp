@@ -99,10 +99,17 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
 }
 
 void Sequence::append(Token token) {
+    make_room_for_one();
+    tokens_.push_back(token);
+}
+
+void Sequence::make_room_for_one() {
     if (tokens_.size() >= capacity()) {
         throw Error(Status::context, "the context of " + std::to_string(capacity()) + " tokens is full");
     }
-    tokens_.push_back(token);
+    if (tokens_.size() == tokens_.capacity()) {
+        tokens_.reserve(std::max<std::size_t>(64, 2 * tokens_.size()));
+    }
 }
 
 void Sequence::cut(std::size_t n) {

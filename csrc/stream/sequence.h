@@ -92,6 +92,8 @@ class Sequence {
 
     // Throws Error (context) where the context has no room.
     void append(Token token);
+    // So that the next append throws nothing.
+    void make_room_for_one();
     // So that appending up to so many tokens finds memory.
     void reserve(std::size_t n_tokens) { tokens_.reserve(n_tokens); }
     // Drops the tokens behind the first n.

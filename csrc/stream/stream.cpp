@@ -178,18 +178,17 @@ std::optional<Stop> Stream::step(const OnStep & on_step) {
     }
     // First what may fail: a token that is part of the sequence is passed on.
     Utf8Stream text = text_;
-    step.text = text.feed(detokenize(vocab(), {step.token}, /* special = */ false));
-    std::optional<Cursor> cursor = cursor_;
-    if (under_trie) {
-        cursor->accept(step.token);
-    }
+    step.text = text.feed(detokenize(vocab(), step.token, /* special = */ false));
     items_.make_room();
-    sequence_->append(step.token);
+    sequence_->make_room_for_one();
     if (under_trie) {
-        n_span_ += cursor_->state() == State::walking ? 1 : 0;
-        items_.add(*cursor_, *cursor, sequence_->tokens().size(), stats_.span_logprob, span_logprob);
+        const bool thought = cursor_->state() == State::thinking;
+        const ItemLog::Place before = ItemLog::place_of(*cursor_);
+        cursor_->accept(step.token);
+        n_span_ += thought ? 0 : 1;
+        items_.add(before, *cursor_, sequence_->tokens().size() + 1, stats_.span_logprob, span_logprob);
     }
-    cursor_ = std::move(cursor);
+    sequence_->append(step.token);
     text_ = std::move(text);
     stats_.span_logprob = span_logprob;
     picker_.accept(step.token);

@@ -108,7 +108,6 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         self._handle = handle
         self._left = max_tokens
         self._options = temperature, top_p
-        self._buffers = new_token()
         self._claim: weakref.ref[Generation] | None = None  # what stands in the handle while it is this one's
         self._n_cancels = handle._n_cancels
         self._thread = 0  # that asked for the last step
@@ -190,7 +189,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
                         raise _CancelledBetweenSteps
                     self._thread = asking
                     temperature, top_p = self._options
-                    token, bytes_of, stop = self._buffers
+                    token, bytes_of, stop = handle._token
                     if native.listen is nullcontext:
                         status = _next(native.pointer, temperature, top_p, token, stop)
                     else:

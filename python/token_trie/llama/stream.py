@@ -351,7 +351,7 @@ class StreamHandle:
         ArgumentError, ContextError, GrammarError, BusyError
             From the iterator. Tokens it gave so far are part of the sequence, and a further call goes on behind them.
         """
-        if not isinstance(max_tokens, (int, np.integer)):
+        if type(max_tokens) is not int and not isinstance(max_tokens, (int, np.integer)):
             raise ArgumentError(f"max_tokens: {type(max_tokens).__name__} where an integer belongs")
         if type(temperature) is not float or type(top_p) is not float:
             check_numbers(temperature=temperature, top_p=top_p)
