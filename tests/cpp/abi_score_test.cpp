@@ -30,7 +30,7 @@ constexpr std::size_t kNodes = 7;
 class AbiScore : public WithTinyModel {
    protected:
     void SetUp() override {
-        auto params = sized<token_trie_stream_params>();
+        const auto params = sized<token_trie_stream_params>();
         stream_.reset(token_trie_stream_open(context_.get(), &params));
         ASSERT_NE(stream_, nullptr) << token_trie_last_error();
         ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), kPrompt.size()), TOKEN_TRIE_OK);
@@ -184,7 +184,7 @@ TEST_F(AbiScore, BadParamsAreRefusedByName) {
 
 TEST_F(AbiScore, NothingToScoreBehindIsRefused) {
     const Context other = tiny_stream_context();
-    auto params = sized<token_trie_stream_params>();
+    const auto params = sized<token_trie_stream_params>();
     const Handle empty(token_trie_stream_open(other.get(), &params));
     EXPECT_EQ(refusal([&] {
                   return token_trie_stream_score(empty.get(), &params_, leaves_.data(), kLeaves, nullptr, 0, nullptr);

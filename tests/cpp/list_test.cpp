@@ -79,6 +79,7 @@ TEST_F(List, OfASamplerHasNoRepeatAndNothingExcluded) {
         Tokens text;
         for (;;) {
             std::vector<llama_token_data> data;
+            data.reserve(kTinyVocab);
             for (Token token = 0; token < kTinyVocab; ++token) {
                 data.push_back({token, 1, 0});
             }

@@ -211,7 +211,7 @@ TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
     const std::string payload = payload_of({{"A", bytes("A")}, {"B", bytes("B")}, {"BC", bytes("BC")}});
     const Tokens comma = bytes(",");
     const Context context = tiny_stream_context();
-    auto stream_params = sized<token_trie_stream_params>();
+    const auto stream_params = sized<token_trie_stream_params>();
     const Handle stream(token_trie_stream_open(context.get(), &stream_params));
     auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_RESTART;

@@ -14,7 +14,7 @@ class SharedStreamTest : public WithTinyModel {
     using Call = SharedStream::Call;
 
     SharedStreamTest() {
-        Call call(stream_);
+        const Call call(stream_);
         call->prefill(kPrompt);
         set(call);
     }

@@ -33,7 +33,7 @@ class Elsewhere {
         evaluate(tokens);
     }
 
-    void evaluate(Tokens tokens) {
+    void evaluate(Tokens tokens) const {
         for (std::size_t i = 0; i < tokens.size(); i += llama_n_batch(get())) {
             const std::size_t n = std::min<std::size_t>(llama_n_batch(get()), tokens.size() - i);
             ASSERT_EQ(llama_decode(get(), llama_batch_get_one(&tokens[i], static_cast<std::int32_t>(n))), 0);
@@ -51,7 +51,7 @@ class Elsewhere {
 
 class TakeOver : public ::testing::TestWithParam<ContextKind> {
    protected:
-    Sequence empty(std::uint32_t n_ctx = 512) const {
+    static Sequence empty(std::uint32_t n_ctx = 512) {
         return Sequence(ContextMaker(tiny_model(GetParam().model), GetParam().params(n_ctx), {}));
     }
 

@@ -94,9 +94,9 @@ TEST(Threads, EachThreadHasItsOwnLastError) {
 
 // A stream on a tiny model, and a payload that takes some time to read.
 class ThreadsStream : public WithTinyModel {
-   protected:
+   public:
     ThreadsStream() {
-        auto params = sized<token_trie_stream_params>();
+        const auto params = sized<token_trie_stream_params>();
         stream_ = token_trie_stream_open(context_.get(), &params);
         const Tokens prompt = bytes("Do: ");
         EXPECT_EQ(token_trie_stream_prefill(stream_, prompt.data(), prompt.size()), TOKEN_TRIE_OK);
@@ -107,6 +107,7 @@ class ThreadsStream : public WithTinyModel {
     ThreadsStream(ThreadsStream &&) = delete;
     ThreadsStream & operator=(ThreadsStream &&) = delete;
 
+   protected:
     // Never the same one, which the cache would hold.
     static std::string long_payload() {
         static int n = 0;

@@ -115,12 +115,8 @@ class Reading {
         }
         const bool is_kept = !path_ || *path_ == (path == nullptr ? "" : path->get<std::string>());
         *found_path = *found_path || is_kept;
-        for (const Document & leaf : *leaves) {
-            if (!read_leaf(leaf, how == "any", is_kept)) {
-                return false;
-            }
-        }
-        return true;
+        return std::all_of(leaves->begin(), leaves->end(),
+                           [&](const Document & leaf) { return read_leaf(leaf, how == "any", is_kept); });
     }
 
     bool read_leaf(const Document & leaf, bool is_any, bool is_kept) {

@@ -34,6 +34,7 @@ std::string name_of(const Tokens & tokens) {
 
 std::string payload_of(const std::set<Tokens> & members) {
     std::vector<Leaf> leaves;
+    leaves.reserve(members.size());
     for (const Tokens & member : members) {
         leaves.push_back({name_of(member), member});
     }
