@@ -63,7 +63,8 @@ class StreamHandle(RecordHandle):
         Raises
         ------
         ArgumentError, VocabularyError, ContextError, CancelledError, BusyError
-            As of `token_trie.choose`. The sequence and the trie are what they were.
+            As of `token_trie.choose`. The sequence and the trie are what they were; of a decision that failed while the
+            model was at it, the trie's span and the grammar begin anew.
 
         Notes
         -----

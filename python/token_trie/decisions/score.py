@@ -84,9 +84,10 @@ def score(
     if isinstance(target, StreamHandle):
         if calibrate is not None:
             raise ArgumentError("calibrate: goes with a Llama, as the prompt is evaluated in place of another")
-        tokens, answers = _ask_handle(target, prompt, choices, leading_space)
-        check_scorable(answers.trie)
-        scores = _score(target, answers, tokens, end, branches, normalize)
+        with target._native.own():  # that the trie is set, and then scored
+            tokens, answers = _ask_handle(target, prompt, choices, leading_space)
+            check_scorable(answers.trie)
+            scores = _score(target, answers, tokens, end, branches, normalize)
     else:
         if prompt is None:
             raise ArgumentError("prompt: None where text, token ids or chat messages belong")

@@ -13,7 +13,7 @@ from token_trie.errors import BusyError, CancelledError, ContextError
 from token_trie.llama.contexts import acting_thread
 from token_trie.llama.program import Program
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lease import Attachment, attachment
+from token_trie.native.lease import Attachment, attachment, lease
 from token_trie.sets.trie import TokenTrie
 
 # Who waits looks so often whether it is its turn.
@@ -105,8 +105,9 @@ def cancel(llm: Llama, thread: int) -> None:
 
 def room_of(llm: Llama) -> int:
     """Tokens that the Llama has room for; ArgumentError if it is closed."""
-    vocab_of(llm)
-    return int(llm.n_ctx())
+    with lease(llm):
+        vocab_of(llm)
+        return int(llm.n_ctx())
 
 
 def check_room(room: int, n_prompt: int, trie: TokenTrie, owner: str = "Llama") -> None:

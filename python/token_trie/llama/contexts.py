@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.evaluated import Evaluated
@@ -72,10 +72,11 @@ class NativeStream:
         BusyError
             Another call is under way.
         """
+        thread = get_ident()
         with self.enter():
-            self._require_open()
-            self.entered = get_ident()
+            self.entered = thread  # at once, as a signal's handler that closes comes behind any call
             try:
+                self._require_open()
                 if before is not None:
                     before()
                 with self.listen():
@@ -93,10 +94,11 @@ class NativeStream:
 
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
         """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
+        thread = get_ident()
         with self.enter():
-            self._require_open()
-            self.entered = get_ident()
+            self.entered = thread
             try:
+                self._require_open()
                 address = check_pointer(lib.token_trie_stream_get_vocab(self.pointer))
                 if self._vocab is None:
                     self._vocab = _core.Vocab(int(ffi.cast("uintptr_t", address)))
@@ -128,6 +130,8 @@ class NativeStream:
         made: list[Any] = []
 
         def make(stream: Any) -> int:
+            if self._attached is not None and self._attached.closed:
+                raise ArgumentError("llm: this Llama is closed")  # by who closes each stream that there is
             made.append(lib.token_trie_stream_fork(stream))
             return 0 if made[0] != ffi.NULL else int(lib.token_trie_last_status())
 
@@ -172,8 +176,9 @@ class NativeStream:
             # Again and again: it might come before the call has begun.
             lib.token_trie_stream_cancel(self.pointer)
             time.sleep(0.001)
+        thread = get_ident()
         with self.lock:
-            self.entered = get_ident()
+            self.entered = thread
             try:
                 with quiet():
                     lib.token_trie_stream_close(self.pointer)
@@ -295,6 +300,15 @@ def open_file(path: bytes, params: Any) -> NativeStream:
     """Open a stream on a GGUF file, which it has for itself."""
     with quiet():
         return NativeStream(check_pointer(lib.token_trie_stream_open_file(path, params)))
+
+
+def device_of(sampling: Literal["auto"] | bool) -> int:
+    """Return the native value of a stream's device_sampling; ArgumentError where that is none."""
+    if sampling == "auto":
+        return int(lib.TOKEN_TRIE_DEVICE_AUTO)
+    if not isinstance(sampling, bool):
+        raise ArgumentError(f"device_sampling: {sampling!r} is none of 'auto', True, False")
+    return int(lib.TOKEN_TRIE_DEVICE_ON if sampling else lib.TOKEN_TRIE_DEVICE_OFF)
 
 
 _quiet_lock = threading.RLock()

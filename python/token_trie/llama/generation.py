@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from token_trie.errors import ArgumentError, BusyError, TokenTrieError
+from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.contexts import interruptible
 from token_trie.native.ffi import check, ffi, lib
@@ -213,7 +213,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             handle._cancelled = True
         except BusyError:
             raise
-        except TokenTrieError:
+        except Exception:
             self.close()
             raise
         self.close()
@@ -227,6 +227,7 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
                 "StreamHandle a thread"
             )
         handle._cancelled = False
+        handle._n_changes += 1
         self._claim = handle._generation = weakref.ref(self)
 
 

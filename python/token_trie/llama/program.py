@@ -232,10 +232,12 @@ class Program(StreamHandle):
     def _restored(self) -> Iterator[list[int]]:
         """Give the sequence; put it and the trie back if what is done with them fails."""
         before = self.tokens
-        put_back = self._set
+        put_back, n_changes = self._set, self._n_changes
         try:
             yield before
         except BaseException:
+            if self._n_changes == n_changes:
+                raise  # nor does a span, or a grammar, begin anew
             with suppress(TokenTrieError):
                 n_same = common_prefix(np.array(self.tokens, np.int32), np.array(before, np.int32))
                 self._put(n_same, before[n_same:])

@@ -27,6 +27,7 @@ def run_span(
 
     def run(stream: Any) -> int:
         handle._cancelled = False
+        handle._n_changes += 1
         stop[0] = GOES_ON
         while stop[0] == GOES_ON and len(tokens) < max_tokens:
             if n_cancels != handle._n_cancels:

@@ -14,7 +14,7 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.contexts import NativeStream, interruptible, open_file, open_on
+from token_trie.llama.contexts import NativeStream, device_of, interruptible, open_file, open_on
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.generation import Generation, StreamState, new_token, state_of
 from token_trie.llama.span import Mode, OnComplete, SetTrie, native_params, read_span
@@ -103,7 +103,7 @@ class StreamHandle:
                 n_ctx=n_ctx or 0,
                 n_threads=n_threads,
                 n_gpu_layers=n_gpu_layers,
-                device_sampling=_device_of(device_sampling),
+                device_sampling=device_of(device_sampling),
             )
         except (TypeError, OverflowError) as error:
             raise ArgumentError(f"options: {error}") from error
@@ -126,6 +126,7 @@ class StreamHandle:
         self._native = native
         self._close = weakref.finalize(self, methodcaller("close"), native)
         self._n_cancels = 0
+        self._n_changes = 0  # of what a generation would give
         self._token = new_token()
         self._cancelled = False  # between two steps, when the native side has nothing to cancel
         self._generation: Callable[[], Generation | None] = _none  # a weak reference to the one under way
@@ -179,6 +180,7 @@ class StreamHandle:
                 self._evaluated.copy_to(self._native.pointer, llm, tokens, n_there)
 
         def after() -> None:
+            self._n_changes += 1
             self._replace()
             self._prompt = tokens
 
@@ -305,7 +307,13 @@ class StreamHandle:
     def _change(self, function: Callable[..., int], *arguments: Any, after: Callable[[], None] | None = None) -> None:
         """Make a native call that changes what a generation under way would give."""
         thread = get_ident()
-        self._native.call(function, *arguments, before=lambda: self._check_reader(thread), after=after)
+
+        def changed() -> None:
+            self._n_changes += 1
+            if after is not None:
+                after()
+
+        self._native.call(function, *arguments, before=lambda: self._check_reader(thread), after=changed)
 
     def _check_reader(self, thread: int) -> None:
         generation = self._generation()
@@ -384,14 +392,6 @@ class StreamHandle:
             with lease(self._llm):
                 return tokenize_prompt(self._llm, prompt, self._native.room)
         return self._native.with_vocab(lambda vocab: tokenize_alone(vocab, prompt))
-
-
-def _device_of(sampling: Literal["auto"] | bool) -> int:
-    if sampling == "auto":
-        return int(lib.TOKEN_TRIE_DEVICE_AUTO)
-    if not isinstance(sampling, bool):
-        raise ArgumentError(f"device_sampling: {sampling!r} is none of 'auto', True, False")
-    return int(lib.TOKEN_TRIE_DEVICE_ON if sampling else lib.TOKEN_TRIE_DEVICE_OFF)
 
 
 def _none() -> None:

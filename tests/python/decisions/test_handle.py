@@ -188,6 +188,32 @@ def test_a_grammar_begins_anew_behind_the_answer(stream: StreamHandle, mode: Any
     assert stream.text(8).text in ("ab", "cd")
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda stream: stream.choose(["a\0"]),
+        lambda stream: stream.choose(["a " * 400, "b"]),
+        lambda stream: stream.choose(["a", "b"], mode="exact", tokenization="any"),
+        lambda stream: stream.choose_list(["a " * 400, "b"]),
+        lambda stream: stream.fill({"type": "object", "properties": {"a": {"$ref": "nowhere"}}}),
+    ],
+)
+def test_what_is_refused_lets_a_span_and_its_reader_go_on(precise: Any, stream: StreamHandle, refused: Any) -> None:
+    texts = []
+    for call in (lambda _: None, refused):
+        stream.prefill(PROMPT)
+        stream.set_token_trie(TokenTrie.from_choices(precise, ["SET_ALARM_NOW", "SET_TIMER_SOON"], prompt=PROMPT))
+        steps = stream.generate()
+        texts.append(next(steps).text + next(steps).text)
+        try:
+            call(stream)
+        except ValueError:
+            assert call is refused
+        texts[-1] += "".join(step.text for step in steps)
+        assert stream.state.span == "complete"
+    assert texts[0] == texts[1]
+
+
 def test_a_decision_that_fails_puts_the_trie_back(precise: Any, stream: StreamHandle) -> None:
     stream.prefill(PROMPT)
     stream.set_token_trie(TokenTrie.from_choices(precise, ["yes", "no"]))

@@ -26,6 +26,7 @@ from token_trie import (
     VocabularyError,
     score,
 )
+from token_trie.decisions import native_scores
 from token_trie.sets.prompt import tokenize_prompt
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -179,6 +180,33 @@ def test_a_score_does_not_depend_on_the_trie_that_is_set_nor_on_what_follows_it(
         assert np.array_equal(score(stream, None, trie, end="follow"), expected)
         stream.clear_token_trie()
         assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+
+
+def test_nobody_sets_another_trie_in_the_middle_of_a_score(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = [TokenTrie.from_choices(precise, [name], prompt=PROMPT) for name in ("Paris", "Pizza")]
+    with StreamHandle(precise, n_ctx=256) as handle:
+        handle.prefill(PROMPT)
+        handle.set_token_trie(tries[0])
+        expected = score(handle, None, tries[0])
+        refused: list[BusyError] = []
+
+        def interfere(*arguments: Any) -> Any:
+            def set_another() -> None:
+                try:
+                    handle.set_token_trie(tries[1])
+                except BusyError as error:
+                    refused.append(error)
+
+            read = params(*arguments)
+            thread = threading.Thread(target=set_another)
+            thread.start()
+            thread.join()
+            return read
+
+        params = native_scores._params
+        monkeypatch.setattr(native_scores, "_params", interfere)
+        assert score(handle, None, tries[0]) == expected
+        assert len(refused) == 1
 
 
 def test_a_handle_on_a_file_scores_tries(model_paths: dict[str, Path], precise: Any) -> None:

@@ -203,6 +203,25 @@ wait_until(lambda: handle._native.is_freed)
     child.run(model_paths["tiny"], code)
 
 
+@pytest.mark.parametrize("call", ["handle.set_seed(1)", "handle.tokens", "list(handle.generate(20))"])
+def test_a_signals_handler_may_close_a_handle_at_any_moment(model_paths: dict[str, Path], call: str) -> None:
+    code = """
+llm = load()
+signal.signal(signal.SIGALRM, lambda *_: handle.close())
+for i in range(40):
+    handle = StreamHandle(llm, n_ctx=256)
+    handle.prefill("Answer:")
+    signal.setitimer(signal.ITIMER_REAL, 1e-4 + i * 5e-5)
+    try:
+        while True:
+            CALL
+            handle.prefill("Answer:")
+    except TokenTrieError as error:
+        assert "closed" in str(error), error
+"""
+    child.run(model_paths["tiny"], code.replace("CALL", call), timeout=60)
+
+
 def test_a_handle_cannot_be_copied(smollm2: Any) -> None:
     with StreamHandle(smollm2, n_ctx=64) as stream:
         for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import child
 import llama_cpp
 import pytest
 from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie
@@ -61,7 +62,7 @@ def test_a_fork_keeps_its_place_in_the_trie_and_its_rules(smollm2: Any) -> None:
         assert other.state.name.endswith(rest)
         with pytest.raises(ContextError):
             other.choose(["q7" * 4000])
-        assert other.state.span == "walking", "the trie was put back"
+        assert other.state.span == "complete", "the trie is set, and was not touched"
         other.close()
 
 
@@ -145,3 +146,27 @@ def test_a_handle_on_a_file_forks_too(model_paths: dict[str, Path]) -> None:
     stream.close()
     assert other.choose(ACTIONS).value in ACTIONS
     other.close()
+
+
+def test_no_fork_of_a_fork_outlives_its_llama(model_paths: dict[str, Path]) -> None:
+    code = """
+for _ in range(5):
+    llm, log = load(), []
+    last = StreamHandle(llm, n_ctx=256)
+    last.prefill("Answer:")
+    def fork():
+        global last
+        while True:
+            last = last.fork()
+    (thread,) = start(ends(fork, log))
+    time.sleep(0.005)
+    llm.close()
+    thread.join(10)
+    assert "closed" in str(log), log
+    try:
+        last.tokens
+    except TokenTrieError:
+        continue
+    sys.exit("still open")
+"""
+    child.run(model_paths["tiny"], code)

@@ -125,6 +125,7 @@ def filling(handle: Program, how: How, prompt: list[int] | None = None, lead: st
     The sequence goes on behind it, or, after an error, is what it was. It begins with the lead, in which control tokens
     may be written out behind a thought.
     """
+    n_changes = handle._n_changes
     try:
         with handle._restored() as before:
             if prompt is None and not before:
@@ -134,8 +135,9 @@ def filling(handle: Program, how: How, prompt: list[int] | None = None, lead: st
             under_way.writer.flush()
             handle.clear_token_trie()
     finally:
-        with contextlib.suppress(TokenTrieError):
-            handle._set_grammar(*handle._grammar)
+        if handle._n_changes != n_changes:
+            with contextlib.suppress(TokenTrieError):
+                handle._set_grammar(*handle._grammar)
 
 
 def fill_in(handle: Program, form: Form, how: How, prompt: list[int] | None = None) -> Record[Any]:
