@@ -27,8 +27,7 @@ bool is_thread_inside(const std::string & package, const std::vector<std::pair<p
     const WithoutCollection guard;
     const py::dict frames = py::module_::import("sys").attr("_current_frames")();
     for (const auto & [thread, top] : frames) {
-        for (py::object frame = py::reinterpret_borrow<py::object>(top); !frame.is_none();
-             frame = frame.attr("f_back")) {
+        for (auto frame = py::reinterpret_borrow<py::object>(top); !frame.is_none(); frame = frame.attr("f_back")) {
             const py::object module = frame.attr("f_globals").attr("get")("__name__", "");
             if (!py::isinstance<py::str>(module) || module.cast<std::string>().rfind(package, 0) != 0) {
                 continue;

@@ -89,11 +89,12 @@ std::shared_ptr<const Lexicon> shared_lexicon(const std::vector<std::string> & p
 
 template <typename Iterator, typename Where>
 void check_range(Iterator begin, Iterator end, std::int32_t n_vocab, Where && where) {
-    const auto at = std::find_if(begin, end, [n_vocab](Token t) { return t < 0 || t >= n_vocab; });
-    if (at != end) {
-        throw Error(Status::vocab, std::string(where()) + "[" + std::to_string(at - begin) +
-                                       "]: " + std::to_string(*at) + " is outside the vocabulary (" +
-                                       std::to_string(n_vocab) + " tokens)");
+    for (Iterator at = begin; at != end; ++at) {
+        if (*at < 0 || *at >= n_vocab) {
+            throw Error(Status::vocab, std::string(where()) + "[" + std::to_string(at - begin) +
+                                           "]: " + std::to_string(*at) + " is outside the vocabulary (" +
+                                           std::to_string(n_vocab) + " tokens)");
+        }
     }
 }
 

@@ -118,11 +118,13 @@ TEST_F(AbiFork, FromManyThreadsOneIsInACallAtATime) {
     const Handle stream = open_file(file_params());
     ASSERT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
     std::vector<Handle> forks;
+    forks.reserve(4);
     for (int i = 0; i < 4; ++i) {
         forks.push_back(fork(stream));
     }
     std::atomic<int> n_done{0};
     std::vector<std::thread> threads;
+    threads.reserve(forks.size());
     for (Handle & each : forks) {
         threads.emplace_back([&] {
             for (int n = 0; n < 20;) {

@@ -32,7 +32,7 @@ class Branches : public ::testing::TestWithParam<ContextKind> {
             ASSERT_NEAR(a[i], b[i], is_quantized ? 0.1 : 5e-3) << i;
         }
     }
-    Sequence growing(std::uint32_t n_ctx = 2048) const {
+    static Sequence growing(std::uint32_t n_ctx = 2048) {
         return Sequence(ContextMaker(tiny_model(GetParam().model), GetParam().params(n_ctx), {}));
     }
     // Of a sequence that has no others.

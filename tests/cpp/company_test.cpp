@@ -23,7 +23,7 @@ class CompanyOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool>> {
         return tiny_context_of(params, std::get<0>(GetParam()));
     }
 
-    std::map<Tokens, double> scores_of(Sequence & sequence, const std::set<Tokens> & members) const {
+    static std::map<Tokens, double> scores_of(Sequence & sequence, const std::set<Tokens> & members) {
         const std::shared_ptr<const Trie> trie = unnamed_trie_of(members);
         ScoreOptions options;
         options.leaf_end = LeafEnd::any;  // others that go on from a leaf change the rest

@@ -185,7 +185,7 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
     void SetUp() override {
         ASSERT_NE(context_, nullptr);
         ASSERT_EQ(adapter_ == nullptr, GetParam().adapts == Adapts::nothing);
-        auto params = sized<token_trie_stream_params>();
+        const auto params = sized<token_trie_stream_params>();
         stream_.reset(token_trie_stream_open(context_.get(), &params));
         ASSERT_NE(stream_, nullptr) << token_trie_last_error();
         set_adapter(context_.get(), adapter_.get());

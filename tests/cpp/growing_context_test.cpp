@@ -26,10 +26,10 @@ std::vector<float> logits_of(Sequence & sequence) {
 
 class GrowingContext : public ::testing::TestWithParam<ContextKind> {
    protected:
-    Sequence growing(std::uint32_t n_ctx = kLarge) const {
+    static Sequence growing(std::uint32_t n_ctx = kLarge) {
         return Sequence(ContextMaker(tiny_model(GetParam().model), GetParam().params(n_ctx), {}));
     }
-    Context large() const {
+    static Context large() {
         llama_context_params params = GetParam().params(kLarge);
         ContextMaker::prepare(tiny_model(GetParam().model), params);
         return tiny_context_of(params, GetParam().model);

@@ -33,8 +33,8 @@ TEST(PrefixDict, ABeginningWithoutAKeyAndOneThatMayEndAreMembers) {
 TEST(PrefixDict, SettingsMayStandOnEitherSideOfTheKeys) {
     const std::string keys = R"("prefix_dict": {"1": [7], "1, 7": [8, 0]})";
     const std::string settings = R"("start_token_id": 1, "end_token_id": 0, "sep": ", ")";
-    for (const std::string & json : {"{" + keys + "," + settings + "}", "{" + settings + "," + keys + "}"}) {
-        const PrefixDict dict = read(json);
+    for (const auto & [first, second] : {std::pair(keys, settings), std::pair(settings, keys)}) {
+        const PrefixDict dict = read(std::string("{").append(first).append(",").append(second).append("}"));
         EXPECT_EQ(members(dict), (std::vector<Tokens>{{7}, {7, 8}}));
         EXPECT_EQ(dict.sep, ", ");
     }

@@ -20,7 +20,7 @@ class StreamItems : public StreamTest {
     static std::vector<std::string> names_of(const Opened & opened) {
         std::vector<std::string> names;
         for (const ItemLog::Item & item : opened->items().items()) {
-            names.push_back(opened->cursor()->trie().name(item.leaf));
+            names.push_back(cursor_of(opened).trie().name(item.leaf));
         }
         return names;
     }

@@ -61,7 +61,7 @@ class TakeOver : public ::testing::TestWithParam<ContextKind> {
 
 TEST_P(TakeOver, GivesTheLogitsOfEvaluatingItAll) {
     for (const bool swa_full : {true, false}) {
-        Elsewhere chat(GetParam(), kChat, swa_full);
+        const Elsewhere chat(GetParam(), kChat, swa_full);
         const std::vector<float> before = chat.logits();
         Sequence sequence = empty();
         sequence.take_over(chat.get(), 0, kChat);
@@ -76,7 +76,7 @@ TEST_P(TakeOver, GivesTheLogitsOfEvaluatingItAll) {
         expect_same(GetParam(), logits_of(sequence), logits_of(other));
 
         EXPECT_EQ(chat.logits(), before);
-        Elsewhere untouched(GetParam(), kChat, swa_full);
+        const Elsewhere untouched(GetParam(), kChat, swa_full);
         chat.evaluate(kMore);
         untouched.evaluate(kMore);
         EXPECT_EQ(chat.logits(), untouched.logits()) << "it goes on as if nobody had looked";

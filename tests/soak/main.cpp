@@ -119,6 +119,7 @@ class Soak {
             const std::uint64_t n = n_of(options_.decisions) / divisor;
             room(name, n, warming_up, [&](const Tick & tick) {
                 for (std::uint64_t i = options_.first; i < options_.first + n; ++i) {
+                    // NOLINTNEXTLINE(misc-const-correctness): work is a template, and draws from it
                     std::mt19937 rng = generator(seed + static_cast<std::uint32_t>(from), i);
                     work(rng, [&](const std::string & what) {
                         findings_.add(std::string(name) + ", number " + std::to_string(i) + ": " + what);

@@ -36,6 +36,7 @@ template <typename State>
 void share(unsigned n_threads, std::uint64_t n, const std::function<void(std::uint64_t, State &)> & work) {
     std::atomic<std::uint64_t> next{0};
     std::vector<std::thread> threads;
+    threads.reserve(n_threads);
     for (unsigned i = 0; i < n_threads; ++i) {
         threads.emplace_back([&] {
             State state{};

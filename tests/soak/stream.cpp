@@ -63,10 +63,12 @@ Set random_set_of_texts(std::mt19937 & rng) {
                                             {"_FILE", {{kFile}, bytes("_FILE")}},
                                             {"SEND", {{kSend}, bytes("SEND")}}};
     Set out{R"({"descriptors": [{"tokenization": "any", "leaves": [)", {}, false};
-    for (std::size_t n = 1 + below(rng, 6), i = 0; i < n; ++i) {
+    const std::size_t n_members = 1 + below(rng, 6);
+    for (std::size_t i = 0; i < n_members; ++i) {
         std::string text;
         std::vector<Tokens> spellings = {{}};
-        for (std::size_t n_words = 1 + below(rng, 3), k = 0; k < n_words; ++k) {
+        const std::size_t n_words = 1 + below(rng, 3);
+        for (std::size_t k = 0; k < n_words; ++k) {
             const Word & word = words[below(rng, words.size())];
             text += word.text;
             std::vector<Tokens> longer;
@@ -77,7 +79,8 @@ Set random_set_of_texts(std::mt19937 & rng) {
             }
             spellings = std::move(longer);
         }
-        out.payload += (i == 0 ? R"({"name": ")" : R"(, {"name": ")") + text + R"(", "text": ")" + text + R"("})";
+        out.payload += i == 0 ? R"({"name": ")" : R"(, {"name": ")";
+        out.payload.append(text).append(R"(", "text": ")").append(text).append(R"("})");
         out.members.insert(spellings.begin(), spellings.end());
     }
     out.payload += "]}]}";
