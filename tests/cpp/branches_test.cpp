@@ -36,7 +36,7 @@ class Branches : public ::testing::TestWithParam<ContextKind> {
         return Sequence(ContextMaker(tiny_model(GetParam().model), GetParam().params(n_ctx), {}));
     }
     // Of a sequence that has no others.
-    std::vector<float> alone(const Tokens & tokens) const {
+    static std::vector<float> alone(const Tokens & tokens) {
         Sequence sequence = growing();
         sequence.replace(tokens, kNotCancelled);
         return logits_of(sequence);
