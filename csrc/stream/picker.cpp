@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cmath>
 #include <limits>
+#include <new>
 #include <string_view>
 
 namespace token_trie {
@@ -96,9 +97,10 @@ Picker::Picker(const Picker & other)
       min_p_(copy(other.min_p_)),
       temperature_sampler_(copy(other.temperature_sampler_)),
       draw_(copy(other.draw_)),
-      penalized_(other.penalized_),
       grammar_(copy(other.grammar_)),
-      unseen_by_grammar_(other.unseen_by_grammar_) {}
+      parsed_(copy(other.parsed_)),
+      text_(other.text_),
+      n_parsed_(other.n_parsed_) {}
 
 Picker::Sampler Picker::copy(const Sampler & sampler) {
     return Sampler(sampler == nullptr ? nullptr : llama_sampler_clone(sampler.get()));
@@ -109,11 +111,7 @@ Picker::Sampler Picker::make_penalties() const {
     if (options_.penalty_last_n == 0) {
         return nullptr;
     }
-    Sampler made(init_penalties(llama_sampler_init_penalties, n_vocab_, options_));
-    for (const Token token : penalized_) {
-        llama_sampler_accept(made.get(), token);
-    }
-    return made;
+    return Sampler(init_penalties(llama_sampler_init_penalties, n_vocab_, options_));
 }
 
 void Picker::set_seed(std::uint32_t seed) { draw_.reset(llama_sampler_init_dist(seed)); }
@@ -159,7 +157,7 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
     if (under_grammar && !grammar_takes(token, logits[token])) {
         fill(logits, except);
         llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
-        llama_sampler_apply(grammar_.get(), &array);
+        llama_sampler_apply(grammar().get(), &array);
         if (!any_above_minus_infinity(array, array.size)) {
             throw Error(Status::grammar, "the grammar leaves no token to go on with");
         }
@@ -186,6 +184,7 @@ Token Picker::draw(std::size_t n, bool greedy) {
             llama_sampler_apply(sampler.get(), &array);
         }
     };
+    catch_up_penalties();
     apply(penalties_);
     const llama_token_data best = array.data[best_of(array, array.size)];
     if (greedy || temperature_ == 0 || !any_above_minus_infinity(array, array.size)) {
@@ -205,34 +204,25 @@ Token Picker::draw(std::size_t n, bool greedy) {
     return array.data[array.selected].id;
 }
 
-void Picker::accept(Token token) {
-    if (penalties_ != nullptr) {
-        llama_sampler_accept(penalties_.get(), token);
-        penalized_.push_back(token);
-        if (penalized_.size() > static_cast<std::size_t>(options_.penalty_last_n)) {
-            penalized_.pop_front();
-        }
-    }
-    if (grammar_ != nullptr) {
-        unseen_by_grammar_.push_back(token);
+void Picker::make_room() {
+    if (text_.size() == text_.capacity()) {
+        text_.reserve(std::max<std::size_t>(64, 2 * text_.size()));
     }
 }
 
-void Picker::restart() {
+void Picker::restart() noexcept {
     if (penalties_ != nullptr) {
         llama_sampler_reset(penalties_.get());
-        penalized_.clear();
     }
-    if (grammar_ != nullptr) {
-        llama_sampler_reset(grammar_.get());
-    }
-    unseen_by_grammar_.clear();
+    parsed_.reset();
+    text_.clear();
+    n_penalized_ = n_parsed_ = 0;
 }
 
 void Picker::set_grammar(const char * gbnf, const char * root) {
     if (gbnf == nullptr) {
         grammar_.reset();
-        unseen_by_grammar_.clear();
+        parsed_.reset();
         return;
     }
     root = root == nullptr ? "root" : root;
@@ -244,36 +234,51 @@ void Picker::set_grammar(const char * gbnf, const char * root) {
                                          : "gbnf: the grammar has no rule " + quote(root));
     }
     grammar_ = std::move(grammar);
-    unseen_by_grammar_.clear();
+    parsed_.reset();
+    n_parsed_ = text_.size();
 }
 
 bool Picker::grammar_takes(Token token, float logit) {
     llama_token_data one = {token, logit, 0.0F};
     llama_token_data_array array = {&one, 1, -1, false};
-    llama_sampler_apply(grammar_.get(), &array);
+    llama_sampler_apply(grammar().get(), &array);
     return one.logit > -std::numeric_limits<float>::infinity();
+}
+
+// Which look back on so many tokens and no further.
+void Picker::catch_up_penalties() {
+    if (penalties_ == nullptr) {
+        return;
+    }
+    const std::size_t n_last = std::min(text_.size(), static_cast<std::size_t>(options_.penalty_last_n));
+    n_penalized_ = std::max(n_penalized_, text_.size() - n_last);
+    for (; n_penalized_ < text_.size(); ++n_penalized_) {
+        llama_sampler_accept(penalties_.get(), text_[n_penalized_]);
+    }
 }
 
 // llama.cpp's grammar throws on a token it does not take and is of no use afterwards, so a copy goes ahead.
 void Picker::catch_up_grammar() {
-    if (unseen_by_grammar_.empty()) {
+    if (n_parsed_ == text_.size()) {
         return;
     }
-    Sampler ahead(llama_sampler_clone(grammar_.get()));
-    for (const Token token : unseen_by_grammar_) {
-        if (llama_vocab_is_eog(vocab_, token)) {
+    Sampler ahead = copy(grammar());
+    for (std::size_t i = n_parsed_; i < text_.size(); ++i) {
+        if (llama_vocab_is_eog(vocab_, text_[i])) {
             throw Error(Status::grammar, "the grammar cannot go on after an end-of-generation token; set it again");
         }
         try {
-            llama_sampler_accept(ahead.get(), token);
+            llama_sampler_accept(ahead.get(), text_[i]);
+        } catch (const std::bad_alloc &) {
+            throw;
         } catch (const std::exception & error) {
             throw Error(Status::grammar,
                         "the text so far does not fit the grammar, which can only be set again from here (" +
                             std::string(error.what()) + ")");
         }
     }
-    grammar_ = std::move(ahead);
-    unseen_by_grammar_.clear();
+    parsed_ = std::move(ahead);
+    n_parsed_ = text_.size();
 }
 
 }  // namespace token_trie

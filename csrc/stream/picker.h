@@ -4,7 +4,6 @@
 
 #include <llama.h>
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -53,10 +52,13 @@ class Picker {
     // or if the tokens accepted so far do not fit it.
     Token pick_any(const float * logits, bool under_grammar, const TokenSpan & except = {});
 
-    // Tells the penalties and the grammar of a token that now is part of the text.
-    void accept(Token token);
+    // Takes note of a token that now is part of the text. The penalties and the grammar, which need memory for it, hear
+    // of it when they are asked next.
+    void accept(Token token) { text_.push_back(token); }
+    // So that the next accept throws nothing.
+    void make_room();
     // Tokens accepted from here on, and the grammar's beginning, are those of a new text.
-    void restart();
+    void restart() noexcept;
 
     // nullptr takes the grammar away. Throws Error (grammar) if it does not parse, and then keeps the one before.
     void set_grammar(const char * gbnf, const char * root);
@@ -71,7 +73,9 @@ class Picker {
 
     Token draw(std::size_t n, bool greedy);
     void fill(const float * logits, const TokenSpan & except);
+    const Sampler & grammar() const noexcept { return parsed_ != nullptr ? parsed_ : grammar_; }
     bool grammar_takes(Token token, float logit);
+    void catch_up_penalties();
     void catch_up_grammar();
 
     const llama_vocab * vocab_;
@@ -80,9 +84,11 @@ class Picker {
     float temperature_ = 0;
     float top_p_ = 1;
     Sampler penalties_, top_k_, top_p_sampler_, min_p_, temperature_sampler_, draw_;  // null: off
-    std::deque<Token> penalized_;  // the tokens that penalties look back on
-    Sampler grammar_;
-    std::vector<Token> unseen_by_grammar_;
+    // At its beginning, and behind what is parsed; null: none, and nothing yet.
+    Sampler grammar_, parsed_;
+    std::vector<Token> text_;      // as accepted
+    std::size_t n_penalized_ = 0;  // tokens of it that the penalties have heard of
+    std::size_t n_parsed_ = 0;     // likewise the grammar, or that came before it
     std::vector<llama_token_data> candidates_;
 };
 

@@ -107,8 +107,12 @@ void Sequence::make_room_for_one() {
     if (tokens_.size() >= capacity()) {
         throw Error(Status::context, "the context of " + std::to_string(capacity()) + " tokens is full");
     }
-    if (tokens_.size() == tokens_.capacity()) {
-        tokens_.reserve(std::max<std::size_t>(64, 2 * tokens_.size()));
+    reserve(tokens_.size() + 1);
+}
+
+void Sequence::reserve(std::size_t n_tokens) {
+    if (n_tokens > tokens_.capacity()) {
+        tokens_.reserve(std::max({std::size_t{64}, n_tokens, 2 * tokens_.size()}));
     }
 }
 

@@ -95,7 +95,7 @@ class Sequence {
     // So that the next append throws nothing.
     void make_room_for_one();
     // So that appending up to so many tokens finds memory.
-    void reserve(std::size_t n_tokens) { tokens_.reserve(n_tokens); }
+    void reserve(std::size_t n_tokens);
     // Drops the tokens behind the first n.
     void cut(std::size_t n);
 

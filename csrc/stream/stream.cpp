@@ -135,19 +135,23 @@ Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, c
 Stream::Next Stream::next(float temperature, float top_p) {
     Next out{nullptr, Stop::none};
     out.stop = generate(1, temperature, top_p, [&](const Step & step) {
-        last_ = step;
-        out.step = &last_;
+        out.step = &step;
         return true;
     });
     return out;
 }
 
-// Emits a token, or finds that there is none; returns the reason to stop, if any.
+// Emits a token, or finds that there is none; returns the reason to stop, if any. First what may fail: a token that is
+// part of the sequence is passed on; and of that first what needs no token, so that it costs no draw.
 std::optional<Stop> Stream::step(const OnStep & on_step) {
+    items_.make_room();
+    picker_.make_room();
+    sequence_->reserve(sequence_->tokens().size() + 1);
     const bool under_trie = cursor_ && cursor_->is_active();
     const AllowedSet allowed = under_trie ? cursor_->allowed() : AllowedSet{true, {}, {}};
     const auto logits = [&] { return sequence_->logits(allowed, !jump_forward_, cancelled_); };
-    Step step{-1, false, 0, {}};
+    Step & step = last_;
+    step = {-1, false, 0, {}};
     if (allowed.everything) {
         step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_, allowed.except);
         step.logprob = std::numeric_limits<float>::quiet_NaN();
@@ -176,10 +180,8 @@ std::optional<Stop> Stream::step(const OnStep & on_step) {
         }
         return allowed.everything ? Stop::end : Stop::complete;
     }
-    // First what may fail: a token that is part of the sequence is passed on.
     Utf8Stream text = text_;
     step.text = text.feed(detokenize(vocab(), step.token, /* special = */ false));
-    items_.make_room();
     sequence_->make_room_for_one();
     if (under_trie) {
         const bool thought = cursor_->state() == State::thinking;

@@ -153,7 +153,7 @@ class Stream {
     ItemLog items_;
     std::int64_t n_span_ = 0;  // tokens of this span, those before its marker apart
     Stats stats_;
-    Step last_{};  // handed out by next
+    Step last_{};  // passed on, or under way
 };
 
 }  // namespace token_trie

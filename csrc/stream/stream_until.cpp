@@ -13,7 +13,12 @@ Stop Stream::generate_until(std::int32_t max_tokens,
     WrittenText written(stop_strings);
     bool found = false;
     const Stop stop = generate(max_tokens, temperature, top_p, [&](const Step & step) {
-        found = written.add(step.text, text_.is_whole());
+        try {
+            found = written.add(step.text, text_.is_whole());
+        } catch (...) {
+            on_step(step);  // which is part of the sequence
+            throw;
+        }
         return !found && on_step(step);
     });
     if (!found) {

@@ -71,7 +71,8 @@ class ModelFile {
             texts.push_back(std::string("<0x") + digits[byte / 16] + digits[byte % 16] + ">");
             types.push_back(LLAMA_TOKEN_TYPE_BYTE);
         }
-        for (const char * word : {"READ", "_FILE", "_MAIL", "SEND"}) {
+        for (const char * word :
+             {"READ", "_FILE", "_MAIL", kind == TinyKind::long_word ? "SEND_WITHOUT_DELAY" : "SEND"}) {
             texts.emplace_back(word);
             types.push_back(LLAMA_TOKEN_TYPE_NORMAL);
         }
@@ -278,6 +279,7 @@ llama_model * tiny_model(TinyKind kind) {
         case TinyKind::no_tokenizer: return model_of<TinyKind::no_tokenizer>();
         case TinyKind::wide: return model_of<TinyKind::wide>();
         case TinyKind::other_end: return model_of<TinyKind::other_end>();
+        case TinyKind::long_word: return model_of<TinyKind::long_word>();
     }
     return nullptr;
 }
@@ -300,9 +302,10 @@ const std::string & tiny_model_path(TinyKind kind) {
         case TinyKind::capped: return path_of<TinyKind::capped>();
         case TinyKind::no_tokenizer: return path_of<TinyKind::no_tokenizer>();
         case TinyKind::wide: return path_of<TinyKind::wide>();
-        case TinyKind::other_end: break;
+        case TinyKind::other_end: return path_of<TinyKind::other_end>();
+        case TinyKind::long_word: break;
     }
-    return path_of<TinyKind::other_end>();
+    return path_of<TinyKind::long_word>();
 }
 
 const llama_vocab * tiny_vocab() { return llama_model_get_vocab(tiny_model(TinyKind::attention)); }

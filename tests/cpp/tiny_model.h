@@ -41,7 +41,8 @@ enum class TinyKind {
     capped,          // gemma 3 whose logits are squeezed behind the output matrix
     no_tokenizer,    // llama with a vocabulary of numbers alone
     wide,            // the same with kWideVocab of them
-    other_end        // llama in which "SEND" ends a generation too, and nothing else differs
+    other_end,       // llama in which "SEND" ends a generation too, and nothing else differs
+    long_word        // llama in which "SEND" is a word that is too long to stand in a string itself
 };
 
 // A GGUF file of such a model, removed when the process ends.
