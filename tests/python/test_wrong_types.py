@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import StreamHandle, TokenTrie, TokenTrieError, choose, constrain, explain, score
+from token_trie import StreamHandle, Think, TokenTrie, TokenTrieError, choose, constrain, explain, score
 
 ARRAYS: list[Any] = [np.array(3), np.array([[1]]), np.array(["a", None], object), np.array([1, 2])]
-NUMBERS: list[Any] = [None, True, -1, 0, 2**40, 0.5, float("nan"), 1j, range(3)]
+NUMBERS: list[Any] = [None, True, -1, 0, 2**40, 10**400, -(10**400), 0.5, float("nan"), 1j, range(3)]
 TEXTS: list[Any] = ["", "text", ",", b"\xff", "\ud800", "\0"]
 LISTS: list[Any] = [[], ["a"], [None], [[1]], [-1], [2**40], [1.5], {}, {"a": 1}, {1: 2}, {"mode"}, (x for x in [None])]
 WRONG: list[Any] = [*NUMBERS, *TEXTS, *LISTS, *ARRAYS, object(), int, print]
@@ -70,6 +70,22 @@ def test_a_handle(precise: Any, stream: StreamHandle) -> None:
             pass
 
     try_each(generate)
+
+
+def test_the_options_of_a_handle(precise: Any) -> None:
+    def open_and_close(
+        n_ctx: Any = 64,
+        seed: Any = 0,
+        top_k: Any = 0,
+        min_p: Any = 0.0,
+        penalty_last_n: Any = 0,
+        jump_forward: Any = True,
+    ) -> None:
+        options = {"top_k": top_k, "min_p": min_p, "penalty_last_n": penalty_last_n, "jump_forward": jump_forward}
+        StreamHandle(precise, n_ctx=n_ctx, seed=seed, **options).close()
+
+    try_each(open_and_close)
+    try_each(lambda temperature, top_p: Think("so", 3, temperature, top_p), temperature=0.0, top_p=1.0)
 
 
 def test_a_trie_asked_strange_things() -> None:

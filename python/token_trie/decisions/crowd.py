@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 from token_trie.decisions.batched import Question
-from token_trie.errors import TokenTrieError
+from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import WAIT_MS, Batch
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
@@ -33,6 +33,30 @@ class Asker(ABC, Generic[R]):
     @abstractmethod
     def alone(self, prompt: Prompt, choices: ChoicesLike) -> R:
         """Return the same without a batch, for models that have none."""
+
+
+def paired(prompts: Iterable[Prompt], sets: Iterable[ChoicesLike]) -> Iterator[tuple[Prompt, ChoicesLike]]:
+    """Pair prompts with their sets, as they come.
+
+    Raises
+    ------
+    ArgumentError
+        There are more of one than of the other: at once where both have a length, else when one has ended.
+    """
+    if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
+        raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
+    return _pair(iter(prompts), iter(sets))
+
+
+def _pair(prompts: Iterator[Prompt], sets: Iterator[ChoicesLike]) -> Iterator[tuple[Prompt, ChoicesLike]]:
+    n, none = 0, object()
+    for n, prompt in enumerate(prompts, 1):
+        choices = next(sets, none)
+        if choices is none:
+            raise ArgumentError(f"sets: {n - 1:,}, where there are at least {n:,} prompts")
+        yield prompt, choices
+    if next(sets, none) is not none:
+        raise ArgumentError(f"sets: at least {n + 1:,}, where there are {n:,} prompts")
 
 
 class Crowd(Generic[R]):

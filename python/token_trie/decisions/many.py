@@ -14,7 +14,7 @@ import numpy.typing as npt
 from token_trie.decisions.answers import Answers, ask
 from token_trie.decisions.batched import Question, read_choice
 from token_trie.decisions.choose import choose
-from token_trie.decisions.crowd import Asker, Crowd
+from token_trie.decisions.crowd import Asker, Crowd, paired
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import How, Mode, read_options
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
@@ -137,7 +137,7 @@ def choose_many(
         raise ArgumentError("choices and sets: one of the two")
     else:
         asker = _Choosing(llm, None, options)
-        asked = zip(prompts, sets, strict=True)
+        asked = paired(prompts, sets)
     return _run(asker, asked, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.evaluated import Evaluated
@@ -300,15 +300,6 @@ def open_file(path: bytes, params: Any) -> NativeStream:
     """Open a stream on a GGUF file, which it has for itself."""
     with quiet():
         return NativeStream(check_pointer(lib.token_trie_stream_open_file(path, params)))
-
-
-def device_of(sampling: Literal["auto"] | bool) -> int:
-    """Return the native value of a stream's device_sampling; ArgumentError where that is none."""
-    if sampling == "auto":
-        return int(lib.TOKEN_TRIE_DEVICE_AUTO)
-    if not isinstance(sampling, bool):
-        raise ArgumentError(f"device_sampling: {sampling!r} is none of 'auto', True, False")
-    return int(lib.TOKEN_TRIE_DEVICE_ON if sampling else lib.TOKEN_TRIE_DEVICE_OFF)
 
 
 _quiet_lock = threading.RLock()

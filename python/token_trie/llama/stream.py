@@ -14,11 +14,12 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.contexts import NativeStream, device_of, interruptible, open_file, open_on
+from token_trie.llama.contexts import NativeStream, interruptible, open_file, open_on
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.generation import Generation, StreamState, new_token, state_of
+from token_trie.llama.options import stream_params
 from token_trie.llama.span import Mode, OnComplete, SetTrie, native_params, read_span
-from token_trie.native.arguments import check_numbers, check_seed, encode
+from token_trie.native.arguments import check_integers, check_numbers, check_seed, encode
 from token_trie.native.core import Llama
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
@@ -89,24 +90,20 @@ class StreamHandle:
         self._grammar: tuple[str | None, str] = None, "root"  # that is set
         self._known: dict[object, Any] = {}  # of a file's model
         self._is_behind = False  # a prefill failed, and what it took from the cache is to be evaluated again
-        try:
-            params = new_struct(
-                "token_trie_stream_params",
-                seed=seed,
-                top_k=top_k,
-                min_p=min_p,
-                penalty_last_n=penalty_last_n,
-                penalty_repeat=penalty_repeat,
-                penalty_freq=penalty_freq,
-                penalty_present=penalty_present,
-                step_by_step=int(not jump_forward),
-                n_ctx=n_ctx or 0,
-                n_threads=n_threads,
-                n_gpu_layers=n_gpu_layers,
-                device_sampling=device_of(device_sampling),
-            )
-        except (TypeError, OverflowError) as error:
-            raise ArgumentError(f"options: {error}") from error
+        params = stream_params(
+            n_ctx=n_ctx,
+            seed=seed,
+            top_k=top_k,
+            min_p=min_p,
+            penalty_last_n=penalty_last_n,
+            penalty_repeat=penalty_repeat,
+            penalty_freq=penalty_freq,
+            penalty_present=penalty_present,
+            jump_forward=jump_forward,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            device_sampling=device_sampling,
+        )
         self._llm: Llama | None = None
         self._like: Callable[[], Llama | None] = _none  # a weak reference to it
         self._evaluated: Evaluated | None = None
@@ -116,7 +113,7 @@ class StreamHandle:
         else:
             attached = attachment(llm)
             with attached.lease():
-                native = open_on(llm, attached, n_ctx, params)
+                native = open_on(llm, attached, None if n_ctx is None else int(n_ctx), params)
             self._llm = llm
             self._like = weakref.ref(llm)
             self._evaluated = attached.evaluated
@@ -355,12 +352,12 @@ class StreamHandle:
         Raises
         ------
         ArgumentError
-            An option is no number.
+            An option is no number, or one that no float holds.
         ArgumentError, ContextError, GrammarError, BusyError
             From the iterator. Tokens it gave so far are part of the sequence, and a further call goes on behind them.
         """
-        if type(max_tokens) is not int and not isinstance(max_tokens, (int, np.integer)):
-            raise ArgumentError(f"max_tokens: {type(max_tokens).__name__} where an integer belongs")
+        if type(max_tokens) is not int:
+            check_integers(max_tokens=max_tokens)
         if type(temperature) is not float or type(top_p) is not float:
             check_numbers(temperature=temperature, top_p=top_p)
         return Generation(self, max_tokens, temperature, top_p)

@@ -51,28 +51,41 @@ def lookup(value: str, table: dict[str, int], what: str) -> int:
 def check_counts(least: int = 1, **options: int) -> None:
     """Raise ArgumentError for an option that is no integer of 31 bits, from `least` on."""
     for name, value in options.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not least <= value < 2**31:
-            raise ArgumentError(f"{name}: {value!r} is not a count from {least} to 2,147,483,647")
+        if not (_is_integer(value) and least <= value < 2**31):
+            raise ArgumentError(f"{name}: {_written(value)} is not a count from {least} to 2,147,483,647")
+
+
+def check_integers(**options: int) -> None:
+    """Raise ArgumentError for an option that is no integer of 32 bits, with a sign."""
+    for name, value in options.items():
+        if not _is_integer(value):
+            raise ArgumentError(f"{name}: {type(value).__name__} where an integer belongs")
+        if not -(2**31) <= value < 2**31:
+            raise ArgumentError(f"{name}: {_written(value)} has more than 32 bits")
 
 
 def check_numbers(**options: float) -> None:
-    """Raise ArgumentError for an option that is no number."""
+    """Raise ArgumentError for an option that is no number, or one that no float holds."""
     for name, value in options.items():
         if not isinstance(value, Real):
             raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")
+        try:
+            float(value)
+        except OverflowError as error:
+            raise ArgumentError(f"{name}: {error}") from error
 
 
 def check_seed(seed: int) -> None:
     """Raise ArgumentError for a seed that llama.cpp has no room for."""
-    if not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**32:
-        raise ArgumentError(f"seed: {seed} is not in [0, 2**32)")
+    if not (_is_integer(seed) and 0 <= seed < 2**32):
+        raise ArgumentError(f"seed: {_written(seed)} is not an integer in [0, 2**32)")
 
 
 def check_draws(temperature: float, top_p: float, seed: int | None, may_be_zero: bool = False) -> None:
     """Raise ArgumentError for draws that cannot be made."""
     check_numbers(temperature=temperature, top_p=top_p)
     # As llama.cpp has them.
-    warmth, share = (ctypes.c_float(float(min(given, 1e39))).value for given in (temperature, top_p))
+    warmth, share = (ctypes.c_float(float(given)).value for given in (temperature, top_p))
     if temperature < 0 or not warmth < float("inf") or (warmth == 0 and not may_be_zero):
         raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
     if top_p > 1 or not 0 < share <= 1:
@@ -93,3 +106,15 @@ def check_flags(**options: bool) -> None:
     for name, value in options.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}: {type(value).__name__} where True or False belongs")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _written(value: object) -> str:
+    """Write a value for a message; Python writes no integers of thousands of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"the {type(value).__name__} given"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -104,7 +105,11 @@ def _read_enum(members: type[Enum]) -> Choices[Any]:
 
 
 def _require_some(choices: Any) -> None:
-    if len(choices) == 0:
+    try:
+        n = len(choices)
+    except OverflowError as error:  # of a range
+        raise LimitError(f"choices: more than {sys.maxsize:,}, where {MOST:,} are the most") from error
+    if n == 0:
         raise ArgumentError("choices: none given")
-    if len(choices) > MOST:
-        raise LimitError(f"choices: {len(choices):,}, where {MOST:,} are the most")
+    if n > MOST:
+        raise LimitError(f"choices: {n:,}, where {MOST:,} are the most")

@@ -108,7 +108,8 @@ def find_seam(vocab: Speller, prompt: list[int], leading_space: bool | None) -> 
     takes_space = leading_space
     if takes_space is None:
         takes_space = _takes_space(vocab.detokenize(line).decode(errors="ignore"))
-    return Seam(*_tail(vocab, line), takes_space)
+    tail, text = _tail(vocab, line) if line else ((), b"")
+    return Seam(tail, text, takes_space)
 
 
 def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
@@ -118,11 +119,7 @@ def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
         if vocab.is_control(token):
             break
         end.insert(0, token)
-    tail, text = _tail(vocab, end, (2, 8, 64)) if end else ((), b"")
-    if not tail:
-        tail = line_break(vocab)
-        text = _LINE if tail else b""
-    return Seam(tail, text, False)
+    return Seam(*_tail(vocab, end, (2, 8, 64)), False)
 
 
 def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
@@ -148,20 +145,19 @@ def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool,
 def take_back(vocab: Speller, prompt: list[int]) -> tuple[str, int]:
     """Text of a prompt's last token, for choices to begin with, and how many tokens that is.
 
-    Where it begins inside a character, those before it are taken back too; a control token never is.
+    Where it begins inside a character, those before it are taken back too. None is, where the prompt ends inside a
+    character, which no text begins with the half of, or in a control token.
     """
-    n_taken, taken = 0, ""
     line = _last_line(vocab, prompt)
-    while n_taken < len(line):
-        n_taken += 1
+    for n_taken in range(1, min(len(line), _LONGEST_CHARACTER) + 1):
         try:
             taken = vocab.detokenize(line[-n_taken:]).decode()
-            break
         except UnicodeDecodeError:
             continue
-    if prompt and n_taken == len(prompt):
-        raise VocabularyError("prompt: to take its last token back leaves nothing; let it begin with more text")
-    return taken, n_taken
+        if n_taken == len(prompt):
+            raise VocabularyError("prompt: to take its last token back leaves nothing; let it begin with more text")
+        return taken, n_taken
+    return "", 0
 
 
 def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:
@@ -192,8 +188,13 @@ def _last_line(vocab: Speller, prompt: list[int]) -> list[int]:
 
 
 def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple[tuple[int, ...], bytes]:
-    """Last tokens and their text, which tokenizes to just these; empty if there are none such."""
-    for length in lengths or ((len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))):
+    """Last tokens and their text, which tokenizes to just these.
+
+    If there are none such, a line break, where the tokenizer would put a space before what follows; else none at all.
+    """
+    # A text behind it would be read as the rest of the character.
+    is_cut = _ends_inside_character(vocab.detokenize(line[-_LONGEST_CHARACTER:]))
+    for length in () if is_cut else lengths or ((len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))):
         tail = line[-length:]
         text = vocab.detokenize(tail)
         # SentencePiece puts a space before a text; a tail that begins with one must not get another.
@@ -204,10 +205,18 @@ def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple
         lead = line_break(vocab)
         if lead and text and _spells(vocab, [*lead, *tail], _LINE + text):
             return (*lead, *tail), _LINE + text
-    return (), b""
+    lead = line_break(vocab)
+    return lead, _LINE if lead else b""
 
 
 _LINE = b"\n"
+_LONGEST_CHARACTER = 4
+"""In bytes, and so in the tokens that it may lie in."""
+
+
+def _ends_inside_character(text: bytes) -> bool:
+    """Whether one of the last bytes begins a character of more bytes than there are."""
+    return any(byte >= least for byte, least in zip(reversed(text[-3:]), (0xC0, 0xE0, 0xF0), strict=False))
 
 
 def line_break(vocab: Speller) -> tuple[int, ...]:

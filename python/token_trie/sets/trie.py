@@ -372,12 +372,12 @@ def fit(
     heal: bool = False,
 ) -> FittedSet:
     """Build the set of texts as they follow a prompt; the last ones are remembered among what is known of the model."""
-    if heal and leading_space is None:
+    taken, n_taken = take_back(vocab, prompt) if heal else ("", 0)
+    if n_taken and leading_space is None:
         leading_space = False  # as the prompt may end inside a word
     seam = find_seam(vocab, prompt, leading_space)
     memory: Memory[FittedSet] = known.setdefault("sets", Memory(_SETS_KEPT, _TEXTS_KEPT))
     is_whole = len(seam.tail) == len(prompt)
-    taken, n_taken = take_back(vocab, prompt) if heal else ("", 0)
     key = texts, seam, leading_space, tokenization, is_whole, taken, n_taken
 
     def make() -> FittedSet:

@@ -119,10 +119,14 @@ def test_the_llama_and_its_context_are_left_alone(smollm2: Any) -> None:
     [
         ({"temperature": 0}, "temperature: 0 is not above 0"),
         ({"temperature": float("nan")}, "temperature: nan"),
+        ({"temperature": 10**400}, "temperature: int too large"),
+        ({"temperature": -(10**400)}, "temperature: int too large"),
+        ({"top_p": -(10**400)}, "top_p: int too large"),
         ({"top_p": 0}, r"top_p: 0 is not in \(0, 1\]"),
         ({"top_p": 1.5}, "top_p: 1.5"),
         ({"seed": -1}, "seed: -1"),
         ({"seed": 2**32}, "seed: 4294967296"),
+        ({"seed": True}, "seed: True is not an integer"),
         ({"mode": "exactly"}, "mode: 'exactly' is none of"),
     ],
 )

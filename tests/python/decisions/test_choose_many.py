@@ -180,8 +180,18 @@ def test_sets_that_do_not_fit_are_their_prompts_errors(precise: Any) -> None:
     sets: list[Any] = [ACTIONS, [], ["yes", 3], "text", ACTIONS]
     results = list(choose_many(precise, prompts(5), sets=sets, on_error="return"))
     assert [isinstance(result, ArgumentError) for result in results] == [False, True, True, True, False]
-    with pytest.raises(ValueError, match="shorter"):
-        list(choose_many(precise, prompts(2), sets=[ACTIONS]))
+
+
+@pytest.mark.parametrize(("n_prompts", "n_sets"), [(2, 1), (1, 2), (0, 3)])
+def test_as_many_sets_as_prompts_are_needed(precise: Any, n_prompts: int, n_sets: int) -> None:
+    asked, sets = prompts(n_prompts), [ACTIONS] * n_sets
+    with pytest.raises(ArgumentError, match=f"sets: {n_sets}, where there are {n_prompts} prompts"):
+        choose_many(precise, asked, sets=sets)
+    decisions = choose_many(precise, iter(asked), sets=iter(sets))
+    n_paired = min(n_prompts, n_sets)
+    assert len([next(decisions) for _ in range(n_paired)]) == n_paired
+    with pytest.raises(ArgumentError, match=r"sets: .* where there are .* prompts"):
+        next(decisions)
 
 
 def test_options_are_checked_at_once(precise: Any) -> None:

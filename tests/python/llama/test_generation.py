@@ -230,6 +230,9 @@ def test_a_generation_cannot_be_copied(stream: StreamHandle) -> None:
         ({"max_tokens": "many"}, "max_tokens: str"),
         ({"temperature": None}, "temperature: NoneType"),
         ({"top_p": "0.9"}, "top_p: str"),
+        ({"temperature": 10**400}, "temperature: int too large"),
+        ({"top_p": -(10**400)}, "top_p: int too large"),
+        ({"max_tokens": True}, "max_tokens: bool"),
     ],
 )
 def test_what_is_no_number_is_refused(stream: StreamHandle, options: dict[str, Any], message: str) -> None:

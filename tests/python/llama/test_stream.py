@@ -327,24 +327,6 @@ def test_a_file_will_do_for_a_model(model_paths: dict[str, Path]) -> None:
             assert tuple(step.token for step in stream.generate()) in {(300, 301), (302,)}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"llm": "nowhere.gguf"}, "nowhere.gguf"),
-        ({"llm": __file__}, "could not be loaded as a model"),
-        ({"top_k": -1}, "top_k: -1 is negative"),
-        ({"min_p": 2.0}, "min_p"),
-        ({"penalty_repeat": -1.0}, "penalty_repeat"),
-        ({"seed": -1}, "options"),
-        ({"top_k": "many"}, "options"),
-        ({"n_ctx": -1}, "n_ctx"),
-    ],
-)
-def test_bad_options_are_refused(smollm2: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        StreamHandle(options.pop("llm", smollm2), **options)
-
-
 def test_a_model_without_weights_is_refused(model_paths: dict[str, Path]) -> None:
     llm = llama_cpp.Llama(str(model_paths["tiny"]), vocab_only=True, verbose=False)
     with pytest.raises(ArgumentError, match="vocab_only"):

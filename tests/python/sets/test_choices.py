@@ -67,6 +67,7 @@ class Empty(enum.Enum):
         ({}, "choices: none given"),
         (range(0), "choices: none given"),
         (range(10**9), "choices: 1,000,000,000, where 16,777,216 are the most"),
+        (range(10**30), "choices: more than 9,223,372,036,854,775,807, where 16,777,216 are the most"),
         (Empty, "choices: none given"),
         ("yes", "choices: str where a list of texts, a mapping"),
         (b"yes", "choices: bytes where"),

@@ -121,6 +121,27 @@ def test_a_sentencepiece_answer_begins_with_the_leading_space_token(tiny: Any) -
     assert TokenTrie.from_choices(tiny, ["Pizza"], prompt="[INST]Hi[/INST]")[0].tokens == tuple(pizza)
 
 
+@pytest.mark.parametrize("model", ["smollm2", "gemma", "tiny"])
+@pytest.mark.parametrize("before", ["She wrote ꙮ", "naïve ꙮ", "na, ꙮ", "[ꙮ", "ꙮ"])
+def test_an_answer_behind_half_a_character_is_spelled_by_itself(
+    request: pytest.FixtureRequest, model: str, before: str
+) -> None:
+    llm = request.getfixturevalue(model)
+    *prompt, last = tokenize_prompt(llm, before)
+    assert not vocab_of(llm).detokenize([last]).decode(errors="ignore")  # the rest of the character
+    for choices in (["yes", "no"], ["élan", "naïve"]):
+        for leading_space in (True, False):
+            fitted = fit_choices(llm, prompt, choices, leading_space=leading_space)
+            behind_a_line = fit_choices(llm, [*prompt, *line_break(llm)], choices, leading_space=leading_space)
+            assert fitted.n_kept == len(prompt)
+            assert fitted.rows() == behind_a_line.rows()
+    assert choose(llm, prompt, ["yes", "no"]).value in ("yes", "no")
+
+
+def line_break(llm: Any) -> list[int]:
+    return [token for token in tokenize_prompt(llm, "a\n") if vocab_of(llm).detokenize([token]) == b"\n"]
+
+
 def test_a_long_prompt_is_not_tokenized_once_a_choice(smollm2: Any) -> None:
     fitted = fit_choices(smollm2, "word " * 300 + "Answer:", [str(i) for i in range(2000)])
     assert len(fitted.tokens) < 20_000

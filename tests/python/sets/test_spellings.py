@@ -167,6 +167,21 @@ def test_healing_takes_no_part_of_a_character_back(smollm2: Any) -> None:
         assert choose(llm, whole, ["yes"], tokenization="any", heal=True).value == "yes"
 
 
+def test_a_prompt_that_ends_inside_a_character_keeps_all_its_tokens(smollm2: Any, tiny: Any) -> None:
+    for llm in (smollm2, tiny):
+        whole = tokenize_prompt(llm, "The user writes in emoji.\nI love to eat 🍕")
+        for prompt in (whole[:-1], [*whole, whole[-2]], whole[-2:-1]):
+            with pytest.raises(UnicodeDecodeError):
+                text_of(llm, prompt)
+            healed = spell_choices(llm, prompt, ["yes", "no"], heal=True)
+            assert healed == spell_choices(llm, prompt, ["yes", "no"])
+            assert healed.prompt == prompt
+        with StreamHandle(llm, n_ctx=256) as stream:
+            stream.prefill(whole[:-1])
+            decision = stream.choose(["yes", "no"], tokenization="any", heal=True)
+            assert stream.tokens == [*whole[:-1], *decision.tokens]
+
+
 def test_a_healed_prompt_may_end_inside_a_token(smollm2: Any) -> None:
     whole, healed = (
         choose(smollm2, "The capital of France is ", ["Paris", "London"], tokenization="any", heal=heal)

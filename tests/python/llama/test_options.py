@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from token_trie import ArgumentError, StreamHandle
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"llm": "nowhere.gguf"}, "nowhere.gguf"),
+        ({"llm": __file__}, "could not be loaded as a model"),
+        ({"top_k": -1}, "top_k: -1 is negative"),
+        ({"min_p": 2.0}, "min_p"),
+        ({"penalty_repeat": -1.0}, "penalty_repeat"),
+        ({"min_p": 10**400}, "min_p: int too large"),
+        ({"seed": -1}, "seed: -1"),
+        ({"seed": True}, "seed: True"),
+        ({"top_k": "many"}, "top_k: str where an integer belongs"),
+        ({"top_k": 2**31}, "top_k: 2147483648 has more than 32 bits"),
+        ({"n_threads": True}, "n_threads: bool"),
+        ({"n_ctx": -1}, "n_ctx"),
+        ({"n_ctx": True}, "n_ctx: True is not a count"),
+        ({"n_ctx": np.array([1, 2])}, "n_ctx: array"),
+        ({"jump_forward": np.array([1, 2])}, "jump_forward: ndarray"),
+        ({"device_sampling": np.array([1, 2])}, "device_sampling: array"),
+    ],
+)
+def test_bad_options_are_refused(
+    smollm2: Any, model_paths: dict[str, Path], options: dict[str, Any], message: str
+) -> None:
+    for llm in [options["llm"]] if "llm" in options else [smollm2, model_paths["tiny"]]:
+        with pytest.raises(ArgumentError, match=message):
+            StreamHandle(**{"llm": llm, **options})
+
+
+def test_integers_may_be_numpys(tiny: Any, model_paths: dict[str, Path]) -> None:
+    for llm in (tiny, model_paths["tiny"]):
+        with StreamHandle(llm, n_ctx=np.int64(256), seed=np.uint32(5), top_k=np.int32(3)) as stream:  # type: ignore[arg-type]
+            assert stream.state.n_context_max == 256
+            stream.prefill("Answer:")
+            assert len(list(stream.generate(np.int64(3)))) <= 3  # type: ignore[arg-type]
