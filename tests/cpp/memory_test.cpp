@@ -224,6 +224,14 @@ class MemoryStream : public WithTinyModel {
     }
 };
 
+// To a std::string; what the host allocates is its own.
+bool append_text(const token_trie_token * token, void * text) {
+    const long left = std::exchange(allowance, -1);
+    static_cast<std::string *>(text)->append(token->text, token->text_len);
+    allowance = left;
+    return true;
+}
+
 class MemoryPass : public MemoryStream {
    protected:
     void SetUp() override {
@@ -313,18 +321,7 @@ TEST_F(MemoryPass, RunningOutInAStreamLosesNothing) {
               }),
               10);
     std::string text;
-    EXPECT_GT(fail_until_done([&] {
-                  return token_trie_stream_generate(
-                      stream, 32, 0, 1,
-                      [](const token_trie_token * token, void * user) {
-                          const long left = std::exchange(allowance, -1);  // what the host allocates is its own
-                          static_cast<std::string *>(user)->append(token->text, token->text_len);
-                          allowance = left;
-                          return true;
-                      },
-                      &text);
-              }),
-              0);
+    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream, 32, 0, 1, append_text, &text); }), 0);
     auto state = sized<token_trie_stream_state>();
     EXPECT_EQ(token_trie_stream_get_state(stream, &state), TOKEN_TRIE_OK);
     EXPECT_EQ(text, state.leaf_name);
@@ -360,17 +357,7 @@ TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
     ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), payload.data(), payload.size(), &params),
               TOKEN_TRIE_OK);
     std::string text;
-    EXPECT_GT(fail_until_done([&] {
-                  return token_trie_stream_generate(
-                      stream.get(), 32, 0, 1,
-                      [](const token_trie_token * token, void * user) {
-                          const long left = std::exchange(allowance, -1);  // what the host allocates is its own
-                          static_cast<std::string *>(user)->append(token->text, token->text_len);
-                          allowance = left;
-                          return true;
-                      },
-                      &text);
-              }),
+    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream.get(), 32, 0, 1, append_text, &text); }),
               0);
     std::set<std::string> items;
     for (std::size_t at = 0; at <= text.size();) {

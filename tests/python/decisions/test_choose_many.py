@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import child
 import llama_cpp
 import numpy as np
 import pytest
@@ -383,22 +382,3 @@ def test_a_task_that_is_cancelled_ends_it(precise: Any) -> None:
     asyncio.run(main())
     assert 5 <= len(seen) < 10**6
     assert choose(precise, "Action:", ACTIONS).value in ACTIONS
-
-
-def test_a_llama_that_another_thread_closes_is_refused(model_paths: dict[str, Path]) -> None:
-    code = """
-from token_trie import choose_many
-sys.setswitchinterval(1e-6)
-for _ in range(30):
-    llm, log = load(), []
-    def ask():
-        while True:
-            choose_many(llm, [], ["yes"])
-    threads = start(*[ends(ask, log)] * 3)
-    time.sleep(0.002)
-    llm.close()
-    for thread in threads:
-        thread.join()
-    assert str(log).count("closed") == 3, log
-"""
-    child.run(model_paths["tiny"], code)
