@@ -64,7 +64,7 @@ class Batch:
         with self._attached.lease():
             self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
             self._attached.streams.add(self)
-            self.room = int(llm.n_ctx()) if n_ctx is None else n_ctx  # in tokens
+            self.room = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
     def submit(
         self,

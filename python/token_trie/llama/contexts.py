@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.evaluated import Evaluated
+from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
 from token_trie.native.lease import Attachment
@@ -275,9 +276,8 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
         raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
     like = type(llm.context_params).from_buffer_copy(llm.context_params)
     if n_ctx is not None:
-        if not isinstance(n_ctx, int) or not 0 < n_ctx < 2**31:
-            raise ArgumentError(f"n_ctx: {n_ctx!r} is not a number of tokens")
-        like.n_ctx = n_ctx
+        check_counts(n_ctx=n_ctx)
+        like.n_ctx = int(n_ctx)
     adapters = ffi.new("struct llama_adapter_lora *[1]")
     scales = ffi.new("float[1]")
     if llm._lora_adapter is not None:

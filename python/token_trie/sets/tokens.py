@@ -34,7 +34,12 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
 def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> list[int]:
     """Token ids as a list; an error names the first that is none, or is outside the vocabulary."""
     # In C's time where nothing is wrong, as prompts are long.
-    if set(map(type, prompt)) <= {int} and min(prompt, default=0) >= 0 and max(prompt, default=0) < n_vocab:
+    if (
+        _has_end(prompt)
+        and set(map(type, prompt)) <= {int}
+        and min(prompt, default=0) >= 0
+        and max(prompt, default=0) < n_vocab
+    ):
         return list(prompt)
     tokens = []
     for i, token in enumerate(prompt):
@@ -44,3 +49,11 @@ def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> l
             raise VocabularyError(f"{what}[{i}]: {token} is outside the vocabulary ({n_vocab} tokens)")
         tokens.append(int(token))
     return tokens
+
+
+def _has_end(prompt: Sequence[Any]) -> bool:
+    """Whether there is an end to it within sight, as of a range there need not be."""
+    try:
+        return len(prompt) < 2**24
+    except OverflowError:
+        return False

@@ -209,6 +209,11 @@ def test_a_prompt_of_megabytes_is_refused_by_its_length_alone(tiny: Any) -> None
             stream.prefill(prompt)
 
 
+def test_a_prompt_without_an_end_in_sight_is_refused_at_its_first_wrong_token(tiny: Any) -> None:
+    with pytest.raises(VocabularyError, match=rf"prompt\[{tiny.n_vocab()}\]"):
+        choose(tiny, range(10**30), ["a"])
+
+
 @given(
     st.text(
         st.sampled_from("a \n\t<|>▁é漢👩") | st.characters(codec="utf-8", exclude_characters="\0"),
