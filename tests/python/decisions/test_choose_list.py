@@ -193,11 +193,11 @@ def test_a_list_that_was_waited_for_too_long_has_ended_and_left_all_as_it_was(pr
     many = [f"item {i}" for i in range(200)]
 
     async def main(stream: StreamHandle) -> None:
-        for call in (stream.achoose_list(many, min_items=50), achoose_list(precise, "Begin:", many, min_items=50)):
+        for call in (stream.achoose_list(many, min_items=100), achoose_list(precise, "Begin:", many, min_items=100)):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(call, 0.001)
 
-    with StreamHandle(precise, n_ctx=512) as stream:
+    with StreamHandle(precise, n_ctx=1024) as stream:
         stream.prefill("Begin:")
         before = stream.tokens
         asyncio.run(main(stream))
