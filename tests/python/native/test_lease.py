@@ -119,6 +119,7 @@ handle = StreamHandle(llm, n_ctx=16384)
 trie = TokenTrie.from_choices(unused, ["yes", "no"])
 (thread,) = start(ends(lambda: handle.prefill(LONG), []))
 wait_until(lambda: is_busy(handle))
+time.sleep(0.3)  # until it computes: where it makes a context it holds locks of ggml's, which the child would wait for
 child = os.fork()
 if child == 0:
     for call in (lambda: handle.state, lambda: choose(llm, "Answer:", ["yes", "no"])):
