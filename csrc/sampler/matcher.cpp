@@ -1,5 +1,6 @@
 #include "sampler/matcher.h"
 
+#include "sampler/make_room.h"
 #include "sampler/vocab.h"
 
 #include <cstring>
@@ -74,9 +75,7 @@ bool Matcher::take(Token token) {
         return true;
     }
     // First what may fail.
-    if (tokens_.size() == tokens_.capacity()) {
-        tokens_.reserve(2 * tokens_.size() + 16);
-    }
+    make_room(tokens_);
     if ((tokens_.size() + 1) % kStride == 0) {
         snapshots_.reserve(tokens_.size() / kStride + 1);
     }

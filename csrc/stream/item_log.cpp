@@ -1,16 +1,12 @@
 #include "stream/item_log.h"
 
-#include <algorithm>
+#include "sampler/make_room.h"
 
 namespace token_trie {
 
 void ItemLog::clear() noexcept { items_.clear(); }
 
-void ItemLog::make_room() {
-    if (items_.size() == items_.capacity()) {
-        items_.reserve(std::max<std::size_t>(4, 2 * items_.size()));
-    }
-}
+void ItemLog::make_room() { token_trie::make_room(items_); }
 
 void ItemLog::add(
     const Place & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept {

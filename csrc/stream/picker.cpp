@@ -1,6 +1,7 @@
 #include "stream/picker.h"
 
 #include "sampler/candidates.h"
+#include "sampler/make_room.h"
 
 #include <llama.h>
 
@@ -204,11 +205,7 @@ Token Picker::draw(std::size_t n, bool greedy) {
     return array.data[array.selected].id;
 }
 
-void Picker::make_room() {
-    if (text_.size() == text_.capacity()) {
-        text_.reserve(std::max<std::size_t>(64, 2 * text_.size()));
-    }
-}
+void Picker::make_room() { token_trie::make_room(text_); }
 
 void Picker::restart() noexcept {
     if (penalties_ != nullptr) {

@@ -1,6 +1,7 @@
 #include "stream/sequence.h"
 
 #include "sampler/llama_version.h"
+#include "sampler/make_room.h"
 #include "stream/common_prefix.h"
 
 #include <algorithm>
@@ -99,22 +100,17 @@ void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & canc
 }
 
 void Sequence::append(Token token) {
-    make_room_for_one();
+    check_not_full();
     tokens_.push_back(token);
 }
 
-void Sequence::make_room_for_one() {
+void Sequence::check_not_full() const {
     if (tokens_.size() >= capacity()) {
         throw Error(Status::context, "the context of " + std::to_string(capacity()) + " tokens is full");
     }
-    reserve(tokens_.size() + 1);
 }
 
-void Sequence::reserve(std::size_t n_tokens) {
-    if (n_tokens > tokens_.capacity()) {
-        tokens_.reserve(std::max({std::size_t{64}, n_tokens, 2 * tokens_.size()}));
-    }
-}
+void Sequence::reserve(std::size_t n) { token_trie::make_room(tokens_, n); }
 
 void Sequence::cut(std::size_t n) {
     if (n >= tokens_.size()) {

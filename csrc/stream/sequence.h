@@ -92,10 +92,10 @@ class Sequence {
 
     // Throws Error (context) where the context has no room.
     void append(Token token);
-    // So that the next append throws nothing.
-    void make_room_for_one();
-    // So that appending up to so many tokens finds memory.
-    void reserve(std::size_t n_tokens);
+    // Throws Error (context) where append would for want of room.
+    void check_not_full() const;
+    // So that so many appends find memory.
+    void reserve(std::size_t n);
     // Drops the tokens behind the first n.
     void cut(std::size_t n);
 

@@ -60,7 +60,7 @@ void Stream::append(std::size_t n_kept, const std::vector<Token> & tokens) {
         throw Error(Status::context, std::to_string(n_kept + tokens.size()) + " tokens do not fit the context of " +
                                          std::to_string(sequence_->capacity()));
     }
-    sequence_->reserve(n_kept + tokens.size());
+    sequence_->reserve(tokens.size());
     sequence_->cut(n_kept);
     for (const Token token : tokens) {
         sequence_->append(token);
@@ -146,7 +146,7 @@ Stream::Next Stream::next(float temperature, float top_p) {
 std::optional<Stop> Stream::step(const OnStep & on_step) {
     items_.make_room();
     picker_.make_room();
-    sequence_->reserve(sequence_->tokens().size() + 1);
+    sequence_->reserve(1);
     const bool under_trie = cursor_ && cursor_->is_active();
     const AllowedSet allowed = under_trie ? cursor_->allowed() : AllowedSet{true, {}, {}};
     const auto logits = [&] { return sequence_->logits(allowed, !jump_forward_, cancelled_); };
@@ -182,7 +182,7 @@ std::optional<Stop> Stream::step(const OnStep & on_step) {
     }
     Utf8Stream text = text_;
     step.text = text.feed(detokenize(vocab(), step.token, /* special = */ false));
-    sequence_->make_room_for_one();
+    sequence_->check_not_full();
     if (under_trie) {
         const bool thought = cursor_->state() == State::thinking;
         const ItemLog::Place before = ItemLog::place_of(*cursor_);

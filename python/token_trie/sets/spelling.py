@@ -192,9 +192,11 @@ def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple
 
     If there are none such, a line break, where the tokenizer would put a space before what follows; else none at all.
     """
-    # A text behind it would be read as the rest of the character.
-    is_cut = _ends_inside_character(vocab.detokenize(line[-_LONGEST_CHARACTER:]))
-    for length in () if is_cut else lengths or ((len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))):
+    if _ends_inside_character(vocab.detokenize(line[-_LONGEST_CHARACTER:])):
+        lengths = ()  # a text behind it would be read as the rest of the character
+    elif not lengths:
+        lengths = (len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))
+    for length in lengths:
         tail = line[-length:]
         text = vocab.detokenize(tail)
         # SentencePiece puts a space before a text; a tail that begins with one must not get another.
