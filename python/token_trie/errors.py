@@ -13,7 +13,7 @@ TokenTrieError (a ValueError)
 ├── GrammarError       a grammar does not parse, or does not fit the text so far
 └── BusyError          the model is already constrained, or in use by another thread
 
-A failing call changes nothing: the state before it still holds.
+What is refused changes nothing: the state before the call still holds.
 """
 
 from __future__ import annotations
