@@ -8,6 +8,10 @@ CMAKE   = $(BIN)/cmake
 # One set of versions for all of it.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# llama.cpp's threads wait asleep after a short spin: see python/token_trie_command/__init__.py, which has the same value.
+ifeq ($(origin OMP_WAIT_POLICY),undefined)
+export GOMP_SPINCOUNT ?= 1000
+endif
 
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
@@ -88,10 +92,10 @@ $(VENV)/bin/python:
 	@scripts/system-packages c++ python-venv
 	@$(PYTHON) -m venv $(VENV)
 
-# Of llama-cpp-python, without its multimodal part, which nothing here uses, and without the kernels for Intel's AMX:
-# GCC 12 forgets to fill what they configure the processor's tiles from, and the process dies of an illegal instruction
-# at the first prompt of a quantized model.
-LLAMA_CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DCMAKE_C_FLAGS=-U__AMX_INT8__ -DCMAKE_CXX_FLAGS=-U__AMX_INT8__
+# Of llama-cpp-python, without its multimodal part, which nothing here uses. On processors with AMX, GCC 12 takes the stores
+# that configure the tiles for dead (its _tile_loadconfig claims to read 8 bytes of the 64), and the process dies of an
+# illegal instruction at the first prompt of a quantized model; -fno-dse keeps them. Others are compiled as ever.
+LLAMA_CMAKE_ARGS ?= -DLLAVA_BUILD=OFF $(shell c++ -march=native -dM -E -x c++ /dev/null 2>/dev/null | grep -q __AMX_INT8__ && echo -DCMAKE_CXX_FLAGS=-fno-dse)
 
 $(VENV)/build: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "setting up $(VENV): llama-cpp-python is compiled the first time, which takes some minutes"

