@@ -30,7 +30,8 @@ def python(code: str, **variables: str) -> str:
 def test_threads_are_told_to_sleep_before_llama_cpp_is_loaded_unless_the_user_has_decided(
     variables: dict[str, Any], seen: str
 ) -> None:
-    assert python(f"from token_trie_command import spin_briefly; spin_briefly(); {SHOWN}", **variables) == f"{seen} False"
+    code = f"from token_trie_command import spin_briefly; spin_briefly(); {SHOWN}"
+    assert python(code, **variables) == f"{seen} False"
 
 
 def test_the_command_does_so() -> None:
