@@ -31,14 +31,15 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 @pytest.fixture(scope="session")
 def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
     folder = pytestconfig.cache.mkdir("models")
-    gemma, tiny, recurrent = (folder / f"{name}.gguf" for name in ("gemma", "tiny", "recurrent"))
+    gemma, tiny, recurrent, bpe = (folder / f"{name}.gguf" for name in ("gemma", "tiny", "recurrent", "bpe"))
     if not gemma.exists():
         partial = folder / "gemma.partial"
         gemma_package.assemble(partial, overwrite=True)
         partial.rename(gemma)
     write_tiny_model(tiny)
     write_tiny_model(recurrent, is_recurrent=True)
-    return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny, "recurrent": recurrent}
+    write_tiny_model(bpe, is_bpe=True)
+    return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny, "recurrent": recurrent, "bpe": bpe}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -89,6 +90,12 @@ def tiny(model_paths: dict[str, Path]) -> Iterator[Any]:
 def precise(model_paths: dict[str, Path]) -> Iterator[Any]:
     # With a cache in F32, as its weights are, results hardly depend on the batch.
     yield from _open(model_paths["tiny"], type_k=0, type_v=0)
+
+
+@pytest.fixture(scope="session")
+def byte_level(model_paths: dict[str, Path]) -> Iterator[Any]:
+    """Return a tiny one with a byte-level BPE vocabulary."""
+    yield from _open(model_paths["bpe"], type_k=0, type_v=0)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Models of one layer in F32 with a SentencePiece vocabulary that puts a space before texts, as Llama 2's does."""
+"""Models of one layer in F32: SentencePiece that puts a space before texts, as Llama 2's does, or byte-level BPE."""
 
 from __future__ import annotations
 
@@ -26,10 +26,47 @@ def vocabulary() -> tuple[list[str], list[float], list[gguf.TokenType]]:
     return [text for text, _ in tokens], scores, [kind for _, kind in tokens]
 
 
-def write_tiny_model(path: Path, *, is_recurrent: bool = False) -> None:
+def byte_pairs() -> tuple[list[tuple[str, gguf.TokenType]], list[str]]:
+    """Return tokens of a byte-level BPE, and its merges: GPT-2's letters for bytes, words, and what JSON has often."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    letter = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    words = [
+        " yes",
+        " no",
+        "yes",
+        "no",
+        " Paris",
+        "Pizza",
+        '":"',
+        '","',
+        '"}',
+        "true",
+        "false",
+        "null",
+        '{"',
+        "10",
+        "😀",
+    ]
+    pieces: dict[str, None] = {}
+    merges: dict[str, None] = {}
+    for word in words:
+        spelled = [letter[byte] for byte in word.encode()]
+        for n in range(1, len(spelled)):
+            merges[f"{''.join(spelled[:n])} {spelled[n]}"] = None
+            pieces["".join(spelled[: n + 1])] = None
+    control = [("<unk>", gguf.TokenType.UNKNOWN), ("<s>", gguf.TokenType.CONTROL), ("</s>", gguf.TokenType.CONTROL)]
+    return control + [(piece, gguf.TokenType.NORMAL) for piece in [*letter.values(), *pieces]], list(merges)
+
+
+def write_tiny_model(path: Path, *, is_recurrent: bool = False, is_bpe: bool = False) -> None:
     """Write a llama or a mamba; the same bytes each time."""
     rng = np.random.default_rng(0)
     tokens, scores, kinds = vocabulary()
+    merges: list[str] = []
+    if is_bpe:
+        pairs, merges = byte_pairs()
+        tokens, kinds = [text for text, _ in pairs], [kind for _, kind in pairs]
     writer = gguf.GGUFWriter(path, "mamba" if is_recurrent else "llama")
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(N_EMBD)
@@ -37,24 +74,28 @@ def write_tiny_model(path: Path, *, is_recurrent: bool = False) -> None:
     writer.add_feed_forward_length(N_FF)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    writer.add_tokenizer_model("llama")
-    writer.add_tokenizer_pre("default")
+    writer.add_tokenizer_model("gpt2" if is_bpe else "llama")
+    writer.add_tokenizer_pre("gpt-2" if is_bpe else "default")
     writer.add_token_list(tokens)
-    writer.add_token_scores(scores)
+    if is_bpe:
+        writer.add_token_merges(merges)
+    else:
+        writer.add_token_scores(scores)
     writer.add_token_types(kinds)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
-    writer.add_add_space_prefix(True)
+    writer.add_add_space_prefix(not is_bpe)
 
     def tensor(name: str, *shape: int) -> None:
         writer.add_tensor(name, rng.normal(0, 0.5, shape).astype(np.float32))
 
     tensor("token_embd.weight", len(tokens), N_EMBD)
     output = rng.normal(0, 0.5, (len(tokens), N_EMBD)).astype(np.float32)
-    first, second = map(tokens.index, EQUAL)
-    output[second] = output[first]
+    if not is_bpe:
+        first, second = map(tokens.index, EQUAL)
+        output[second] = output[first]
     writer.add_tensor("output.weight", output)
     writer.add_tensor("output_norm.weight", np.ones(N_EMBD, np.float32))
     writer.add_tensor("blk.0.attn_norm.weight", np.ones(N_EMBD, np.float32))

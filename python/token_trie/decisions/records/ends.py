@@ -17,31 +17,31 @@ class StringEnd:
     min_length: int
     max_length: int | None
     n_characters: int = 0
+    last_whole: int = 0
+    """The place behind the last whole character."""
     _at: int = 0
-    _is_escaped: bool = False
+    _until: int = 0  # there an escape ends, at the earliest
 
     def __call__(self, text: str) -> int | None:
         """Return where it ends."""
-        while self._at < len(text):
-            if self.n_characters == self.max_length:
+        while self._at < len(text) and self.n_characters != self.max_length:
+            char, is_escaped = text[self._at], self._at < self._until
+            if char == '"' and not is_escaped:
                 return self._at
-            char = text[self._at]
-            if char == '"' and not self._is_escaped:
-                return self._at
-            self._is_escaped = char == "\\" and not self._is_escaped
-            self.n_characters += not self._is_escaped
             self._at += 1
+            if not is_escaped and char == "\\":
+                self._until = self._at + 1
+            elif is_escaped and char == "u" and self._at == self._until == self.last_whole + 2:
+                self._until += 4
+            if self._at >= self._until:
+                self.n_characters += 1
+                self.last_whole = self._at
         return self._at if self.n_characters == self.max_length else None
 
     @property
     def is_long_enough(self) -> bool:
         """Whether it may end here."""
         return self.n_characters >= self.min_length
-
-    @property
-    def last_whole(self) -> int:
-        """The place behind the last whole character."""
-        return self._at - self._is_escaped
 
 
 def value_end(text: str) -> int | None:

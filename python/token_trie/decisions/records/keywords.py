@@ -42,7 +42,7 @@ def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:
     kinds = [given] if isinstance(given, str) else given
     if not isinstance(kinds, list) or not kinds or not all(kind in KINDS for kind in kinds):
         raise refuse(f"{pointer}/type", f"{given!r} is none of {', '.join(KINDS)}")
-    return list(kinds)
+    return [kind for kind in dict.fromkeys(kinds) if kind != "integer" or "number" not in kinds]
 
 
 def count(schema: dict[str, Any], keyword: str, pointer: str, default: int) -> int:
@@ -60,7 +60,7 @@ def is_kind(value: Any, kind: str) -> bool:
     if isinstance(value, bool) or value is None:
         return kind == ("null" if value is None else "boolean")
     if isinstance(value, (int, float)):
-        return kind == "number" or (kind == "integer" and float(value).is_integer())
+        return kind == "number" or (kind == "integer" and value == value // 1)
     names: dict[type, str] = {str: "string", list: "array", dict: "object"}
     return names.get(type(value)) == kind
 

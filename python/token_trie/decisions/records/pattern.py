@@ -1,31 +1,39 @@
-"""Regular expressions of JSON Schema, as a grammar of JSON strings that they find something in."""
+"""Regular expressions of JSON Schema, as a grammar of JSON strings that they find something in.
+
+Where ECMA 262, which JSON Schema names, and Python, whose validators read them by `re`, mean different characters by a
+class, what is written is of both, and what is left out of a complement is of either.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import warnings
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-_MOST_REPEATED = 1000
-_ANY = "char*"
-_QUOTE, _BACKSLASH = ord('"'), ord("\\")
-_DIGITS, _WORDS = [(48, 57)], [(48, 57), (65, 90), (95, 95), (97, 122)]
-_SPACES = [(9, 13), (32, 32), (160, 160), (0xFEFF, 0xFEFF), (0x2028, 0x2029)]
-_ALL = 0x10FFFF
+from token_trie.decisions.records.gbnf import MOST_REPEATED, Chars, Either, Expression, Repeat, Sequence, Text
+
+_QUOTE, _BACKSLASH, _ALL = ord('"'), ord("\\"), 0x10FFFF
 # What a JSON string holds as it is, in the ranges of characters that there are.
-_PLAIN = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E), (0x80, 0xD7FF), (0xE000, _ALL)]
+_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E), (0x80, 0xD7FF), (0xE000, _ALL))
+CHAR: Expression = Either((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in '"\\/bfnrt'))))))
+"""Any character of a JSON string."""
 _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 
-Ranges = list[tuple[int, int]]
+_Ranges = list[tuple[int, int]]
+_ASCII = {"d": [(48, 57)], "w": [(48, 57), (65, 90), (95, 95), (97, 122)]}
+_SPACES = [(9, 13), (32, 32), (160, 160), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F)]
+_SPACES += [(0x205F, 0x205F), (0x3000, 0x3000)]
+_BREAKS = [(10, 10), (13, 13), (0x2028, 0x2029)]
 
 
 class Pattern(NamedTuple):
     """A grammar."""
 
-    content: str
-    """GBNF; refers to the rule char, for any character."""
+    content: Expression
     min_length: int
     """Characters at least,"""
     max_length: int | None
@@ -54,17 +62,18 @@ def read_pattern(pattern: str) -> Pattern:
     return Pattern(body, low, int(high) if starts and ends and high < 10**6 else None)
 
 
-def _anchored(items: list[Any]) -> tuple[str, bool, bool]:
+def _anchored(items: list[Any]) -> tuple[Expression, bool, bool]:
     """Return what finds the items, and whether all of it is anchored at its start, and at its end."""
     if len(items) == 1 and _name(items[0]) == "BRANCH":
         branches = [_anchored(list(branch)) for branch in items[0][1][1]]
-        body = " | ".join(f"( {branch[0]} )" for branch in branches)
+        body = Either(tuple(branch[0] for branch in branches))
         return body, all(branch[1] for branch in branches), all(branch[2] for branch in branches)
     starts = bool(items) and _is_at(items[0], "AT_BEGINNING")
     ends = bool(items) and _is_at(items[-1], "AT_END")
     inner = items[starts : len(items) - ends]
-    parts = [*([] if starts else [_ANY]), *map(_item, inner), *([] if ends else [_ANY])]
-    return " ".join(parts) or '""', starts, ends
+    any_text = Repeat(CHAR, 0, None)
+    parts = [*([] if starts else [any_text]), *map(_item, inner), *([] if ends else [any_text])]
+    return Sequence(tuple(parts)), starts, ends
 
 
 def _name(item: Any) -> str:
@@ -75,58 +84,69 @@ def _is_at(item: Any, where: str) -> bool:
     return _name(item) == "AT" and str(item[1]).startswith(where)
 
 
-def _sequence(items: Any, times: int) -> str:
-    return " ".join(_item(item, times) for item in items) or '""'
+def _sequence(items: Any, times: int) -> Expression:
+    return Sequence(tuple(_item(item, times) for item in items))
 
 
-def _item(item: Any, times: int = 1) -> str:
-    """Return the GBNF of an item that stands in so many repetitions of others."""
+def _item(item: Any, times: int = 1) -> Expression:
+    """Return what an item is that stands in so many repetitions of others."""
     name, value = _name(item), item[1]
     if name == "LITERAL" and not 0xD800 <= value <= 0xDFFF:
-        return json.dumps(json.dumps(chr(value), ensure_ascii=False)[1:-1], ensure_ascii=False)
+        return Text(json.dumps(chr(value), ensure_ascii=False)[1:-1])
     if name in ("NOT_LITERAL", "ANY"):
-        return _class(_complement([(10, 10), (13, 13)] if name == "ANY" else [(value, value)]))
+        return _class(_complement(_BREAKS if name == "ANY" else [(value, value)]))
     if name == "IN":
         return _class(_set(value))
     if name in ("MAX_REPEAT", "MIN_REPEAT"):
         low, high, inner = value
-        most = "" if str(high) == "MAXREPEAT" else str(int(high))
-        times *= max(int(low), int(most or 1), 1)
-        if times > _MOST_REPEATED:
-            raise ValueError(f"more than {_MOST_REPEATED} times")
-        return f"( {_sequence(inner, times)} ){{{low},{most}}}"
+        most = None if str(high) == "MAXREPEAT" else int(high)
+        times *= max(int(low), most or 1, 1)
+        if times > MOST_REPEATED:
+            raise ValueError(f"more than {MOST_REPEATED} times")
+        if most is None and inner.getwidth()[0] == 0:
+            raise ValueError("what may be empty, any number of times")
+        return Repeat(_sequence(inner, times), int(low), most) if most != 0 else Sequence(())
     if name == "SUBPATTERN" and not (value[1] or value[2]):
-        return f"( {_sequence(value[3], times)} )"
+        return _sequence(value[3], times)
     if name == "BRANCH":
-        return "( " + " | ".join(_sequence(branch, times) for branch in value[1]) + " )"
+        return Either(tuple(_sequence(branch, times) for branch in value[1]))
     what = {"AT": "a place inside", "ASSERT": "lookahead", "ASSERT_NOT": "lookahead", "GROUPREF": "a back reference"}
     raise ValueError(what.get(name, name.lower()))
 
 
-def _set(members: Any) -> Ranges:
-    found: Ranges = []
-    negated = False
-    for member in members:
+def _set(members: Any) -> _Ranges:
+    negated = _name(members[0]) == "NEGATE"
+    found: _Ranges = []
+    for member in members[negated:]:
         name, value = _name(member), member[1]
-        if name == "NEGATE":
-            negated = True
-        elif name == "LITERAL":
+        if name == "LITERAL":
             found.append((value, value))
         elif name == "RANGE":
             found.append(value)
         else:
-            found += _category(str(value))
+            found += _category(str(value), widely=negated)
     return _complement(found) if negated else found
 
 
-def _category(name: str) -> Ranges:
+def _category(name: str, *, widely: bool) -> _Ranges:
+    """Return the characters of a class: those of both readings, or widely those of either."""
     kind = name.removeprefix("CATEGORY_")
-    known = {"DIGIT": _DIGITS, "WORD": _WORDS, "SPACE": _SPACES}
-    ranges = known[kind.removeprefix("NOT_")]
-    return _complement(ranges) if kind.startswith("NOT_") else ranges
+    is_negated = kind.startswith("NOT_")
+    letter = kind.removeprefix("NOT_")[0].lower()
+    if widely != is_negated:
+        ranges = [*_in_python(letter), *([(0xFEFF, 0xFEFF)] if letter == "s" else [])]
+    else:
+        ranges = _SPACES if letter == "s" else _ASCII[letter]
+    return _complement(ranges) if is_negated else ranges
 
 
-def _complement(ranges: Ranges) -> Ranges:
+@lru_cache
+def _in_python(letter: str) -> tuple[tuple[int, int], ...]:
+    everything = "".join(map(chr, range(_ALL + 1)))
+    return tuple((found.start(), found.end() - 1) for found in re.finditer(rf"\{letter}+", everything))
+
+
+def _complement(ranges: _Ranges) -> _Ranges:
     found, begin = [], 0
     for low, high in sorted(ranges):
         if begin < low:
@@ -135,16 +155,12 @@ def _complement(ranges: Ranges) -> Ranges:
     return [*found, (begin, _ALL)] if begin <= _ALL else found
 
 
-def _class(ranges: Ranges) -> str:
+def _class(ranges: _Ranges) -> Expression:
     """Return one character of these as a JSON string holds it; control characters are left out."""
-    plain = [(max(a, c), min(b, d)) for a, b in ranges for c, d in _PLAIN if max(a, c) <= min(b, d)]
-    parts = ["[" + "".join(f"{_char(a)}-{_char(b)}" for a, b in plain) + "]"] if plain else []
-    parts += [r'"\\\""'] if any(a <= _QUOTE <= b for a, b in ranges) else []
-    parts += [r'"\\\\"'] if any(a <= _BACKSLASH <= b for a, b in ranges) else []
+    plain = tuple((max(a, c), min(b, d)) for a, b in ranges for c, d in _PLAIN if max(a, c) <= min(b, d))
+    parts: list[Expression] = [Chars(plain)] if plain else []
+    parts += [Text(r"\"")] if any(a <= _QUOTE <= b for a, b in ranges) else []
+    parts += [Text(r"\\")] if any(a <= _BACKSLASH <= b for a, b in ranges) else []
     if not parts:
         raise ValueError("a character that nothing is")
-    return parts[0] if len(parts) == 1 else "( " + " | ".join(parts) + " )"
-
-
-def _char(code: int) -> str:
-    return f"\\x{code:02X}" if code < 0x80 else f"\\U{code:08X}"
+    return parts[0] if len(parts) == 1 else Either(tuple(parts))

@@ -9,10 +9,10 @@ Object ── city (required) ── String      written: {"city":"   then free 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
-Rules: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and bodies of rules in llama.cpp's GBNF."""
+from token_trie.decisions.records.gbnf import Expression, Grammar, print_grammar
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,25 +26,32 @@ class Choice:
 class String:
     """Free text in quotes, under a grammar."""
 
-    content: str
-    """GBNF of what stands between the quotes."""
-    rules: Rules
+    content: Expression
+    """Of what stands between the quotes; where it can end anywhere, without the most characters."""
     max_length: int | None
     """Characters after which it ends."""
     min_length: int = 0
     can_end_anywhere: bool = True
     """Whether any text of these lengths will do, so that one that does not end can be closed."""
 
+    @cached_property
+    def grammar(self) -> Grammar:
+        """The content, printed."""
+        return print_grammar(self.content)
+
 
 @dataclass(frozen=True, eq=False)
 class Slot:
     """A number, or a value of any kind, under a grammar."""
 
-    value: str
-    """GBNF of it."""
-    rules: Rules
+    value: Expression
     begins_with: str
     """Characters that it may begin with."""
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        """The value, printed."""
+        return print_grammar(self.value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from token_trie.decisions.records import grammar, numbers
+from token_trie.decisions.records.gbnf import MOST_REPEATED
 from token_trie.decisions.records.keywords import bounds, count, refuse
 from token_trie.decisions.records.pattern import read_pattern
 from token_trie.decisions.records.plan import Choice, Node, Slot, String
@@ -13,8 +14,22 @@ from token_trie.decisions.records.plan import Choice, Node, Slot, String
 MOST_NUMBERS = 1_000
 """Integers between bounds that are a choice; more are written digit by digit, under a grammar."""
 
-_MOST_LENGTH = 1000
 _DIGITS = "-0123456789"
+_FARTHEST = 10**18 - 1
+
+_DAY = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+_LEAP = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29"
+_DATE = f"([1-9][0-9]{{3}}-{_DAY}|{_LEAP})"
+_CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{3}})?(Z|[+-]{_CLOCK})"
+_HEX = "[0-9a-fA-F]"
+FORMATS = {
+    "date": f"^{_DATE}$",
+    "uuid": f"^{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$",
+    "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+}
+"""Formats of strings, as patterns of what is written."""
 
 
 def read_string(schema: dict[str, Any], pointer: str) -> Node:
@@ -29,10 +44,9 @@ def read_string(schema: dict[str, Any], pointer: str) -> Node:
         return _read_pattern(schema, pointer, low, high)
     if "format" in schema:
         return _read_format(schema, pointer, low, high)
-    if low > _MOST_LENGTH:
-        raise refuse(f"{pointer}/minLength", f"{low} characters; {_MOST_LENGTH} is the most that is supported")
-    content, rules = grammar.content_of({"type": "string", "minLength": low} if low else {"type": "string"})
-    return String(content, rules, high, low)
+    if low > MOST_REPEATED:
+        raise refuse(f"{pointer}/minLength", f"{low} characters; {MOST_REPEATED} is the most that is supported")
+    return String(grammar.text_between(low, None), high, low)
 
 
 def _read_pattern(schema: dict[str, Any], pointer: str, low: int, high: int | None) -> String:
@@ -47,32 +61,35 @@ def _read_pattern(schema: dict[str, Any], pointer: str, low: int, high: int | No
         raise refuse(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
     if read.min_length < low or (high is not None and (read.max_length is None or read.max_length > high)):
         raise refuse(f"{pointer}/pattern", f"{pattern!r} and lengths that it does not keep to are not supported")
-    rules = dict(grammar.content_of({"type": "string"})[1])
-    return String(read.content, tuple(rules.items()), read.max_length, read.min_length, False)
+    return String(read.content, read.max_length, read.min_length, False)
 
 
 def _read_format(schema: dict[str, Any], pointer: str, low: int, high: int | None) -> String:
     name = schema["format"]
-    if not isinstance(name, str) or name not in grammar.LENGTHS:
-        raise refuse(f"{pointer}/format", f"{name!r} is not supported; {', '.join(grammar.LENGTHS)} are")
-    least, most = grammar.LENGTHS[name]
+    if not isinstance(name, str) or name not in FORMATS:
+        raise refuse(f"{pointer}/format", f"{name!r} is not supported; {', '.join(FORMATS)} are")
+    content, least, most = read_pattern(FORMATS[name])
+    assert most is not None
     if least < low or (high is not None and most > high):
         raise refuse(f"{pointer}/format", f"{name!r} has {least} to {most} characters, and the lengths are others")
-    content, rules = grammar.content_of({"type": "string", "format": name})
-    return String(content, rules, most, least, False)
+    return String(content, most, least, False)
 
 
 def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> Node:
     """Read a number."""
     low, high, open_low, open_high = bounds(schema, pointer)
     if low is None and high is None and "multipleOf" not in schema:
-        return grammar.any_of({"type": "integer" if is_integer else "number"}, _DIGITS)
+        return Slot(grammar.INTEGER if is_integer else grammar.NUMBER, _DIGITS)
     if not is_integer:
         return _read_decimals(schema, pointer, (low, high), open_low=open_low, open_high=open_high)
-    first = -numbers.MOST if low is None or low == -math.inf else math.floor(low) + 1 if open_low else math.ceil(low)
-    last = numbers.MOST if high is None or high == math.inf else math.ceil(high) - 1 if open_high else math.floor(high)
-    if first > last:
+    first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
+    last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
+    if first is not None and last is not None and first > last:
         raise refuse(pointer, f"no integer is from {low} to {high}")
+    if (first or 0) > _FARTHEST or (last or 0) < -_FARTHEST:
+        raise refuse(pointer, "integers of more than 18 digits are not supported")
+    first = -_beyond(last or 0) if first is None else max(first, -_FARTHEST)
+    last = _beyond(first) if last is None else min(last, _FARTHEST)
     step = schema.get("multipleOf", 1)
     if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0 or step != int(step):
         raise refuse(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
@@ -84,7 +101,16 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
         return Choice(tuple(range(least, last + 1, int(step))))
     if step != 1:
         raise refuse(f"{pointer}/multipleOf", f"with more than {MOST_NUMBERS:,} values it is not supported")
-    return Slot(numbers.integers(first, last), (), _DIGITS if first < 0 else _DIGITS[1:])
+    return _written(numbers.integers(first, last), _DIGITS if first < 0 else _DIGITS[1:])
+
+
+def _beyond(bound: int) -> int:
+    """Return how far numbers go from the one bound that there is: to the most, and to a digit more than it has."""
+    return max(numbers.MOST, min(_FARTHEST, 10 * abs(bound) + 9))
+
+
+def _written(pattern: str, begins_with: str) -> Slot:
+    return Slot(read_pattern(f"^({pattern})$").content, begins_with)
 
 
 def _read_decimals(
@@ -108,4 +134,4 @@ def _read_decimals(
     if low == high:
         return Choice((low,))
     body = numbers.decimals(low, high, open_low=open_low, open_high=open_high)
-    return Slot(body, (), _DIGITS if low < 0 else _DIGITS[1:])
+    return _written(body, _DIGITS if low < 0 else _DIGITS[1:])

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import combinations, pairwise
 from typing import Any
+from urllib.parse import unquote
 
-from llama_cpp.llama_grammar import RESERVED_NAMES
-
-from token_trie.decisions.records import grammar
-from token_trie.decisions.records.keywords import (
-    KINDS,
-    NOTES,
-    OF_KIND,
-    bounds,
-    check_known,
-    count,
-    is_kind,
-    kinds_of,
-    refuse,
-)
-from token_trie.decisions.records.layout import Layout, Place, Whole, ways
-from token_trie.decisions.records.plan import Array, Choice, Field, Map, Node, Object, Slot, String, Union
+from token_trie.decisions.records.grammar import ARRAY, OBJECT, VALUE
+from token_trie.decisions.records.keywords import NOTES, check_known, count, kinds_of, refuse
+from token_trie.decisions.records.plan import Array, Choice, Field, Map, Node, Object, Slot, String
 from token_trie.decisions.records.scalars import read_number, read_string
+from token_trie.decisions.records.unions import check_exclusive, make_union
+from token_trie.decisions.records.values import choices_of, read_values
 
 MAX_DEPTH = 16
 """References inside each other that are followed; what would go on deeper is left out where it may be."""
 MAX_ITEMS = 64
 """Items of a list, and keys of a map, that does not say how many it has at most."""
-ANYTHING = '{["-0123456789tfn'
-"""Characters that JSON values begin with."""
+ANYTHING = Slot(VALUE, '{["-0123456789tfn')
+"""A value of any kind."""
 
 
 def read_schema(schema: Any) -> Node:
@@ -59,8 +48,9 @@ def read_schema(schema: Any) -> Node:
 class _Reader:
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
-        self._under_way: set[tuple[str, int]] = set()
+        self._followed: tuple[str, ...] = ()  # references that led to the value that is read
 
     def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
         """Read a part; None where all of it would be too deep."""
@@ -70,6 +60,8 @@ class _Reader:
             why = "nothing is valid" if schema is False else f"{type(schema).__name__} where a schema belongs"
             raise refuse(pointer, why)
         check_known(schema, pointer)
+        if pointer and "$id" in schema:
+            raise refuse(f"{pointer}/$id", "below the root it is not supported, as references begin at it")
         if "$ref" in schema:
             return self._read_ref(schema, pointer, depth)
         if "allOf" in schema:
@@ -82,57 +74,51 @@ class _Reader:
             if keyword in schema:
                 return self._read_union(schema, keyword, pointer, depth)
         if "const" in schema or "enum" in schema:
-            return self._read_values(schema, pointer)
+            return read_values(schema, pointer)
         kinds = kinds_of(schema, pointer)
         if not kinds:
-            return _any_value()
+            return ANYTHING
         nodes = [self._read_kind(schema, kind, pointer, depth) for kind in kinds]
-        return self._union([node for node in nodes if node is not None], schema, pointer)
+        return _union(nodes, pointer)
+
+    def _read_inner(self, schema: Any, pointer: str, depth: int) -> Node | None:
+        """Read the schema of a value inside the one that is read."""
+        followed, self._followed = self._followed, ()
+        node = self.read(schema, pointer, depth)
+        self._followed = followed
+        return node
 
     def _read_ref(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         ref = schema["$ref"]
         if schema.keys() - NOTES - {"$ref"}:
             raise refuse(f"{pointer}/$ref", "beside other keywords it is not supported")
+        found = self._find(ref, pointer)
+        if ref in self._followed:
+            raise refuse(f"{pointer}/$ref", f"{ref!r} leads back to itself")
         if depth >= MAX_DEPTH:
             return None
-        key = str(ref), depth + 1
+        key = ref, depth + 1
         if key not in self._known:
-            self._known[key] = self.read(self._find(ref, pointer), str(ref).removeprefix("#"), depth + 1)
+            followed, self._followed = self._followed, (*self._followed, ref)
+            self._known[key] = self.read(found, ref.removeprefix("#"), depth + 1)
+            self._followed = followed
         return self._known[key]
 
     def _find(self, ref: Any, pointer: str) -> Any:
         if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
             raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; places of the same schema (#/…) are")
         found = self._root
-        for part in ref[1:].split("/")[1:]:
+        for part in unquote(ref[1:]).split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdigit() and int(name) < len(found):
+            if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
                 found = found[int(name)]
             elif isinstance(found, dict) and name in found:
                 found = found[name]
             else:
                 raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
+            if isinstance(found, dict) and isinstance(found.get("$id"), str):
+                raise refuse(f"{pointer}/$ref", f"{ref!r} leads to an $id, where references begin")
         return found
-
-    def _read_values(self, schema: dict[str, Any], pointer: str) -> Node:
-        keyword = "const" if "const" in schema else "enum"
-        if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
-            raise refuse(f"{pointer}/enum", "no values")
-        values = [schema["const"]] if keyword == "const" else schema["enum"]
-        step = schema.get("multipleOf", 1)
-        if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
-            raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
-        try:
-            re.compile(schema.get("pattern", ""))
-        except (TypeError, re.error) as error:
-            raise refuse(f"{pointer}/pattern", str(error)) from error
-        kinds = kinds_of(schema, pointer) if "type" in schema else list(KINDS)
-        kept = [v for v in values if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
-        if "const" in schema and "enum" in schema:
-            kept = [v for v in kept if v in schema["enum"]]
-        if not kept:
-            raise refuse(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
-        return Choice(tuple({json.dumps(v, sort_keys=True): v for v in kept}.values()))
 
     def _read_union(self, schema: dict[str, Any], keyword: str, pointer: str, depth: int) -> Node | None:
         options = schema[keyword]
@@ -144,50 +130,14 @@ class _Reader:
             kinds = set(kinds_of(schema, pointer))
             kinds |= {"integer"} if "number" in kinds else set()
             for i, option in enumerate(options):
-                own = kinds_of(option, pointer) if isinstance(option, dict) else []
+                says_kinds = isinstance(option, dict) and ("type" in option or not option.keys() & {"enum", "const"})
+                own = kinds_of(option, f"{pointer}/{keyword}/{i}") if says_kinds else []
                 if not own or not kinds.issuperset(own):
                     raise refuse(f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another")
         nodes = [self.read(option, f"{pointer}/{keyword}/{i}", depth) for i, option in enumerate(options)]
         if keyword == "oneOf":
-            self._check_exclusive(options, pointer)
-        return self._union([node for node in nodes if node is not None], schema, pointer)
-
-    def _check_exclusive(self, options: list[Any], pointer: str) -> None:
-        for (i, a), (j, b) in combinations(enumerate(options), 2):
-            if not self._exclude(a, b, pointer, 0):
-                raise refuse(f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf")
-
-    def _exclude(self, a: Any, b: Any, pointer: str, depth: int) -> bool:
-        """Whether no value is valid by both, as far as kinds and constants tell."""
-        for _ in range(MAX_DEPTH):
-            a, b = (self._find(s["$ref"], pointer) if isinstance(s, dict) and "$ref" in s else s for s in (a, b))
-        if not (isinstance(a, dict) and isinstance(b, dict)) or depth > MAX_DEPTH:
-            return False
-        values = [[s["const"]] if "const" in s else s.get("enum") for s in (a, b)]
-        if isinstance(values[0], list) and isinstance(values[1], list):
-            return not any(x == y for x in values[0] for y in values[1])
-        kinds = []
-        for schema, own in zip((a, b), values, strict=True):
-            named = schema.get("type", [])
-            named = [kind for kind in KINDS if any(is_kind(v, kind) for v in own)] if own and not named else named
-            listed = [named] if isinstance(named, str) else named
-            kinds.append({"number" if kind == "integer" else kind for kind in listed})
-        if kinds[0] and kinds[1] and not kinds[0] & kinds[1]:
-            return True
-        fields = [s.get("properties", {}) if s.get("type") == "object" else {} for s in (a, b)]
-        both = set(a.get("required", [])) & set(b.get("required", [])) & fields[0].keys() & fields[1].keys()
-        return any(self._exclude(fields[0][name], fields[1][name], pointer, depth + 1) for name in both)
-
-    def _union(self, nodes: list[Node], schema: dict[str, Any], pointer: str) -> Node | None:
-        if len(nodes) <= 1:
-            return nodes[0] if nodes else None
-        clash = _clash(nodes)
-        if clash is None:
-            return Union(tuple(nodes))
-        definitions = self._root.get("$defs", {})
-        if "anyOf" in schema and _is_converted({"anyOf": schema["anyOf"]}, definitions, set()):
-            return grammar.any_of({"anyOf": schema["anyOf"], "$defs": definitions}, ANYTHING)
-        raise refuse(pointer, f"two ways to go on begin alike, with {clash}; let the first field tell them apart")
+            check_exclusive(options, pointer, self._find)
+        return _union(nodes, pointer)
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
         if kind == "null":
@@ -220,7 +170,7 @@ class _Reader:
             is_required = name in required
             if part is False and not is_required:
                 continue
-            node = self.read(part, places.get(name, f"{pointer}/additionalProperties"), depth)
+            node = self._read_inner(part, places.get(name, f"{pointer}/additionalProperties"), depth)
             if node is None and is_required:
                 return None
             if node is not None:
@@ -240,8 +190,8 @@ class _Reader:
         if low > high or (more is False and low):
             raise refuse(f"{pointer}/minProperties", f"{low} at least, and fewer at most")
         if more is True and not low and "maxProperties" not in schema:
-            return grammar.any_of({"type": "object"}, "{")
-        node = None if more is False or high == 0 else self.read(more, f"{pointer}/additionalProperties", depth)
+            return Slot(OBJECT, "{")
+        node = None if more is False or high == 0 else self._read_inner(more, f"{pointer}/additionalProperties", depth)
         if node is None:
             return None if low else Object(())
         key = read_string({"type": "string", "maxLength": MAX_ITEMS}, pointer)
@@ -251,16 +201,20 @@ class _Reader:
     def _read_array(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         low = count(schema, "minItems", pointer, 0)
         heads, place, items = schema.get("prefixItems", []), f"{pointer}/items", schema.get("items", True)
+        if not isinstance(schema.get("uniqueItems", False), bool):
+            raise refuse(f"{pointer}/uniqueItems", f"{schema['uniqueItems']!r} is neither true nor false")
+        if "prefixItems" in schema and "2020-12" not in self._draft:
+            raise refuse(f"{pointer}/prefixItems", f"{self._draft} does not know it")
         if isinstance(items, list):
             raise refuse(place, "a list of schemas is not supported; prefixItems is")
-        if not isinstance(heads, list):
+        if not isinstance(heads, list) or ("prefixItems" in schema and not heads):
             raise refuse(f"{pointer}/prefixItems", "no list of schemas")
         is_free = not heads and "items" not in schema and not low and "maxItems" not in schema
         if is_free and not schema.get("uniqueItems"):
-            return grammar.any_of({"type": "array"}, "[")
-        nodes = [self.read(head, f"{pointer}/prefixItems/{i}", depth) for i, head in enumerate(heads)]
+            return Slot(ARRAY, "[")
+        nodes = [self._read_inner(head, f"{pointer}/prefixItems/{i}", depth) for i, head in enumerate(heads)]
         deep = next((i for i, node in enumerate(nodes) if node is None), None)
-        item = None if items is False or deep is not None else self.read(items, place, depth)
+        item = None if items is False or deep is not None else self._read_inner(items, place, depth)
         kinds = [node for node in nodes[:deep] if node is not None]
         most = len(kinds) if item is None else max(low, MAX_ITEMS)
         given = count(schema, "maxItems", pointer, most)
@@ -269,90 +223,21 @@ class _Reader:
             raise refuse(f"{pointer}/minItems", f"{low} at least and {given} at most")
         if low > high:
             return None
-        unique = schema.get("uniqueItems") is True and high > 1
-        if unique:
-            n = _n_different(kinds, item, pointer)
-            if low > n:
-                raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
-            high = min(high, n)
-        return Array(tuple(kinds), item, low, high, unique)
+        if schema.get("uniqueItems") is not True or high <= 1:
+            return Array(tuple(kinds), item, low, high, False)
+        choices = None if kinds else choices_of(item)
+        if choices is None:
+            raise refuse(f"{pointer}/uniqueItems", "of items that are no choice among values it is not supported")
+        n = len(choices.values)
+        if low > n:
+            raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
+        return Array((), choices, low, min(high, n), True)
 
 
-def _n_different(heads: list[Node], item: Node | None, pointer: str) -> int:
-    options = item.options if isinstance(item, Union) else (item,)
-    if heads or not all(isinstance(option, Choice) for option in options):
-        raise refuse(f"{pointer}/uniqueItems", "of items that are no choice among values it is not supported")
-    return sum(len(option.values) for option in options if isinstance(option, Choice))
-
-
-def _clash(options: list[Node]) -> str | None:
-    """Return the beginning that two of the ways have, by which they cannot be told apart."""
-    found = [(i, way) for i, node in enumerate(options) for way in ways(Whole(node, Place()), Layout())]
-    slots = {i: way.slot for i, way in found if way.slot is not None}
-    texts = sorted((way.text, i, bool(way.rests)) for i, way in found if way.slot is None)
-    if len(slots) > 1:
-        return "free values"
-    for slot in slots.values():
-        for text, _, _ in texts:
-            if text[0] in slot.begins_with:
-                return text
-    for (a, i, goes_on), (b, j, goes_on_too) in pairwise(texts):
-        if i != j and b.startswith(a) and (goes_on or (a == b and goes_on_too)):
-            return a
-    return None
-
-
-_PLAIN = {"type", "enum", "const", "anyOf", "$ref", "properties", "required", "items", "minItems", "maxItems"}
-
-
-def _is_converted(schema: Any, definitions: Any, seen: set[str]) -> bool:
-    """Whether the converter of llama-cpp-python keeps to all that a schema says, which is one that could be read."""
-    if not isinstance(schema, dict) or not schema.keys() - NOTES:
-        return False
-    more = {"additionalProperties"} if schema.get("additionalProperties") is False else set()
-    if schema.keys() - NOTES - _PLAIN - more or not isinstance(schema.get("type", ""), str):
-        return False
-    if "$ref" in schema:
-        name = str(schema["$ref"]).removeprefix("#/$defs/")
-        is_new = name not in seen
-        seen.add(name)
-        return name not in RESERVED_NAMES and not (
-            is_new and not _is_converted(definitions.get(name), definitions, seen)
-        )
-    if max(schema.get("minItems", 0), schema.get("maxItems", 0)) > MAX_ITEMS:
-        return False
-    values = schema.get("enum", [schema.get("const")])
-    if not all(isinstance(v, (str, int, type(None))) and "\\" not in json.dumps(v, ensure_ascii=False) for v in values):
-        return False
-    if schema.get("type") == "object" and not schema.get("properties"):
-        return False
-    if not set(schema.get("required", [])) <= set(schema.get("properties", {})):
-        return False
-    parts = [*schema.get("anyOf", []), *schema.get("properties", {}).values()]
-    parts += [schema["items"]] if "items" in schema else []
-    return all(_is_converted(part, definitions, seen) for part in parts)
-
-
-def _any_value() -> Slot:
-    return Slot("value", grammar.any_of({}, "").rules, ANYTHING)
-
-
-def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
-    """Whether a value keeps to what its schema says beside it."""
-    if isinstance(value, str):
-        high = count(schema, "maxLength", pointer, len(value))
-        within = count(schema, "minLength", pointer, 0) <= len(value) <= high
-        return within and ("pattern" not in schema or re.search(schema["pattern"], value) is not None)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        low, high_, open_low, open_high = bounds(schema, pointer)
-        over = low is None or value > low or (value == low and not open_low)
-        under = high_ is None or value < high_ or (value == high_ and not open_high)
-        step = schema.get("multipleOf")
-        return over and under and (step is None or value % step == 0)
-    rest = OF_KIND["object"] | OF_KIND["array"]
-    if isinstance(value, (dict, list)) and schema.keys() & rest:
-        raise refuse(pointer, f"{', '.join(sorted(schema.keys() & rest))}: beside enum or const not supported")
-    return True
+def _union(nodes: list[Node | None], pointer: str) -> Node | None:
+    """Return one node for those that are not too deep."""
+    some = [node for node in nodes if node is not None]
+    return make_union(some, pointer) if some else None
 
 
 def _escape(name: str) -> str:

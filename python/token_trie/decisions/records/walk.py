@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from token_trie.decisions.records.ends import StringEnd, value_end
-from token_trie.decisions.records.grammar import BEHIND, text_of
+from token_trie.decisions.records.gbnf import quote
+from token_trie.decisions.records.grammar import BEHIND
 from token_trie.decisions.records.layout import (
     Content,
     Entry,
@@ -19,7 +20,7 @@ from token_trie.decisions.records.layout import (
     Whole,
     ways,
 )
-from token_trie.decisions.records.plan import Node, Rules, String
+from token_trie.decisions.records.plan import Node, String
 from token_trie.decisions.records.writer import Writer
 from token_trie.errors import GrammarError, LimitError
 
@@ -96,8 +97,8 @@ class Walk:
         slot = free.slot
         assert slot is not None
         texts = [way for way in options if way.slot is None]
-        bodies = [f"( {slot.value} ) ( {BEHIND} )?"]
-        bodies += [f"{_quoted(way.text)} ( [\\x00-\\U0010FFFF]* )" for way in texts]
+        bodies = [f"( {slot.grammar.body} ) {BEHIND}"]
+        bodies += [f"{quote(way.text)} ( [\\x00-\\U0010FFFF]* )" for way in texts]
 
         def find_end(text: str) -> int | None:
             way = next((way for way in texts if text.startswith(way.text)), None)
@@ -105,26 +106,26 @@ class Walk:
                 return len(way.text)
             return value_end(text) if text[:1] in slot.begins_with else None
 
-        text = self._generate(" | ".join(bodies), slot.rules, pointer, find_end)
+        text = self._generate(" | ".join(bodies), slot.grammar.rules, pointer, find_end)
         chosen = next((way for way in texts if way.text == text), None)
         return chosen or replace(free, rests=free.rests[1:])
 
     def _write_string(self, node: String, pointer: str) -> str:
         find_end = StringEnd(node.min_length, node.max_length)
-        text = self._generate(f'( {node.content} ) "\\"" ( {BEHIND} )?', node.rules, pointer, find_end, node)
+        text = self._generate(f'( {node.grammar.body} ) "\\"" {BEHIND}', node.grammar.rules, pointer, find_end, node)
         self._writer.write('"')
         return text
 
     def _generate(
         self,
         body: str,
-        rules: Rules,
+        rules: str,
         pointer: str,
         find_end: Callable[[str], int | None],
         string: String | None = None,
     ) -> str:
         try:
-            generated = self._writer.generate(body, text_of(rules), self._max_tokens, find_end)
+            generated = self._writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
         end = generated.end
@@ -158,7 +159,3 @@ def followers(rests: list[Rest], layout: Layout, end: str) -> tuple[str, ...]:
         text += found[0].text
         waiting.extend(reversed(found[0].rests))
     return (text if waiting else text + end,)
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

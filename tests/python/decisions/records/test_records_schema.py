@@ -21,6 +21,9 @@ TREE = {
 }
 
 
+UNIQUE = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
+
+
 def begins(schema: Any) -> list[str]:
     return [way.text for way in ways(Whole(read_schema(schema), Place()), Layout())]
 
@@ -55,6 +58,10 @@ def test_each_kind_of_value_has_its_node() -> None:
         ({"type": "string", "enum": ["a", "bb", 3], "minLength": 2}, ['"bb"']),
         ({"allOf": [{"type": "boolean"}], "description": "x"}, ["true", "false"]),
         ({"const": 5, "x-note": 1}, ["5"]),
+        ({"enum": [1, 1.0, True, 10**400], "type": "integer"}, ["1", str(10**400)]),
+        ({"oneOf": [{"const": 1}, {"const": True}]}, ["1", "true"]),
+        ({"$ref": "#/$defs/a%25b~1c", "$defs": {"a%b/c": {"type": "null"}}}, ["null"]),
+        ({"type": ["integer", "number", "integer", "null"]}, ["", "null"]),
     ],
 )
 def test_a_value_begins_as_its_schema_says(schema: Any, expected: list[str]) -> None:
@@ -102,7 +109,14 @@ def test_a_value_begins_as_its_schema_says(schema: Any, expected: list[str]) -> 
         ({"anyOf": []}, r"schema#/anyOf: no schemas"),
         ({"anyOf": [{"type": "string"}], "minLength": 2}, r"schema#/anyOf: beside other keywords"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, r"schema#/oneOf/1: may be valid together with /0"),
-        ({"anyOf": [{"type": "string", "maxLength": 2}, {"const": "abc"}]}, r"schema#: two ways to go on begin alike"),
+        (
+            {"anyOf": [{**UNIQUE, "maxItems": 2}, {"type": "array", "items": {"type": "null"}}]},
+            r"schema#: two ways to go on begin alike, with \[, and no grammar says uniqueItems",
+        ),
+        (
+            {"anyOf": [{"type": "string", "maxLength": 2000}, {"const": "abc"}]},
+            r'schema#: two ways to go on begin alike, with ", and no grammar says more than 1000 times',
+        ),
         ({"allOf": [{}, {}]}, r"schema#/allOf: other than around one schema"),
         ({"$ref": "http://example.org/x"}, r"schema#/\$ref: 'http://example.org/x' is not supported"),
         ({"$ref": "#/$defs/x"}, r"schema#/\$ref: '#/\$defs/x' leads nowhere"),
@@ -120,6 +134,31 @@ def test_a_value_begins_as_its_schema_says(schema: Any, expected: list[str]) -> 
         ({"type": "object", "minProperties": 2}, r"schema#/minProperties"),
         ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, r"schema#/minProperties"),
         ([], r"schema#: list where a schema belongs"),
+        ({"type": "array", "uniqueItems": 1}, r"schema#/uniqueItems: 1 is neither"),
+        ({"type": "array", "prefixItems": []}, r"schema#/prefixItems: no list of schemas"),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "prefixItems": [{}]},
+            r"schema#/prefixItems: http://json-schema.org/draft-07/schema# does not know it",
+        ),
+        (
+            {**UNIQUE, "items": {"anyOf": [{"enum": ["a", "b", 1]}, {"enum": ["b", 1.0]}]}, "minItems": 4},
+            r"schema#/minItems: 4 different ones of 3",
+        ),
+        ({"type": "integer", "minimum": 10**20}, r"schema#: integers of more than 18 digits"),
+        ({"type": "string", "pattern": "^(a|b?)*$"}, r"schema#/pattern: .*what may be empty, any number of times"),
+        (
+            {"type": "object", "properties": {"a": {"$id": "https://example.org/a", "$ref": "#/$defs/x"}}},
+            r"schema#/properties/a/\$id: below the root",
+        ),
+        (
+            {"$ref": "#/$defs/a/items", "$defs": {"a": {"$id": "https://example.org/a", "items": {"type": "null"}}}},
+            r"schema#/\$ref: '#/\$defs/a/items' leads to an \$id",
+        ),
+        (
+            {"type": "number", "anyOf": [{"enum": ["a", 1], "minimum": 0}]},
+            r"schema#/type: beside anyOf it is not supported where /0",
+        ),
+        ({"const": True, "enum": [1]}, r"schema#/const: no value keeps to"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, message: str) -> None:
@@ -155,8 +194,9 @@ def test_a_recursion_without_an_end_is_refused() -> None:
     schema = {"$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}}
     with pytest.raises(ArgumentError, match="nothing can be written: every way leads through more than 16"):
         read_schema({**schema, "$ref": "#/$defs/a"})
-    with pytest.raises(ArgumentError, match="every way leads"):
-        read_schema({"$ref": "#"})
+    for loop in ({"$ref": "#"}, {"anyOf": [{"type": "null"}, {"$ref": "#"}]}, {**TREE, "$ref": "#/$defs/node/$ref"}):
+        with pytest.raises(ArgumentError, match=r"\$ref: '#.*' leads (back to itself|nowhere)"):
+            read_schema(loop)
 
 
 def test_a_recursion_through_many_alternatives_is_read_at_once() -> None:
@@ -165,12 +205,14 @@ def test_a_recursion_through_many_alternatives_is_read_at_once() -> None:
     assert begins(schema) == [*(f'{{"{k}":' for k in "abcdefgh"), "null"]
 
 
-def test_alternatives_that_begin_alike_run_under_one_grammar_where_that_says_all() -> None:
+def test_alternatives_that_begin_alike_run_under_one_grammar() -> None:
     assert isinstance(read_schema({"anyOf": [{"type": "integer"}, {"type": "number"}]}), Slot)
     kinds = [{"type": "object", "properties": {"n": {"type": kind}}, "required": ["n"]} for kind in ("string", "null")]
     assert isinstance(read_schema({"anyOf": kinds}), Union)
     same = [{"type": "object", "properties": {"n": {"type": "string"}, k: {"type": "null"}}} for k in "ab"]
     assert isinstance(read_schema({"anyOf": same}), Slot)
+    tagged = [{"type": "object", "properties": {"n": {"type": "string"}, k: {"const": k}}} for k in "ab"]
+    assert isinstance(read_schema({"anyOf": [{"type": "null"}, {"anyOf": tagged}]}), Union)
 
 
 def test_alternatives_of_one_of_may_be_told_apart_by_a_field() -> None:

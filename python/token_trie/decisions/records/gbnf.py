@@ -1,0 +1,126 @@
+"""Grammars as llama.cpp reads them (GBNF): expressions, and their text.
+
+Rules are named here, as they are printed, so that no two names can meet; what is repeated is a rule, which llama.cpp
+counts as one where it limits repetitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+MOST_REPEATED = 1000
+"""Times that something may stand in a row; llama.cpp takes 2000 for no limit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Just this."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Chars:
+    """One character, of ranges of code points."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """One after the other."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Either:
+    """One of these."""
+
+    options: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """The same, low to high times; None for no limit."""
+
+    part: Expression
+    low: int
+    high: int | None
+
+    def __post_init__(self) -> None:
+        most = self.low if self.high is None else self.high
+        if most > MOST_REPEATED:
+            raise ValueError(f"more than {MOST_REPEATED} times")
+
+
+@dataclass(eq=False)
+class Rule:
+    """What has a name, so that it may stand in several places, and in itself."""
+
+    body: Expression = Sequence(())
+
+
+Expression: TypeAlias = Text | Chars | Sequence | Either | Repeat | Rule
+
+
+class Grammar(NamedTuple):
+    """A printed expression."""
+
+    body: str
+    rules: str
+    """Those that the body refers to, named r and a number, one a line."""
+
+
+def print_grammar(expression: Expression) -> Grammar:
+    """Print an expression."""
+    printer = _Printer()
+    body = printer.text(expression)
+    return Grammar(body, printer.rules())
+
+
+def quote(text: str) -> str:
+    """Return a literal."""
+    return '"' + "".join(c if _is_plain(c) else _code(ord(c)) for c in text) + '"'
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self._names: dict[Expression, str] = {}
+        self._bodies: dict[str, str] = {}
+
+    def rules(self) -> str:
+        return "\n".join(f"{name} ::= {body}" for name, body in self._bodies.items())
+
+    def text(self, expression: Expression) -> str:
+        if isinstance(expression, Text):
+            return quote(expression.text)
+        if isinstance(expression, Chars):
+            return "[" + "".join(f"{_code(a)}-{_code(b)}" for a, b in expression.ranges) + "]"
+        if isinstance(expression, Sequence):
+            return " ".join(map(self.text, expression.parts)) or '""'
+        if isinstance(expression, Either):
+            return "( " + " | ".join(map(self.text, expression.options)) + " )"
+        if isinstance(expression, Rule):
+            return self._name(expression, expression.body)
+        most = "" if expression.high is None else expression.high
+        return f"{self._name(expression.part, expression.part)}{{{expression.low},{most}}}"
+
+    def _name(self, known_by: Expression, body: Expression) -> str:
+        if isinstance(body, Rule):
+            return self.text(body)
+        if known_by not in self._names:
+            self._names[known_by] = name = f"r{len(self._names)}"
+            self._bodies[name] = self.text(body)
+        return self._names[known_by]
+
+
+def _is_plain(char: str) -> bool:
+    return " " <= char <= "~" and char not in '"\\'
+
+
+def _code(code: int) -> str:
+    return f"\\x{code:02X}" if code < 0x80 else f"\\U{code:08X}"
