@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from collections.abc import Callable
-from typing import Any
 
 from token_trie.engines.matcher import BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError
@@ -11,7 +12,7 @@ from token_trie.native.arguments import check_counts
 
 try:
     import torch
-    from transformers import LogitsProcessor
+    from transformers import LogitsProcessor, LogitsProcessorList
 except ImportError as error:
     raise ImportError(
         f"token_trie.engines.transformers needs transformers and torch: pip install transformers torch ({error})"
@@ -20,37 +21,104 @@ except ImportError as error:
 Tokens = tuple[int, ...]
 
 
-class _Walks:
-    """Matchers by what was generated: a row's tokens are all that tells which row it was a step ago."""
+class _Call:
+    """Matchers of one call of ``generate``, by what was generated: nothing else tells which row one was a step ago."""
 
-    def __init__(self, beginning: TrieMatcher) -> None:
-        self._last: dict[Tokens, TrieMatcher | None] = {(): beginning}
+    def __init__(self, beginning: TrieMatcher, prompt_length: int) -> None:
+        self.prompt_length = prompt_length
         self._beginning = beginning
+        self._before: dict[Tokens, TrieMatcher | None] = {}  # one token shorter, as a rule
+        self._now: dict[Tokens, TrieMatcher | None] = {}
+        self._length = -1  # of those
 
-    def after(self, rows: list[Tokens]) -> list[TrieMatcher | None]:
-        """Return a matcher for each row; None where a token was not allowed, and nothing is constrained any more."""
-        made: dict[Tokens, TrieMatcher | None] = {}
-        for tokens in rows:
-            if tokens not in made:
-                made[tokens] = self._last[tokens] if tokens in self._last else self._step(tokens)
-        self._last = made
-        return [made[tokens] for tokens in rows]
+    def matcher_behind(self, generated: list[int], what: str) -> TrieMatcher | None:
+        """Return the matcher of a row; None where a token was not allowed, and nothing is constrained any more.
+
+        Raises
+        ------
+        ArgumentError
+            The row is none that this call can have come to.
+        """
+        tokens = tuple(generated)
+        if len(tokens) != self._length:
+            self._before, self._now, self._length = self._now, {}, len(tokens)
+        if tokens not in self._now:
+            is_known = bool(tokens) and tokens[:-1] in self._before
+            self._now[tokens] = self._step(tokens) if is_known else self._walk(tokens, what)
+        return self._now[tokens]
 
     def _step(self, tokens: Tokens) -> TrieMatcher | None:
-        known = tokens[:-1] in self._last
-        before = self._last[tokens[:-1]] if known else self._beginning
+        before = self._before[tokens[:-1]]
         if before is None or before.is_terminated():
             return before  # what comes behind the end is padding
+        if tokens[-1] >= before.vocab_size:
+            return None  # where all that beams have left is at -inf, they take any column of the logits
         matcher = before.fork()
-        due = tokens[-1:] if known else tokens
-        return matcher if matcher.accept_tokens(due) == len(due) or matcher.is_terminated() else None
+        return matcher if matcher.accept_token(tokens[-1]) else None
+
+    def _walk(self, tokens: Tokens, what: str) -> TrieMatcher:
+        matcher = self._beginning.fork()
+        if matcher.accept_tokens(tokens) < len(tokens) and not matcher.is_terminated():
+            raise ArgumentError(
+                f"{what}: {list(tokens)} behind the {self.prompt_length} columns of the prompt begins no member"
+            )
+        return matcher
+
+
+class _Calls:
+    """The calls of ``generate`` under way. Each applies a list of processors of its own, by which they are told apart.
+
+    Tokens cannot: the output of one call is the prompt of the next just as well as a step of the one before.
+    """
+
+    def __init__(self, matcher: TrieMatcher, prompt_length: int | None) -> None:
+        if not isinstance(matcher, TrieMatcher):
+            raise ArgumentError(f"matcher: {type(matcher).__name__} where a TrieMatcher belongs")
+        if prompt_length is not None:
+            check_counts(0, prompt_length=prompt_length)
+        self._beginning = matcher.fork()
+        self._prompt_length = prompt_length
+        self._by_list: dict[int, _Call] = {}
+
+    def under_way(self, columns: int) -> _Call:
+        """Return the call that this is a step of, with so many columns.
+
+        Raises
+        ------
+        ArgumentError
+            It cannot be told, or there are fewer columns than the prompts have.
+        """
+        if columns < (self._prompt_length or 0):
+            raise ArgumentError(f"input_ids: {columns} columns, where prompt_length is {self._prompt_length}")
+        processors = _list_applied()
+        if processors is None:
+            if self._prompt_length is None:
+                raise ArgumentError("prompt_length: needed where it is not generate of transformers that calls")
+            return _Call(self._beginning, self._prompt_length)
+        key = id(processors)
+        if key not in self._by_list:
+            length = columns if self._prompt_length is None else self._prompt_length
+            self._by_list[key] = _Call(self._beginning, length)
+            weakref.finalize(processors, self._by_list.pop, key).atexit = False
+        return self._by_list[key]
+
+
+def _list_applied() -> LogitsProcessorList | None:
+    """Return the list that transformers is applying, which it makes anew for each call of ``generate``."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not LogitsProcessorList.__call__.__code__:
+        frame = frame.f_back
+    caller = frame
+    while caller is not None and caller.f_globals.get("__name__") != "transformers.generation.utils":
+        caller = caller.f_back
+    return None if frame is None or caller is None else frame.f_locals["self"]
 
 
 class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Constrains ``model.generate(..., logits_processor=[processor])``.
 
-    Greedy, sampling, beams, ``num_return_sequences``, batches with padding on the left: each row walks the set from
-    where the prompts end. One processor serves one call of ``generate`` at a time, and any number one after the other.
+    Greedy, sampling, beams, ``num_return_sequences``, assisted generation, batches with padding on the left: each row
+    walks the set from where the prompts end. One processor serves any number of calls of ``generate``, also at once.
 
     Parameters
     ----------
@@ -58,8 +126,13 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         The set and its rules, with ``vocab_size`` of the model's logits or less: ``TrieMatcher(trie, len(tokenizer),
         end_tokens=[tokenizer.eos_token_id])``. It stays where it stands.
     prompt_length : int, optional
-        Columns of ``input_ids`` that are prompt. By default those of a call's first step, which is taken to be one
-        where the columns are not one more than the step before had.
+        Columns of ``input_ids`` that are prompt, padding included; what stands behind them is a beginning of an answer.
+        By default all that ``generate`` is given. Needed in a loop of one's own, where no row may leave the set.
+
+    Raises
+    ------
+    ArgumentError
+        When called: scores of fewer columns than the vocabulary, or a row that begins no member behind the prompt.
 
     Notes
     -----
@@ -70,31 +143,23 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, matcher: TrieMatcher, prompt_length: int | None = None) -> None:
-        self._matcher = _beginning_of(matcher)
-        if prompt_length is not None:
-            check_counts(0, prompt_length=prompt_length)
-        self._given_length = prompt_length
-        self._prompt_length = self._n_columns = -1
-        self._walks = _Walks(self._matcher)
+        self._calls = _Calls(matcher, prompt_length)
+        self._vocab_size = matcher.vocab_size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the scores with those of tokens that are not allowed at -inf; the first ones stay as they are."""
-        n_vocab = self._matcher.vocab_size
+        n_vocab = self._vocab_size
         if scores.ndim != 2 or scores.shape[1] < n_vocab:
             raise ArgumentError(f"scores: shape {tuple(scores.shape)} where (rows, {n_vocab} or more) belongs")
-        columns = input_ids.shape[1]
-        if columns != self._n_columns + 1:
-            self._prompt_length = columns if self._given_length is None else self._given_length
-            self._walks = _Walks(self._matcher)
-        self._n_columns = columns
-        rows = [tuple(row) for row in input_ids[:, self._prompt_length :].tolist()]
-        walks = self._walks.after(rows)
+        call = self._calls.under_way(input_ids.shape[1])
+        rows = input_ids[:, call.prompt_length :].tolist()
+        matchers = [call.matcher_behind(row, f"input_ids[{i}]") for i, row in enumerate(rows)]
         mask = torch.full((len(rows), (n_vocab + 31) // 32), -1, dtype=torch.int32)
-        at = [i for i, walk in enumerate(walks) if walk is not None]
-        BatchMatcher.batch_fill_next_token_bitmask([walk for walk in walks if walk is not None], mask, at)
+        at = [i for i, matcher in enumerate(matchers) if matcher is not None]
+        BatchMatcher.batch_fill_next_token_bitmask([matcher for matcher in matchers if matcher is not None], mask, at)
         bits = (mask.to(scores.device)[:, :, None] >> torch.arange(32, dtype=torch.int32, device=scores.device)) & 1
         is_out = bits.reshape(len(rows), -1)[:, :n_vocab] == 0
-        is_constrained = torch.tensor([walk is not None for walk in walks], device=scores.device)
+        is_constrained = torch.tensor([matcher is not None for matcher in matchers], device=scores.device)
         padding = is_constrained[:, None].expand(-1, scores.shape[1] - n_vocab)
         return scores.masked_fill(torch.cat([is_out, padding], 1), -torch.inf)
 
@@ -106,26 +171,18 @@ def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callab
 
     Parameters
     ----------
-    matcher : TrieMatcher
+    matcher, prompt_length
         As of `TrieLogitsProcessor`.
-    prompt_length : int
-        Columns of ``input_ids`` that are prompt, padding included.
     """
-    beginning = _beginning_of(matcher)
     check_counts(0, prompt_length=prompt_length)
+    calls = _Calls(matcher, prompt_length)
 
     def allowed(batch_id: int, input_ids: torch.Tensor) -> list[int]:
-        tokens: Any = tuple(input_ids[prompt_length:].tolist())
-        (walk,) = _Walks(beginning).after([tokens])
-        if walk is None:
+        call = calls.under_way(len(input_ids))
+        behind = call.matcher_behind(input_ids[call.prompt_length :].tolist(), f"input_ids[{batch_id}]")
+        if behind is None:
             return list(range(matcher.vocab_size))
-        allowed_tokens: list[int] = walk.allowed_tokens().tolist()
+        allowed_tokens: list[int] = behind.allowed_tokens().tolist()
         return allowed_tokens
 
     return allowed
-
-
-def _beginning_of(matcher: TrieMatcher) -> TrieMatcher:
-    if not isinstance(matcher, TrieMatcher):
-        raise ArgumentError(f"matcher: {type(matcher).__name__} where a TrieMatcher belongs")
-    return matcher.fork()
