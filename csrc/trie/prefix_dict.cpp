@@ -3,6 +3,7 @@
 #include "trie/json.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 
@@ -10,6 +11,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
 constexpr std::size_t kKeysNamed = 5;
+constexpr std::array<std::string_view, 4> kSettings = {"start_token_id", "end_token_id", "sep", "prefix_dict"};
 
 [[noreturn]] void fail(const std::string & message) { throw Error(Status::payload, message); }
 
@@ -52,6 +54,7 @@ std::string key_of(const Token * tokens, std::size_t n, const std::string & sep)
 // One instance reads one document; the parser calls it value by value.
 class Reader : public nlohmann::json_sax<Json> {
    public:
+    // sep: which keys are taken apart with, if no other stands before them.
     explicit Reader(std::string sep) : sep_(std::move(sep)) { out_.sep = "_"; }
 
     // Of the keys, one leaf each; list i has next()[list_ends()[i - 1] .. list_ends()[i]).
@@ -100,6 +103,9 @@ class Reader : public nlohmann::json_sax<Json> {
         if (at_ == At::dict) {
             n_in_list_ = 0;
         }
+        if (depth_ == 1) {
+            expect_once(key_);
+        }
         return true;
     }
 
@@ -107,9 +113,6 @@ class Reader : public nlohmann::json_sax<Json> {
         if (depth_ == 1 && key_ == "prefix_dict") {
             at_ = At::dict;
             has_dict_ = true;
-            keys_ = {};
-            next_.clear();
-            list_ends_.clear();
         } else if (depth_ > 0) {
             refuse("an object");
         }
@@ -154,6 +157,15 @@ class Reader : public nlohmann::json_sax<Json> {
             case At::list: return place_of(key_) + "[" + std::to_string(n_in_list_) + "]";
             case At::dict: return depth_ == 2 ? place_of(key_) : "prefix_dict";
             default: return depth_ == 0 ? "configuration" : quote(key_);
+        }
+    }
+
+    // Of what means something here: which of two counts is anyone's guess.
+    void expect_once(const std::string & key) {
+        for (std::size_t i = 0; i < kSettings.size(); ++i) {
+            if (key == kSettings[i] && std::exchange(has_[i], true)) {
+                fail(key + ": the key stands twice");
+            }
         }
     }
 
@@ -248,6 +260,7 @@ class Reader : public nlohmann::json_sax<Json> {
     std::string key_;
     std::uint64_t n_in_list_ = 0;
     bool has_dict_ = false;
+    std::array<bool, kSettings.size()> has_{};
 };
 
 // Follows the lists from the start token, and writes down the members.
@@ -344,24 +357,29 @@ class Walk {
 }  // namespace
 
 PrefixDict read_prefix_dict(std::istream & json) {
-    std::string sep = "_";
-    for (;;) {
+    const auto read = [&json](const std::string & sep) {
         Reader reader(sep);
         Json::sax_parse(json, &reader);
         reader.check();
-        if (reader.out().sep != reader.sep()) {
-            sep = reader.out().sep;
-            json.clear();
-            json.seekg(0);
-            continue;
+        return reader;
+    };
+    Reader reader = read("_");
+    if (const std::string sep = reader.out().sep; sep != reader.sep()) {
+        json.clear();
+        if (!json.seekg(0)) {
+            fail("sep: stands behind the keys, in what can be read only once");
         }
-        LeafList keys = reader.take_keys();
-        if (keys.size() == 0) {
-            fail("prefix_dict: no key");
+        reader = read(sep);
+        if (reader.out().sep != sep) {
+            fail("sep: has changed while it was read");
         }
-        Walk(reader, std::move(keys)).run();
-        return std::move(reader.out());
     }
+    LeafList keys = reader.take_keys();
+    if (keys.size() == 0) {
+        fail("prefix_dict: no key");
+    }
+    Walk(reader, std::move(keys)).run();
+    return std::move(reader.out());
 }
 
 }  // namespace token_trie

@@ -40,6 +40,29 @@ TEST(PrefixDict, SettingsMayStandOnEitherSideOfTheKeys) {
     }
 }
 
+// As a pipe is.
+class ReadOnce : public std::stringbuf {
+   public:
+    using std::stringbuf::stringbuf;
+
+   protected:
+    pos_type seekoff(off_type, std::ios_base::seekdir, std::ios_base::openmode) override { return -1; }
+    pos_type seekpos(pos_type, std::ios_base::openmode) override { return -1; }
+};
+
+TEST(PrefixDict, WhatCanBeReadOnceIsReadWhereTheSeparatorStandsFirst) {
+    const auto read_once = [](const std::string & json) {
+        ReadOnce buffer(json);
+        std::istream in(&buffer);
+        return read_prefix_dict(in);
+    };
+    const std::string keys = R"("prefix_dict": {"225": [7], "225, 7": [8]})";
+    const std::string sep = R"("sep": ", ")";
+    EXPECT_EQ(members(read_once("{" + sep + "," + keys + "}")), (std::vector<Tokens>{{7, 8}}));
+    EXPECT_EQ(message_of([&] { read_once("{" + keys + "," + sep + "}"); }),
+              "sep: stands behind the keys, in what can be read only once");
+}
+
 TEST(PrefixDict, WhatIsNoTokenIsSkippedAndCounted) {
     const PrefixDict dict = read(R"({"prefix_dict": {"225": [-1, 2147483648, 99999999999999999999, 7, 7]}})");
     EXPECT_EQ(members(dict), std::vector<Tokens>{{7}});
@@ -78,6 +101,10 @@ TEST(PrefixDict, WhatIsWrongIsRefusedWithItsPlace) {
         {R"({"prefix_dict": {"225": [2, 7]}})",
          R"(prefix_dict["225"]: may end at once; an empty answer is no member of a set)"},
         {R"({"prefix_dict": {"225": [7], "225": [8]}})", "prefix_dict: 1 of its keys come twice"},
+        {R"({"sep": "|", "prefix_dict": {"225": [7]}, "sep": "_"})", "sep: the key stands twice"},
+        {R"({"start_token_id": 1, "start_token_id": 1, "prefix_dict": {"1": [7]}})", "start_token_id: the key stands twice"},
+        {R"({"end_token_id": 1, "prefix_dict": {"225": [7]}, "end_token_id": 2})", "end_token_id: the key stands twice"},
+        {R"({"prefix_dict": {"225": [7]}, "prefix_dict": {"225": [8]}})", "prefix_dict: the key stands twice"},
         {R"({"start_token_id": "1", "prefix_dict": {"1": [7]}})", "start_token_id: a string where a token id belongs"},
         {R"({"end_token_id": -1, "prefix_dict": {"225": [7]}})", "end_token_id: -1 is not a token id"},
         {R"({"end_token_id": 225, "prefix_dict": {"225": [7]}})", "end_token_id: 225 is the start token too"},
