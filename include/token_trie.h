@@ -683,7 +683,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
  *
  * stop_string  NULL, or set to the number of the text that was found, -1 if none was
  *
- * Where one is found, trie and grammar begin anew, as behind token_trie_stream_append. Fails on an empty text.
+ * What stands before it may take more tokens so; where max_tokens or the context leave room for less, it is cut behind
+ * the last whole character that has some, and the stop is TOKEN_TRIE_STOP_MAX_TOKENS. Where one is found, trie and
+ * grammar begin anew, as behind token_trie_stream_append. Fails on an empty text.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_generate_until(struct token_trie_stream * stream,
                                                         int32_t max_tokens,

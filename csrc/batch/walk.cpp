@@ -85,7 +85,8 @@ Stop Walk::stop_behind(Token token) {
     }
     const std::string more = text_.feed(detokenize(vocab_, token, /* special = */ false));
     if (written_.add(more, text_.is_whole())) {
-        return Stop::string;
+        end_ = written_.end(vocab_, max_tokens_);
+        return end_->is_cut ? Stop::max_tokens : Stop::string;
     }
     return tokens_.size() == max_tokens_ ? Stop::max_tokens : Stop::none;
 }
@@ -95,9 +96,10 @@ void Walk::write(Answer & answer) const {
     answer.stop = stop_;
     if (stop_ == Stop::string) {
         answer.stop_string = static_cast<std::int32_t>(written_.stop_string());
-        answer.tokens.resize(written_.n_kept());
-        const std::vector<Token> rest = written_.rest(vocab_);
-        answer.tokens.insert(answer.tokens.end(), rest.begin(), rest.end());
+    }
+    if (end_) {
+        answer.tokens.resize(end_->n_kept);
+        answer.tokens.insert(answer.tokens.end(), end_->rest.begin(), end_->rest.end());
     }
     if (way_ != Question::Way::text) {
         answer.found = {{cursor_->leaf(), logprob_}};

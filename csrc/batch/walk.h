@@ -44,6 +44,7 @@ class Walk {
     Picker picker_;
     Utf8Stream text_;
     WrittenText written_;
+    std::optional<WrittenText::End> end_;  // where a stop string stands in it
     std::vector<Token> tokens_;
     std::vector<Token> lag_;
     Stop stop_ = Stop::none;

@@ -91,6 +91,11 @@ void Stream::clear_trie() {
 void Stream::set_seed(std::uint32_t seed) { picker_.set_seed(seed); }
 
 Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
+    return generate(max_tokens, temperature, top_p, on_step, nullptr);
+}
+
+Stop Stream::generate(
+    std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, const Joins & joins) {
     if (max_tokens < 0) {
         throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
     }
@@ -115,7 +120,7 @@ Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, c
     try {
         std::optional<Stop> stop;
         for (std::int32_t n = 0; !stop; ++n) {
-            stop = cancelled_ ? Stop::cancelled : n == max_tokens ? Stop::max_tokens : step(on_step);
+            stop = cancelled_ ? Stop::cancelled : n == max_tokens ? Stop::max_tokens : step(on_step, joins);
         }
         stats_.stop = *stop;
     } catch (const Error & error) {
@@ -143,7 +148,7 @@ Stream::Next Stream::next(float temperature, float top_p) {
 
 // Emits a token, or finds that there is none; returns the reason to stop, if any. First what may fail: a token that is
 // part of the sequence is passed on; and of that first what needs no token, so that it costs no draw.
-std::optional<Stop> Stream::step(const OnStep & on_step) {
+std::optional<Stop> Stream::step(const OnStep & on_step, const Joins & joins) {
     items_.make_room();
     picker_.make_room();
     sequence_->reserve(1);
@@ -182,6 +187,11 @@ std::optional<Stop> Stream::step(const OnStep & on_step) {
     }
     Utf8Stream text = text_;
     step.text = text.feed(detokenize(vocab(), step.token, /* special = */ false));
+    std::uint64_t & count = allowed.everything ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
+    if (joins && !joins(step, text.is_whole())) {
+        ++count;
+        return Stop::string;
+    }
     sequence_->check_not_full();
     if (under_trie) {
         const bool thought = cursor_->state() == State::thinking;
@@ -194,7 +204,6 @@ std::optional<Stop> Stream::step(const OnStep & on_step) {
     text_ = std::move(text);
     stats_.span_logprob = span_logprob;
     picker_.accept(step.token);
-    std::uint64_t & count = allowed.everything ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
     ++count;
     if (under_trie && cursor_) {
         close_if_long(*cursor_);

@@ -93,8 +93,9 @@ class Stream {
     Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
 
     // generate, until one of some texts has been written, and that without it: the tokens in which it lies are taken
-    // back, and what stands before it in the first of them is put in their place. stop_string: which; only where it was
-    // one. The step that completes it is not passed on.
+    // back, and what stands before it in the first of them is put in their place, in no more tokens than max_tokens and
+    // the context leave: where that is less than all of it, the stop is max_tokens. stop_string: which; only where it
+    // was one. The step that completes it is neither passed on nor part of the sequence.
     Stop generate_until(std::int32_t max_tokens,
                         float temperature,
                         float top_p,
@@ -133,7 +134,12 @@ class Stream {
    private:
     struct Forked {};
     Stream(Stream & other, Forked);
-    std::optional<Stop> step(const OnStep & on_step);
+    // Returns whether a step is to be part of the sequence, with whether its text ends as a character does; else it
+    // ends the generation with Stop::string. Null: all are.
+    using Joins = std::function<bool(const Step &, bool is_whole)>;
+    Stop generate(
+        std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, const Joins & joins);
+    std::optional<Stop> step(const OnStep & on_step, const Joins & joins);
     void begin_span();
     void close_if_long(Cursor & cursor);
     void check_cancelled() const;

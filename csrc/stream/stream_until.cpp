@@ -10,23 +10,23 @@ Stop Stream::generate_until(std::int32_t max_tokens,
                             const OnStep & on_step,
                             std::size_t & stop_string) {
     const std::size_t n_start = tokens().size();
+    const std::size_t n_left = capacity() - std::min(capacity(), n_start);
     WrittenText written(stop_strings);
-    bool found = false;
-    const Stop stop = generate(max_tokens, temperature, top_p, [&](const Step & step) {
-        try {
-            found = written.add(step.text, text_.is_whole());
-        } catch (...) {
-            on_step(step);  // which is part of the sequence
-            throw;
+    WrittenText::End end;
+    const Stop stop = generate(max_tokens, temperature, top_p, on_step, [&](const Step & step, bool is_whole) {
+        if (!written.add(step.text, is_whole)) {
+            return true;
         }
-        return !found && on_step(step);
+        end = written.end(vocab(), std::min(static_cast<std::size_t>(max_tokens), n_left));
+        sequence_->reserve(end.rest.size());
+        return false;
     });
-    if (!found) {
+    if (stop != Stop::string) {
         return stop;
     }
+    append(n_start + end.n_kept, end.rest);
     stop_string = written.stop_string();
-    append(n_start + written.n_kept(), written.rest(vocab()));
-    return stats_.stop = Stop::string;
+    return stats_.stop = end.is_cut ? Stop::max_tokens : Stop::string;
 }
 
 }  // namespace token_trie

@@ -1,6 +1,7 @@
 #include "stream/written_text.h"
 
 #include "sampler/vocab.h"
+#include "stream/utf8.h"
 
 #include <algorithm>
 
@@ -25,6 +26,17 @@ std::vector<Token> tokens_inside(const llama_vocab * vocab, const std::string & 
     std::vector<Token> both = tokenize(vocab, {"\n" + text}, "text").tokens;
     both.erase(both.begin(), both.begin() + static_cast<std::ptrdiff_t>(std::min(line.size(), both.size())));
     return both;
+}
+
+// Of the first n tokens, those that end no later than a character does.
+std::size_t n_whole(const llama_vocab * vocab, const std::vector<Token> & tokens, std::size_t n) {
+    Utf8Stream text;
+    std::size_t out = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        text.feed(detokenize(vocab, tokens[i], /* special = */ false));
+        out = text.is_whole() ? i + 1 : out;
+    }
+    return out;
 }
 
 }  // namespace
@@ -62,10 +74,16 @@ std::size_t WrittenText::n_kept() const {
     return n;
 }
 
-std::vector<Token> WrittenText::rest(const llama_vocab * vocab) const {
+WrittenText::End WrittenText::end(const llama_vocab * vocab, std::size_t max_tokens) const {
     const std::size_t n = n_kept();
     const std::size_t begin = n == 0 ? 0 : ends_[n - 1];
-    return tokens_inside(vocab, text_.substr(begin, place_ - begin));
+    End out = {n, tokens_inside(vocab, text_.substr(begin, place_ - begin)), false};
+    const std::size_t n_left = max_tokens - std::min(max_tokens, n);
+    if (out.rest.size() > n_left) {
+        out.rest.resize(n_whole(vocab, out.rest, n_left));
+        out.is_cut = true;
+    }
+    return out;
 }
 
 }  // namespace token_trie

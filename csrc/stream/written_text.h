@@ -22,12 +22,20 @@ class WrittenText {
     // now.
     bool add(const std::string & more, bool is_whole);
 
-    // Where one does: which, tokens that lie whole before it, and those of what stands before it in the next.
+    // Where one does: which.
     std::size_t stop_string() const noexcept { return which_; }
-    std::size_t n_kept() const;
-    std::vector<Token> rest(const llama_vocab * vocab) const;
+    // And what stands before it, in no more tokens than max_tokens: those of the text that lie whole there, and those
+    // of its rest, as many as there is room for and end with a character.
+    struct End {
+        std::size_t n_kept = 0;
+        std::vector<Token> rest;
+        bool is_cut = false;  // there was no room for all
+    };
+    End end(const llama_vocab * vocab, std::size_t max_tokens) const;
 
    private:
+    std::size_t n_kept() const;
+
     std::vector<std::string> stop_strings_;
     std::string text_;
     std::vector<std::size_t> ends_;  // in the text, of tokens

@@ -53,6 +53,28 @@ TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     EXPECT_EQ(forced.n_passes, 0U);
 }
 
+TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
+    Alone alone;
+    std::mt19937 rng(6);
+    const std::shared_ptr<Batch> batch = open();
+    std::map<Ticket, Question> asked;
+    for (std::size_t i = 0; i < 400; ++i) {
+        Question each = text_behind(bytes("Do " + std::to_string(i)), 1 + i % 3);
+        each.temperature = 1;
+        each.seed = static_cast<std::uint32_t>(i);
+        for (const char * stop : {"D", "L"}) {
+            each.text.stop_strings.emplace_back(stop);
+        }
+        each.text.grammar = "root ::= (\"READ\" | \"_FILE\" | \"_MAIL\" | \"SEND\")*";
+        asked.emplace(submit(batch, each), each);
+    }
+    for (const auto & [ticket, answer] : take_all(*batch)) {
+        const Question & each = asked.at(ticket);
+        EXPECT_LE(answer.tokens.size(), each.text.max_tokens);
+        expect_same(answer, alone.decide(each));
+    }
+}
+
 TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
     const std::shared_ptr<Batch> batch = open(256);
     const auto refusal = [&](Question asked) { return status_of([&] { submit(batch, asked); }); };

@@ -8,24 +8,32 @@ namespace {
 class StreamUntil : public AbiStream {
    protected:
     struct Written {
+        std::int32_t status = 0;
         std::int32_t stop_string = 0;
         std::string text;  // of the sequence, behind the prompt
+        Tokens tokens;     // likewise
         std::int32_t stop = 0;
+        std::string passed_on;
     };
-    static Written until(const Handle & stream, const std::vector<const char *> & stops, std::int32_t max_tokens = 24) {
+    static Written until(const Handle & stream,
+                         const std::vector<const char *> & stops,
+                         std::size_t max_tokens = 24,
+                         float temperature = 0,
+                         const Tokens & prompt = kPrompt) {
         Written out;
-        EXPECT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
-        EXPECT_EQ(token_trie_stream_generate_until(stream.get(), max_tokens, 0, 1, stops.data(), stops.size(), nullptr,
-                                                   nullptr, &out.stop_string),
-                  TOKEN_TRIE_OK)
-            << token_trie_last_error();
+        Listener listener;
+        EXPECT_EQ(prefill(stream, prompt), TOKEN_TRIE_OK);
+        out.status = token_trie_stream_generate_until(stream.get(), static_cast<std::int32_t>(max_tokens), temperature,
+                                                      1, stops.data(), stops.size(), Listener::call, &listener,
+                                                      &out.stop_string);
         std::size_t n = 0;
         EXPECT_EQ(token_trie_stream_get_tokens(stream.get(), nullptr, 0, &n), TOKEN_TRIE_OK);
         Tokens tokens(n);
         EXPECT_EQ(token_trie_stream_get_tokens(stream.get(), tokens.data(), n, &n), TOKEN_TRIE_OK);
-        out.text = detokenize(token_trie_stream_get_vocab(stream.get()),
-                              {tokens.begin() + static_cast<std::ptrdiff_t>(kPrompt.size()), tokens.end()});
+        out.tokens.assign(tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()), tokens.end());
+        out.text = detokenize(tiny_vocab(), out.tokens);
         out.stop = state_of(stream).stop;
+        out.passed_on = listener.text;
         return out;
     }
 
@@ -56,6 +64,35 @@ TEST_F(StreamUntil, SaysWhyItEnded) {
     EXPECT_EQ(until(stream_, {"x"}, 2).stop, TOKEN_TRIE_STOP_MAX_TOKENS);
     EXPECT_EQ(until(stream_, {"x"}).stop_string, -1);
     EXPECT_EQ(until(stream_, {"bc", "b"}).stop_string, 1);
+}
+
+// A token in which a stop string stands may be one, and what stands there before it several.
+TEST_F(StreamUntil, NoMoreTokensThanAskedForOrThereIsRoomFor) {
+    const std::string whole = "SEND_MAIL";
+    ASSERT_EQ(token_trie_stream_set_grammar(stream_.get(), "root ::= \"SEND_MAIL\"", nullptr), TOKEN_TRIE_OK);
+    const std::size_t n_ctx = llama_n_ctx(context_.get());
+    for (std::uint32_t seed = 0; seed < 300; ++seed) {
+        const std::string stop = whole.substr(seed % whole.size());
+        const std::size_t max_tokens = seed / 9 % 10;
+        for (const bool is_full : {false, true}) {
+            SCOPED_TRACE(::testing::Message() << stop << ", " << max_tokens << " tokens, seed " << seed);
+            ASSERT_EQ(token_trie_stream_set_seed(stream_.get(), seed), TOKEN_TRIE_OK);
+            const Tokens prompt(is_full ? n_ctx - max_tokens : 10, 'x');
+            const Written out = until(stream_, {stop.c_str()}, is_full ? 24 : max_tokens, 1, prompt);
+            EXPECT_LE(out.tokens.size(), max_tokens);
+            EXPECT_EQ(out.text, whole.substr(0, out.text.size()));
+            if (out.status != TOKEN_TRIE_OK) {
+                EXPECT_EQ(out.status, TOKEN_TRIE_ERROR_CONTEXT);
+                EXPECT_TRUE(is_full);
+                EXPECT_EQ(out.text, out.passed_on);
+            } else if (out.stop_string == 0) {
+                EXPECT_EQ(out.stop, TOKEN_TRIE_STOP_STRING);
+                EXPECT_EQ(out.text + stop, whole);
+            } else {
+                EXPECT_EQ(out.stop, TOKEN_TRIE_STOP_MAX_TOKENS);
+            }
+        }
+    }
 }
 
 TEST_F(StreamUntil, WhatIsNoTextIsRefused) {

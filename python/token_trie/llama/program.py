@@ -151,26 +151,40 @@ class Program(StreamHandle):
             )
             if found:
                 steps.close()
-                self._cut(start, ends, written, at)
-                return Text(written[:at], "stop", found, self.state.n_tokens - start)
+                if self._cut(start, ends, written, at, max_tokens):
+                    return Text(written[:at], "stop", found, self.state.n_tokens - start)
+                return Text(self._written(start), "max_tokens", None, self.state.n_tokens - start)
         return Text(written, self.state.stop, None, len(ends))
 
     async def atext(self, *arguments: Any, **options: Any) -> Text:
         """Do as `text` does, on a worker thread; a task that is cancelled ends it."""
         return await in_worker(lambda: self.text(*arguments, **options), self._cancel_of)
 
-    def _cut(self, start: int, ends: list[int], written: str, at: int) -> None:
-        """Drop what was written from a place on, and with it the token that reaches over it."""
+    def _cut(self, start: int, ends: list[int], written: str, at: int, max_tokens: int) -> bool:
+        """Drop what was written from a place on, and with it the token that reaches over it.
+
+        What stands before the place in that token may take more tokens than it: returns whether there was room for all.
+        """
+        n_most = min(max_tokens, self.state.n_context_max - start)
         tokens = self.tokens[start:]
         n = next(i for i, end in enumerate(ends) if end > at)
 
-        def spell(vocab: _core.Vocab) -> tuple[int, Sequence[int]]:
+        def spell(vocab: _core.Vocab) -> tuple[int, list[int], bool]:
             n_kept = _n_whole(vocab, tokens[:n])
-            rest = written[ends[n_kept - 1] if n_kept else 0 : at]
-            return n_kept, inner_tokens(rest, "text", vocab).tolist() if rest else []
+            text = written[ends[n_kept - 1] if n_kept else 0 : at]
+            rest = inner_tokens(text, "text", vocab).tolist() if text else []
+            if n_kept + len(rest) <= n_most:
+                return n_kept, rest, True
+            return n_kept, rest[: _n_whole(vocab, rest[: n_most - n_kept])], False
 
-        n_kept, rest = self._native.with_vocab(spell)
+        n_kept, rest, is_whole = self._native.with_vocab(spell)
         self._put(start + n_kept, rest)
+        return is_whole
+
+    def _written(self, start: int) -> str:
+        """Return what the tokens behind the first ones spell."""
+        tokens = self.tokens[start:]
+        return self._native.with_vocab(lambda vocab: vocab.detokenize(tokens)).decode(errors="replace")
 
     def _put(self, n_kept: int, tokens: Sequence[int]) -> None:
         """Put tokens in the place of all behind the first ones."""

@@ -132,6 +132,31 @@ def test_the_first_of_several_stop_strings_counts(stream: StreamHandle) -> None:
     assert stream.text(30, stop=[second, first]).stop_string == first
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_no_more_tokens_than_asked_for_or_there_is_room_for(smollm2: Any, is_full: bool) -> None:
+    # What stands before a stop string in its token may be several.
+    n_cut = 0
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        for seed in range(60):
+            stream.prefill([50] * (255 if is_full else 5))
+            stream.set_seed(seed)
+            start = len(stream.tokens)
+            (step,) = stream.generate(1, 1.0)
+            if len(step.text) < 2:
+                continue
+            stream.prefill(stream.tokens[:start])
+            stream.set_seed(seed)
+            stop = step.text[-1]
+            text = stream.text(30 if is_full else 1, stop=stop, temperature=1.0)
+            before = step.text[: step.text.index(stop)]
+            assert text.n_tokens == len(stream.tokens) - start <= 1
+            assert before.startswith(text.text)
+            assert text.text == text_of(smollm2, stream.tokens[start:])
+            assert (text.stop, text.stop_string) == (("stop", stop) if text.text == before else ("max_tokens", None))
+            n_cut += text.stop != "stop"
+    assert n_cut
+
+
 @pytest.mark.parametrize(
     ("stop", "message"), [([""], r"stop\[0\]: empty"), (5, "stop: int"), (["a", 5], r"stop\[1\]: int")]
 )
