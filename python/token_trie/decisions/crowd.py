@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Generic, TypeVar
 
 from token_trie.decisions.batched import Question
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import WAIT_MS, Batch
+from token_trie.llama.sequential import Sequential
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
@@ -31,8 +32,8 @@ class Asker(ABC, Generic[R]):
         """Read a prompt and its set, for so many tokens; the caller holds a lease."""
 
     @abstractmethod
-    def alone(self, prompt: Prompt, choices: ChoicesLike) -> R:
-        """Return the same without a batch, for models that have none."""
+    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Callable[[], R]:
+        """Read the set, and return the call that gives the same without a batch, for models that have none."""
 
 
 def paired(prompts: Iterable[Prompt], sets: Iterable[ChoicesLike]) -> Iterator[tuple[Prompt, ChoicesLike]]:
@@ -62,7 +63,7 @@ def _pair(prompts: Iterator[Prompt], sets: Iterator[ChoicesLike]) -> Iterator[tu
 class Crowd(Generic[R]):
     """Prompts with their sets, each with its place; at most `WINDOW` of them are held at a time."""
 
-    def __init__(self, asker: Asker[R], batch: Batch | None, asked: Iterable[tuple[Prompt, ChoicesLike]]) -> None:
+    def __init__(self, asker: Asker[R], batch: Batch | Sequential, asked: Iterable[tuple[Prompt, ChoicesLike]]) -> None:
         self._asker = asker
         self._batch = batch
         self._asked = enumerate(asked)
@@ -92,7 +93,7 @@ class Crowd(Generic[R]):
     def _take_in(self) -> None:
         until = time.monotonic() + WAIT_MS / 1000
         # Whoever answers alone has nothing to choose from; and who waits is not to wait for slow prompts.
-        window = 1 if self._batch is None else WINDOW
+        window = 1 if isinstance(self._batch, Sequential) else WINDOW
         while not self._is_over and len(self._under_way) + len(self._done) < window:
             if self._under_way and time.monotonic() > until:
                 return
@@ -106,15 +107,14 @@ class Crowd(Generic[R]):
                 try:
                     self._begin(place, prompt, choices)
                 except TokenTrieError as error:
-                    if self._batch is not None:
-                        self._batch.require_open()
+                    self._batch.require_open()
                     self._done[place] = _at(place, error)
                 except Exception as error:  # of the prompt's or the set's own code
                     self._is_over, self._failed = True, error
 
     def _begin(self, place: int, prompt: Prompt, choices: ChoicesLike) -> None:
-        if self._batch is None:
-            self._done[place] = self._asker.alone(prompt, choices)
+        if isinstance(self._batch, Sequential):
+            self._done[place] = self._batch.call(self._asker.alone(prompt, choices))
             return
         with lease(self._asker.llm):
             question = self._asker.ask(prompt, choices, self._batch.room)
@@ -126,7 +126,7 @@ class Crowd(Generic[R]):
         self._under_way[question.submit(batch)] = place, question
 
     def _wait(self) -> None:
-        assert self._batch is not None
+        assert isinstance(self._batch, Batch)
         answer = self._batch.next(self._n_members, self._n_tokens)
         if answer is None:
             return

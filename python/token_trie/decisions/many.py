@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -18,13 +17,14 @@ from token_trie.decisions.crowd import Asker, Crowd, paired
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import How, Mode, read_options
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
+from token_trie.decisions.run import Run
 from token_trie.decisions.score import score
 from token_trie.decisions.think import Think
-from token_trie.errors import ArgumentError, BusyError, TokenTrieError
+from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.batch import Answer, Batch, can_share
-from token_trie.llama.chooser import cancel, room_of
-from token_trie.llama.contexts import interruptible
+from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.chooser import room_of
+from token_trie.llama.sequential import Sequential
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
@@ -183,12 +183,17 @@ def score_many(
 async def achoose_many(
     llm: Llama, prompts: Iterable[Prompt], choices: ChoicesLike = None, **options: Any
 ) -> AsyncIterator[Any]:
-    """Do as `choose_many` does, on a worker thread; a task that is cancelled ends it within a pass."""
+    """Do as `choose_many` does, on a worker thread.
+
+    A task that is cancelled ends it within a pass, and waits for no prompt that is still to come.
+    """
     decisions = choose_many(llm, prompts, choices, **options)
-    assert isinstance(decisions, _Run)
+    assert isinstance(decisions, Run)
     nothing = object()
     try:
-        while (decision := await in_worker(lambda: next(decisions, nothing), decisions.interrupt)) is not nothing:
+        while (
+            decision := await in_worker(lambda: next(decisions, nothing), lambda _: decisions.interrupt())
+        ) is not nothing:
             yield decision
     finally:
         decisions.close()
@@ -206,8 +211,10 @@ class _Choosing(Asker[Decision[Any]]):
             choices, how = read_options(choices, **self._options)
         return read_choice(self.llm, prompt, choices, how, room)
 
-    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Decision[Any]:
-        return choose(self.llm, prompt, choices, **self._options)
+    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Callable[[], Decision[Any]]:
+        if self._how is None:
+            choices, _ = read_options(choices, **self._options)
+        return lambda: choose(self.llm, prompt, choices, **self._options)
 
 
 @dataclass(frozen=True)
@@ -248,37 +255,9 @@ class _Scoring(Asker[npt.NDArray[np.float64]]):
         check_scorable(answers.trie)
         return _Scores(tokens, answers, self._end, self._branches)
 
-    def alone(self, prompt: Prompt, choices: ChoicesLike) -> npt.NDArray[np.float64]:
+    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Callable[[], npt.NDArray[np.float64]]:
         how: Any = {"end": self._end, "branches": self._branches, "leading_space": self._leading_space}
-        return score(self.llm, prompt, choices, **how)
-
-
-class _Run(Iterator[Any]):
-    """A generator whose batch another thread may end."""
-
-    def __init__(self, llm: Llama, batches: list[Batch], results: Generator[Any, None, None]) -> None:
-        self._llm = llm
-        self._batches = batches
-        self._results = results
-
-    def __next__(self) -> Any:
-        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
-            raise BusyError("another thread waits for the next decision, or the prompts themselves ask for it")
-        return next(self._results)
-
-    def close(self) -> None:
-        """End what is under way, and free the context; where another thread waits for a decision, that ends first."""
-        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
-            self.interrupt(0)
-        else:
-            self._results.close()
-
-    def interrupt(self, thread: int) -> None:
-        """Let whoever waits for a decision stop waiting."""
-        if not self._batches:
-            cancel(self._llm, thread)
-        for batch in self._batches:
-            batch.close()
+        return lambda: score(self.llm, prompt, choices, **how)
 
 
 def _run(
@@ -290,7 +269,7 @@ def _run(
     progress: bool,
     n_parallel: int | None,
     n_ctx: int | None,
-) -> _Run:
+) -> Run:
     check_flags(as_ready=as_ready, progress=progress)
     lookup(on_error, {"raise": 0, "return": 1}, "on_error")
     if n_parallel is not None:
@@ -299,25 +278,16 @@ def _run(
         raise ArgumentError("prompts: a text where several belong; for one prompt there is choose")
     room_of(asker.llm)
     total = len(prompts) if isinstance(prompts, Sized) else None
-    batches: list[Batch] = []
 
-    def results() -> Generator[Any, None, None]:
-        try:
-            if can_share(asker.llm):
-                # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
-                interruptible(lambda: batches.append(Batch(asker.llm, n_parallel or 0, n_ctx)), lambda: None)
-            crowd = Crowd(asker, batches[0] if batches else None, asked)
-            with _Bar(total, progress) as advance:
-                for place, result in crowd.results(in_order=not as_ready):
-                    advance()
-                    if isinstance(result, TokenTrieError) and on_error == "raise":
-                        raise result
-                    yield (place, result) if as_ready else result
-        finally:
-            for batch in batches:
-                batch.close()
+    def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
+        with _Bar(total, progress) as advance:
+            for place, result in Crowd(asker, batch, asked).results(in_order=not as_ready):
+                advance()
+                if isinstance(result, TokenTrieError) and on_error == "raise":
+                    raise result
+                yield (place, result) if as_ready else result
 
-    return _Run(asker.llm, batches, results())
+    return Run(asker.llm, n_parallel or 0, n_ctx, results)
 
 
 class _Bar:

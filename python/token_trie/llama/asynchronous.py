@@ -17,15 +17,16 @@ _N_WORKERS = 64
 _workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
 
 
-async def in_worker(call: Callable[[], T], cancel: Callable[[int], None]) -> T:
-    """Make a call on a worker thread; when the task is cancelled, the call has ended, or never begins.
+async def in_worker(call: Callable[[], T], cancel: Callable[[int], bool | None]) -> T:
+    """Make a call on a worker thread; when the task is cancelled, the call has ended natively, or never begins.
 
     Parameters
     ----------
     call : callable
         What to do there.
     cancel : callable
-        Given the worker thread, ends what that is doing natively, and nobody else's work; called again and again.
+        Given the worker thread, ends what that is doing natively, and nobody else's work; called again and again, until
+        the call has ended, or it returns True: what is left of the call is not to be waited for.
     """
     worker = [0]
     turn = [True]  # for who takes it out first: the worker, or the task when it is cancelled
@@ -38,9 +39,10 @@ async def in_worker(call: Callable[[], T], cancel: Callable[[int], None]) -> T:
     try:
         result: T = await asyncio.shield(future)
     except asyncio.CancelledError:
-        while not (future.done() or _take(turn)):
+        is_left = False
+        while not (is_left or future.done() or _take(turn)):
             # Again and again: it might come before the native call has begun, and a task may be cancelled twice.
-            cancel(worker[0])
+            is_left = bool(cancel(worker[0]))
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future], timeout=0.01)
         if future.done():

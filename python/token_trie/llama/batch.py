@@ -22,6 +22,8 @@ from token_trie.sets.trie import TokenTrie
 # A wait is interrupted so often, for signals to be heard.
 WAIT_MS = 100
 
+ENDED = "the prompts are answered no more: the Llama was closed, or who asked was cancelled"
+
 
 def can_share(llm: Llama) -> bool:
     """Whether sequences of the model can share cells, as a batch needs it; ArgumentError if it is closed."""
@@ -155,7 +157,7 @@ class Batch:
     def require_open(self) -> None:
         """Raise CancelledError if it was closed, by whomever."""
         if self._is_closed:
-            raise CancelledError("the prompts are answered no more: the Llama was closed, or who asked was cancelled")
+            raise CancelledError(ENDED)
 
     def withdraw(self, ticket: int) -> None:
         """Let the answer to a ticket be that it was cancelled, unless there is one already."""

@@ -93,14 +93,20 @@ def is_held_here(attached: Attachment) -> bool:
 
 def cancel(llm: Llama, thread: int) -> None:
     """End what a thread is doing in the Llama's stream, or in company, if it is there."""
-    attached = attachment(llm)
+    cancel_of(attachment(llm), thread)
+
+
+def cancel_of(attached: Attachment, thread: int) -> None:
+    """Do as `cancel` does, by what is attached to the Llama."""
     own: _Chooser | None = attached.chooser
     if own is not None:
-        own.handle._cancel_of(thread)
+        if own.holder == thread:
+            own.handle.cancel()
         for place in list(own.line):
             place.is_cancelled = place.is_cancelled or place.thread == thread
-    if attached.company is not None:
-        attached.company.cancel_of(thread)
+    company = attached.company
+    if company is not None:
+        company.cancel_of(thread)
 
 
 def room_of(llm: Llama) -> int:
