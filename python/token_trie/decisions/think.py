@@ -82,7 +82,7 @@ def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
         if isinstance(think.marker, str) and think.marker in written:
             steps.close()
             at = written.index(think.marker)
-            handle._cut(start, ends, written, at)
+            handle._cut(start, ends, written, at, 2**31 - 1)
             handle.append(think.marker)
             return written[:at]
     if handle.state.stop == "cancelled":

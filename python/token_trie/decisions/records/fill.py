@@ -46,14 +46,18 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
         have at most end after 64, and references inside each other are followed 16 deep. Types need the extra
         ``records``.
     mode : {"exact", "greedy", "sampled"}
-        How choices are made: "exact", the default, takes the most probable whole value, proved; "greedy" the best token
-        at each branch point, which is fastest; "sampled" draws there.
+        How choices are made: "exact", the default, searches for the most probable whole value, as far as `max_nodes`
+        goes; "greedy" takes the best token at each branch point, which is fastest; "sampled" draws there. Integers
+        between near bounds are written digit by digit in every mode.
     temperature : float, optional
         Of free text, and of draws; by default 0, the best token each, and in sampled mode 1.
     top_p : float
         In (0, 1].
     seed : int, optional
         The same seed draws the same record.
+    max_nodes : int, optional
+        Nodes of a choice's trie that exact mode asks the model about at most; None for no limit, so that the most
+        probable value is proved. `RecordStats.n_unproved` counts the choices that it ended.
     max_tokens : int
         Tokens of a slot of free text at most. A string that is not closed by then is, and stands in
         `Record.truncated`; where the schema does not let it end there, and for other values, that is a LimitError.

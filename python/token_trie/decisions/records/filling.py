@@ -29,6 +29,7 @@ class FillOptions(TypedDict, total=False):
     temperature: float | None
     top_p: float
     seed: int | None
+    max_nodes: int | None
     max_tokens: int
     indent: int | None
     on_text: Callable[[str], object] | None
@@ -43,6 +44,7 @@ class How:
     temperature: float
     top_p: float
     seed: int | None
+    max_nodes: int | None
     max_tokens: int
     layout: Layout
     on_text: Callable[[str], object] | None
@@ -55,6 +57,7 @@ def read_how(
     temperature: float | None = None,
     top_p: float = 1.0,
     seed: int | None = None,
+    max_nodes: int | None = 24,
     max_tokens: int = 256,
     indent: int | None = None,
     on_text: Callable[[str], object] | None = None,
@@ -65,7 +68,7 @@ def read_how(
     if temperature is None:
         temperature = 1.0 if mode == "sampled" else 0.0
     check_draws(temperature, top_p, seed, may_be_zero=mode != "sampled")
-    check_counts(max_tokens=max_tokens)
+    check_counts(max_tokens=max_tokens, max_nodes=1 if max_nodes is None else max_nodes)
     if indent is not None:
         check_counts(0, indent=indent)
         if indent > 16:
@@ -73,7 +76,7 @@ def read_how(
     if on_text is not None and not callable(on_text):
         raise ArgumentError(f"on_text: {type(on_text).__name__} cannot be called")
     check_think(think)
-    return How(mode, temperature, top_p, seed, max_tokens, Layout(indent), on_text, think)
+    return How(mode, temperature, top_p, seed, max_nodes, max_tokens, Layout(indent), on_text, think)
 
 
 class Filling:
@@ -95,7 +98,7 @@ class Filling:
         self._handle = handle
         self._before = handle.state
         self._n_prompt = self._before.n_tokens if prompt is None else len(prompt)
-        self.writer = Writer(handle, how.mode, how.temperature, how.top_p, prompt)
+        self.writer = Writer(handle, how.mode, how.temperature, how.top_p, how.max_nodes, prompt)
         self.writer.write(lead)
         self.walk = Walk(self.writer, how.layout, how.max_tokens, how.on_text)
 
@@ -114,6 +117,7 @@ class Filling:
             n_free=after.n_free - before.n_free + self.writer.n_ends,
             n_passes=after.n_passes - before.n_passes + self.writer.n_searched,
             n_evaluated=self.writer.n_evaluated,
+            n_unproved=self.writer.n_unproved,
             fill_ms=(time.perf_counter() - self._started) * 1e3,
         )
 

@@ -110,6 +110,8 @@ class Way:
     text: str
     pointer: str
     rests: tuple[Rest, ...] = ()
+    by_digits: bool = False
+    """Whether it is one of the numbers of a `Choice` of such."""
 
     @property
     def slot(self) -> Slot | None:
@@ -132,7 +134,7 @@ def ways(rest: Rest, layout: Layout) -> list[Way]:
     node, place = rest.node, rest.place
     at = place.pointer
     if isinstance(node, Choice):
-        return [Way(layout.dumps(value, place.level), at) for value in node.values]
+        return [Way(layout.dumps(value, place.level), at, (), node.by_digits) for value in node.values]
     if isinstance(node, String):
         return [Way('"', at, (Content(node, place),))]
     if isinstance(node, Slot):

@@ -20,6 +20,8 @@ class Choice:
     """One of some JSON values; the only one, where there is one."""
 
     values: tuple[Any, ...]
+    by_digits: bool = False
+    """Whether they are numbers between bounds, which are decided digit by digit in every mode."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,8 @@ class RecordStats:
     step as many as branch points and free tokens, those apart that stand right behind what is evaluated."""
     n_evaluated: int
     """Nodes of tries that the model was asked about, in exact mode."""
+    n_unproved: int
+    """Decisions of exact mode that ended with `max_nodes` before it was proved that nothing else is more probable."""
     fill_ms: float
     """Time it took, that of a prompt and a thought included."""
 
@@ -43,9 +45,9 @@ class Record(Generic[T]):
         The JSON that was written.
     probabilities : dict of str to float
         Of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``): exact, the model's own
-        probability for what tells it from the others, to its end; step by step, the product of its shares among what
-        was allowed. At the pointer of an object or list, and ``""`` for the whole: of which fields it has, and of where
-        it ends.
+        probability for what tells it from the others, to its end; step by step, as integers are in every mode, the
+        product of its shares among what was allowed. At the pointer of an object or list, and ``""`` for the whole: of
+        which fields it has, and of where it ends.
     truncated : tuple of str
         Pointers of strings that were closed because their tokens were out.
     stats : RecordStats

@@ -98,7 +98,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     if n <= 0:
         raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
     if n <= MOST_NUMBERS:
-        return Choice(tuple(range(least, last + 1, int(step))))
+        return Choice(tuple(range(least, last + 1, int(step))), by_digits=True)
     if step != 1:
         raise refuse(f"{pointer}/multipleOf", f"with more than {MOST_NUMBERS:,} values it is not supported")
     return _written(numbers.integers(first, last), _DIGITS if first < 0 else _DIGITS[1:])

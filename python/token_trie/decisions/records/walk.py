@@ -81,12 +81,10 @@ class Walk:
         if len(texts) == 1:
             self._writer.write(texts[0])
             return of_text[texts[0]]
-        whole = followers(waiting, self._layout, self._end)
-        behind = tuple(
-            followers([*waiting, *reversed(rests)], self._layout, self._end) if rests else whole
-            for rests in (of_text[text].rests for text in texts)
-        )
-        index, logprob = self._writer.choose(texts, behind)
+        all_rests = [of_text[text].rests for text in texts]
+        of_rests = {rests: followers([*waiting, *reversed(rests)], self._layout, self._end) for rests in set(all_rests)}
+        behind = tuple(of_rests[rests] for rests in all_rests)
+        index, logprob = self._writer.choose(texts, behind, by_steps=any(way.by_digits for way in options))
         way = of_text[texts[index]]
         self.probabilities[way.pointer] = self.probabilities.get(way.pointer, 1.0) * math.exp(logprob)
         return way

@@ -37,6 +37,7 @@ Mode: TypeAlias = Literal["exact", "greedy", "sampled"]
 Followers: TypeAlias = tuple[tuple[str, ...], ...]
 """Of each option, how what follows it may begin."""
 
+_BEAM_WIDTH = 4  # where nodes are limited: best first, they may run out before there is a good whole text
 _SETS_KEPT, _TEXTS_KEPT = 512, 100_000
 
 
@@ -70,10 +71,17 @@ class Writer:
     """
 
     def __init__(
-        self, handle: Program, mode: Mode, temperature: float, top_p: float, prompt: list[int] | None = None
+        self,
+        handle: Program,
+        mode: Mode,
+        temperature: float,
+        top_p: float,
+        max_nodes: int | None,
+        prompt: list[int] | None = None,
     ) -> None:
         self._handle = handle
         self._mode = mode
+        self._max_nodes = max_nodes or 0
         self._draw = temperature, top_p
         self._standing = handle.tokens if prompt is None else prompt  # in the stream
         self._is_prefilled = prompt is None
@@ -81,23 +89,25 @@ class Writer:
         self._open = b""
         self._n_cancels = handle._n_cancels
         self.text = ""
-        self.n_choices = self.n_searched = self.n_evaluated = self.n_ends = 0
+        self.n_choices = self.n_searched = self.n_evaluated = self.n_unproved = self.n_ends = 0
 
     def write(self, text: str) -> None:
         """Put text behind what stands."""
         self._open += text.encode()
         self.text += text
 
-    def choose(self, texts: tuple[str, ...], followers: Followers) -> tuple[int, float]:
+    def choose(self, texts: tuple[str, ...], followers: Followers, *, by_steps: bool = False) -> tuple[int, float]:
         """Write one of several texts; return its place, and the logarithm of its probability.
 
-        What may follow each tells how its last token is spelled.
+        What may follow each tells how its last token is spelled. By steps, the best token is taken at each branch point
+        where the mode would have the whole text searched for.
         """
         self._check_cancelled()
-        spelled = self._handle._with_model(lambda vocab, known: self._spell(vocab, known, texts, followers))
+        mode: Mode = "greedy" if by_steps and self._mode == "exact" else self._mode
+        spelled = self._handle._with_model(lambda vocab, known: self._spell(vocab, known, texts, followers, mode))
         assert spelled.trie is not None
         self._settle(spelled)
-        leaf, logprob = self._search(spelled.trie) if self._mode == "exact" else self._walk(spelled.trie, self._mode)
+        leaf, logprob = self._search(spelled.trie) if mode == "exact" else self._walk(spelled.trie, mode)
         index = int(spelled.option_of[leaf])
         self._open = spelled.rests[index]
         self.text += texts[index]
@@ -157,7 +167,9 @@ class Writer:
     def flush(self) -> None:
         """Put the open text into the sequence."""
         if self._open:
-            self._settle(self._handle._with_model(lambda vocab, known: self._spell(vocab, known, ("",), (("",),))))
+            self._settle(
+                self._handle._with_model(lambda vocab, known: self._spell(vocab, known, ("",), (("",),), self._mode))
+            )
         else:
             self._put(self._n_settled, [])
 
@@ -174,7 +186,9 @@ class Writer:
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
         state = self._handle._state()
-        found = search_leaves(self._handle, trie)
+        beam_width = _BEAM_WIDTH if 0 < self._max_nodes < trie.n_nodes else 0
+        found = search_leaves(self._handle, trie, beam_width=beam_width, max_nodes=self._max_nodes)
+        self.n_unproved += found.gap > 0
         self.n_searched += found.n_passes + (state.n_cached < state.n_tokens)
         self.n_evaluated += found.n_evaluated
         if len(found.leaves) == 0:
@@ -200,12 +214,12 @@ class Writer:
         self._n_settled = len(whole)
 
     def _spell(
-        self, vocab: _core.Vocab, known: dict[object, Any], texts: tuple[str, ...], followers: Followers
+        self, vocab: _core.Vocab, known: dict[object, Any], texts: tuple[str, ...], followers: Followers, mode: Mode
     ) -> Spelled:
         before = self._standing[max(0, self._n_settled - 64) : self._n_settled]
         memory: Memory[Spelled] = known.setdefault("records", Memory(_SETS_KEPT, _TEXTS_KEPT))
         seam = inner_seam(vocab, before)
-        each_way = self._mode == "exact"
+        each_way = mode == "exact"
 
         def make() -> Spelled:
             return _spell(vocab, seam, self._open, texts, followers, each_way)

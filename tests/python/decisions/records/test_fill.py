@@ -121,6 +121,32 @@ def test_a_value_is_as_probable_as_choose_says(precise: Any) -> None:
     assert record.probabilities["/unit"] == pytest.approx(math.exp(ahead.logprob), rel=1e-3)
 
 
+ACTIONS = [f"{verb}_{noun}" for verb in ("READ", "WRITE", "OPEN", "CLOSE") for noun in ("FILE", "MAIL", "PAGE", "NOTE")]
+
+
+@pytest.mark.parametrize("max_nodes", [1, 24, None])
+def test_a_search_ends_with_its_nodes_and_tells_whether_it_proved(precise: Any, max_nodes: int | None) -> None:
+    record = fill(precise, "Answer:\n", {"enum": ACTIONS}, max_nodes=max_nodes)
+    best = choose(precise, "Answer:\n", [f'"{action}"' for action in ACTIONS], leading_space=False)
+    assert record.stats is not None
+    assert record.value in ACTIONS
+    if max_nodes is None:
+        assert record.stats.n_unproved == 0
+    if max_nodes == 1:
+        assert record.stats.n_unproved == 1  # such a model is not sure at its first token
+    if record.stats.n_unproved == 0:
+        assert f'"{record.value}"' == best.value
+
+
+def test_integers_are_written_digit_by_digit_in_every_mode(precise: Any) -> None:
+    schema = {"type": "integer", "minimum": 0, "maximum": 60}
+    exact, greedy = (fill(precise, "Answer:\n", schema, mode=mode) for mode in ("exact", "greedy"))
+    assert exact == greedy
+    assert exact.probabilities == greedy.probabilities
+    assert exact.stats is not None
+    assert exact.stats.n_evaluated == 0
+
+
 def test_the_end_of_a_value_is_weighed_as_it_is_spelled(smollm2: Any) -> None:
     properties = {"unit": {"enum": ["celsius", "fahrenheit"]}, "n": {"const": 1}}
     with StreamHandle(smollm2, n_ctx=256) as stream:
@@ -312,6 +338,7 @@ def test_an_event_loop_goes_on_meanwhile(precise: Any) -> None:
         (Point, {"mode": "sampled", "temperature": 0}, ArgumentError, "temperature: 0 is not"),
         (Point, {"top_p": 0}, ArgumentError, "top_p: 0 is not in"),
         (Point, {"max_tokens": 0}, ArgumentError, "max_tokens: 0"),
+        (Point, {"max_nodes": 0}, ArgumentError, "max_nodes: 0"),
         (Point, {"indent": -1}, ArgumentError, "indent: -1"),
         (Point, {"seed": -1}, ArgumentError, "seed: -1"),
         (Point, {"on_text": 3}, ArgumentError, "on_text: int cannot be called"),
