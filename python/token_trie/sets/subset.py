@@ -1,8 +1,9 @@
-"""A set less some of its members."""
+"""Sets of some of another's members."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,9 +13,50 @@ from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import lease
 from token_trie.sets.payload import payload_of_texts
 
+T = TypeVar("T", bound="Subsets")
 
-def without(trie: _core.Trie, names: Iterable[str], llm: Llama | None) -> _core.Trie:
-    """Build a trie without the members of these names; see `TokenTrie.without`."""
+
+class Subsets:
+    """What a `TokenTrie` gives of itself."""
+
+    __slots__ = ()
+
+    _handle: _core.Trie
+    _start: int | None
+
+    @classmethod
+    def _wrap(cls: type[T], core: _core.Trie) -> T:
+        raise NotImplementedError
+
+    def only(self: T, names: Iterable[str], *, llm: Llama | None = None) -> T:
+        """Build the set of some of its members, in its own order, for the same vocabulary.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names, or `aliases`, of members.
+        llm : llama_cpp.Llama, optional
+            Needed with ``tokenization="any"``.
+
+        Raises
+        ------
+        ArgumentError
+            A name is none of the set's, or no member is left.
+        """
+        return self._subset(names, llm, keep=True)
+
+    def without(self: T, names: Iterable[str], *, llm: Llama | None = None) -> T:
+        """Build the set without some of its members; all else as of `only`."""
+        return self._subset(names, llm, keep=False)
+
+    def _subset(self: T, names: Iterable[str], llm: Llama | None, *, keep: bool) -> T:
+        trie = self._wrap(_subset(self._handle, names, llm, keep=keep))
+        trie._start = self._start
+        return trie
+
+
+def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
+    """Build a trie of the members of these names, or of all others."""
     all_names = [*((trie.name(leaf), leaf) for leaf in range(trie.n_leaves)), *trie.aliases]
     given = [name.decode() for name in encode_names(names, "names")]
     unknown = set(given).difference(name for name, _ in all_names)
@@ -22,8 +64,8 @@ def without(trie: _core.Trie, names: Iterable[str], llm: Llama | None) -> _core.
         if name in unknown:
             raise ArgumentError(f"names[{i}]: {name!r} is no member of the set")
     wanted = set(given)
-    out = {leaf for name, leaf in all_names if name in wanted}
-    kept = [(name, leaf) for name, leaf in all_names if leaf not in out]
+    named = {leaf for name, leaf in all_names if name in wanted}
+    kept = [(name, leaf) for name, leaf in all_names if (leaf in named) == keep]
     if not kept:
         raise ArgumentError("names: no member of the set is left")
     names_kept = [name for name, _ in kept]

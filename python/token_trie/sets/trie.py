@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from token_trie.sets.payload import json_of, payload_of, payload_of_texts
 from token_trie.sets.prefix_dict import PrefixDictSet
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
-from token_trie.sets.subset import without
+from token_trie.sets.subset import Subsets
 from token_trie.sets.tokens import Tokens, to_tokens
 
 _SETS_KEPT, _TEXTS_KEPT = 32, 500_000
@@ -33,7 +33,7 @@ class Leaf(NamedTuple):
     """Its sequence; with ``tokenization="any"``, one of the shortest."""
 
 
-class TokenTrie(PrefixDictSet, Collection[Leaf]):
+class TokenTrie(PrefixDictSet, Subsets, Collection[Leaf]):
     """An immutable set of token sequences, each with a name, as a prefix tree.
 
     Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays` or `from_prefix_dict`. Leaves keep the
@@ -280,23 +280,6 @@ class TokenTrie(PrefixDictSet, Collection[Leaf]):
         """
         encode(model_id, "model_id"), encode(path, "path")
         return payload_of(self._handle, model_id, path)
-
-    def without(self, names: Iterable[str], *, llm: Llama | None = None) -> TokenTrie:
-        """Build the set without some of its members, for the same vocabulary.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Names, or `aliases`, of members.
-        llm : llama_cpp.Llama, optional
-            Needed with ``tokenization="any"``.
-
-        Raises
-        ------
-        ArgumentError
-            A name is none of the set's, or no member is left.
-        """
-        return TokenTrie._wrap(without(self._handle, names, llm))
 
     def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
         """Leaf of each of the names that the trie was built of."""
