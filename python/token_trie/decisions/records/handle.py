@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.records.filling import FillOptions, fill_in, read_how
 from token_trie.decisions.records.record import Record
-from token_trie.decisions.records.tools import ToolCall, call_tool, read_tools
+from token_trie.decisions.records.tools import ToolCall, call_tool
+from token_trie.decisions.records.toolset import read_tools
 from token_trie.decisions.records.types import read_form
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.program import Program
@@ -55,12 +56,22 @@ class RecordHandle(Program):
         record: Record[Any] = await in_worker(lambda: self.fill(schema, **options), self._cancel_of)
         return record
 
-    def choose_tool(self, tools: Sequence[Mapping[str, Any]], **options: Unpack[FillOptions]) -> ToolCall:
+    @overload
+    def choose_tool(  # type: ignore[overload-overlap]  # a class is a function too
+        self, tools: Sequence[type[T]], **options: Unpack[FillOptions]
+    ) -> ToolCall[T]: ...
+    @overload
+    def choose_tool(
+        self, tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]], **options: Unpack[FillOptions]
+    ) -> ToolCall[dict[str, Any]]: ...
+    @overload
+    def choose_tool(self, tools: Sequence[object], **options: Unpack[FillOptions]) -> ToolCall[Any]: ...
+    def choose_tool(self, tools: Sequence[object], **options: Unpack[FillOptions]) -> ToolCall[Any]:
         """Let the model call one of some tools behind what stands, which has to tell it of them.
 
         Parameters
         ----------
-        tools : sequence of dict
+        tools : sequence of dict, class or function
             As for `token_trie.choose_tool`.
         **options
             Those of `token_trie.fill`.
@@ -80,6 +91,16 @@ class RecordHandle(Program):
         with self._native.own():
             return call_tool(self, read, how)
 
-    async def achoose_tool(self, tools: Sequence[Mapping[str, Any]], **options: Unpack[FillOptions]) -> ToolCall:
+    @overload
+    async def achoose_tool(  # type: ignore[overload-overlap]
+        self, tools: Sequence[type[T]], **options: Unpack[FillOptions]
+    ) -> ToolCall[T]: ...
+    @overload
+    async def achoose_tool(
+        self, tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]], **options: Unpack[FillOptions]
+    ) -> ToolCall[dict[str, Any]]: ...
+    @overload
+    async def achoose_tool(self, tools: Sequence[object], **options: Unpack[FillOptions]) -> ToolCall[Any]: ...
+    async def achoose_tool(self, tools: Sequence[object], **options: Unpack[FillOptions]) -> ToolCall[Any]:
         """Do as `choose_tool` does, on a worker thread; a task that is cancelled ends it."""
         return await in_worker(lambda: self.choose_tool(tools, **options), self._cancel_of)

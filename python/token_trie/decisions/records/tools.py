@@ -1,38 +1,36 @@
-"""`choose_tool`: one of OpenAI's tools, with its arguments."""
+"""`choose_tool`: one of some tools, with its arguments."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from token_trie.decisions.how import ANY_SEED
 from token_trie.decisions.records.filling import FillOptions, How, filling, read_how
-from token_trie.decisions.records.plan import Node, Object
 from token_trie.decisions.records.record import RecordStats
-from token_trie.decisions.records.schema import read_schema
 from token_trie.decisions.records.templates import Form, ask_for_tools
-from token_trie.errors import ArgumentError
+from token_trie.decisions.records.toolset import Tool, read_tools
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.chooser import cancel, chooser, room_of
 from token_trie.llama.program import Program
 from token_trie.native.arguments import check_names
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
-from token_trie.sets.memory import Memory
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+T = TypeVar("T")
 
 PLAIN = Form('{"name":"', '","arguments":', "}")
 """A call as it is written where the model's template has no way of its own."""
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class ToolCall(Generic[T]):
     """A call of a tool.
 
     Attributes
@@ -42,7 +40,12 @@ class ToolCall:
     name : str
         Of the tool.
     arguments : dict
-        What it is called with, valid by its parameters.
+        What it is called with, as JSON has it; valid by its parameters.
+    value : object
+        The same as the tool has it: an instance of a model, the keyword arguments of a function
+        (``call.tool(**call.value)``), and of a tool in OpenAI's shape the arguments.
+    tool : object
+        The tool, as it was given.
     probability : float
         Of the name, as of the values in `Record.probabilities`.
     probabilities : dict of str to float
@@ -57,6 +60,8 @@ class ToolCall:
 
     name: str
     arguments: dict[str, Any]
+    value: T
+    tool: Any = field(compare=False, repr=False)
     text: str
     """The arguments' JSON."""
     probability: float = field(compare=False)
@@ -77,78 +82,24 @@ class ToolCall:
         return {"id": self.id, "type": self.type, "function": self.function}
 
 
-class Tools(NamedTuple):
-    """What may be called."""
-
-    names: tuple[str, ...]
-    nodes: tuple[Node, ...]
-    """Of the arguments."""
-    given: tuple[dict[str, Any], ...]
-
-
-_read: Memory[Tools] = Memory(64, 1 << 20)
-
-
-def read_tools(tools: Sequence[Mapping[str, Any]]) -> Tools:
-    """Read OpenAI's tools; the last ones are remembered.
-
-    Raises
-    ------
-    ArgumentError
-        There are none, or one is not of the shape, or its parameters are not supported: with the place.
-    """
-    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
-        raise ArgumentError(f"tools: {type(tools).__name__} where a list of tools belongs")
-    try:
-        key = json.dumps([dict(tool) for tool in tools], allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"tools: no JSON: {error}") from error
-    return _read.get(key, len(key), lambda: _read_all(json.loads(key)))
-
-
-def _read_all(tools: list[dict[str, Any]]) -> Tools:
-    if not tools:
-        raise ArgumentError("tools: none given")
-    names: list[str] = []
-    nodes = []
-    for i, tool in enumerate(tools):
-        function = tool.get("function")
-        if tool.get("type", "function") != "function" or not isinstance(function, dict):
-            raise ArgumentError(f'tools[{i}]: not {{"type": "function", "function": {{…}}}}')
-        name = function.get("name")
-        if not isinstance(name, str) or not name:
-            raise ArgumentError(f"tools[{i}].function.name: {name!r} is no name")
-        if name in names:
-            raise ArgumentError(f"tools[{i}].function.name: {name!r} comes twice")
-        names.append(name)
-        nodes.append(_read_parameters(function.get("parameters"), f"tools[{i}].function.parameters"))
-    return Tools(tuple(names), tuple(nodes), tuple(tools))
-
-
-def _read_parameters(parameters: Any, where: str) -> Node:
-    if parameters is None or parameters == {}:
-        return Object(())
-    try:
-        node = read_schema({"properties": {}} | parameters if parameters == {"type": "object"} else parameters)
-    except ArgumentError as error:
-        raise ArgumentError(f"{where}: {error}") from error
-    if not isinstance(node, Object):
-        raise ArgumentError(f"{where}: not an object with properties")
-    return node
-
-
-def call_tool(handle: Program, tools: Tools, how: How, form: Form = PLAIN, prompt: list[int] | None = None) -> ToolCall:
+def call_tool(
+    handle: Program, tools: tuple[Tool, ...], how: How, form: Form = PLAIN, prompt: list[int] | None = None
+) -> ToolCall[Any]:
     """Let a call be written in the form given, behind what stands or a prompt in its place."""
     with filling(handle, how, prompt, form.before) as under_way:
-        names = tuple(json.dumps(name, ensure_ascii=False)[1:-1] for name in tools.names)
+        names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
         index, probability = under_way.walk.choose(names, form.between)
+        tool = tools[index]
         under_way.writer.write(form.between)
-        text = under_way.walk.run(tools.nodes[index], form.behind)
+        text = under_way.walk.run(tool.node, form.behind)
+        value = tool.read(text)
         under_way.writer.write(form.behind)
         under_way.writer.flush()
         return ToolCall(
-            tools.names[index],
+            tool.name,
             json.loads(text),
+            value,
+            tool.given,
             text,
             probability,
             under_way.walk.probabilities,
@@ -156,12 +107,24 @@ def call_tool(handle: Program, tools: Tools, how: How, form: Form = PLAIN, promp
         )
 
 
+@overload
+def choose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[FillOptions]
+) -> ToolCall[T]: ...
+@overload
 def choose_tool(
     llm: Llama,
     messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
     **options: Unpack[FillOptions],
-) -> ToolCall:
+) -> ToolCall[dict[str, Any]]: ...
+@overload
+def choose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+) -> ToolCall[Any]: ...
+def choose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+) -> ToolCall[Any]:
     """Let the model call one of some tools.
 
     Parameters
@@ -170,15 +133,19 @@ def choose_tool(
         The model.
     messages : sequence of dict
         Chat messages.
-    tools : sequence of dict
-        As OpenAI has them: ``{"type": "function", "function": {"name": …, "description": …, "parameters": schema}}``.
-        Schemas are those that `fill` takes, of objects.
+    tools : sequence of dict, class or function
+        As OpenAI has them: ``{"type": "function", "function": {"name": …, "description": …, "parameters": schema}}``,
+        with schemas that `fill` takes, of objects. Or pydantic models and other classes that `fill` takes, by their
+        names; or functions whose parameters have type hints. Both tell what they are for in their docstrings, and of
+        each parameter by ``Annotated[…, pydantic.Field(description=…)]``. Classes and functions need the extra
+        ``records``.
     **options
         Those of `fill`.
 
     Returns
     -------
     ToolCall
+        Nothing is called: ``call.tool(**call.value)`` calls a function.
 
     Raises
     ------
@@ -193,19 +160,32 @@ def choose_tool(
     """
     check_names("choose_tool", options, FillOptions.__annotations__)
     read, how = read_tools(tools), read_how(**options)
+    shown = [tool.shown for tool in read]
     with lease(llm):
-        tokens, form = ask_for_tools(llm, messages, read.given, room_of(llm), thinks=how.think is not None)
+        tokens, form = ask_for_tools(llm, messages, shown, room_of(llm), thinks=how.think is not None)
     with chooser(llm) as handle:
         if how.seed is None:
             handle.set_seed(ANY_SEED)
         return call_tool(handle, read, how, form or PLAIN, tokens)
 
 
+@overload
+async def achoose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[FillOptions]
+) -> ToolCall[T]: ...
+@overload
 async def achoose_tool(
     llm: Llama,
     messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
     **options: Unpack[FillOptions],
-) -> ToolCall:
+) -> ToolCall[dict[str, Any]]: ...
+@overload
+async def achoose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+) -> ToolCall[Any]: ...
+async def achoose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+) -> ToolCall[Any]:
     """Do as `choose_tool` does, on a worker thread; a task that is cancelled ends it."""
     return await in_worker(lambda: choose_tool(llm, messages, tools, **options), lambda thread: cancel(llm, thread))

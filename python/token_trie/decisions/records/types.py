@@ -18,6 +18,8 @@ class Form(NamedTuple):
     node: Node
     read: Callable[[str], Any]
     """Makes the value of the record's text."""
+    schema: Any
+    """The JSON Schema."""
 
 
 _forms: Memory[Form] = Memory(64, 1 << 20)
@@ -36,7 +38,7 @@ def read_form(schema: object) -> Form:
             key = json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(f"schema: no JSON: {error}") from error
-        return _forms.get(key, len(key), lambda: Form(read_schema(json.loads(key)), json.loads))
+        return _forms.get(key, len(key), lambda: _read_json(json.loads(key)))
     if schema is None or isinstance(schema, (str, bytes, int, float, list, tuple, set)):
         raise ArgumentError(
             f"schema: {type(schema).__name__} where a JSON Schema (a dict), a pydantic model, a dataclass, a "
@@ -48,6 +50,10 @@ def read_form(schema: object) -> Form:
         if "unhashable" not in str(error):
             raise
         return _read_type(schema)
+
+
+def _read_json(schema: Any) -> Form:
+    return Form(read_schema(schema), json.loads, schema)
 
 
 def _read_type(schema: Any) -> Form:
@@ -69,4 +75,4 @@ def _read_type(schema: Any) -> Form:
         except pydantic.ValidationError as error:
             raise ArgumentError(f"schema: {schema!r} refuses what its own schema allows, {text}: {error}") from error
 
-    return Form(read_schema(form), read)
+    return Form(read_schema(form), read, form)

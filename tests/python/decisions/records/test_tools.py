@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import enum
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema
+import pydantic
 import pytest
 from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
 from token_trie.decisions.records.templates import ASKING, ask_for_tools
+from token_trie.decisions.records.toolset import read_tools
 
 MESSAGES = [{"role": "user", "content": "Is it warm in Rome?"}]
 WEATHER = {
@@ -120,7 +124,7 @@ def test_a_call_on_the_handle_is_part_of_its_sequence(smollm2: Any) -> None:
 
 
 def test_an_event_loop_goes_on_meanwhile(smollm2: Any) -> None:
-    async def call() -> ToolCall:
+    async def call() -> ToolCall[dict[str, Any]]:
         return await achoose_tool(smollm2, MESSAGES, TOOLS, mode="greedy")
 
     assert asyncio.run(call()) == choose_tool(smollm2, MESSAGES, TOOLS, mode="greedy")
@@ -130,6 +134,127 @@ def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None
     stats = choose_tool(llm, MESSAGES, [TOOLS[0], TOOLS[3]], mode="greedy").stats
     assert stats is not None
     assert stats.n_passes == stats.n_branches + stats.n_free - 1  # the first with the prompt
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"type": "object"},
+        {"type": "object", "properties": {}},
+        {"type": "object", "properties": {}, "required": []},
+        {"type": "object", "properties": None},
+        {"type": "object", "required": [], "description": "Nothing"},
+        {"type": "object", "additionalProperties": False},
+        {
+            "type": "object",
+            "properties": {},
+            "additionalProperties": False,
+            "$schema": "http://json-schema.org/draft-07/schema#",
+        },
+        {"properties": {}},
+    ],
+    ids=str,
+)
+def test_no_arguments_are_said_in_many_ways(precise: Any, parameters: Any) -> None:
+    assert choose_tool(precise, MESSAGES, [tool("stop", parameters)]).arguments == {}
+
+
+def test_free_arguments_are_an_object(byte_level: Any) -> None:
+    free = {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 1}
+    call = choose_tool(byte_level, MESSAGES, [tool("note", free)], mode="sampled", seed=1)
+    jsonschema.validate(call.arguments, free)
+
+
+class Kind(enum.Enum):
+    DAILY = "daily"
+    HOURLY = "hourly"
+
+
+class Alarm(pydantic.BaseModel):
+    """Wakes a person."""
+
+    hour: Annotated[int, pydantic.Field(ge=0, le=23, description="Of the day")]
+    day: Literal["today", "tomorrow"] = "today"
+
+
+@dataclasses.dataclass
+class Lamp:
+    is_on: bool
+
+
+def get_weather(unit: Literal["celsius", "fahrenheit"], on: Kind = Kind.HOURLY, *, is_long: bool = False) -> str:
+    """Weather of today."""
+    return f"{unit} {on.name} {is_long}"
+
+
+def stop() -> None:
+    pass
+
+
+def _many(**more: int) -> None:
+    pass
+
+
+def _odd(llm: StreamHandle) -> None:
+    pass
+
+
+def test_a_model_comes_back_as_its_instance(smollm2: Any) -> None:
+    call = choose_tool(smollm2, MESSAGES, [Alarm])
+    assert isinstance(call.value, Alarm)
+    assert call.tool is Alarm
+    assert call.name == "Alarm"
+    assert call.value.model_dump(exclude_unset=True) == call.arguments
+    lamp = choose_tool(smollm2, MESSAGES, [Lamp]).value
+    assert isinstance(lamp, Lamp)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_function_comes_back_with_its_keyword_arguments(precise: Any, seed: int) -> None:
+    call = choose_tool(precise, MESSAGES, [get_weather], mode="sampled", seed=seed)
+    assert call.tool is get_weather
+    assert isinstance(call.value.get("on", Kind.DAILY), Kind)
+    assert call.tool(**call.value).startswith(call.arguments["unit"])
+    assert choose_tool(precise, MESSAGES, [stop]).value == {}
+
+
+def test_classes_functions_and_openais_shape_go_together(precise: Any) -> None:
+    tools = [Alarm, get_weather, tool("end")]
+    calls = [choose_tool(precise, MESSAGES, tools, mode="sampled", temperature=3.0, seed=seed) for seed in range(12)]
+    assert len({call.name for call in calls}) > 1
+    assert all(call.tool in tools for call in calls)
+    with StreamHandle(precise, n_ctx=256) as stream:
+        stream.prefill("Call:\n")
+        assert stream.choose_tool(tools).name in ("Alarm", "get_weather", "end")
+
+
+def test_a_model_is_told_of_them_in_openais_shape(smollm2: Any) -> None:
+    alarm, weather, nothing = (found.shown for found in read_tools([Alarm, get_weather, stop]))
+    hour = {"description": "Of the day", "maximum": 23, "minimum": 0, "type": "integer"}
+    day = {"default": "today", "enum": ["today", "tomorrow"], "type": "string"}
+    parameters = {"properties": {"hour": hour, "day": day}, "required": ["hour"], "type": "object"}
+    function = {"name": "Alarm", "description": "Wakes a person.", "parameters": parameters}
+    assert alarm == {"type": "function", "function": function}
+    assert weather["function"]["description"] == "Weather of today."
+    assert weather["function"]["parameters"]["required"] == ["unit"]
+    assert nothing["function"] == {"name": "stop", "parameters": {"properties": {}, "type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda x: x, r"tools\[0\]: <lambda>: parameter 'x' has no type hint"),
+        (sorted, r"tools\[0\]: sorted: "),
+        (_many, r"tools\[0\]: _many: parameter 'more' takes no keyword"),
+        (int, r"tools\[0\]: int: not an object with properties"),
+        (_odd, r"tools\[0\]: _odd: schema: pydantic makes none"),
+        (3, r"tools\[0\]: int where a tool of OpenAI's shape, a pydantic model or a function"),
+    ],
+)
+def test_a_function_that_cannot_be_told_of_is_named(precise: Any, given: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        choose_tool(precise, MESSAGES, [given])
 
 
 @pytest.mark.parametrize(
