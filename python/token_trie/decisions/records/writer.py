@@ -185,11 +185,10 @@ class Writer:
         return int(state.leaf), float(state.logprob)
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
-        state = self._handle._state()
         beam_width = _BEAM_WIDTH if 0 < self._max_nodes < trie.n_nodes else 0
         found = search_leaves(self._handle, trie, beam_width=beam_width, max_nodes=self._max_nodes)
         self.n_unproved += found.gap > 0
-        self.n_searched += found.n_passes + (state.n_cached < state.n_tokens)
+        self.n_searched += found.n_passes
         self.n_evaluated += found.n_evaluated
         if len(found.leaves) == 0:
             raise InternalError("the model gives no way to go on a finite score")

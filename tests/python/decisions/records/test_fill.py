@@ -138,6 +138,15 @@ def test_a_search_ends_with_its_nodes_and_tells_whether_it_proved(precise: Any, 
         assert f'"{record.value}"' == best.value
 
 
+def test_what_one_pass_decides_is_one_pass(byte_level: Any) -> None:
+    schema = {"type": "object", "properties": {"is_warm": {"type": "boolean"}}, "required": ["is_warm"]}
+    with StreamHandle(byte_level, n_ctx=256) as stream:
+        stream.prefill("Answer:\n")
+        stats = stream.fill(schema).stats
+    assert stats is not None
+    assert stats.n_passes == 1  # of the prompt and all that is forced before the value
+
+
 def test_integers_are_written_digit_by_digit_in_every_mode(precise: Any) -> None:
     schema = {"type": "integer", "minimum": 0, "maximum": 60}
     exact, greedy = (fill(precise, "Answer:\n", schema, mode=mode) for mode in ("exact", "greedy"))
