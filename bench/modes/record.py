@@ -1,14 +1,15 @@
-"""Whole records: 100 tool calls, side by side."""
+"""Whole records: 100 tool calls and 63 records, side by side."""
 
 from functools import partial
 
 from bench.models import load
 from bench.options import Options
 from bench.records.figures import RecordRow, bars, measure, table
+from bench.records.tasks import Calls, Records
 from bench.results import Results
 from bench.table import bars_table, progress_bar, wide_console
 
-_N_CTX, _N_BATCH, _N_REQUESTS = 1024, 512, 100
+_N_CTX, _N_BATCH = 1024, 512
 
 
 def run(options: Options) -> None:
@@ -19,9 +20,10 @@ def run(options: Options) -> None:
     console = wide_console(150)
     with progress_bar(console) as progress:
         for name in options.models:
-            bar = progress.add_task(name, total=rounds * _N_REQUESTS)
             model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, **loading)
-            results.rows += measure(model, rounds, partial(progress.advance, bar))
+            for requests in (Calls(model), Records(model)):
+                bar = progress.add_task(f"{name}: {requests.name}", total=rounds * len(requests.cases))
+                results.rows += measure(requests, rounds, partial(progress.advance, bar))
     results.bars = bars(results.rows)
     console.print(table(results.rows))
     console.print(bars_table(results.bars))

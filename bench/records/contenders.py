@@ -1,4 +1,4 @@
-"""Who writes calls, each as its users would, with the prompt evaluated and grammars read before the clock starts."""
+"""Who writes them, each as its users would, with the prompt evaluated and grammars read before the clock starts."""
 
 import json
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Call:
 
 
 class Trie:
-    """`StreamHandle.choose_tool`."""
+    """`StreamHandle.choose_tool` and `StreamHandle.fill`."""
 
     def __init__(self, requests: Requests, mode: Literal["exact", "greedy"]) -> None:
         self._requests = requests
@@ -47,11 +47,9 @@ class Trie:
     def call(self, case: Request) -> Call:
         """Write a call."""
         start, start_cpu = perf_counter_ns(), process_time_ns()
-        found = self._handle.choose_tool(self._requests.tools, mode=self._mode)
+        text, stats = self._requests.write(self._handle, self._mode)
         wall_ns, cpu_ns = perf_counter_ns() - start, process_time_ns() - start_cpu
-        stats = found.stats
         assert stats is not None
-        text = json.dumps({"name": found.name, "arguments": found.arguments}, separators=(",", ":"))
         return Call(text, wall_ns, cpu_ns, stats.n_tokens, stats.n_passes, stats.n_branches, stats.n_free)
 
     def close(self) -> None:

@@ -45,9 +45,9 @@ class Record(Generic[T]):
         The JSON that was written.
     probabilities : dict of str to float
         Of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``): exact, the model's own
-        probability for what tells it from the others, to its end; step by step, as integers are in every mode, the
-        product of its shares among what was allowed. At the pointer of an object or list, and ``""`` for the whole: of
-        which fields it has, and of where it ends.
+        probability for what tells it from the others, to its last character, and to its end where another goes on from
+        there; step by step, as integers are in every mode, the product of its shares among what was allowed. At the
+        pointer of an object or list, and ``""`` for the whole: of which fields it has, and of where it ends.
     truncated : tuple of str
         Pointers of strings that were closed because their tokens were out.
     stats : RecordStats

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.native_scores import search_leaves
+from token_trie.decisions.native_scores import Search, search_leaves
 from token_trie.errors import CancelledError, InternalError, VocabularyError
 from token_trie.llama.program import Program
 from token_trie.llama.run_span import run_span
@@ -37,7 +37,7 @@ Mode: TypeAlias = Literal["exact", "greedy", "sampled"]
 Followers: TypeAlias = tuple[tuple[str, ...], ...]
 """Of each option, how what follows it may begin."""
 
-_BEAM_WIDTH = 4  # where nodes are limited: best first, they may run out before there is a good whole text
+_BEAM_WIDTH = 4
 _SETS_KEPT, _TEXTS_KEPT = 512, 100_000
 
 
@@ -185,14 +185,20 @@ class Writer:
         return int(state.leaf), float(state.logprob)
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
-        beam_width = _BEAM_WIDTH if 0 < self._max_nodes < trie.n_nodes else 0
-        found = search_leaves(self._handle, trie, beam_width=beam_width, max_nodes=self._max_nodes)
+        found = self._searched(trie, 0, self._max_nodes)
+        if found.gap > 0:
+            # The best first have been many beginnings; a beam comes to whole texts.
+            found = max(found, self._searched(trie, _BEAM_WIDTH, 0), key=lambda one: list(one.logprobs))
         self.n_unproved += found.gap > 0
-        self.n_searched += found.n_passes
-        self.n_evaluated += found.n_evaluated
         if len(found.leaves) == 0:
             raise InternalError("the model gives no way to go on a finite score")
         return int(found.leaves[0]), float(found.logprobs[0])
+
+    def _searched(self, trie: TokenTrie, beam_width: int, max_nodes: int) -> Search:
+        found = search_leaves(self._handle, trie, beam_width=beam_width, max_nodes=max_nodes)
+        self.n_searched += found.n_passes
+        self.n_evaluated += found.n_evaluated
+        return found
 
     def _settle(self, spelled: Spelled) -> None:
         self._put(self._n_settled - spelled.n_back, spelled.forced)
@@ -260,9 +266,11 @@ def _spell(
     tokens, offsets = vocab.tokenize([option + behind for _, option, behind in options], "record")
     rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
     whole = rows[0]
+    # Its quote tells a text from another that goes on; where there is none, the end is not asked for.
+    n_told = [len(option) - (each_way and _is_alone(i, texts)) for i, option, _ in options]
     n_needed = [
-        _n_covering(vocab, row, len(option) + len(behind), len(option) + (is_open and behind != b""))
-        for row, (_, option, behind) in zip(rows, options, strict=True)
+        _n_covering(vocab, row, len(option) + len(behind), n if n < len(option) else n + (is_open and behind != b""))
+        for row, (_, option, behind), n in zip(rows, options, n_told, strict=True)
     ]
     least = min(n_needed) - (len(texts) > 1)
     n_same = _common_prefix(*(row[:least] for row in rows))
@@ -284,6 +292,12 @@ def _spell(
     trie = TokenTrie._wrap(core)
     option_of = np.array([options[int(core.name(leaf))][0] for leaf in range(core.n_leaves)], np.int64)
     return Spelled(n_back, forced, trie, option_of, rests)
+
+
+def _is_alone(index: int, texts: tuple[str, ...]) -> bool:
+    """Whether a text ends in a quote, before which it begins no other."""
+    content = texts[index].removesuffix('"')
+    return content != texts[index] and not any(text.startswith(content) for i, text in enumerate(texts) if i != index)
 
 
 def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: int) -> int:

@@ -116,8 +116,8 @@ def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None
 def test_a_value_is_as_probable_as_choose_says(precise: Any) -> None:
     schema = {"type": "object", "properties": {"unit": {"enum": ["yes", "no"]}}, "required": ["unit"]}
     record = fill(precise, "Answer:\n", schema)
-    ahead = choose(precise, 'Answer:\n{"unit":"', ['yes"', 'no"'], leading_space=False)
-    assert record.value["unit"] + '"' == ahead.value
+    ahead = choose(precise, 'Answer:\n{"unit":"', ["yes", "no"], leading_space=False)
+    assert record.value["unit"] == ahead.value
     assert record.probabilities["/unit"] == pytest.approx(math.exp(ahead.logprob), rel=1e-3)
 
 
@@ -156,8 +156,11 @@ def test_integers_are_written_digit_by_digit_in_every_mode(precise: Any) -> None
     assert exact.stats.n_evaluated == 0
 
 
-def test_the_end_of_a_value_is_weighed_as_it_is_spelled(smollm2: Any) -> None:
-    properties = {"unit": {"enum": ["celsius", "fahrenheit"]}, "n": {"const": 1}}
+@pytest.mark.parametrize(("more", "begins_another"), [([], False), (["celsius or not"], True)])
+def test_the_end_of_a_value_is_weighed_where_another_goes_on_from_it(
+    smollm2: Any, more: list[str], begins_another: bool
+) -> None:
+    properties = {"unit": {"enum": ["celsius", "fahrenheit", *more]}, "n": {"const": 1}}
     with StreamHandle(smollm2, n_ctx=256) as stream:
         stream.prefill(PROMPT + "\n")
         record = stream.fill({"type": "object", "properties": properties, "required": ["unit", "n"]})
@@ -166,7 +169,9 @@ def test_the_end_of_a_value_is_weighed_as_it_is_spelled(smollm2: Any) -> None:
         value = tokens[n:]
         n_value = next(k for k in range(1, len(value)) if b'"' in smollm2.detokenize(value[:k]))
         stream.prefill(tokens[:n])
-        whole = score(stream, None, TokenTrie.from_sequences({"value": value[:n_value]}), end="any")
+        weighed = TokenTrie.from_sequences({"value": value[: n_value - (not begins_another)]})
+        whole = score(stream, None, weighed, end="any")
+    assert record.value["unit"] == "celsius"
     # Not with a quote of its own, which nobody writes where "," is one token. Quantized weights are not exact.
     assert smollm2.detokenize(value[n_value - 1 : n_value]) == b'","'
     assert math.log(record.probabilities["/unit"]) == pytest.approx(float(whole[0]), abs=0.4)
