@@ -10,8 +10,8 @@ SharedStream::SharedStream(std::unique_ptr<Stream> stream, std::shared_ptr<Turn>
 
 SharedStream::Call::Call(std::shared_ptr<SharedStream> shared) : shared_(std::move(shared)) {
     {
-        const std::lock_guard<std::mutex> lock(shared_->turn_->mutex);
-        shared_->require_free();
+        std::unique_lock<std::mutex> lock(shared_->turn_->mutex);
+        shared_->require_free(lock);
         shared_->enter();
         shared_->stream_->resume();
     }
@@ -35,7 +35,9 @@ std::shared_ptr<SharedStream> SharedStream::fork(const std::shared_ptr<SharedStr
     return std::shared_ptr<SharedStream>(new SharedStream(call->fork(), shared->turn_));
 }
 
-void SharedStream::require_free() const {
+void SharedStream::require_free(std::unique_lock<std::mutex> & lock) const {
+    const std::thread::id self = std::this_thread::get_id();
+    turn_->left.wait(lock, [&] { return !turn_->is_freeing || turn_->inside == self; });
     if (closed_) {
         throw Error(Status::argument, "stream: closed");
     }
@@ -52,8 +54,8 @@ void SharedStream::enter() noexcept {
 }
 
 Stream::Snapshot SharedStream::snapshot() const {
-    const std::lock_guard<std::mutex> lock(turn_->mutex);
-    require_free();
+    std::unique_lock<std::mutex> lock(turn_->mutex);
+    require_free(lock);
     return stream_->snapshot();
 }
 
@@ -78,6 +80,7 @@ void SharedStream::close() noexcept {
     }
     turn_->left.wait(lock, [this] { return turn_->inside == std::thread::id(); });
     enter();
+    turn_->is_freeing = true;
     free_and_leave(lock);
 }
 
@@ -102,6 +105,7 @@ void SharedStream::free_and_leave(std::unique_lock<std::mutex> & lock) noexcept 
     }
     turn_->inside = std::thread::id();
     turn_->whose = nullptr;
+    turn_->is_freeing = false;
     turn_->left.notify_all();
 }
 

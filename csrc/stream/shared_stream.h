@@ -18,7 +18,8 @@ namespace [[gnu::visibility("default")]] token_trie {
 // The thread that is in a call may come back, from a callback of the call's or from llama.cpp's log callback. What it
 // then asks is refused as busy, and a close only takes note: the stream goes when that call leaves.
 //
-// A stream and its forks work on one context, and so take turns: all of this goes for them together.
+// A stream and its forks work on one context, and so take turns: all of this goes for them together. While one that no
+// call is in is freed, the others wait, as that is no call of anybody's.
 class SharedStream {
    public:
     explicit SharedStream(std::unique_ptr<Stream> stream) : SharedStream(std::move(stream), std::make_shared<Turn>()) {}
@@ -70,12 +71,13 @@ class SharedStream {
         std::condition_variable left;
         std::thread::id inside;  // the thread in a call, if any,
         const SharedStream * whose = nullptr;
+        bool is_freeing = false;                       // and in none: it frees a stream
         std::size_t n_streams = 0;                     // made so far
         std::vector<std::unique_ptr<Stream>> leaving;  // closed from within another's call; has room for them all
     };
 
     SharedStream(std::unique_ptr<Stream> stream, std::shared_ptr<Turn> turn);
-    void require_free() const;
+    void require_free(std::unique_lock<std::mutex> & lock) const;
     void enter() noexcept;
     void free_and_leave(std::unique_lock<std::mutex> & lock) noexcept;
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, CancelledError, LimitError, TokenTrieError, from_status
 from token_trie.llama.contexts import make_on
+from token_trie.llama.dropped import wait_for_dropped
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
@@ -63,6 +64,7 @@ class Batch:
         self._is_closed = False
         params = new_struct("token_trie_batch_params", n_parallel=n_parallel)
         self._attached = attachment(llm)
+        wait_for_dropped()
         with self._attached.lease():
             self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
             self._attached.streams.add(self)

@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -38,8 +37,9 @@ class NativeStream:
     else closes at the same time.
     """
 
-    def __init__(self, pointer: Any, attached: Attachment | None = None) -> None:
+    def __init__(self, pointer: Any, attached: Attachment | None = None, *, is_fork: bool = False) -> None:
         self.pointer = pointer
+        self._is_fork = is_fork
         self.lock = threading.Lock()
         self.entered = 0  # the thread that is inside a call
         self.owner = 0  # the thread that has it for several calls in a row
@@ -136,7 +136,7 @@ class NativeStream:
             made.append(lib.token_trie_stream_fork(stream))
             return 0 if made[0] != ffi.NULL else int(lib.token_trie_last_status())
 
-        other = self.call(make, after=lambda: NativeStream(made[0], self._attached))
+        other = self.call(make, after=lambda: NativeStream(made[0], self._attached, is_fork=True))
         assert other is not None
         return other
 
@@ -165,7 +165,7 @@ class NativeStream:
 
     def close(self) -> None:
         """Cancel the call under way, wait for its end, free the stream."""
-        if self._disowned:
+        if self._disowned or self.is_freed:
             return
         if self.is_entered_here():
             # By a signal's handler or a log callback, where its end cannot be waited for; also of what closing logs.
@@ -177,17 +177,24 @@ class NativeStream:
             # Again and again: it might come before the call has begun.
             lib.token_trie_stream_cancel(self.pointer)
             time.sleep(0.001)
-        thread = get_ident()
         with self.lock:
-            self.entered = thread
             try:
-                with quiet():
-                    lib.token_trie_stream_close(self.pointer)
-                self.is_freed = True
-                if self._attached is not None:
-                    self._attached.streams.discard(self)
+                if self._is_fork:
+                    self._free()
+                else:
+                    # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
+                    interruptible(self._free, lambda: None)
             finally:
                 self.entered = 0
+
+    def _free(self) -> None:
+        self.entered = get_ident()
+        with quiet():
+            lib.token_trie_stream_close(self.pointer)
+        self.is_freed = True
+        if self._attached is not None:
+            self._attached.streams.discard(self)
+        _streams.discard(self)
 
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call."""
@@ -201,7 +208,7 @@ class NativeStream:
         self.lock.acquire()
 
 
-_streams: weakref.WeakSet[NativeStream] = weakref.WeakSet()
+_streams: set[NativeStream] = set()
 
 
 def _disown_all() -> None:
@@ -258,10 +265,15 @@ def _work(future: Future[T], call: Callable[[], T], thread: int) -> None:
 
 def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> NativeStream:
     """Open a stream on the weights of a Llama, with contexts like its own that grow up to its size."""
-    pointer = make_on(lib.token_trie_stream_open_model, llm, attached, n_ctx, params)
-    with _reading:
-        attached.evaluated = attached.evaluated or Evaluated(llm)
-    return NativeStream(pointer, attached)
+
+    def make() -> NativeStream:
+        with attached.lease():
+            pointer = make_on(lib.token_trie_stream_open_model, llm, attached, n_ctx, params)
+            with _reading:
+                attached.evaluated = attached.evaluated or Evaluated(llm)
+            return NativeStream(pointer, attached)
+
+    return _opened(make)
 
 
 def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> Any:
@@ -274,6 +286,7 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
     vocab_of(llm)
     if llm.model_params.vocab_only:
         raise ArgumentError("llm: loaded with vocab_only=True, without weights to generate by")
+    _be_quiet_with(llm)
     like = type(llm.context_params).from_buffer_copy(llm.context_params)
     if n_ctx is not None:
         check_counts(n_ctx=n_ctx)
@@ -298,10 +311,30 @@ def _pointer_to(struct: str, pointer: Any) -> Any:
 
 def open_file(path: bytes, params: Any) -> NativeStream:
     """Open a stream on a GGUF file, which it has for itself."""
-    with quiet():
-        return NativeStream(check_pointer(lib.token_trie_stream_open_file(path, params)))
+
+    def make() -> NativeStream:
+        with quiet():
+            return NativeStream(check_pointer(lib.token_trie_stream_open_file(path, params)))
+
+    return _opened(make)
 
 
+def _opened(make: Callable[[], NativeStream]) -> NativeStream:
+    """Make a stream on a thread that no interrupt comes to, as it would be lost in what llama.cpp logs."""
+    made: list[NativeStream] = []
+    try:
+        interruptible(lambda: made.append(make()), lambda: None)
+    except BaseException:
+        for stream in made:
+            stream.close()
+        raise
+    return made[0]
+
+
+# Of llama-cpp-python's logger: that takes llama.cpp's warnings for errors, as its levels are one off, and shows these
+# where a Llama is not verbose; errors it never does.
+_QUIET = logging.CRITICAL
+_logger = logging.getLogger("llama-cpp-python")
 _quiet_lock = threading.RLock()
 _n_quiet = 0
 _loud = logging.NOTSET
@@ -311,16 +344,21 @@ _loud = logging.NOTSET
 def quiet() -> Iterator[None]:
     """Keep llama.cpp's thousands of lines about a model it loads off the terminal, as `Llama(verbose=False)` does."""
     global _n_quiet, _loud
-    logger = logging.getLogger("llama-cpp-python")
     with _quiet_lock:
         if _n_quiet == 0:
-            _loud = logger.level
-            logger.setLevel(logging.ERROR)
+            _loud = _logger.level
+            _logger.setLevel(_QUIET)
         _n_quiet += 1
     try:
         yield
     finally:
         with _quiet_lock:
             _n_quiet -= 1
-            if _n_quiet == 0:
-                logger.setLevel(_loud)
+            if _n_quiet == 0 and _logger.level == _QUIET:  # a Llama that was made meanwhile has set another
+                _logger.setLevel(_loud)
+
+
+def _be_quiet_with(llm: Llama) -> None:
+    """Keep warnings about contexts that are made beside a Llama off the terminal, if it is not verbose, for good."""
+    if not llm.verbose and _logger.level == logging.ERROR:
+        _logger.setLevel(_QUIET)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import methodcaller
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -15,6 +14,7 @@ import numpy as np
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.contexts import NativeStream, interruptible, open_file, open_on
+from token_trie.llama.dropped import close_with, wait_for_dropped
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.generation import Generation, StreamState, new_token, state_of
 from token_trie.llama.options import stream_params
@@ -108,12 +108,12 @@ class StreamHandle:
         self._like: Callable[[], Llama | None] = _none  # a weak reference to it
         self._evaluated: Evaluated | None = None
         self._prompt = np.empty(0, np.int32)  # what the sequence begins with
+        wait_for_dropped()
         if isinstance(llm, (str, os.PathLike)):
             native = open_file(encode(os.fspath(llm), "llm"), params)
         else:
             attached = attachment(llm)
-            with attached.lease():
-                native = open_on(llm, attached, None if n_ctx is None else int(n_ctx), params)
+            native = open_on(llm, attached, None if n_ctx is None else int(n_ctx), params)
             self._llm = llm
             self._like = weakref.ref(llm)
             self._evaluated = attached.evaluated
@@ -121,7 +121,7 @@ class StreamHandle:
 
     def _begin(self, native: NativeStream) -> None:
         self._native = native
-        self._close = weakref.finalize(self, methodcaller("close"), native)
+        close_with(self, native)
         self._n_cancels = 0
         self._n_changes = 0  # of what a generation would give
         self._token = new_token()

@@ -11,7 +11,16 @@ import child
 import llama_cpp
 import pytest
 from asked import ACTIONS, PROMPT
-from token_trie import ArgumentError, BusyError, CancelledError, StreamHandle, TokenTrie, TokenTrieError
+from token_trie import (
+    ArgumentError,
+    BusyError,
+    CancelledError,
+    StreamHandle,
+    TokenTrie,
+    TokenTrieError,
+    choose,
+    choose_many,
+)
 
 INTERRUPT = """
 def interrupt():
@@ -295,3 +304,34 @@ def test_two_handles_on_one_model_work_in_two_threads(smollm2: Any) -> None:
         thread.join()
     assert answers[0] == answers[1]
     assert len(answers[0]) == 10
+
+
+def test_contexts_made_beside_a_quiet_llama_put_nothing_on_the_terminal(
+    model_paths: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = str(model_paths["gemma"])  # whose sliding windows llama.cpp warns of in each context
+    llm = llama_cpp.Llama(path, n_ctx=1024, n_threads=1, n_threads_batch=1, verbose=False)
+    capfd.readouterr()
+    choose(llm, "Answer:", ["yes", "no"])
+    list(choose_many(llm, ["Answer:", "Question:"], ["yes", "no"]))
+    for model in (llm, path):
+        with StreamHandle(model, n_ctx=1024) as stream:
+            stream.prefill([5] * 250)
+            assert len(list(stream.generate(max_tokens=10))) == 10, "for which the context grows"
+            stream.fork().close()
+    llm.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_how_much_is_told_is_as_the_last_llama_has_it(model_paths: dict[str, Path]) -> None:
+    code = """
+import logging
+level = lambda: logging.getLogger("llama-cpp-python").level
+with token_trie.llama.contexts.quiet():
+    load()
+assert level() == logging.ERROR
+llm = llama_cpp.Llama({path!r}, n_ctx=512, n_threads=1, n_threads_batch=1)
+StreamHandle(llm).close()
+assert level() == logging.DEBUG
+""".format(path=str(model_paths["tiny"]))
+    child.run(model_paths["tiny"], code)

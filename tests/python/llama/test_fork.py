@@ -170,3 +170,50 @@ for _ in range(5):
     sys.exit("still open")
 """
     child.run(model_paths["tiny"], code)
+
+
+def test_an_interrupt_reaches_who_drops_a_handle(model_paths: dict[str, Path]) -> None:
+    code = """
+llm = load()
+handle = StreamHandle(llm)
+handle.prefill([300, 301])
+
+def interrupts(drop):
+    n = 0
+    for i in range(40):
+        def send():
+            time.sleep(0.002 + i * 0.00001)
+            os.kill(os.getpid(), signal.SIGINT)
+        try:
+            threading.Thread(target=send).start()
+            until = time.monotonic() + 1
+            while time.monotonic() < until:
+                drop()
+        except KeyboardInterrupt:
+            n += 1
+    return n
+
+assert interrupts(lambda: handle.fork().close()) == 40
+assert interrupts(lambda: handle.fork()) == 40
+assert interrupts(lambda: StreamHandle(llm)) == 40
+wait_until(lambda: llm._token_trie.streams == {handle._native})
+assert len(list(handle.generate(2))) == 2
+"""
+    assert child.run(model_paths["tiny"], code) == ""
+
+
+def test_forks_that_are_dropped_or_closed_keep_no_other_waiting_in_vain(tiny: Any) -> None:
+    with StreamHandle(tiny) as stream:
+        stream.prefill(PROMPT)
+        for _ in range(300):
+            stream.fork().append(" on")  # and is freed behind the back of what comes next
+            stream.append(" so")
+            stream.state  # noqa: B018 - which is refused in a call
+            stream.prefill(PROMPT)
+        forks = [stream.fork() for _ in range(200)]
+        closing = threading.Thread(target=lambda: [fork.close() for fork in forks])
+        closing.start()
+        while closing.is_alive():
+            stream.append(" so")
+            stream.prefill(PROMPT)
+        closing.join()

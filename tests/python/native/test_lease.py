@@ -106,7 +106,7 @@ def test_handles_come_and_go_without_a_trace_on_the_llama(model_paths: dict[str,
 llm = load()
 for _ in range(50):
     StreamHandle(llm, n_ctx=64)
-assert llm._token_trie.streams == set()
+wait_until(lambda: llm._token_trie.streams == set())
 assert len(llm._stack._exit_callbacks) == 1
 """
     child.run(model_paths["tiny"], code)
