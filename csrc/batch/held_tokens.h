@@ -1,5 +1,6 @@
 #pragma once
 
+#include "stream/window.h"
 #include "trie/trie.h"
 
 #include <llama.h>
@@ -16,13 +17,19 @@ namespace token_trie {
 //     id 2   -
 class HeldTokens {
    public:
-    HeldTokens(llama_memory_t memory, std::size_t n_ids) : memory_(memory), held_(n_ids) {}
+    // n_swa: the model's window of sliding attention; 0: it has none.
+    HeldTokens(llama_memory_t memory, std::size_t n_ids, std::int32_t n_swa)
+        : memory_(memory), n_swa_(n_swa), held_(n_ids) {}
 
     std::size_t n_held(llama_seq_id id) const noexcept { return of(id).size(); }
     std::size_t n_cells() const noexcept { return n_refs_.size() - free_.size(); }
     // Tokens that both begin with.
     std::size_t n_common(llama_seq_id id, const std::vector<Token> & tokens) const noexcept;
     std::size_t n_common(llama_seq_id a, llama_seq_id b) const noexcept;
+    // Whether the token behind the id's first n can be evaluated: then these may be shared, or cut back to.
+    bool has_window(llama_seq_id id, std::size_t n) const noexcept {
+        return token_trie::has_window(memory_, id, n, n_swa_);
+    }
 
     // Lets an id that holds nothing hold the first n tokens of another.
     void share(llama_seq_id from, llama_seq_id to, std::size_t n);
@@ -43,6 +50,7 @@ class HeldTokens {
     Cells & of(llama_seq_id id) noexcept { return held_[static_cast<std::size_t>(id)]; }
 
     llama_memory_t memory_;
+    std::int32_t n_swa_;
     std::vector<Cells> held_;            // by id
     std::vector<std::uint32_t> n_refs_;  // of cells, by name
     std::vector<std::uint32_t> free_;    // names

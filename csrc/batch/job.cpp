@@ -27,6 +27,7 @@ Job::Job(Ticket ticket,
          const llama_vocab * vocab,
          llama_memory_t memory,
          llama_seq_id id,
+         std::optional<llama_seq_id> path_id,
          std::size_t n_shared,
          std::size_t n_paths)
     : ticket_(ticket),
@@ -45,7 +46,11 @@ Job::Job(Ticket ticket,
     const Cursor & cursor = *question_.cursor;
     tree_ = std::make_unique<Tree>(
         Tree{nullptr, nullptr, TreePaths(memory, cursor.trie(), id, static_cast<llama_pos>(prompt().size())), {}});
-    tree_->paths.add_id(id);
+    if (path_id) {
+        lend(*path_id);
+    } else {
+        tree_->paths.add_id(id);
+    }
     if (question_.way == Question::Way::best) {
         tree_->search = begin_search(cursor, question_.search, n_vocab_, n_paths, /* rows_are_cheap = */ false);
     } else {

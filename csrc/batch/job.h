@@ -42,16 +42,18 @@ struct WantedRow {
 //     prompt   Classify : Great ! ->         on the job's id, as many a pass as there is room for
 //              |- shared -|-- rows --|
 //     walk                         READ _    on it too
-//     tree                         READ _    a wave of nodes, on it and the ids lent; then the next
+//     tree                         READ _    a wave of nodes, on it or the ids lent; then the next
 //                                  SEND
 class Job {
    public:
-    // The id holds the first n_shared tokens of the prompt. n_paths: that a search may ask about at once. Throws Error.
+    // The id holds the first n_shared tokens of the prompt. A tree's paths are on it too, or on another, which is lent
+    // with it; n_paths: that a search may ask about at once. Throws Error.
     Job(Ticket ticket,
         Question question,
         const llama_vocab * vocab,
         llama_memory_t memory,
         llama_seq_id id,
+        std::optional<llama_seq_id> path_id,
         std::size_t n_shared,
         std::size_t n_paths);
 

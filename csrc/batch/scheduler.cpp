@@ -1,7 +1,5 @@
 #include "batch/scheduler.h"
 
-#include "stream/common_prefix.h"
-
 #include <algorithm>
 #include <new>
 
@@ -10,8 +8,6 @@ namespace {
 
 // Rows of a pass: enough for llama.cpp's full speed, and soon over.
 constexpr std::size_t kRows = 256;
-// Tokens that are worth a pass's delay to have them evaluated once.
-constexpr std::size_t kMuch = 16;
 // Prompts at rest that nobody has shared yet.
 constexpr std::ptrdiff_t kUnshared = 8;
 // Questions looked at for one to let in, for each id.
@@ -47,13 +43,14 @@ OwnedContext make_context(const ContextMaker & maker, std::size_t n_ids) {
 Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
     : n_ids_(checked_ids(maker, options.n_ids)),
       context_(make_context(maker, n_ids_)),
+      n_swa_(llama_model_n_swa(llama_get_model(context_.get()))),
       memory_(llama_get_memory(context_.get())),
       vocab_(llama_model_get_vocab(llama_get_model(context_.get()))),
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
       capacity_(llama_n_ctx(context_.get())),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
-      held_(memory_, n_ids_),
-      was_shared_(n_ids_),
+      held_(memory_, n_ids_, n_swa_),
+      n_shared_(n_ids_),
       holds_text_(n_ids_) {
     empty_.reserve(n_ids_);
     resting_.reserve(n_ids_);
@@ -193,38 +190,50 @@ bool Scheduler::begin(Waiting & waiting, Answers & answers) {
     const std::size_t n_needed = prompt.size() - n_shared + waiting.question.max_tokens();
     while (n_cells_left() < n_needed && evict_one(source)) {
     }
-    const auto rests = std::find(resting_.begin(), resting_.end(), source);
-    if (rests == resting_.end() && n_cells_left() < n_needed) {
+    const bool rests = is_resting(source);
+    if (!rests && n_cells_left() < n_needed) {
         return false;
     }
+    std::optional<llama_seq_id> path_id;
+    if (outgrows_window(waiting.question)) {
+        path_id = free_id(source);
+        if (*path_id < 0) {
+            return false;
+        }
+    }
+    const auto give_back = [&] {
+        if (path_id) {
+            empty_.push_back(*path_id);
+        }
+    };
     llama_seq_id id = -1;
-    if (rests == resting_.end() || (was_shared_[static_cast<std::size_t>(source)] && n_cells_left() >= n_needed)) {
+    if (!rests || (was_shared(source) && n_cells_left() >= n_needed)) {
         id = free_id(source);
     }
     if (id >= 0) {
         if (source >= 0) {
             held_.share(source, id, n_shared);
         }
-    } else if (rests != resting_.end()) {
+    } else if (rests) {
         id = source;
         held_.cut(id, n_shared);
         if (n_cells_left() < n_needed) {
+            give_back();
             return false;
         }
-        resting_.erase(rests);
+        resting_.erase(std::find(resting_.begin(), resting_.end(), id));
     } else {
+        give_back();
         return false;
     }
-    // Behind a text, one question is asked.
-    if (source >= 0 && n_shared >= kMuch && !holds_text_[static_cast<std::size_t>(source)]) {
-        was_shared_[static_cast<std::size_t>(source)] = true;
-    }
+    count_shared(source, id, n_shared);
     holds_text_[static_cast<std::size_t>(id)] = false;
     const Ticket ticket = waiting.ticket;
     try {
-        jobs_.emplace_back(ticket, std::move(waiting.question), vocab_, memory_, id, n_shared, n_paths_);
+        jobs_.emplace_back(ticket, std::move(waiting.question), vocab_, memory_, id, path_id, n_shared, n_paths_);
     } catch (const Error & error) {
         answers.emplace_back(ticket, failure(error));
+        give_back();
         let_rest(id);
         return true;
     }
@@ -232,35 +241,6 @@ bool Scheduler::begin(Waiting & waiting, Answers & answers) {
         answer(std::prev(jobs_.end()), answers);
     }
     return true;
-}
-
-// Whether a prompt under way is about to evaluate much of this one.
-bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
-    std::size_t n_soon = 0;
-    for (const Job & job : jobs_) {
-        if (job.n_prompt_left() > 0) {
-            n_soon = std::max(n_soon, common_prefix(job.prompt(), prompt));
-        }
-    }
-    return n_soon >= kMuch && n_soon >= find_source(prompt).second + kMuch;
-}
-
-// The id that holds most of a prompt, save its last token, behind which the logits are needed; -1: none holds any.
-std::pair<llama_seq_id, std::size_t> Scheduler::find_source(const std::vector<Token> & prompt) const {
-    std::pair<llama_seq_id, std::size_t> best{-1, 0};
-    const auto look_at = [&](llama_seq_id id) {
-        const std::size_t n = std::min(held_.n_common(id, prompt), prompt.size() - 1);
-        if (n > best.second) {
-            best = {id, n};
-        }
-    };
-    for (const llama_seq_id id : resting_) {
-        look_at(id);
-    }
-    for (const Job & job : jobs_) {
-        look_at(job.id());
-    }
-    return best;
 }
 
 // -1 where there is none.
@@ -279,7 +259,7 @@ bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
     const auto rank = [&](llama_seq_id each) {
         const auto i = static_cast<std::size_t>(each);
         const bool stays = each == but || (holds_text_[i] && !texts_too);
-        return stays ? kStays : (was_shared_[i] ? 2 : 0) + (holds_text_[i] ? 1 : 0);
+        return stays ? kStays : (was_shared(each) ? 2 : 0) + (holds_text_[i] ? 1 : 0);
     };
     const auto at = std::min_element(resting_.begin(), resting_.end(),
                                      [&](llama_seq_id a, llama_seq_id b) { return rank(a) < rank(b); });
@@ -293,7 +273,7 @@ bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
 
 void Scheduler::give_up(llama_seq_id id) noexcept {
     held_.cut(id, 0);
-    was_shared_[static_cast<std::size_t>(id)] = false;
+    n_shared_[static_cast<std::size_t>(id)] = 0;
     empty_.push_back(id);
 }
 
@@ -354,13 +334,16 @@ void Scheduler::end(Jobs::iterator job) noexcept {
     let_rest(id, holds_text);
 }
 
-// Unless another at rest holds most of it.
+// Unless another at rest holds most of it, or nothing can begin with it.
 void Scheduler::let_rest(llama_seq_id id, bool holds_text) noexcept {
+    cut_to_shared(id);
     const std::size_t n_held = held_.n_held(id);
-    const std::size_t n_may_go = was_shared_[static_cast<std::size_t>(id)] || holds_text ? kMuch : n_held / 2;
-    const auto like = std::find_if(resting_.begin(), resting_.end(),
-                                   [&](llama_seq_id each) { return held_.n_common(each, id) + n_may_go >= n_held; });
-    if (n_held == 0 || like != resting_.end()) {
+    const std::size_t n_may_go = was_shared(id) || holds_text ? kMuch : n_held / 2;
+    const auto like = std::find_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
+        const std::size_t n = held_.n_common(each, id);
+        return n + n_may_go >= n_held && held_.has_window(each, n);
+    });
+    if (n_held == 0 || like != resting_.end() || !held_.has_window(id, n_held)) {
         give_up(id);
         if (like != resting_.end()) {
             std::rotate(like, std::next(like), resting_.end());
@@ -375,7 +358,7 @@ void Scheduler::let_rest(llama_seq_id id, bool holds_text) noexcept {
     const auto n_resting = [&](bool with_shared) {
         return std::count_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
             const auto i = static_cast<std::size_t>(each);
-            return !holds_text_[i] && (with_shared || !was_shared_[i]);
+            return !holds_text_[i] && (with_shared || !was_shared(each));
         });
     };
     if (n_resting(false) > kUnshared ||

@@ -19,7 +19,8 @@ namespace token_trie {
 //
 // A prompt begins with the cells of the sequence that shares most of it, under way or at rest, and one that is about to
 // be evaluated is waited for where much is shared. An id that rests keeps its prompt as long as that may be of use: the
-// first ones of many that begin alike, and the last few of others.
+// first ones of many that begin alike, and the last few of others. With a window of sliding attention, what rests
+// behind a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
 //
 // A question is let in when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
@@ -55,10 +56,17 @@ class [[gnu::visibility("default")]] Scheduler {
         Question question;
     };
     using Jobs = std::list<Job>;
+    // Tokens that are worth a pass's delay to have them evaluated once.
+    static constexpr std::size_t kMuch = 16;
 
     void plan(PassRows & rows, Answers & answers);
     void let_in(PassRows & rows, std::size_t part, Answers & answers);
     bool begin(Waiting & waiting, Answers & answers);
+    bool outgrows_window(const Question & question) const noexcept;
+    bool was_shared(llama_seq_id id) const noexcept { return n_shared_[static_cast<std::size_t>(id)] > 0; }
+    bool is_resting(llama_seq_id id) const noexcept;
+    void count_shared(llama_seq_id source, llama_seq_id id, std::size_t n) noexcept;
+    void cut_to_shared(llama_seq_id id) noexcept;
     bool is_worth_waiting(const std::vector<Token> & prompt) const;
     std::pair<llama_seq_id, std::size_t> find_source(const std::vector<Token> & prompt) const;
     llama_seq_id free_id(llama_seq_id but);
@@ -76,6 +84,7 @@ class [[gnu::visibility("default")]] Scheduler {
 
     const std::size_t n_ids_;
     const OwnedContext context_;
+    const std::int32_t n_swa_;  // the window of sliding attention; 0: none
     llama_memory_t memory_;
     const llama_vocab * const vocab_;
     const std::size_t n_batch_;
@@ -86,7 +95,7 @@ class [[gnu::visibility("default")]] Scheduler {
     HeldTokens held_;
     std::vector<llama_seq_id> empty_;    // ids that hold nothing
     std::vector<llama_seq_id> resting_;  // that no job has, the oldest first
-    std::vector<bool> was_shared_;       // ids whose cells another prompt began with
+    std::vector<std::size_t> n_shared_;  // tokens of an id that other prompts began with
     std::vector<bool> holds_text_;       // ids at rest with a text that has ended
     Jobs jobs_;                          // in the order in which they came in
     std::deque<Waiting> waiting_;

@@ -3,6 +3,7 @@
 #include "sampler/llama_version.h"
 #include "sampler/make_room.h"
 #include "stream/common_prefix.h"
+#include "stream/window.h"
 
 #include <algorithm>
 #include <chrono>
@@ -16,9 +17,6 @@ constexpr std::size_t kStep = 32;
 // A context keeps logits for each of its sequence ids. They are added so many at a time.
 constexpr std::size_t kIds = 4;
 
-std::string failure_of(std::int32_t result) {
-    return result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result);
-}
 std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
     return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
@@ -271,9 +269,19 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
     keep_logits();
     take_threads(/* of_step = */ true);
     const std::int32_t result = timed_decode(batch, false);
-    if (result != 0) {
-        throw Error(Status::context, failure_of(result));
+    check_pass(result);
+}
+
+// Of a batch that fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
+void Sequence::check_pass(std::int32_t result) {
+    if (result == 0) {
+        return;
     }
+    if (n_swa_ > 0) {
+        forget_all_branches();
+    }
+    throw Error(Status::context,
+                result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
 }
 
 void Sequence::forget_cache() noexcept {
@@ -283,14 +291,8 @@ void Sequence::forget_cache() noexcept {
     has_logits_ = false;
 }
 
-// Of the token that comes next.
-bool Sequence::window_is_whole() const noexcept {
-    return llama_memory_seq_pos_min(llama_get_memory(context_), 0) <=
-           std::max(0, static_cast<llama_pos>(n_cached_) - n_swa_ + 1);
-}
-
 void Sequence::check_window() noexcept {
-    if (!window_is_whole()) {
+    if (!has_window(llama_get_memory(context_), 0, n_cached_, n_swa_)) {
         forget_cache();
     }
 }
@@ -305,15 +307,16 @@ void Sequence::trim_cache() {
     if (!cache_is_longer_) {
         return;
     }
+    keep_logits();
     llama_memory_t memory = llama_get_memory(context_);
     const auto keep = static_cast<llama_pos>(n_cached_);
-    if (keep == 0 || !window_is_whole() || !llama_memory_seq_rm(memory, 0, keep, -1)) {
+    if (keep == 0 || !has_window(memory, 0, n_cached_, n_swa_) || !llama_memory_seq_rm(memory, 0, keep, -1)) {
         llama_memory_seq_rm(memory, 0, -1, -1);
         n_cached_ = 0;
     }
     cells_.resize(std::min(cells_.size(), n_cached_));
     cache_is_longer_ = false;
-    has_logits_ = false;
+    has_logits_ = has_logits_ && n_cached_ == tokens_.size();
 }
 
 void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
@@ -322,9 +325,7 @@ void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
     cache_is_longer_ = true;  // some of a batch that fails may have been taken in
     take_threads(n <= kStep);
     const std::int32_t result = timed_decode(llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
-    if (result != 0) {
-        throw Error(Status::context, failure_of(result));
-    }
+    check_pass(result);
     n_cached_ += n;
     cache_is_longer_ = false;
     has_logits_ = true;
@@ -339,9 +340,7 @@ void Sequence::decode_on_device(std::size_t n, const AllowedSet & wanted) {
     const std::int32_t result = device_.decode(&tokens_[n_cached_], n, n_cached_, wanted);
     decode_ns_ += ns_since(started);
     ++n_passes_;
-    if (result != 0) {
-        throw Error(Status::context, failure_of(result));
-    }
+    check_pass(result);
     ++n_on_device_;
     n_cached_ += n;
     cache_is_longer_ = false;

@@ -161,6 +161,7 @@ class Sequence {
     std::size_t n_elsewhere() const noexcept;
     void name_cells();
     void move_resting(llama_context * to) noexcept;
+    void forget_all_branches() noexcept;
     void adopt(llama_context * context);
     void make_own();
     void count_cached(std::size_t n);
@@ -178,10 +179,10 @@ class Sequence {
     const float * last_logits(const AllowedSet & wanted);
     void keep_logits();
     void decode(Token * tokens, std::size_t n, bool cut);
+    void check_pass(std::int32_t result);
     std::int32_t timed_decode(const llama_batch & batch, bool cut);
     void take_threads(bool of_step);
     void take_off_samplers();
-    bool window_is_whole() const noexcept;
 
     std::unique_ptr<const ContextMaker> maker_;
     DeviceHead device_;  // goes after the context, which borrows it

@@ -1,4 +1,5 @@
 #include "stream/sequence.h"
+#include "stream/window.h"
 
 #include <algorithm>
 
@@ -61,9 +62,7 @@ Sequence::Resting Sequence::copy_at_work() {
         make_own();
     }
     keep_logits();
-    const bool had_logits = has_logits_;
     trim_cache();
-    has_logits_ = had_logits && n_cached_ == tokens_.size() && !kept_logits_.empty();
     Resting out;
     out.tokens = tokens_;
     if (n_cached_ > 0 && shares_cells()) {
@@ -162,6 +161,20 @@ std::size_t Sequence::n_cached(Branch branch) const {
     return branch == branch_ ? n_cached_ : resting_.at(branch).n_cached;
 }
 
+void Sequence::forget_all_branches() noexcept {
+    llama_memory_clear(llama_get_memory(context_), false);
+    forget_cache();
+    cells_.clear();
+    for (auto & [branch, resting] : resting_) {
+        if (resting.id != 0) {
+            resting.n_cached = 0;
+            resting.has_logits = false;
+            resting.logits.clear();
+            resting.cells.clear();
+        }
+    }
+}
+
 // What a resting branch has in common with the one at work comes along; the rest is evaluated again when it is needed.
 void Sequence::move_resting(llama_context * to) noexcept {
     llama_memory_t memory = llama_get_memory(to);
@@ -169,7 +182,8 @@ void Sequence::move_resting(llama_context * to) noexcept {
         if (resting.id == 0) {
             continue;
         }
-        const std::size_t n = std::min(n_shared(resting.cells, cells_), n_cached_);
+        std::size_t n = std::min(n_shared(resting.cells, cells_), n_cached_);
+        n = has_window(memory, 0, n, n_swa_) ? n : 0;
         if (n > 0) {
             llama_memory_seq_cp(memory, 0, resting.id, 0, static_cast<llama_pos>(n));
         }

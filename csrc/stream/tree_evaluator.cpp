@@ -22,11 +22,14 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));  // which tells where the layers are
     }
     base_ = static_cast<llama_pos>(n_base);
-    rewinds_ = can_drop_newest(llama_get_model(sequence.context()));
+    const llama_model * model = llama_get_model(sequence.context());
+    const bool is_attention_alone = can_drop_newest(model);
+    const auto n_swa = static_cast<std::size_t>(std::max(llama_model_n_swa(model), 0));
+    rewinds_ = is_attention_alone && (n_swa == 0 || n_base + depth < n_swa);
     const bool is_unified = llama_n_ctx_seq(sequence.context()) == llama_n_ctx(sequence.context());
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
-    const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
+    const bool shares = is_attention_alone && is_unified && sequence.n_ids() > n_reserved;
     // Behind a prefix the first call would know less of where the layers are than the second.
     const bool rows_are_cheap = prefix_.empty() && sequence.has_layers_on_device();
     all = all || rows_are_cheap;
@@ -40,10 +43,9 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     const std::size_t n_rows = rows_are_cheap ? std::min({n_cells, kMaxRows, sequence.n_ids()}) : 1;
     sequence.make_room(n_taken + room_, n_ids_ > 0 ? std::max(n_ids_ + n_reserved, n_rows) : 1);
     memory_ = llama_get_memory(sequence.context());
+    sequence_.trim_cache();
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
-    } else {
-        sequence_.trim_cache();
     }
     try {
         begin();

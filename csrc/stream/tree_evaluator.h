@@ -14,8 +14,9 @@ namespace token_trie {
 // sequence and its cache are as before when this goes away.
 //
 // Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
-// llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or restored from
-// a copy in between: a copy of the whole for each node of the path under way.
+// llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or, behind what
+// is longer than a window of sliding attention too, restored from a copy in between: a copy of the whole for each node
+// of the path under way.
 class TreeEvaluator {
    public:
     // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
@@ -89,7 +90,7 @@ class TreeEvaluator {
     llama_memory_t memory_ = nullptr;
     llama_pos base_ = 0;                // position of what follows the root
     std::size_t room_ = 0;              // cells for nodes
-    bool rewinds_ = true;               // whether the cache can drop its newest cells
+    bool rewinds_ = true;               // whether the cache can drop its newest cells, and is then as before them
     std::size_t n_ids_ = 0;             // for paths; 0: one node after the other, on the sequence's own id
     std::unique_ptr<TreePaths> paths_;  // where there are ids for them,
     TreePath here_;                     // and otherwise the only one

@@ -53,12 +53,25 @@ TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::s
     return wave;
 }
 
+// Of sliding attention llama.cpp takes cells out of a sequence that is more than a window longer. What remains of such
+// a path is no beginning of others, and cannot be in one row with them.
+void TreePaths::drop_torn() noexcept {
+    const llama_pos first = llama_memory_seq_pos_min(memory_, base_id_);
+    for (Id & id : ids_) {
+        if (id.has_base && llama_memory_seq_pos_min(memory_, id.id) != first) {
+            llama_memory_seq_rm(memory_, id.id, -1, -1);
+            id = {id.id, false, {}};
+        }
+    }
+}
+
 // Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
 std::vector<TreePaths::Row> TreePaths::place(const std::vector<TreePath> & tips) {
     struct Source {
         std::size_t id;      // index into ids_
         std::size_t n_kept;  // nodes of the path that it holds
     };
+    drop_torn();
     std::vector<Source> sources;
     std::vector<bool> taken(ids_.size());
     std::vector<bool> takes_over(tips.size());

@@ -32,7 +32,8 @@ class TreePaths {
     TreePaths(llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
         : memory_(memory), trie_(trie), base_id_(base_id), base_(base) {}
 
-    // Lends another id, for a path; it may be base_id.
+    // Lends another id, for a path; it may be base_id, where no path ends a window of sliding attention or more behind
+    // the first cell: when it is cut back to its base, the window before that is no longer there.
     void add_id(llama_seq_id id) { ids_.push_back({id, id == base_id_, {}}); }
     std::size_t n_ids() const noexcept { return ids_.size(); }
 
@@ -62,6 +63,7 @@ class TreePaths {
         bool has_base;  // whether the cells before the root belong to it
         TreePath path;  // in the cache
     };
+    void drop_torn() noexcept;
     std::vector<Row> place(const std::vector<TreePath> & tips);
 
     llama_memory_t memory_;

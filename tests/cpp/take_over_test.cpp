@@ -148,6 +148,24 @@ TEST_P(TakeOver, FromAnotherKindOfMemoryIsRefusedAndNothingIsLost) {
     expect_same(GetParam(), logits_of(sequence), logits_of(other));
 }
 
+TEST_P(TakeOver, OfWhatBeginsWithTheSequenceLeavesItsScores) {
+    std::mt19937 rng(3);
+    const Cursor cursor = cursor_of(unnamed_trie_of(random_members(rng, 20, 4, kTinyVocab)));
+    const Elsewhere chat(GetParam(), kMore + kChat);
+    Sequence sequence = empty();
+    Sequence other = empty();
+    for (Sequence * each : {&sequence, &other}) {
+        each->replace(kMore, kNotCancelled);
+        static_cast<void>(logits_of(*each));
+    }
+    sequence.take_over(chat.get(), 0, kMore + kChat);
+    const std::vector<double> scores = score_all(sequence, cursor, {}, kNotCancelled).leaves;
+    const std::vector<double> wanted = score_all(other, cursor, {}, kNotCancelled).leaves;
+    for (std::size_t leaf = 0; leaf < wanted.size(); ++leaf) {
+        ASSERT_NEAR(scores[leaf], wanted[leaf], 0.05);  // the chat was evaluated in other batches
+    }
+}
+
 TEST_P(TakeOver, BeforeAPrefillThatIsCancelledLeavesTheSequence) {
     const Elsewhere chat(GetParam(), kChat);
     Sequence sequence = empty();

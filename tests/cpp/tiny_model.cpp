@@ -181,7 +181,17 @@ void add_lfm2(ModelFile & file, const std::string & layer, bool attends) {
     add_feed_forward(file, layer);
 }
 
-bool is_gemma(TinyKind kind) { return kind == TinyKind::sliding_window || kind == TinyKind::capped; }
+// 0: none.
+std::int64_t window_of(TinyKind kind) {
+    switch (kind) {
+        case TinyKind::sliding_window:
+        case TinyKind::capped: return 8;
+        case TinyKind::window_of_16: return 16;
+        case TinyKind::window_of_32: return 32;
+        default: return 0;
+    }
+}
+bool is_gemma(TinyKind kind) { return window_of(kind) > 0; }
 
 const char * arch_of(TinyKind kind) {
     return is_gemma(kind)                ? "gemma3"
@@ -218,7 +228,7 @@ std::string write_model(TinyKind kind) {
         file.number("shortconv.l_cache", kConvolution);
     }
     if (gemma) {
-        file.number("attention.sliding_window", 8);
+        file.number("attention.sliding_window", window_of(kind));
     }
     file.tensor("token_embd.weight", kEmbedding, file.n_vocab(), 1);
     file.norm(lfm2 ? "token_embd_norm.weight" : "output_norm.weight", kEmbedding);
@@ -272,6 +282,8 @@ llama_model * tiny_model(TinyKind kind) {
     switch (kind) {
         case TinyKind::attention: return model_of<TinyKind::attention>();
         case TinyKind::sliding_window: return model_of<TinyKind::sliding_window>();
+        case TinyKind::window_of_16: return model_of<TinyKind::window_of_16>();
+        case TinyKind::window_of_32: return model_of<TinyKind::window_of_32>();
         case TinyKind::recurrent: return model_of<TinyKind::recurrent>();
         case TinyKind::hybrid: return model_of<TinyKind::hybrid>();
         case TinyKind::quantized: return model_of<TinyKind::quantized>();
@@ -296,6 +308,8 @@ const std::string & tiny_model_path(TinyKind kind) {
     switch (kind) {
         case TinyKind::attention: return path_of<TinyKind::attention>();
         case TinyKind::sliding_window: return path_of<TinyKind::sliding_window>();
+        case TinyKind::window_of_16: return path_of<TinyKind::window_of_16>();
+        case TinyKind::window_of_32: return path_of<TinyKind::window_of_32>();
         case TinyKind::recurrent: return path_of<TinyKind::recurrent>();
         case TinyKind::hybrid: return path_of<TinyKind::hybrid>();
         case TinyKind::quantized: return path_of<TinyKind::quantized>();
@@ -342,8 +356,9 @@ Context tiny_context_of(const llama_context_params & params, TinyKind kind) {
     return Context(llama_init_from_model(tiny_model(kind), params));
 }
 
-Context tiny_context(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_seq_max) {
+Context tiny_context(std::uint32_t n_ctx, TinyKind kind, std::uint32_t n_seq_max, std::uint32_t n_batch) {
     llama_context_params params = tiny_context_params(n_ctx);
+    params.n_batch = params.n_ubatch = n_batch;
     params.n_seq_max = n_seq_max;
     params.kv_unified = true;
     params.swa_full = true;

@@ -35,6 +35,8 @@ Tokens bytes(std::string_view text);
 enum class TinyKind {
     attention,       // llama
     sliding_window,  // gemma 3: six layers, all but the last with a window of 8 tokens
+    window_of_16,    // the same with a window of 16
+    window_of_32,    // and of 32
     recurrent,       // mamba
     hybrid,          // lfm2: a layer of convolution, and one of attention with one head
     quantized,       // llama with one head, and its output matrix in Q8_0
@@ -52,7 +54,10 @@ const std::string & tiny_model_path(TinyKind kind = TinyKind::attention);
 llama_model * tiny_model(TinyKind kind = TinyKind::attention);
 const llama_vocab * tiny_vocab();
 // The sequence ids share one cache.
-Context tiny_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention, std::uint32_t n_seq_max = 1);
+Context tiny_context(std::uint32_t n_ctx = 256,
+                     TinyKind kind = TinyKind::attention,
+                     std::uint32_t n_seq_max = 1,
+                     std::uint32_t n_batch = 64);
 // Of params that token_trie_stream_context_params has seen.
 Context tiny_stream_context(std::uint32_t n_ctx = 256, TinyKind kind = TinyKind::attention);
 llama_context_params tiny_context_params(std::uint32_t n_ctx = 256);
