@@ -88,9 +88,10 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     Of JSON Schema there are type, enum, const; properties, required, additionalProperties, minProperties,
     maxProperties; items, prefixItems, minItems, maxItems, and uniqueItems where items are chosen; minLength, maxLength,
     pattern (without looking around, back references and flags) and format (date, time, date-time, uuid); minimum,
-    maximum, their exclusive forms, and multipleOf of integers; anyOf, oneOf of schemas that exclude each other, allOf
-    around one; $ref into the schema itself. Notes such as title are passed over, all else is refused. Properties that
-    are not listed are not written. Integers between bounds are a choice where there are up to 1,000 of them.
+    maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that exclude each other,
+    allOf around one; $ref into the schema itself. Notes such as title are passed over, all else is refused. Properties
+    that are not listed are not written. Integers between bounds are a choice where there are up to 1,000 of them;
+    numbers between bounds have up to six digits behind the point.
     Alternatives that begin alike, so that no first token tells them apart, run under one grammar of them all.
     """
     if prompt is None:

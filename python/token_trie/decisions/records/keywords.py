@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from token_trie.errors import ArgumentError
@@ -16,6 +17,7 @@ OF_KIND = {
     "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"}),
     "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}),
 }
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 KNOWN = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"}).union(NOTES, *OF_KIND.values())
 KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
 
@@ -26,12 +28,19 @@ def refuse(pointer: str, why: str) -> ArgumentError:
 
 
 def check_known(schema: dict[str, Any], pointer: str) -> None:
-    """Raise ArgumentError for a keyword that is not supported."""
+    """Raise ArgumentError for a keyword that is not supported, or a count or pattern that is none."""
     for keyword in schema:
         if not isinstance(keyword, str):
             raise refuse(pointer, f"a keyword is {type(keyword).__name__}, not str")
         if keyword not in KNOWN and not keyword.startswith("x-"):
             raise refuse(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
+    for keyword in _COUNTS:
+        count(schema, keyword, pointer, 0)
+    try:
+        re.compile(schema.get("pattern", ""))
+    except (TypeError, re.error, RecursionError, OverflowError) as error:
+        pattern = f"{schema['pattern']!r} is not supported" if isinstance(schema["pattern"], str) else "no text"
+        raise refuse(f"{pointer}/pattern", f"{pattern}: {error}") from error
 
 
 def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 MOST = 10**9 - 1
 """Largest that is written where there is no bound: with six digits behind the point, a double still tells all apart."""
 
-_DECIMALS = "[0-9]{1,6}"
+N_DECIMALS = 6
+_ONE = 10**N_DECIMALS
 
 
 def integers(low: int, high: int) -> str:
@@ -18,25 +19,44 @@ def integers(low: int, high: int) -> str:
     return "|".join(parts)
 
 
-def decimals(low: int, high: int, *, open_low: bool, open_high: bool) -> str:
-    """Return the pattern of the numbers from low to high with up to six digits behind the point."""
-    first, last = low + open_low, high - open_high
-    parts = [integers(first, last)] if first <= last else []
-    if high > 0:
-        parts.append(_between(max(low, 0), high, open_low=open_low and low >= 0))
+def decimals(low: int, high: int) -> str:
+    """Return the pattern of the numbers from low to high, in millionths, with up to six digits behind the point."""
+    parts = []
     if low < 0:
-        below = _between(max(-high, 0), -low, open_low=(open_high and high <= 0) or high > 0)
-        parts.append(f"-({below})")
+        parts.append(f"-({_positives(max(-high, 1), -low)})")
+    if high >= 0:
+        parts.append(_positives(max(low, 0), high))
     return "|".join(parts)
 
 
-def _between(low: int, high: int, *, open_low: bool) -> str:
-    """Numbers with a point from low, which is natural, to below high."""
-    if not open_low:
-        return rf"({_naturals(low, high - 1)})\.{_DECIMALS}"
-    parts = [rf"{low}\.[0-9]{{0,5}}[1-9]"]
-    if low + 1 <= high - 1:
-        parts.append(rf"({_naturals(low + 1, high - 1)})\.{_DECIMALS}")
+def _positives(low: int, high: int) -> str:
+    (first, low_part), (last, high_part) = divmod(low, _ONE), divmod(high, _ONE)
+    if first == last:
+        return _with_parts(str(first), low_part, high_part)
+    parts = [_with_parts(str(first), low_part, _ONE - 1), _with_parts(str(last), 0, high_part)]
+    if first + 1 < last:
+        parts.append(_with_parts(f"({_naturals(first + 1, last - 1)})", 0, _ONE - 1))
+    return "|".join(parts)
+
+
+def _with_parts(whole: str, low: int, high: int) -> str:
+    """Return what stands before a point, with what may stand behind it; without the point where that may be zero."""
+    behind = rf"\.({_fractions(f'{low:0{N_DECIMALS}}', f'{high:0{N_DECIMALS}}')})"
+    return f"{whole}({behind})?" if low == 0 else whole + behind
+
+
+def _fractions(low: str, high: str) -> str:
+    """Return the digits behind a point from low to high, both of the same length; zeros at the end may be left out."""
+    n = len(low) - 1
+    zeros, nines = "0" * n, "9" * n
+    parts = []
+    for digit in range(int(low[0]), int(high[0]) + 1):
+        least = low[1:] if digit == int(low[0]) else zeros
+        most = high[1:] if digit == int(high[0]) else nines
+        if n and (least, most) != (zeros, nines):
+            parts.append(f"{digit}({_fractions(least, most)}){'?' if least == zeros else ''}")
+        else:
+            parts.append(f"{digit}[0-9]{{0,{n}}}")
     return "|".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 from token_trie.decisions.records import grammar, numbers
@@ -80,8 +81,12 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     low, high, open_low, open_high = bounds(schema, pointer)
     if low is None and high is None and "multipleOf" not in schema:
         return Slot(grammar.INTEGER if is_integer else grammar.NUMBER, _DIGITS)
-    if not is_integer:
-        return _read_decimals(schema, pointer, (low, high), open_low=open_low, open_high=open_high)
+    step = schema.get("multipleOf", 1)
+    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0 or step != int(step):
+        raise refuse(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
+    is_near = all(bound is None or abs(bound) <= numbers.MOST for bound in (low, high))
+    if is_near and not is_integer and "multipleOf" not in schema:
+        return _decimals(pointer, low, high, open_low=open_low, open_high=open_high)
     first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
     last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
     if first is not None and last is not None and first > last:
@@ -90,9 +95,6 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
         raise refuse(pointer, "integers of more than 18 digits are not supported")
     first = -_beyond(last or 0) if first is None else max(first, -_FARTHEST)
     last = _beyond(first) if last is None else min(last, _FARTHEST)
-    step = schema.get("multipleOf", 1)
-    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0 or step != int(step):
-        raise refuse(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
     least = -(-first // int(step)) * int(step)
     n = (last - least) // int(step) + 1
     if n <= 0:
@@ -113,25 +115,13 @@ def _written(pattern: str, begins_with: str) -> Slot:
     return Slot(read_pattern(f"^({pattern})$").content, begins_with)
 
 
-def _read_decimals(
-    schema: dict[str, Any],
-    pointer: str,
-    given: tuple[float | None, float | None],
-    *,
-    open_low: bool,
-    open_high: bool,
-) -> Node:
-    if "multipleOf" in schema:
-        raise refuse(f"{pointer}/multipleOf", "of numbers with a point it is not supported")
-    for value in given:
-        if value is not None and (abs(value) > numbers.MOST or value != int(value)):
-            why = f"{value} as a bound of numbers with a point is not supported; whole numbers of nine digits are"
-            raise refuse(pointer, why)
-    low = -numbers.MOST if given[0] is None else int(given[0])
-    high = numbers.MOST if given[1] is None else int(given[1])
-    if low > high or (low == high and (open_low or open_high)):
-        raise refuse(pointer, f"no number is from {low} to {high}")
-    if low == high:
-        return Choice((low,))
-    body = numbers.decimals(low, high, open_low=open_low, open_high=open_high)
-    return _written(body, _DIGITS if low < 0 else _DIGITS[1:])
+def _decimals(pointer: str, low: float | None, high: float | None, *, open_low: bool, open_high: bool) -> Node:
+    least, most = (
+        Fraction(repr(sign * numbers.MOST if bound is None else bound)) * 10**numbers.N_DECIMALS
+        for sign, bound in ((-1, low), (1, high))
+    )
+    first = math.floor(least) + 1 if open_low else math.ceil(least)
+    last = math.ceil(most) - 1 if open_high else math.floor(most)
+    if first > last:
+        raise refuse(pointer, f"no number of {numbers.N_DECIMALS} digits behind the point is from {low} to {high}")
+    return _written(numbers.decimals(first, last), _DIGITS if first < 0 else _DIGITS[1:])
