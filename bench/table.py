@@ -37,6 +37,9 @@ def progress_bar(console: Console, *, counts: bool = True) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
+PROMPTS = "Prompts are plain text with examples, without a chat template."
+
+
 def plain_table(title: str, *columns: str, caption: str | None = None) -> Table:
     """Return an empty table; columns that begin with > are flush right."""
     table = Table(

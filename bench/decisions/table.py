@@ -6,13 +6,13 @@ from itertools import groupby
 from rich.table import Table
 
 from bench.decisions.figures import DecisionRow
-from bench.table import plain_table
+from bench.table import PROMPTS, plain_table
 
 _CAPTION = (
     "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. Walk: same\n"
     "tokens as an independent greedy walk. GBNF: same text as the grammar's. Right: as a person would answer. Host:\n"
     "share of the time of generate (llama-cpp-python: of the call) outside forward passes. Skipped: share of the\n"
-    "vocabulary not asked about, a step. Bytes: from the device to the host, a pass."
+    "vocabulary not asked about, a step. Bytes: from the device to the host, a pass.\n" + PROMPTS
 )
 
 

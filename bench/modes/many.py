@@ -16,6 +16,7 @@ from bench.table import bars_table, plain_table, progress_bar, wide_console
 _N_CTX, _N_BATCH = 2048, 512
 _SIZES = (1, 8, 64, 512)  # by default
 _MANY = 64  # above which all share one beginning
+_PROMPTS = "Prompts are plain text, without a chat template; the shared beginning has an example of each action."
 _BARS = {  # by the model's name: decisions against choose, and against a grammar
     "SmolLM2": (1.7, 8.0),
     "gemma": (2.4, 15.0),
@@ -136,7 +137,7 @@ def _table(rows: list[ManyRow]) -> Table:
         ">tokens a CPU s",
         ">first, p50, p99, s",
     )
-    table = plain_table(f"{rows[0].model}: many prompts", *columns)
+    table = plain_table(f"{rows[0].model}: many prompts", *columns, caption=_PROMPTS)
     for row in rows:
         table.add_row(
             "shared" if row.is_shared else "own",

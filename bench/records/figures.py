@@ -11,7 +11,7 @@ from rich.table import Table
 from bench.records.contenders import CONTENDERS, EXACT, GRAMMAR, GREEDY, GUIDANCE, Call, Grammar, Guidance, Trie
 from bench.records.tasks import Records, Requests
 from bench.results import Bar
-from bench.table import figure, plain_table
+from bench.table import PROMPTS, figure, plain_table
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ def table(rows: list[RecordRow]) -> Table:
     out = plain_table(
         "Tool calls: 6 tools of 2 to 5 arguments; records: an enum of 30, a boolean, an enum of 3, an integer, a note",
         *("model", "task", "by", ">median ms", ">p90 ms", ">cpu ms", ">tokens", ">passes", ">valid", ">right tool"),
+        caption=PROMPTS,
     )
     for row in rows:
         shares = ("" if share is None else f"{100 * share:.0f} %" for share in (row.valid, row.right_tool))

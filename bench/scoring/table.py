@@ -16,7 +16,7 @@ from bench.scoring.rows import (
     SearchRow,
     VariantsRow,
 )
-from bench.table import plain_table
+from bench.table import PROMPTS, plain_table
 
 
 def tables(rows: Sequence[AnyRow]) -> Iterator[Table]:
@@ -155,7 +155,9 @@ def _company(rows: Sequence[CompanyRow]) -> Table:
 
 def _variants(rows: Sequence[VariantsRow]) -> Table:
     ways = list(rows[0].right) if rows else []
-    table = plain_table("What a person agrees with", "model", "set", ">requests", *(f">{way}" for way in ways))
+    table = plain_table(
+        "What a person agrees with", "model", "set", ">requests", *(f">{way}" for way in ways), caption=PROMPTS
+    )
     for row in rows:
         table.add_row(row.model, row.set, str(row.requests), *(f"{row.right[way]:.1%}" for way in ways))
     return table

@@ -106,6 +106,7 @@ def run(llm: Llama, console: Console) -> None:
             row += [f"[{'green' if answer == expected else 'yellow'}]{escape(answer)}", f"{times[way][-1]:.1f}"]
         table.add_row(*row)
     console.print(table)
+    console.print("Prompts are plain text with an example of each action, without a chat template.", highlight=False)
     medians = {way: statistics.median(column) for way, column in times.items()}
     for way, median in medians.items():
         faster = medians["GBNF grammar"] / median

@@ -16,6 +16,7 @@ from token_trie.llama.span import Mode, OnComplete, follow_set, read_span
 from token_trie.llama.turns import THINKING, WALKING, Call, Turns, Walk
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
+from token_trie.sets.chat_form import warn_of_fallback
 from token_trie.sets.trie import TokenTrie
 
 _STOP = -1  # in place of a token
@@ -162,7 +163,12 @@ class Constraint:
 
         self._restore = restore
         llm._create_completion = lambda *args, **kwargs: self._read(create(*args, **kwargs), kwargs.get("stop"))
-        llm.create_chat_completion = lambda *args, **kwargs: self._bind(chat(*args, **kwargs))
+
+        def create_chat(*args: Any, **kwargs: Any) -> Any:
+            warn_of_fallback(llm)
+            return self._bind(chat(*args, **kwargs))
+
+        llm.create_chat_completion = create_chat
         llm._init_sampler = lambda *args, **kwargs: self._init_sampler(init_sampler, *args, **kwargs)
         llm.generate = lambda *args, **kwargs: self._generate(generate, *args, **kwargs)
         llm.sample = lambda *args, **kwargs: self._sample(sample, *args, **kwargs)

@@ -13,6 +13,7 @@ from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment
+from token_trie.sets.chat_form import warn_of_fallback
 from token_trie.sets.retokenize import Retokenizer
 from token_trie.sets.tokens import check_tokens
 
@@ -165,6 +166,7 @@ class _RenderOnly:
 
 
 def _render_chat(llm: Llama, messages: Sequence[Any], room: int | None) -> list[int]:
+    warn_of_fallback(llm)
     try:
         # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
         handler: Any = (
