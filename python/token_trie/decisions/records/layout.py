@@ -185,3 +185,9 @@ def _item_ways(rest: Items, layout: Layout) -> list[Way]:
     if n >= node.min_items or not found:
         found.append(Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, place.level), place.pointer))
     return found
+
+
+def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
+    """Return the characters that the ways on behind an item begin with, where another may follow."""
+    end = () if rest.n < rest.node.min_items else (layout.close("]", False, rest.place.level)[0],)
+    return (",", *end)

@@ -18,6 +18,7 @@ from token_trie.decisions.records.layout import (
     Rest,
     Way,
     Whole,
+    beginnings,
     ways,
 )
 from token_trie.decisions.records.plan import Node, String
@@ -151,6 +152,9 @@ def followers(rests: list[Rest], layout: Layout, end: str) -> tuple[str, ...]:
     text = ""
     while waiting and len(text) < _N_BEHIND:
         rest = waiting.pop()
+        if isinstance(rest, Items) and rest.taken and rest.n < rest.node.max_items:
+            # Of a set of which each may come once, the ways differ by what is out; they begin alike.
+            return (text,) if text else beginnings(rest, layout)
         found = [] if isinstance(rest, (Content, Entry)) else ways(rest, layout)
         if len(found) != 1 or found[0].slot is not None:
             return (text,) if text or not found else tuple(dict.fromkeys(way.text[:1] for way in found))
