@@ -23,6 +23,9 @@ CHAR: Expression = Either((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord
 """Any character of a JSON string."""
 _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 
+_MOST_EMPTY = 50
+"""Times that what may be empty may stand in a row: llama.cpp's grammar takes all ways through it at each character."""
+
 _Ranges = list[tuple[int, int]]
 _ASCII = {"d": [(48, 57)], "w": [(48, 57), (65, 90), (95, 95), (97, 122)]}
 _SPACES = [(9, 13), (32, 32), (160, 160), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F)]
@@ -103,8 +106,11 @@ def _item(item: Any, times: int = 1) -> Expression:
         times *= max(int(low), most or 1, 1)
         if times > MOST_REPEATED:
             raise ValueError(f"more than {MOST_REPEATED} times")
-        if most is None and inner.getwidth()[0] == 0:
-            raise ValueError("what may be empty, any number of times")
+        if inner.getwidth()[0] == 0:
+            if most is None:
+                raise ValueError("what may be empty, any number of times")
+            if times > _MOST_EMPTY:
+                raise ValueError(f"what may be empty, more than {_MOST_EMPTY} times")
         return Repeat(_sequence(inner, times), int(low), most) if most != 0 else Sequence(())
     if name == "SUBPATTERN" and not (value[1] or value[2]):
         return _sequence(value[3], times)

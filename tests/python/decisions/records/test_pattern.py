@@ -84,6 +84,7 @@ def test_lengths_are_known_where_both_ends_are() -> None:
         ("a{2000}", "more than 1000 times"),
         ("((a{40}b){30})", "more than 1000 times"),
         ("(a*)*", "what may be empty, any number of times"),
+        ("^((.?){9}){9}$", "what may be empty, more than 50 times"),
         (r"[^\s\S]", "a character that nothing is"),
         ("^[\x01-\x02]$", "a character that nothing is"),
         ("\ud800", "literal"),
