@@ -39,8 +39,9 @@ def test_what_is_written_is_valid_or_the_schema_is_refused_before(
         return
     with contextlib.suppress(LimitError):  # slots that nothing may cut may have no end
         record = stream.fill(schema, **options)
+        # Definitions that nothing refers to are not read, and may be malformed.
         validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
-        jsonschema.validate(json.loads(record.text), schema, cls=validator)
+        validator(schema).validate(json.loads(record.text))
 
 
 EMOJI = [{"type": "object", "properties": {"😀": {"type": kind}}} for kind in ("string", "null")]
