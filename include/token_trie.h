@@ -148,7 +148,7 @@ struct token_trie_params {
                            is forced. 0: all of it at once; negative: no limit */
     int32_t max_span;   /* RESTART: tokens, from the beginning of the span, after which the member under way is the last
                            one, min_items permitting: a span that was forgotten open ends, with a warning to llama.cpp's
-                           log. 0: 500; negative: no limit. A list without end tokens ends behind max_items alone */
+                           log. 0: 500; negative: no limit. A list without end tokens is not ended so */
 };
 
 /* Where a sampler stands. */
@@ -870,7 +870,8 @@ struct token_trie_batch_prompt {
     uint64_t max_nodes; /* BEST */
     size_t n_best;      /* BEST: 0 for 1 */
     /* TEXT, which has no payload, or one with start_after: then it ends behind that, and no member follows. Who asks
-       next behind the prompt and all of its tokens comes first and finds them evaluated, unless others took the room.
+       next behind the prompt and all of its tokens comes before others, of whom nobody is overtaken without end, and
+       finds them evaluated, unless others took the room.
      */
     int32_t max_tokens;
     const char * const * stop_strings; /* as of token_trie_stream_generate_until */
@@ -924,7 +925,8 @@ TOKEN_TRIE_API struct token_trie_batch * token_trie_batch_open(struct llama_mode
 
 /*
  * Puts a prompt among those that wait, and its number, from 1 on, into *ticket. Fails at once on what cannot be
- * answered: tokens or a set that do not fit the vocabulary, or both together the context.
+ * answered: tokens or a set that do not fit the vocabulary, or both together the context. What is submitted has an
+ * answer, be it TOKEN_TRIE_ERROR_MEMORY where memory runs out on its way.
  */
 TOKEN_TRIE_API int32_t token_trie_batch_submit(struct token_trie_batch * batch,
                                                const struct token_trie_batch_prompt * prompt,
@@ -951,8 +953,8 @@ TOKEN_TRIE_API void token_trie_batch_cancel(struct token_trie_batch * batch, int
 
 /*
  * Frees the batch and its context; NULL and closed ones are ignored. A pass under way ends first, and so does a submit;
- * answers that nobody has taken are lost, and who waits for one is told. From within a pass (llama.cpp's log callback
- * on its thread) this returns at once, and the context is freed when that pass ends.
+ * answers that nobody has taken are lost, and who waits for one is told. From within a pass or a submit (llama.cpp's
+ * log callback on its thread) this returns at once, and the context is freed when that ends.
  */
 TOKEN_TRIE_API void token_trie_batch_close(struct token_trie_batch * batch);
 

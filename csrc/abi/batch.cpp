@@ -97,8 +97,7 @@ void copy_members(const Answer & answer, const token_trie_batch_answer & to) {
 void write_answer(Ticket ticket, const Answer & answer, token_trie_batch_answer & out) {
     out.ticket = ticket;
     out.status = static_cast<std::int32_t>(answer.status);
-    const std::size_t n = std::min(answer.message.size(), sizeof out.message - 1);
-    std::copy_n(answer.message.begin(), n, out.message);
+    copy_message(answer.message, out.message, sizeof out.message);
     if (!answer.found.empty()) {
         out.leaf = answer.found.front().leaf;
         out.logprob = answer.found.front().logprob;

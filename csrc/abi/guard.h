@@ -3,13 +3,15 @@
 #include "token_trie.h"
 #include "trie/error.h"
 
-#include <new>
+#include <string_view>
 
 namespace token_trie {
 
 // Keeps a failure for token_trie_last_error() of this thread. Allocates nothing.
 void set_last_error(Status status, const char * message) noexcept;
 const char * last_error() noexcept;
+// As much of a message as there is room for, its end included: whole characters.
+void copy_message(std::string_view message, char * to, std::size_t size) noexcept;
 Status last_status() noexcept;
 
 // Every extern "C" function runs its work through guard(): what it throws becomes a message and the failure value.
@@ -21,16 +23,8 @@ Result guard_as(Result (*failure)(Status), Work && work) noexcept {
     };
     try {
         return work();
-    } catch (const Error & error) {
-        return fail(error.status(), error.what());
-    } catch (const std::bad_alloc &) {
-        return fail(Status::memory, "out of memory");
-    } catch (const std::length_error &) {
-        return fail(Status::memory, "out of memory");
-    } catch (const std::exception & error) {
-        return fail(Status::internal, error.what());
     } catch (...) {
-        return fail(Status::internal, "unknown exception");
+        return with_failure(fail);
     }
 }
 

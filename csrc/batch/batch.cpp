@@ -1,9 +1,7 @@
 #include "batch/batch.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstdio>
 
 namespace token_trie {
 
@@ -16,6 +14,9 @@ Batch::Batch(const ContextMaker & maker, const Scheduler::Options & options)
 Batch::~Batch() = default;
 
 namespace {
+
+// The calls that this thread is in, of any batches.
+thread_local const Batch::Call * innermost = nullptr;
 
 void check_set(const Question & question) {
     const bool is_text = question.way == Question::Way::text;
@@ -72,20 +73,34 @@ void Batch::check(const Question & question) const {
     }
 }
 
+bool Batch::is_calling() const noexcept {
+    const Call * call = innermost;
+    while (call != nullptr && call->batch_.get() != this) {
+        call = call->outer_;
+    }
+    return call != nullptr;
+}
+
 Batch::Call::Call(std::shared_ptr<Batch> batch) : batch_(std::move(batch)) {
     const std::lock_guard<std::mutex> lock(batch_->mutex_);
     if (batch_->closed_) {
         throw Error(Status::argument, "batch: closed");
     }
     ++batch_->n_calls_;
+    outer_ = std::exchange(innermost, this);
 }
 
 Batch::Call::~Call() {
-    const std::lock_guard<std::mutex> lock(batch_->mutex_);
+    innermost = outer_;
+    std::unique_lock<std::mutex> lock(batch_->mutex_);
     --batch_->n_calls_;
+    if (batch_->closed_ && batch_->worker_ == std::thread::id()) {
+        const Turn last(*batch_, lock);  // where the call itself has closed it
+    }
     batch_->changed_.notify_all();
 }
 
+// First what may fail.
 Ticket Batch::Call::submit(Question question) const {
     Batch & batch = *batch_;
     batch.check(question);
@@ -94,13 +109,16 @@ Ticket Batch::Call::submit(Question question) const {
         throw Error(Status::argument, "batch: closed");
     }
     const Ticket ticket = batch.last_ + 1;
-    batch.submitted_.emplace_back(ticket, std::move(question));
-    try {
-        batch.out_.insert(ticket);
-    } catch (...) {
-        batch.submitted_.pop_back();
-        throw;
+    Scheduler::Questions questions;
+    questions.emplace(ticket, std::move(question));
+    std::list<Asked> asked(1);
+    asked.front().ticket = ticket;
+    if (batch.cancelled_.capacity() <= batch.out_.size()) {
+        batch.cancelled_.reserve(2 * batch.out_.size() + 1);
     }
+    batch.tickets_.emplace(ticket, asked.begin());
+    batch.out_.splice(batch.out_.end(), asked);
+    batch.submitted_.merge(questions);
     batch.changed_.notify_all();
     return batch.last_ = ticket;
 }
@@ -112,26 +130,28 @@ Batch::Found Batch::next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket
     if (closed_) {
         throw Error(Status::argument, "batch: closed");
     }
-    if (is_inside()) {
+    if (is_working()) {
         throw Error(Status::busy, "batch: this thread is inside its pass, by a callback");
     }
     for (;;) {
         if (closed_) {
             throw Error(Status::cancelled, "the batch was closed");
         }
-        const auto at = wanted != kAny   ? ready_.find(wanted)
-                        : order_.empty() ? ready_.end()
-                                         : ready_.find(order_.front());
+        auto at = ready_.begin();
+        if (wanted != kAny) {
+            const auto known = tickets_.find(wanted);
+            if (known == tickets_.end()) {
+                throw Error(Status::argument, "ticket: " + std::to_string(wanted) + " is not out");
+            }
+            at = known->second->is_ready ? known->second : ready_.end();
+        }
         if (at != ready_.end()) {
-            fits(at->second);
-            ticket = at->first;
-            answer = std::move(at->second);
-            order_.erase(std::find(order_.begin(), order_.end(), ticket));
+            fits(at->answer);
+            ticket = at->ticket;
+            answer = std::move(at->answer);
+            tickets_.erase(ticket);
             ready_.erase(at);
             return Found::answer;
-        }
-        if (wanted != kAny && out_.count(wanted) == 0) {
-            throw Error(Status::argument, "ticket: " + std::to_string(wanted) + " is not out");
         }
         if (out_.empty()) {
             return Found::none;
@@ -151,57 +171,37 @@ Batch::Found Batch::next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket
 
 // One pass, with what came in since the last.
 void Batch::work(std::unique_lock<std::mutex> & lock) {
-    worker_ = std::this_thread::get_id();
-    std::vector<std::pair<Ticket, Question>> submitted = std::exchange(submitted_, {});
-    const std::vector<Ticket> cancelled = std::exchange(cancelled_, {});
+    const Turn turn(*this, lock);
+    const std::vector<Ticket> cancelled = cancelled_;  // which may fail, and then the next one looks again
+    cancelled_.clear();
+    Scheduler::Questions submitted;
+    submitted.swap(submitted_);
     lock.unlock();
-    Scheduler::Answers answers;
-    Status failed = Status::ok;
-    std::array<char, 256> why{};
-    try {
-        for (auto & [ticket, question] : submitted) {
-            scheduler_->add(ticket, std::move(question));
-        }
-        for (const Ticket each : cancelled) {
-            scheduler_->cancel(each, answers);
-        }
-        scheduler_->pass(answers);
-    } catch (const std::bad_alloc &) {
-        failed = Status::memory;
-    } catch (const Error & error) {
-        failed = error.status();
-        std::snprintf(why.data(), why.size(), "%s", error.what());
-    } catch (const std::exception & error) {  // of llama.cpp's
-        failed = Status::internal;
-        std::snprintf(why.data(), why.size(), "%s", error.what());
+    const Scheduler::OnAnswer on_answer = [this](Ticket ticket, Answer answer) { keep(ticket, std::move(answer)); };
+    scheduler_->add(submitted);
+    for (const Ticket each : cancelled) {
+        scheduler_->cancel(each, on_answer);
     }
-    if (failed != Status::ok) {
-        scheduler_->clear();
-    }
-    lock.lock();
-    for (auto & [ticket, answer] : answers) {
-        if (out_.erase(ticket) > 0) {
-            ready_.emplace(ticket, std::move(answer));
-            order_.push_back(ticket);
-        }
-    }
-    if (failed != Status::ok) {
-        // Those that came in meanwhile, too.
-        submitted_.clear();
-        while (!out_.empty()) {
-            Answer & answer = ready_[*out_.begin()];
-            answer.status = failed;
-            answer.message = why.data();
-            order_.push_back(*out_.begin());
-            out_.erase(out_.begin());
-        }
-    }
-    leave(lock);
+    scheduler_->pass(on_answer);
 }
 
-void Batch::cancel(Ticket ticket) {
+void Batch::keep(Ticket ticket, Answer answer) noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!closed_ && out_.count(ticket) > 0) {
+    const auto known = tickets_.find(ticket);
+    if (known == tickets_.end() || known->second->is_ready) {
+        return;
+    }
+    const auto at = known->second;
+    at->answer = std::move(answer);
+    at->is_ready = true;
+    ready_.splice(ready_.end(), out_, at);
+}
+
+void Batch::cancel(Ticket ticket) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = tickets_.find(ticket);
+    if (!closed_ && known != tickets_.end() && !known->second->is_ready &&
+        !std::exchange(known->second->is_cancelled, true)) {
         cancelled_.push_back(ticket);
     }
 }
@@ -210,25 +210,29 @@ void Batch::close() noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     closed_ = true;
     changed_.notify_all();
-    if (is_inside()) {
-        return;  // it goes when the pass ends
+    if (is_working() || is_calling()) {
+        return;
     }
     changed_.wait(lock, [this] { return worker_ == std::thread::id() && n_calls_ == 0; });
-    if (scheduler_ != nullptr) {
-        worker_ = std::this_thread::get_id();
-        leave(lock);
-    }
+    const Turn last(*this, lock);
+}
+
+Batch::Turn::Turn(Batch & batch, std::unique_lock<std::mutex> & lock) noexcept : batch_(batch), lock_(lock) {
+    batch.worker_ = std::this_thread::get_id();
 }
 
 // Nobody is in a pass from here on. Freeing a context may log, and who listens may ask something of this batch.
-void Batch::leave(std::unique_lock<std::mutex> & lock) noexcept {
-    if (closed_) {
-        lock.unlock();
-        scheduler_.reset();
-        lock.lock();
+Batch::Turn::~Turn() {
+    if (!lock_.owns_lock()) {
+        lock_.lock();
     }
-    worker_ = std::thread::id();
-    changed_.notify_all();
+    if (batch_.closed_) {
+        lock_.unlock();
+        batch_.scheduler_.reset();
+        lock_.lock();
+    }
+    batch_.worker_ = std::thread::id();
+    batch_.changed_.notify_all();
 }
 
 }  // namespace token_trie

@@ -5,9 +5,9 @@
 
 #include <condition_variable>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -15,10 +15,11 @@ namespace [[gnu::visibility("default")]] token_trie {
 // Questions and answers of any threads, in one context. Who waits for an answer does the work, of all: one of those
 // that wait makes the passes, and the others take what is theirs; when it has its own, another goes on.
 //
-//     submit ---> waiting --pass--> ready ---> next
-//     submit --->    '------------ cancel ---'
+//     submit ---> out --pass--> ready ---> next
+//     submit --->  '---- cancel --'
 //
-// After close has returned, nothing here touches the context.
+// Whatever needs memory to be answered has it once it is submitted: where memory runs out later, the answer may be
+// that. After close has returned, nothing here touches the context.
 class Batch {
    public:
     // Throws as Scheduler does.
@@ -49,26 +50,53 @@ class Batch {
         Ticket submit(Question question) const;
 
        private:
+        friend class Batch;
         std::shared_ptr<Batch> batch_;
+        const Call * outer_ = nullptr;  // of this thread, which may come back from a log callback
     };
 
     enum class Found { answer, none, not_yet };
     static constexpr Ticket kAny = 0;
     // Waits for the answer to a ticket, or to any, and takes it if fits(answer). none: there is nothing to wait for.
     // not_yet: not within so many milliseconds, and the pass under way; negative: no limit. Throws Error: cancelled if
-    // closed meanwhile, argument if it was before or the ticket is not out, busy from within a pass.
+    // closed meanwhile, argument if it was before or the ticket is not out, busy from within a pass; std::bad_alloc,
+    // when all that was to be had still is.
     using Fits = std::function<void(const Answer & answer)>;
     Found next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const Fits & fits);
 
     // Its answer is then that it was cancelled, unless it has one already.
-    void cancel(Ticket ticket);
+    void cancel(Ticket ticket) noexcept;
+    // Returns at once from within a call or a pass on the same thread; the context then goes when that ends.
     void close() noexcept;
 
    private:
+    // A question, and the place for its answer.
+    struct Asked {
+        Ticket ticket = 0;
+        bool is_cancelled = false;
+        bool is_ready = false;
+        Answer answer{};
+    };
+    // Being the one who makes a pass, with the lock; its end has the lock again.
+    class Turn {
+       public:
+        Turn(Batch & batch, std::unique_lock<std::mutex> & lock) noexcept;
+        ~Turn();
+        Turn(const Turn &) = delete;
+        Turn & operator=(const Turn &) = delete;
+        Turn(Turn &&) = delete;
+        Turn & operator=(Turn &&) = delete;
+
+       private:
+        Batch & batch_;
+        std::unique_lock<std::mutex> & lock_;
+    };
+
     void check(const Question & question) const;
-    bool is_inside() const noexcept { return worker_ == std::this_thread::get_id(); }
+    bool is_working() const noexcept { return worker_ == std::this_thread::get_id(); }
+    bool is_calling() const noexcept;
     void work(std::unique_lock<std::mutex> & lock);
-    void leave(std::unique_lock<std::mutex> & lock) noexcept;
+    void keep(Ticket ticket, Answer answer) noexcept;
 
     std::mutex mutex_;  // of all that follows, but not of the scheduler; never held in a pass
     std::condition_variable changed_;
@@ -80,11 +108,11 @@ class Batch {
     const std::size_t capacity_;
     const std::size_t n_parallel_;
     Ticket last_ = 0;
-    std::vector<std::pair<Ticket, Question>> submitted_;  // since the last pass began
-    std::vector<Ticket> cancelled_;                       // likewise
-    std::set<Ticket> out_;                                // not answered yet
-    std::map<Ticket, Answer> ready_;
-    std::deque<Ticket> order_;  // of these
+    Scheduler::Questions submitted_;  // since the last pass began
+    std::vector<Ticket> cancelled_;   // likewise; has room for all that are out
+    std::list<Asked> out_;
+    std::list<Asked> ready_;  // in the order in which they came to be
+    std::map<Ticket, std::list<Asked>::iterator> tickets_;
 };
 
 }  // namespace token_trie

@@ -1,5 +1,7 @@
 #include "batch/held_tokens.h"
 
+#include "sampler/make_room.h"
+
 #include <algorithm>
 
 namespace token_trie {
@@ -24,16 +26,19 @@ void HeldTokens::share(llama_seq_id from, llama_seq_id to, std::size_t n) {
         ++n_refs_[cell.name];
     }
     if (n > 0) {
+        has_count_ = false;
         llama_memory_seq_cp(memory_, from, to, 0, static_cast<llama_pos>(n));
+        has_count_ = true;
     }
 }
 
 void HeldTokens::append(llama_seq_id id, const Token * tokens, std::size_t n) {
     Cells & cells = of(id);
-    cells.reserve(cells.size() + n);
+    make_room(cells, n);
     if (n > free_.size()) {
         const std::size_t n_more = n - free_.size();
-        free_.reserve(n_refs_.size() + n_more);  // so that giving back finds memory
+        make_room(n_refs_, n_more);
+        free_.reserve(n_refs_.capacity());  // so that giving back finds memory
         for (std::size_t i = 0; i < n_more; ++i) {
             free_.push_back(static_cast<std::uint32_t>(n_refs_.size()));
             n_refs_.push_back(0);
@@ -60,10 +65,11 @@ void HeldTokens::cut(llama_seq_id id, std::size_t n) noexcept {
 }
 
 void HeldTokens::clear() noexcept {
+    llama_memory_clear(memory_, true);
+    has_count_ = true;
     for (std::size_t id = 0; id < held_.size(); ++id) {
         cut(static_cast<llama_seq_id>(id), 0);
     }
-    llama_memory_clear(memory_, true);
 }
 
 }  // namespace token_trie

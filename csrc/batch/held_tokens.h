@@ -31,7 +31,8 @@ class HeldTokens {
         return token_trie::has_window(memory_, id, n, n_swa_);
     }
 
-    // Lets an id that holds nothing hold the first n tokens of another.
+    // Lets an id that holds nothing hold the first n tokens of another. Where memory runs out halfway, llama.cpp has
+    // lost count, until all is cleared.
     void share(llama_seq_id from, llama_seq_id to, std::size_t n);
     // Says that these are in the cache now, behind what the id holds.
     void append(llama_seq_id id, const Token * tokens, std::size_t n);
@@ -39,6 +40,7 @@ class HeldTokens {
     void cut(llama_seq_id id, std::size_t n) noexcept;
     // Of all ids.
     void clear() noexcept;
+    bool has_count() const noexcept { return has_count_; }
 
    private:
     struct Cell {
@@ -51,6 +53,7 @@ class HeldTokens {
 
     llama_memory_t memory_;
     std::int32_t n_swa_;
+    bool has_count_ = true;
     std::vector<Cells> held_;            // by id
     std::vector<std::uint32_t> n_refs_;  // of cells, by name
     std::vector<std::uint32_t> free_;    // names

@@ -92,6 +92,14 @@ class Job {
     // Of text that is over: what is there of it stays on the id, for who asks behind it.
     void keep_text(HeldTokens & held);
     bool has_kept_text() const noexcept { return n_kept_ > 0; }
+    struct Kept {
+        std::size_t begin = 0;  // behind the prompt
+        std::size_t end = 0;    // of what is part of the answer
+    };
+    Kept kept_text() const noexcept {
+        const std::size_t n = walk_ == nullptr ? 0 : std::min(n_kept_, walk_->n_answered());
+        return {prompt().size(), prompt().size() + n};
+    }
     // Leaves what is there of the prompt on the id, and nothing on those lent.
     void clear_cache(llama_memory_t memory) noexcept;
 

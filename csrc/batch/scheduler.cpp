@@ -1,7 +1,8 @@
 #include "batch/scheduler.h"
 
+#include "batch/failure.h"
+
 #include <algorithm>
-#include <new>
 
 namespace token_trie {
 namespace {
@@ -12,13 +13,10 @@ constexpr std::size_t kRows = 256;
 constexpr std::ptrdiff_t kUnshared = 8;
 // Questions looked at for one to let in, for each id.
 constexpr std::size_t kLookAhead = 4;
-
-Answer failure(const Error & error) {
-    Answer answer;
-    answer.status = error.status();
-    answer.message = error.what();
-    return answer;
-}
+// Questions that came later and may go before the one that waits longest.
+constexpr std::size_t kOvertakers = 64;
+// Tokens at a text's end that who asks behind it may spell anew.
+constexpr std::size_t kSeam = 8;
 
 std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
     const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted, maker.max_ids());
@@ -51,15 +49,10 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
       held_(memory_, n_ids_, n_swa_),
       n_shared_(n_ids_),
-      holds_text_(n_ids_) {
+      holds_text_(n_ids_),
+      texts_(n_ids_) {
     empty_.reserve(n_ids_);
     resting_.reserve(n_ids_);
-    clear();
-}
-
-void Scheduler::clear() noexcept {
-    waiting_.clear();
-    jobs_.clear();
     clear_cache();
 }
 
@@ -72,122 +65,84 @@ void Scheduler::clear_cache() noexcept {
     }
 }
 
-// Who asks behind a text that has ended comes first, as long as it is there.
-void Scheduler::add(Ticket ticket, Question question) {
-    const auto [source, n_shared] = find_source(question.prompt);
-    const bool is_next =
-        source >= 0 && holds_text_[static_cast<std::size_t>(source)] && n_shared + kMuch >= held_.n_held(source);
-    waiting_.insert(is_next ? waiting_.begin() : waiting_.end(), {ticket, std::move(question)});
-}
-
-void Scheduler::cancel(Ticket ticket, Answers & answers) {
-    const Answer cancelled = failure(Error(Status::cancelled, "cancelled"));
-    const auto waiting =
-        std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting & each) { return each.ticket == ticket; });
-    if (waiting != waiting_.end()) {
-        answers.emplace_back(ticket, cancelled);
-        waiting_.erase(waiting);
-        return;
-    }
-    const auto job =
-        std::find_if(jobs_.begin(), jobs_.end(), [&](const Job & each) { return each.ticket() == ticket; });
-    if (job != jobs_.end()) {
-        answers.emplace_back(ticket, cancelled);
-        end(job);
+void Scheduler::add(Questions & questions) noexcept {
+    while (!questions.empty()) {
+        Questions::node_type each = questions.extract(questions.begin());
+        (is_behind_text(each.mapped().prompt) ? behind_texts_ : waiting_).insert(std::move(each));
     }
 }
 
-void Scheduler::pass(Answers & answers) {
-    PassRows rows;
-    rows.max_rows = n_batch_;
-    rows.max_wanted = n_ids_;
-    plan(rows, answers);
-    if (rows.tokens.empty()) {
-        return;
-    }
-    try {
-        decode(rows);
-        for (const Job & job : jobs_) {
-            held_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
-        }
-    } catch (const Error & error) {
-        fail_all(error, answers);
-        return;
-    }
-    for (auto job = jobs_.begin(); job != jobs_.end();) {
-        const auto next = std::next(job);
-        try {
-            job->take([this](const WantedRow & row, const Walk * walk) { return logits_of(row, walk); });
-        } catch (const Error & error) {
-            answers.emplace_back(job->ticket(), failure(error));
-            end(job);
-            job = next;
-            continue;
-        }
-        if (job->is_decided()) {
-            answer(job, answers);
-        }
-        job = next;
-    }
+// Not of a prompt that was one's own before, and is asked again.
+bool Scheduler::is_behind_text(const std::vector<Token> & prompt) const noexcept {
+    return std::any_of(resting_.begin(), resting_.end(), [&](llama_seq_id id) {
+        const auto i = static_cast<std::size_t>(id);
+        const std::size_t n = holds_text_[i] ? held_.n_common(id, prompt) : 0;
+        return n > texts_[i].begin && n + kSeam >= texts_[i].end;
+    });
 }
 
-// Of what is decided; it ends.
-void Scheduler::answer(Jobs::iterator job, Answers & answers) {
-    try {
-        answers.emplace_back(job->ticket(), job->answer());
-        job->keep_text(held_);
-    } catch (const Error & error) {
-        answers.emplace_back(job->ticket(), failure(error));
-    }
-    end(job);
-}
-
-// First what is nearest to its answer.
-void Scheduler::plan(PassRows & rows, Answers & answers) {
-    for (Job & job : jobs_) {
-        if (job.needs_wave()) {
-            lend_ids(job);
-            // Of a large tree, no more than a pass or so at a time.
-            job.place_wave(std::max(job.n_cells(), std::min(job.n_cells() + n_cells_left(), 2 * n_batch_)));
-        }
-        if (job.n_prompt_left() == 0) {
-            job.plan(rows, 0);
-        }
-    }
-    // A long prompt leaves room for others, as long as there are any.
-    const std::size_t part = std::max<std::size_t>(rows.max_rows / 2, 1);
-    for (Job & job : jobs_) {
-        job.plan(rows, part);
-    }
-    let_in(rows, part, answers);
-    for (Job & job : jobs_) {
-        job.plan(rows, rows.max_rows);
-    }
-}
-
-void Scheduler::let_in(PassRows & rows, std::size_t part, Answers & answers) {
-    const std::size_t n_looked_at = std::min(waiting_.size(), kLookAhead * n_ids_);
-    std::size_t n_kept = 0;
-    for (std::size_t i = 0; i < n_looked_at && rows.has_room(true); ++i) {
-        if (is_worth_waiting(waiting_[n_kept].question.prompt)) {
-            ++n_kept;
-            continue;
-        }
-        if (!begin(waiting_[n_kept], answers)) {
+void Scheduler::cancel(Ticket ticket, const OnAnswer & on_answer) noexcept {
+    if (waiting_.erase(ticket) + behind_texts_.erase(ticket) == 0) {
+        const auto job =
+            std::find_if(jobs_.begin(), jobs_.end(), [&](const Job & each) { return each.ticket() == ticket; });
+        if (job == jobs_.end()) {
             return;
         }
-        waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(n_kept));
+        end(job);
+    }
+    on_answer(ticket, failure(Status::cancelled, "cancelled"));
+}
+
+void Scheduler::admit(PassRows & rows, std::size_t part, const OnAnswer & on_answer) {
+    // Whether those behind it may go on.
+    const auto admit_one = [&](Questions & from, Questions::iterator at) {
+        const Ticket ticket = at->first;
+        const bool is_oldest = ticket == oldest().begin()->first;
+        try {
+            if (!begin(ticket, at->second, on_answer)) {
+                return false;
+            }
+        } catch (...) {
+            if (!held_.has_count()) {
+                throw;
+            }
+            on_answer(ticket, failure());
+            reclaim_ids();
+        }
+        n_overtaken_ = is_oldest ? 0 : n_overtaken_ + 1;
+        from.erase(at);
         if (!jobs_.empty()) {
             jobs_.back().plan(rows, part);
         }
+        return true;
+    };
+    if (n_overtaken_ >= kOvertakers && rows.has_room(true) && !oldest().empty() &&
+        !admit_one(oldest(), oldest().begin())) {
+        return;
+    }
+    std::size_t n_left = kLookAhead * n_ids_;
+    for (Questions * const from : {&behind_texts_, &waiting_}) {
+        for (auto next = from->begin(); next != from->end() && n_left > 0 && rows.has_room(true); --n_left) {
+            const auto at = next++;
+            if (n_overtaken_ < kOvertakers && !is_worth_waiting(at->second.prompt) && !admit_one(*from, at)) {
+                return;
+            }
+        }
     }
 }
 
-// False where it has to wait for others to end.
-bool Scheduler::begin(Waiting & waiting, Answers & answers) {
-    const std::vector<Token> & prompt = waiting.question.prompt;
+// Of the two, the one that has who waits longest; empty: nobody waits.
+Scheduler::Questions & Scheduler::oldest() noexcept {
+    const bool is_behind =
+        waiting_.empty() || (!behind_texts_.empty() && behind_texts_.begin()->first < waiting_.begin()->first);
+    return is_behind ? behind_texts_ : waiting_;
+}
+
+// False where it has to wait for others to end. What throws has left ids to be reclaimed.
+bool Scheduler::begin(Ticket ticket, Question & question, const OnAnswer & on_answer) {
+    const std::vector<Token> & prompt = question.prompt;
     auto [source, n_shared] = find_source(prompt);
-    const std::size_t n_needed = prompt.size() - n_shared + waiting.question.max_tokens();
+    const std::size_t n_needed = prompt.size() - n_shared + question.max_tokens();
     while (n_cells_left() < n_needed && evict_one(source)) {
     }
     const bool rests = is_resting(source);
@@ -195,7 +150,7 @@ bool Scheduler::begin(Waiting & waiting, Answers & answers) {
         return false;
     }
     std::optional<llama_seq_id> path_id;
-    if (outgrows_window(waiting.question)) {
+    if (outgrows_window(question)) {
         path_id = free_id(source);
         if (*path_id < 0) {
             return false;
@@ -228,17 +183,9 @@ bool Scheduler::begin(Waiting & waiting, Answers & answers) {
     }
     count_shared(source, id, n_shared);
     holds_text_[static_cast<std::size_t>(id)] = false;
-    const Ticket ticket = waiting.ticket;
-    try {
-        jobs_.emplace_back(ticket, std::move(waiting.question), vocab_, memory_, id, path_id, n_shared, n_paths_);
-    } catch (const Error & error) {
-        answers.emplace_back(ticket, failure(error));
-        give_back();
-        let_rest(id);
-        return true;
-    }
+    jobs_.emplace_back(ticket, std::move(question), vocab_, memory_, id, path_id, n_shared, n_paths_);
     if (jobs_.back().is_decided()) {
-        answer(std::prev(jobs_.end()), answers);
+        answer(std::prev(jobs_.end()), on_answer);
     }
     return true;
 }
@@ -277,6 +224,18 @@ void Scheduler::give_up(llama_seq_id id) noexcept {
     empty_.push_back(id);
 }
 
+// Those that nobody has.
+void Scheduler::reclaim_ids() noexcept {
+    empty_.clear();
+    for (auto id = static_cast<llama_seq_id>(n_ids_); id-- > 0;) {
+        const auto has = [id](const auto & ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+        if (!has(resting_) && std::none_of(jobs_.begin(), jobs_.end(),
+                                           [&](const Job & job) { return job.id() == id || has(job.lent()); })) {
+            give_up(id);
+        }
+    }
+}
+
 // Some stay for prompts to come.
 void Scheduler::lend_ids(Job & job) {
     const std::size_t n_reserved = n_ids_ / 8;
@@ -295,34 +254,6 @@ std::size_t Scheduler::n_cells_left() const noexcept {
     return capacity_ - std::min(capacity_, n);
 }
 
-void Scheduler::decode(PassRows & rows) {
-    const llama_batch batch = {static_cast<std::int32_t>(rows.tokens.size()),
-                               rows.tokens.data(),
-                               nullptr,
-                               rows.positions.data(),
-                               rows.n_ids.data(),
-                               rows.ids.data(),
-                               rows.wanted.data()};
-    const std::int32_t result = head_.decode(context_.get(), batch, rows.n_wanted > 0 && rows.are_few);
-    if (result != 0) {
-        throw Error(Status::context,
-                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
-    }
-}
-
-const float * Scheduler::logits_of(const WantedRow & row, const Walk * walk) {
-    if (head_.was_cut()) {
-        few_logits_.resize(static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
-        head_.multiply(walk->allowed(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
-        return few_logits_.data();
-    }
-    const float * logits = llama_get_logits_ith(context_.get(), row.row);
-    if (logits == nullptr) {
-        throw Error(Status::context, "the context gives no logits");
-    }
-    return logits;
-}
-
 void Scheduler::end(Jobs::iterator job) noexcept {
     job->clear_cache(memory_);
     for (const llama_seq_id id : job->lent()) {
@@ -330,6 +261,7 @@ void Scheduler::end(Jobs::iterator job) noexcept {
     }
     const llama_seq_id id = job->id();
     const bool holds_text = job->has_kept_text();
+    texts_[static_cast<std::size_t>(id)] = job->kept_text();
     jobs_.erase(job);
     let_rest(id, holds_text);
 }
@@ -365,14 +297,6 @@ void Scheduler::let_rest(llama_seq_id id, bool holds_text) noexcept {
         n_resting(true) > std::max(static_cast<std::ptrdiff_t>(n_ids_ / 4), std::ptrdiff_t{1})) {
         evict_one(id, /* texts_too = */ false);
     }
-}
-
-void Scheduler::fail_all(const Error & error, Answers & answers) {
-    for (const Job & job : jobs_) {
-        answers.emplace_back(job.ticket(), failure(error));
-    }
-    jobs_.clear();
-    clear_cache();
 }
 
 }  // namespace token_trie

@@ -5,8 +5,9 @@
 #include "stream/context_maker.h"
 #include "stream/output_head.h"
 
-#include <deque>
+#include <functional>
 #include <list>
+#include <map>
 #include <utility>
 
 namespace token_trie {
@@ -21,6 +22,8 @@ namespace token_trie {
 // be evaluated is waited for where much is shared. An id that rests keeps its prompt as long as that may be of use: the
 // first ones of many that begin alike, and the last few of others. With a window of sliding attention, what rests
 // behind a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
+//
+// Who asks behind a text that has ended comes first, as long as it is there; but nobody is overtaken without end.
 //
 // A question is let in when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
@@ -39,34 +42,34 @@ class [[gnu::visibility("default")]] Scheduler {
     // Tokens of a prompt and its longest answer.
     std::size_t capacity() const noexcept { return capacity_; }
 
-    void add(Ticket ticket, Question question);
-    bool is_idle() const noexcept { return waiting_.empty() && jobs_.empty(); }
+    using Questions = std::map<Ticket, Question>;
+    // Takes all of them.
+    void add(Questions & questions) noexcept;
 
-    using Answers = std::vector<std::pair<Ticket, Answer>>;
-    // Forgets a question and adds its answer, that it was cancelled. One that is not here is none of these.
-    void cancel(Ticket ticket, Answers & answers);
-    // Forgets all questions, without answers.
-    void clear() noexcept;
-    // One pass for as many as it has room for; adds what is decided then.
-    void pass(Answers & answers);
+    // Throws nothing.
+    using OnAnswer = std::function<void(Ticket, Answer)>;
+    // Forgets a question, whose answer is that it was cancelled. One that is not here has none.
+    void cancel(Ticket ticket, const OnAnswer & on_answer) noexcept;
+    // One pass for as many as it has room for, and the answers to what is decided then. What fails is the answer of
+    // those whom it concerns: of one question, or of all under way.
+    void pass(const OnAnswer & on_answer) noexcept;
 
    private:
-    struct Waiting {
-        Ticket ticket = 0;
-        Question question;
-    };
     using Jobs = std::list<Job>;
     // Tokens that are worth a pass's delay to have them evaluated once.
     static constexpr std::size_t kMuch = 16;
 
-    void plan(PassRows & rows, Answers & answers);
-    void let_in(PassRows & rows, std::size_t part, Answers & answers);
-    bool begin(Waiting & waiting, Answers & answers);
+    void plan(PassRows & rows, const OnAnswer & on_answer);
+    void admit(PassRows & rows, std::size_t part, const OnAnswer & on_answer);
+    bool begin(Ticket ticket, Question & question, const OnAnswer & on_answer);
     bool outgrows_window(const Question & question) const noexcept;
     bool was_shared(llama_seq_id id) const noexcept { return n_shared_[static_cast<std::size_t>(id)] > 0; }
     bool is_resting(llama_seq_id id) const noexcept;
     void count_shared(llama_seq_id source, llama_seq_id id, std::size_t n) noexcept;
     void cut_to_shared(llama_seq_id id) noexcept;
+    Questions & oldest() noexcept;
+    bool is_behind_text(const std::vector<Token> & prompt) const noexcept;
+    void reclaim_ids() noexcept;
     bool is_worth_waiting(const std::vector<Token> & prompt) const;
     std::pair<llama_seq_id, std::size_t> find_source(const std::vector<Token> & prompt) const;
     llama_seq_id free_id(llama_seq_id but);
@@ -76,10 +79,10 @@ class [[gnu::visibility("default")]] Scheduler {
     std::size_t n_cells_left() const noexcept;
     void decode(PassRows & rows);
     const float * logits_of(const WantedRow & row, const Walk * walk);
-    void answer(Jobs::iterator job, Answers & answers);
+    void answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept;
     void end(Jobs::iterator job) noexcept;
     void let_rest(llama_seq_id id, bool holds_text = false) noexcept;
-    void fail_all(const Error & error, Answers & answers);
+    void fail_all(const OnAnswer & on_answer) noexcept;
     void clear_cache() noexcept;
 
     const std::size_t n_ids_;
@@ -96,9 +99,12 @@ class [[gnu::visibility("default")]] Scheduler {
     std::vector<llama_seq_id> empty_;    // ids that hold nothing
     std::vector<llama_seq_id> resting_;  // that no job has, the oldest first
     std::vector<std::size_t> n_shared_;  // tokens of an id that other prompts began with
-    std::vector<bool> holds_text_;       // ids at rest with a text that has ended
+    std::vector<bool> holds_text_;       // ids at rest with a text that has ended,
+    std::vector<Job::Kept> texts_;       // and where it stands
     Jobs jobs_;                          // in the order in which they came in
-    std::deque<Waiting> waiting_;
+    Questions waiting_;
+    Questions behind_texts_;       // who waits likewise, and comes first
+    std::size_t n_overtaken_ = 0;  // so often the one that waits longest
 };
 
 }  // namespace token_trie

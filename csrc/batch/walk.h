@@ -23,6 +23,8 @@ class Walk {
     const std::vector<Token> & lag() const noexcept { return lag_; }
     // What was taken so far, a stop string included.
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
+    // Of these so many at least are part of the answer.
+    std::size_t n_answered() const noexcept { return end_ ? end_->n_kept : tokens_.size(); }
     bool is_over() const noexcept { return stop_ != Stop::none; }
     // Of which logits are needed next.
     AllowedSet allowed() const { return cursor_ != nullptr ? cursor_->allowed() : AllowedSet{true, {}, {}}; }

@@ -131,9 +131,8 @@ bool Cursor::has_more(const Remainder * left_behind, std::int32_t n) const noexc
 }
 
 bool Cursor::close() noexcept {
-    // A list without end tokens and repeats ends behind max_items, and in no other way.
-    const bool may_close =
-        follow_->more_items_after(n_before_ + 1) && (!follow_->end_tokens().empty() || follow_->unique());
+    // A list without end tokens ends behind max_items or where none is left, and in no other way.
+    const bool may_close = follow_->more_items_after(n_before_ + 1) && !follow_->end_tokens().empty();
     return is_active() && may_close && !std::exchange(closed_, true);
 }
 

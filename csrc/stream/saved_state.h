@@ -22,7 +22,12 @@ class SavedState {
     // the contexts differ in what their memory is made of.
     bool restore(llama_context * context, llama_seq_id id) const noexcept {
         llama_memory_seq_rm(llama_get_memory(context), id, -1, -1);
-        return !bytes_.empty() && llama_state_seq_set_data(context, bytes_.data(), bytes_.size(), id) == bytes_.size();
+        try {
+            return !bytes_.empty() &&
+                   llama_state_seq_set_data(context, bytes_.data(), bytes_.size(), id) == bytes_.size();
+        } catch (...) {  // memory that ran out in llama.cpp
+            return false;
+        }
     }
 
    private:

@@ -153,9 +153,13 @@ class Sequence {
         std::vector<std::uint64_t> cells;
         llama_seq_id id = 0;              // that its cells have; 0: none,
         std::optional<SavedState> state;  // but a copy
+
+        // Takes note that it has no more than n tokens of the cache.
+        void keep(std::size_t n) noexcept;
     };
 
     bool shares_cells() const noexcept;
+    bool copy_cells(llama_context * context, llama_seq_id from, llama_seq_id to, llama_pos n) noexcept;
     Resting copy_at_work();
     void put_to_work(Resting & branch) noexcept;
     std::size_t n_elsewhere() const noexcept;

@@ -57,6 +57,20 @@ void Sequence::name_cells() {
     }
 }
 
+// Of the first n positions; -1: all. Where memory runs out halfway, llama.cpp has lost count, and the cache begins anew
+// for all branches.
+bool Sequence::copy_cells(llama_context * context, llama_seq_id from, llama_seq_id to, llama_pos n) noexcept {
+    llama_memory_t memory = llama_get_memory(context);
+    try {
+        llama_memory_seq_cp(memory, from, to, -1, n);
+        return true;
+    } catch (...) {
+        llama_memory_clear(memory, true);
+        forget_all_branches();
+        return false;
+    }
+}
+
 Sequence::Resting Sequence::copy_at_work() {
     if (!is_own_) {
         make_own();
@@ -65,20 +79,23 @@ Sequence::Resting Sequence::copy_at_work() {
     trim_cache();
     Resting out;
     out.tokens = tokens_;
-    if (n_cached_ > 0 && shares_cells()) {
+    const bool shares = n_cached_ > 0 && shares_cells();
+    if (shares) {
         if (maker_) {
             make_room(tokens_.size(), 2);
         }
         name_cells();
         out.cells = cells_;
         out.id = first_free_id();
-        llama_memory_seq_cp(llama_get_memory(context_), 0, out.id, -1, -1);
     } else if (n_cached_ > 0) {
         out.state.emplace(context_, 0);
     }
     out.n_cached = n_cached_;
     out.has_logits = has_logits_;
     out.logits = kept_logits_;
+    if (shares && !copy_cells(context_, 0, out.id, -1)) {  // last, as nothing else takes them away again
+        throw std::bad_alloc();
+    }
     return out;
 }
 
@@ -88,7 +105,7 @@ void Sequence::put_to_work(Resting & branch) noexcept {
     llama_memory_seq_rm(memory, 0, -1, -1);
     bool is_there = true;
     if (branch.id != 0) {
-        llama_memory_seq_cp(memory, branch.id, 0, -1, -1);
+        is_there = copy_cells(context_, branch.id, 0, -1);
         llama_memory_seq_rm(memory, branch.id, -1, -1);
     } else if (branch.state) {
         is_there = branch.state->restore(context_, 0);
@@ -167,33 +184,33 @@ void Sequence::forget_all_branches() noexcept {
     cells_.clear();
     for (auto & [branch, resting] : resting_) {
         if (resting.id != 0) {
-            resting.n_cached = 0;
-            resting.has_logits = false;
-            resting.logits.clear();
-            resting.cells.clear();
+            resting.keep(0);
         }
     }
 }
 
 // What a resting branch has in common with the one at work comes along; the rest is evaluated again when it is needed.
 void Sequence::move_resting(llama_context * to) noexcept {
-    llama_memory_t memory = llama_get_memory(to);
     for (auto & [branch, resting] : resting_) {
         if (resting.id == 0) {
             continue;
         }
-        std::size_t n = std::min(n_shared(resting.cells, cells_), n_cached_);
-        n = has_window(memory, 0, n, n_swa_) ? n : 0;
-        if (n > 0) {
-            llama_memory_seq_cp(memory, 0, resting.id, 0, static_cast<llama_pos>(n));
+        const std::size_t n_same = std::min(n_shared(resting.cells, cells_), n_cached_);
+        const std::size_t n = has_window(llama_get_memory(to), 0, n_same, n_swa_) ? n_same : 0;
+        if (n > 0 && !copy_cells(to, 0, resting.id, static_cast<llama_pos>(n))) {
+            return;
         }
-        if (n < resting.n_cached) {
-            resting.n_cached = n;
-            resting.has_logits = false;
-            resting.logits.clear();
-        }
-        resting.cells.resize(n);
+        resting.keep(n);
     }
+}
+
+void Sequence::Resting::keep(std::size_t n) noexcept {
+    if (n < n_cached) {
+        n_cached = n;
+        has_logits = false;
+        logits.clear();
+    }
+    cells.resize(std::min(cells.size(), n));
 }
 
 }  // namespace token_trie

@@ -22,7 +22,7 @@ Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
 
 Stream::Stream(Stream & other, Forked)
     : sequence_(other.sequence_),
-      branch_(sequence_->fork()),
+      branch_(other.branch_),
       facts_(other.facts_),
       picker_(other.picker_),
       text_(other.text_),
@@ -33,6 +33,7 @@ Stream::Stream(Stream & other, Forked)
       items_(other.items_),
       n_span_(other.n_span_) {
     stats_.span_logprob = other.stats_.span_logprob;
+    branch_ = sequence_->fork();  // last, as what is dropped is a whole stream's
 }
 
 Stream::~Stream() { sequence_->drop(branch_); }

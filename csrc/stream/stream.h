@@ -137,8 +137,7 @@ class Stream {
     // Returns whether a step is to be part of the sequence, with whether its text ends as a character does; else it
     // ends the generation with Stop::string. Null: all are.
     using Joins = std::function<bool(const Step &, bool is_whole)>;
-    Stop generate(
-        std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, const Joins & joins);
+    Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, const Joins & joins);
     std::optional<Stop> step(const OnStep & on_step, const Joins & joins);
     void begin_span();
     void close_if_long(Cursor & cursor);

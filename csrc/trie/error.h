@@ -1,5 +1,6 @@
 #pragma once
 
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -32,6 +33,24 @@ class Error : public std::runtime_error {
    private:
     Status status_;
 };
+
+// Inside a handler: fail(status, message) of what it handles. Allocates nothing.
+template <typename Fail>
+auto with_failure(Fail && fail) {
+    try {
+        throw;
+    } catch (const Error & error) {
+        return fail(error.status(), error.what());
+    } catch (const std::bad_alloc &) {
+        return fail(Status::memory, "out of memory");
+    } catch (const std::length_error &) {
+        return fail(Status::memory, "out of memory");
+    } catch (const std::exception & error) {
+        return fail(Status::internal, error.what());
+    } catch (...) {
+        return fail(Status::internal, "unknown exception");
+    }
+}
 
 // text as a JSON string, cut to a length that fits a message: whatever it holds, what comes back is one line of UTF-8.
 std::string quote(std::string_view text);

@@ -158,6 +158,29 @@ TEST_F(AbiBatchTest, OpeningIsRefusedWithoutAModelOrByOptionsOutOfBounds) {
     EXPECT_STREQ(token_trie_last_error(), "params.n_parallel: -1 is negative");
 }
 
+// What llama.cpp logs of a grammar comes to who listens in the middle of the submit that reads it.
+TEST_F(AbiBatchTest, ASubmitMayCloseItsBatchFromTheLogCallback) {
+    struct Listener {
+        token_trie_batch * batch;
+        bool was_called = false;
+    } listener{batch_.get()};
+    llama_log_set(
+        [](ggml_log_level, const char *, void * user) {
+            auto & self = *static_cast<Listener *>(user);
+            self.was_called = true;
+            token_trie_batch_close(self.batch);
+        },
+        &listener);
+    token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_TEXT);
+    asked.payload_json = nullptr;
+    asked.max_tokens = 3;
+    asked.gbnf = "root ::= root \"a\"";  // recursive to its left
+    EXPECT_LT(token_trie_batch_submit(batch_.get(), &asked, &ticket_), 0);
+    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
+    EXPECT_TRUE(listener.was_called);
+    EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_), TOKEN_TRIE_ERROR_ARGUMENT);
+}
+
 TEST_F(AbiBatchTest, AClosedBatchIsRefusedAlsoWhenAnotherIsOpen) {
     token_trie_batch * closed = open().get();
     const OpenBatch other = open();

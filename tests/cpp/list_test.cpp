@@ -117,5 +117,23 @@ TEST_F(List, OfASamplerThatWasForgottenOpenEnds) {
     }
 }
 
+TEST_F(List, WithoutEndTokensIsNotEndedByItsLength) {
+    const auto trie = trie_of({{"a", bytes("a")}, {"b", bytes("b")}, {"c", bytes("c")}});
+    FollowSet::Options options{OnComplete::restart, {}, {kComma}, 0};
+    options.unique = true;
+    options.max_span = 1;
+    const Sampler sampler(make_sampler(Cursor(trie, std::make_shared<const FollowSet>(*trie, options)), Mode::sampled));
+    for (const Token token : bytes("a,b")) {
+        llama_sampler_accept(sampler.get(), token);
+    }
+    EXPECT_EQ(view(sampler.get()).n_closed, 0U);
+    EXPECT_EQ(view(sampler.get()).cursor->allowed().only(), kComma);
+    for (const Token token : bytes(",c")) {
+        llama_sampler_accept(sampler.get(), token);
+    }
+    EXPECT_EQ(view(sampler.get()).n_escaped, 0U);
+    EXPECT_EQ(view(sampler.get()).cursor->ending(), Ending::none_left);
+}
+
 }  // namespace
 }  // namespace token_trie::test

@@ -23,9 +23,9 @@ class StreamUntil : public AbiStream {
         Written out;
         Listener listener;
         EXPECT_EQ(prefill(stream, prompt), TOKEN_TRIE_OK);
-        out.status = token_trie_stream_generate_until(stream.get(), static_cast<std::int32_t>(max_tokens), temperature,
-                                                      1, stops.data(), stops.size(), Listener::call, &listener,
-                                                      &out.stop_string);
+        out.status =
+            token_trie_stream_generate_until(stream.get(), static_cast<std::int32_t>(max_tokens), temperature, 1,
+                                             stops.data(), stops.size(), Listener::call, &listener, &out.stop_string);
         std::size_t n = 0;
         EXPECT_EQ(token_trie_stream_get_tokens(stream.get(), nullptr, 0, &n), TOKEN_TRIE_OK);
         Tokens tokens(n);

@@ -136,8 +136,10 @@ void Caller::generate(Input & in, const std::vector<const char *> & stops) {
         require(is_closed_by_another_, "a state can be had");
         return;
     }
-    if (state.stop == TOKEN_TRIE_STOP_STRING) {
-        require(which >= 0 && static_cast<std::size_t>(which) < stops.size(), "it stops at one of the texts");
+    const bool is_cut = !stops.empty() && state.stop == TOKEN_TRIE_STOP_MAX_TOKENS && generation.n_tokens < max_tokens;
+    if (state.stop == TOKEN_TRIE_STOP_STRING || is_cut) {
+        require(is_cut ? which == -1 : which >= 0 && static_cast<std::size_t>(which) < stops.size(),
+                "it stops at one of the texts, or for want of room before it");
         Tokens tokens(model_.capacity());
         std::size_t n = 0;
         while ((got = token_trie_stream_get_tokens(stream_, tokens.data(), tokens.size(), &n)) ==
@@ -153,6 +155,7 @@ void Caller::generate(Input & in, const std::vector<const char *> & stops) {
         const Tokens & begun = before.tokens();
         require(n >= begun.size() && std::equal(begun.begin(), begun.end(), tokens.begin()),
                 "what stood before a text stands");
+        require(n <= begun.size() + static_cast<std::size_t>(max_tokens), "no more than asked for");
         model_.end_at_string(std::move(tokens), state);
         return;
     }

@@ -219,7 +219,8 @@ class Caller {
         }
         if (asked.prompt.mode == TOKEN_TRIE_BATCH_TEXT) {
             require(its.n_free + its.n_forced <= static_cast<std::uint64_t>(asked.prompt.max_tokens), "max_tokens");
-            require(its.leaf == -1 && its.n_tokens <= kMost, "text is no member");
+            require(its.leaf == -1, "text is no member");
+            require(its.n_tokens <= static_cast<std::size_t>(asked.prompt.max_tokens), "no more than asked for");
             require((its.stop == TOKEN_TRIE_STOP_STRING) == (its.stop_string >= 0), "the stop string has its number");
             return;
         }

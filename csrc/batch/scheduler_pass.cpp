@@ -1,0 +1,115 @@
+#include "batch/failure.h"
+#include "batch/scheduler.h"
+
+#include <algorithm>
+
+namespace token_trie {
+
+void Scheduler::pass(const OnAnswer & on_answer) noexcept {
+    try {
+        PassRows rows;
+        rows.max_rows = n_batch_;
+        rows.max_wanted = n_ids_;
+        plan(rows, on_answer);
+        if (rows.tokens.empty()) {
+            return;
+        }
+        decode(rows);
+        for (const Job & job : jobs_) {
+            held_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
+        }
+    } catch (...) {
+        fail_all(on_answer);
+        return;
+    }
+    for (auto job = jobs_.begin(); job != jobs_.end();) {
+        const auto next = std::next(job);
+        try {
+            job->take([this](const WantedRow & row, const Walk * walk) { return logits_of(row, walk); });
+            if (job->is_decided()) {
+                answer(job, on_answer);
+            }
+        } catch (...) {
+            on_answer(job->ticket(), failure());
+            end(job);
+        }
+        job = next;
+    }
+}
+
+// Of what is decided; it ends.
+void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept {
+    Answer made;
+    try {
+        made = job->answer();
+        job->keep_text(held_);
+    } catch (...) {
+        made = failure();
+    }
+    on_answer(job->ticket(), std::move(made));
+    end(job);
+}
+
+// First what is nearest to its answer.
+void Scheduler::plan(PassRows & rows, const OnAnswer & on_answer) {
+    for (Job & job : jobs_) {
+        if (job.needs_wave()) {
+            lend_ids(job);
+            // Of a large tree, no more than a pass or so at a time.
+            job.place_wave(std::max(job.n_cells(), std::min(job.n_cells() + n_cells_left(), 2 * n_batch_)));
+        }
+        if (job.n_prompt_left() == 0) {
+            job.plan(rows, 0);
+        }
+    }
+    // A long prompt leaves room for others, as long as there are any.
+    const std::size_t part = std::max<std::size_t>(rows.max_rows / 2, 1);
+    for (Job & job : jobs_) {
+        job.plan(rows, part);
+    }
+    admit(rows, part, on_answer);
+    for (Job & job : jobs_) {
+        job.plan(rows, rows.max_rows);
+    }
+}
+
+void Scheduler::decode(PassRows & rows) {
+    const llama_batch batch = {static_cast<std::int32_t>(rows.tokens.size()),
+                               rows.tokens.data(),
+                               nullptr,
+                               rows.positions.data(),
+                               rows.n_ids.data(),
+                               rows.ids.data(),
+                               rows.wanted.data()};
+    const std::int32_t result = head_.decode(context_.get(), batch, rows.n_wanted > 0 && rows.are_few);
+    if (result != 0) {
+        throw Error(Status::context,
+                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+    }
+}
+
+const float * Scheduler::logits_of(const WantedRow & row, const Walk * walk) {
+    if (head_.was_cut()) {
+        few_logits_.resize(static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
+        head_.multiply(walk->allowed(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
+        return few_logits_.data();
+    }
+    const float * logits = llama_get_logits_ith(context_.get(), row.row);
+    if (logits == nullptr) {
+        throw Error(Status::context, "the context gives no logits");
+    }
+    return logits;
+}
+
+// By what is handled where this is called.
+void Scheduler::fail_all(const OnAnswer & on_answer) noexcept {
+    with_failure([&](Status status, const char * message) {
+        for (const Job & job : jobs_) {
+            on_answer(job.ticket(), failure(status, message));
+        }
+    });
+    jobs_.clear();
+    clear_cache();
+}
+
+}  // namespace token_trie

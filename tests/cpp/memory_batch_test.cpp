@@ -1,0 +1,125 @@
+#include "allowance.h"
+#include "batch_fixture.h"
+
+#include <thread>
+
+// Memory runs out at the first, second, third ... allocation of a batch's, in its submits as in its passes.
+namespace token_trie::test {
+namespace {
+
+class MemoryBatch : public BatchTest {
+   protected:
+    void SetUp() override {
+        if (!may_run_out_in_passes()) {
+            GTEST_SKIP() << "where memory runs out in a pass, this llama.cpp ends the process";
+        }
+    }
+
+    // Whether it came to its end with so many allocations.
+    static bool succeeds(long n_allocations, const std::function<void()> & work) {
+        allowance = n_allocations;
+        const Status status = status_of([&] {
+            try {
+                work();
+            } catch (const std::bad_alloc &) {
+                throw_memory();
+            }
+        });
+        allowance = -1;
+        EXPECT_TRUE(status == Status::ok || status == Status::memory);
+        return status == Status::ok;
+    }
+
+    static std::vector<Question> questions() {
+        std::vector<Question> out;
+        for (const Way way : {Way::greedy, Way::best, Way::scores}) {
+            out.push_back(question(bytes("a beginning that is shared: " + std::to_string(out.size())), kActions, way));
+        }
+        out.push_back(text_behind(bytes("a beginning that is shared: text"), 4));
+        out.back().text.stop_strings = {"zz"};
+        return out;
+    }
+
+   private:
+    [[noreturn]] static void throw_memory() {
+        allowance = -1;
+        throw Error(Status::memory, "out of memory");
+    }
+};
+
+TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
+    const std::shared_ptr<Batch> batch = open(256, {4, 16});
+    const std::vector<Question> all = questions();
+    bool ran_out = true;
+    for (long n = 0; ran_out; ++n) {
+        SCOPED_TRACE("allocation " + std::to_string(n));
+        ASSERT_LT(n, 100000) << "no number of allocations is enough";
+        ran_out = false;
+        std::set<Ticket> asked;
+        for (const Question & each : all) {
+            asked.insert(submit(batch, each));
+        }
+        Taken taken;
+        taken.answer.message.reserve(100);
+        long left = n;
+        for (bool is_over = false; !is_over;) {
+            const bool done = succeeds(left, [&] {
+                is_over = batch->next(Batch::kAny, -1, taken.ticket, taken.answer, [](const Answer &) {}) ==
+                          Batch::Found::none;
+                left = allowance;
+            });
+            ran_out = ran_out || !done || left == 0;
+            left = done && left != 0 ? left : -1;
+            if (done && !is_over) {
+                ASSERT_EQ(asked.erase(taken.ticket), 1U);
+                const Status status = taken.answer.status;
+                ASSERT_TRUE(status == Status::ok || status == Status::memory || status == Status::context)
+                    << taken.answer.message;
+                ASSERT_EQ(status == Status::ok, taken.answer.message.empty());
+            }
+        }
+        ASSERT_TRUE(asked.empty());
+    }
+    Alone alone;
+    for (const Question & each : all) {
+        const Ticket ticket = submit(batch, each);
+        expect_same(take(*batch, ticket).answer, alone.decide(each));
+    }
+}
+
+TEST_F(MemoryBatch, WhatIsNotSubmittedForWantOfMemoryIsNotOut) {
+    const std::shared_ptr<Batch> batch = open(256);
+    for (const Question & each : questions()) {
+        Ticket ticket = 0;
+        long n = 0;
+        while (!succeeds(n, [&] { ticket = submit(batch, each); })) {
+            ASSERT_EQ(ticket, 0);
+            ASSERT_LT(++n, 10000);
+        }
+        EXPECT_EQ(take_all(*batch).size(), 1U);
+    }
+}
+
+TEST_F(MemoryBatch, WhoseMemoryRunsOutLeavesNobodyWaiting) {
+    const std::vector<Question> all = questions();
+    for (long n = 0; n < 300; n += 3) {
+        SCOPED_TRACE("allocation " + std::to_string(n));
+        const std::shared_ptr<Batch> batch = open(256, {4, 16});
+        const Ticket its = submit(batch, all[1]);
+        std::vector<std::thread> others;
+        for (std::size_t i = 0; i < 2; ++i) {
+            const Ticket ticket = submit(batch, all[2 * i]);
+            others.emplace_back([&batch, ticket] { EXPECT_EQ(take(*batch, ticket).ticket, ticket); });
+        }
+        Taken taken;
+        const bool done = succeeds(n, [&] { batch->next(its, -1, taken.ticket, taken.answer, [](const Answer &) {}); });
+        for (std::thread & other : others) {
+            other.join();
+        }
+        EXPECT_EQ(done ? its : take(*batch, its).ticket, its);
+        batch->close();
+    }
+}
+
+}  // namespace
+}  // namespace token_trie::test
