@@ -19,7 +19,18 @@ from collections.abc import Callable
 from typing import Any
 
 import llama_cpp
-from token_trie import ArgumentError, StreamHandle, TokenTrie, TokenTrieError, choose, constrain, explain, score
+from token_trie import (
+    ArgumentError,
+    CancelledError,
+    StreamHandle,
+    TokenTrie,
+    TokenTrieError,
+    choose,
+    choose_many,
+    constrain,
+    explain,
+    score,
+)
 
 NAMES = ["yes", "no", "Paris", "Pizza"]
 LONG = [5 + i % 200 for i in range(4000)]
@@ -118,6 +129,30 @@ class Stress:
             handle.set_token_trie(self.trie)
             self.expect("".join(step.text for step in handle.generate()).strip() in NAMES, "own handle")
 
+    def fork(self, rng: random.Random) -> None:
+        fork = self.handle.fork()
+        if fork.tokens:
+            fork.append(" on")
+        if rng.random() < 0.5:
+            fork.close()
+
+    def many(self, rng: random.Random) -> None:
+        n = rng.choice([3, 10_000])
+        decisions: Any = choose_many(self.llm, (f"{i} Answer:" for i in range(n)), NAMES, on_error="return")
+        if n == 3:
+            self.expect(all(decision.value in NAMES for decision in decisions), "many")
+        elif rng.random() < 0.5:
+            next(decisions)  # and is dropped
+        else:
+            closing = threading.Timer(rng.random() / 20, decisions.close)
+            closing.start()
+            try:
+                results = [getattr(decision, "value", decision) for decision in decisions]
+                self.expect(closing.finished.is_set() and set(results) <= set(NAMES), ("many", results[-3:]))
+            except CancelledError:
+                pass  # by the close, or by the Llama's
+            closing.join()
+
     def close_handle(self, rng: random.Random) -> None:
         self.handle.close()
         with self.renewing:
@@ -128,8 +163,10 @@ class Stress:
 
     def step(self, rng: random.Random) -> None:
         calls = [self.choose, self.score, self.explain, self.build, self.constrain, self.generate, self.prefill]
-        calls += [self.generate_in_tasks, self.own_handle, self.cancel, self.collect, self.close_handle]
-        weights = [8] * 9 + [8, 2, 1]
+        calls += [self.generate_in_tasks, self.own_handle, self.fork, self.many]
+        weights = [8] * len(calls)
+        calls += [self.cancel, self.collect, self.close_handle]
+        weights += [8, 2, 1]
         if rng.random() < 0.02:
             calls, weights = [self.renew], [1]
         self.run(rng.choices(calls, weights)[0], rng)
@@ -186,7 +223,8 @@ def main(path: str, seed: int, seconds: float) -> None:
     while time.monotonic() < until:
         try:
             calling = True
-            stress.run(rng.choice([stress.prefill, stress.choose, stress.score, stress.generate]), rng)
+            calls = [stress.prefill, stress.choose, stress.score, stress.generate, stress.own_handle, stress.fork]
+            stress.run(rng.choice(calls), rng)
             calling = False
         except KeyboardInterrupt:
             stress.counts["interrupted"] += 1

@@ -158,7 +158,7 @@ class Batch:
 
     def require_open(self) -> None:
         """Raise CancelledError if it was closed, by whomever."""
-        if self._is_closed:
+        if self._is_closed or self._attached.closed:
             raise CancelledError(ENDED)
 
     def withdraw(self, ticket: int) -> None:

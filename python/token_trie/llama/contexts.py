@@ -37,9 +37,8 @@ class NativeStream:
     else closes at the same time.
     """
 
-    def __init__(self, pointer: Any, attached: Attachment | None = None, *, is_fork: bool = False) -> None:
+    def __init__(self, pointer: Any, attached: Attachment | None = None) -> None:
         self.pointer = pointer
-        self._is_fork = is_fork
         self.lock = threading.Lock()
         self.entered = 0  # the thread that is inside a call
         self.owner = 0  # the thread that has it for several calls in a row
@@ -136,7 +135,7 @@ class NativeStream:
             made.append(lib.token_trie_stream_fork(stream))
             return 0 if made[0] != ffi.NULL else int(lib.token_trie_last_status())
 
-        other = self.call(make, after=lambda: NativeStream(made[0], self._attached, is_fork=True))
+        other = self.call(make, after=lambda: NativeStream(made[0], self._attached))
         assert other is not None
         return other
 
@@ -179,11 +178,8 @@ class NativeStream:
             time.sleep(0.001)
         with self.lock:
             try:
-                if self._is_fork:
-                    self._free()
-                else:
-                    # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
-                    interruptible(self._free, lambda: None)
+                # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
+                interruptible(self._free, lambda: None)
             finally:
                 self.entered = 0
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
+from token_trie.llama.dropped import wait_for_dropped
 from token_trie.llama.evaluated import common_prefix
 from token_trie.llama.stream import StreamHandle
 from token_trie.native.arguments import check_counts, encode
@@ -216,6 +217,7 @@ class Program(StreamHandle):
         BusyError
             It, or another fork of it, is in a call. As they share a context, one of them is at a time.
         """
+        wait_for_dropped()
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._begin(self._native.fork())
