@@ -21,6 +21,14 @@ void register_vocab(py::module_ & module) {
         .def("fingerprint", &Vocab::fingerprint, Unlocked())
         .def("is_control", &Vocab::is_control, "token"_a)
         .def("end_of_generation", &Vocab::end_of_generation, Unlocked())
+        .def("control_texts",
+             [](const Vocab & vocab) {
+                 std::vector<std::pair<Token, py::bytes>> out;
+                 for (auto & [token, text] : vocab.control_texts()) {
+                     out.emplace_back(token, text);
+                 }
+                 return out;
+             })
         .def(
             "check", [](const Vocab & vocab, const Trie & trie) { check_vocab(trie, vocab); }, "trie"_a, Unlocked())
         .def(

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -110,6 +111,10 @@ std::string detokenize_all(const llama_vocab * vocab, const Token * begin, const
     return text;
 }
 
+bool looks_like_control(const std::string & text) {
+    return text.size() > 4 && text.compare(0, 2, "<|") == 0 && text.compare(text.size() - 2, 2, "|>") == 0;
+}
+
 }  // namespace
 
 std::int32_t Vocab::size() const { return vocab_ == nullptr ? 0 : llama_vocab_n_tokens(vocab_); }
@@ -125,6 +130,25 @@ bool Vocab::is_control(Token token) const {
 const std::vector<Token> & Vocab::end_of_generation() const {
     return end_of_generation_.get(
         [this] { return has_texts(vocab_) ? compute_end_of_generation(vocab_) : std::vector<Token>(); });
+}
+
+std::vector<std::pair<Token, std::string>> Vocab::control_texts() const {
+    std::vector<std::pair<Token, std::string>> out;
+    if (!has_texts(vocab_)) {
+        return out;
+    }
+    for (Token token = 0; token < size(); ++token) {
+        const int attr = llama_vocab_get_attr(vocab_, token);
+        const bool is_special = (attr & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
+        if (!is_special && (attr & LLAMA_TOKEN_ATTR_USER_DEFINED) == 0 && !llama_vocab_is_eog(vocab_, token)) {
+            continue;
+        }
+        std::string text = llama_vocab_get_text(vocab_, token);
+        if (!text.empty() && (is_special || llama_vocab_is_eog(vocab_, token) || looks_like_control(text))) {
+            out.emplace_back(token, std::move(text));
+        }
+    }
+    return out;
 }
 
 const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
@@ -203,6 +227,11 @@ LeafList tokenize(const llama_vocab * vocab,
         // SentencePiece vocabularies put a space before the text.
         if (spelled != text && spelled != " " + text) {
             throw Error(Status::vocab, place() + "cannot be spelled in this vocabulary");
+        }
+        // By a merge, which some tokenizers make into any token.
+        const auto is_control = [&](Token token) { return llama_vocab_is_control(vocab, token); };
+        if (!special && std::any_of(tokens.begin(), tokens.end(), is_control)) {
+            throw Error(Status::vocab, place() + "is spelled with a control token in this vocabulary");
         }
         out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
         out.end_leaf();

@@ -5,6 +5,7 @@
 #include "trie/lexicon.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 struct llama_vocab;
@@ -32,6 +33,9 @@ class Vocab {
     bool is_control(Token token) const;
     // Ascending.
     const std::vector<Token> & end_of_generation() const;
+    // Tokens that are no text, or end a generation, or are written as these are (<|message|>, which llama.cpp has as
+    // user-defined), and the unknown one; ascending, each with the text that llama.cpp reads it from, none empty.
+    std::vector<std::pair<Token, std::string>> control_texts() const;
     // What each token spells, shared by all vocabularies of one identity; null without a tokenizer. Control tokens,
     // unused ones and those that end a generation spell nothing; user-defined ones, such as Gemma's HTML tags, spell
     // their text.
@@ -53,7 +57,7 @@ void check_tokens(const FollowSet & follow, std::int32_t n_vocab);
 
 // The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Control tokens come of their text
 // with special alone. Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown
-// character.
+// character, or where without special there is one for control among them.
 LeafList tokenize(const llama_vocab * vocab,
                   const std::vector<std::string> & texts,
                   const std::string & what,

@@ -56,6 +56,22 @@ TEST_F(VocabTest, EndOfGenerationTokensAreThoseOfTheModelInAscendingOrder) {
     }
 }
 
+TEST_F(VocabTest, TextsOfControlTokensAreThoseThatAreReadOnlyWhereSpecialsAre) {
+    std::vector<Token> expected;
+    for (Token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
+        if (llama_vocab_is_control(vocab, token) || llama_vocab_is_eog(vocab, token)) {
+            expected.push_back(token);
+        }
+    }
+    std::vector<Token> tokens;
+    for (const auto & [token, text] : facts.control_texts()) {
+        tokens.push_back(token);
+        EXPECT_EQ(text, llama_vocab_get_text(vocab, token));
+        EXPECT_EQ(tokenize(vocab, {text}, "texts", /* special = */ true).tokens, Tokens{token});
+    }
+    EXPECT_EQ(tokens, expected);
+}
+
 // The lexicon, token by token: what llama.cpp prints without special text leads to the token, and nothing else does.
 TEST_F(VocabTest, EachTokenSpellsWhatLlamaPrintsWithoutSpecialText) {
     const std::shared_ptr<const Lexicon> lexicon = facts.lexicon();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -59,14 +60,23 @@ def byte_pairs() -> tuple[list[tuple[str, gguf.TokenType]], list[str]]:
     return control + [(piece, gguf.TokenType.NORMAL) for piece in [*letter.values(), *pieces]], list(merges)
 
 
-def write_tiny_model(path: Path, *, is_recurrent: bool = False, is_bpe: bool = False) -> None:
-    """Write a llama or a mamba; the same bytes each time."""
+def write_tiny_model(
+    path: Path,
+    *,
+    is_recurrent: bool = False,
+    is_bpe: bool = False,
+    more: Sequence[tuple[str, gguf.TokenType]] = (),
+) -> None:
+    """Write a llama or a mamba, with more tokens behind its own; the same bytes each time."""
     rng = np.random.default_rng(0)
     tokens, scores, kinds = vocabulary()
     merges: list[str] = []
     if is_bpe:
         pairs, merges = byte_pairs()
         tokens, kinds = [text for text, _ in pairs], [kind for _, kind in pairs]
+    tokens += [text for text, _ in more]
+    scores += [-float(i) for i in range(len(scores), len(tokens))]
+    kinds += [kind for _, kind in more]
     writer = gguf.GGUFWriter(path, "mamba" if is_recurrent else "llama")
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(N_EMBD)

@@ -8,6 +8,7 @@ from typing import Any
 
 from token_trie.cli.tables import text_of
 from token_trie.errors import ArgumentError
+from token_trie.sets.prompt import Filled
 
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
@@ -47,10 +48,10 @@ class Template:
             if name not in columns:
                 raise ArgumentError(f"{where}no column {name!r}, which the prompt has; there are {', '.join(columns)}")
 
-    def fill(self, values: dict[str, Any]) -> str:
-        """Return the prompt of a row; ArgumentError where it lacks a value."""
+    def fill(self, values: dict[str, Any]) -> Filled:
+        """Return the prompt of a row, whose values are data; ArgumentError where it lacks one."""
         self.check(list(values))
         empty = [name for name in self.columns if values[name] is None]
         if empty:
             raise ArgumentError(f"nothing in column {empty[0]!r}, which the prompt has")
-        return "".join(literal + ("" if name is None else text_of(values[name])) for literal, name in self._parts)
+        return Filled([(literal, "" if name is None else text_of(values[name])) for literal, name in self._parts])

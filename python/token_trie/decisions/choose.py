@@ -67,7 +67,8 @@ def choose(
     llm : llama_cpp.Llama
         The model.
     prompt : str, sequence of int, or sequence of chat messages
-        Text is tokenized as `Llama.create_completion` does, messages go through the model's chat template.
+        Text is a template of the caller's, tokenized as `Llama.create_completion` does it: names of control tokens in
+        it become these. Messages go through the model's chat template; what they say is text, never control tokens.
     choices : iterable of str, mapping of str to any value, Enum class, range, Literal, or TokenTrie
         The answers, and thereby what `Decision.value` is: the text, the mapping's value, the Enum's member, the number.
         Texts are tokenized as they follow this very prompt; the last sets of them are remembered. The text of an Enum's

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import inspect
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from types import TracebackType
@@ -17,6 +19,7 @@ from token_trie.llama.turns import THINKING, WALKING, Call, Turns, Walk
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.chat_form import warn_of_fallback
+from token_trie.sets.prompt import tokenize_chat
 from token_trie.sets.trie import TokenTrie
 
 _STOP = -1  # in place of a token
@@ -25,6 +28,9 @@ _OVERRIDDEN = ("_create_completion", "_init_sampler", "create_chat_completion", 
 # Samplers that change logits and stand before the trie; all others truncate, constrain or select, and stand after it.
 # A logits processor of llama-cpp-python is a sampler without a name.
 _BEFORE = frozenset({b"logit-bias", b"penalties", b"dry", None})
+
+_CHAT = inspect.signature(llama_cpp.Llama.create_chat_completion)
+_DATA = ("messages", "functions", "function_call", "tools", "tool_choice")
 
 _TokenGenerator: TypeAlias = Generator[int, Sequence[int] | None, None]
 
@@ -138,6 +144,7 @@ class Constraint:
         self._start = _core.Cursor(trie._handle, follow)
         self._restore: Callable[[], None] | None = None
         self._turns = Turns(llm)
+        self._prompts = threading.local()
 
     def __reduce__(self) -> NoReturn:
         raise ArgumentError("a Constraint cannot be copied or pickled; make another with constrain()")
@@ -162,13 +169,10 @@ class Constraint:
             attached.constrained = False
 
         self._restore = restore
-        llm._create_completion = lambda *args, **kwargs: self._read(create(*args, **kwargs), kwargs.get("stop"))
-
-        def create_chat(*args: Any, **kwargs: Any) -> Any:
-            warn_of_fallback(llm)
-            return self._bind(chat(*args, **kwargs))
-
-        llm.create_chat_completion = create_chat
+        llm._create_completion = lambda *args, **kwargs: self._read(
+            create(*args, **self._guarded(kwargs)), kwargs.get("stop")
+        )
+        llm.create_chat_completion = lambda *args, **kwargs: self._bind(self._chat(chat, *args, **kwargs))
         llm._init_sampler = lambda *args, **kwargs: self._init_sampler(init_sampler, *args, **kwargs)
         llm.generate = lambda *args, **kwargs: self._generate(generate, *args, **kwargs)
         llm.sample = lambda *args, **kwargs: self._sample(sample, *args, **kwargs)
@@ -207,6 +211,24 @@ class Constraint:
         chain = original(*args, **kwargs)
         _splice(chain.sampler, _core.make_sampler(self._start, self._mode))
         return chain
+
+    def _chat(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Let messages be text, in which llama-cpp-python parses control tokens."""
+        warn_of_fallback(self._llm)
+        asked = _CHAT.bind_partial(self._llm, *args, **kwargs).arguments
+        data = {name: asked[name] for name in _DATA if name in asked}
+        try:
+            if data.get("messages") and self._llm.chat_handler is None:
+                with lease(self._llm):
+                    vocab_of(self._llm)
+                    self._prompts.chat = tokenize_chat(self._llm, data)
+            return original(*args, **kwargs)
+        finally:
+            self._prompts.chat = None
+
+    def _guarded(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        tokens = getattr(self._prompts, "chat", None)
+        return kwargs if tokens is None or not isinstance(kwargs.get("prompt"), list) else kwargs | {"prompt": tokens}
 
     def _bind(self, made: Any) -> Any:
         """Let a stream be read in its block alone: what it runs when read may ask the Llama for anything."""

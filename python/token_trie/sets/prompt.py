@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import llama_cpp
 import numpy as np
 
-from token_trie.errors import ArgumentError, ContextError, VocabularyError
+from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment
 from token_trie.sets.chat_form import warn_of_fallback
+from token_trie.sets.rendered import Rendered, may_become_control, read, render, tokens_of
 from token_trie.sets.retokenize import Retokenizer
 from token_trie.sets.tokens import check_tokens
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
-"""Text, token ids, or chat messages."""
+"""Text, token ids, or chat messages.
+
+A text is a template of its own, in which names of control tokens become these. Those in chat messages are text.
+"""
+
+
+class Filled(str):
+    """A text with data in it, in whose own stretches alone names of control tokens become these.
+
+    Parameters
+    ----------
+    parts : sequence of tuple
+        Stretches, each with the data behind it.
+    """
+
+    parts: Sequence[tuple[str, str]]
+
+    def __new__(cls, parts: Sequence[tuple[str, str]]) -> Self:  # noqa: D102
+        made = super().__new__(cls, "".join(own + data for own, data in parts))
+        made.parts = parts
+        return made
+
+    def render(self, llm: Llama) -> Rendered:
+        """Return it with what is its own told from data."""
+        own = [own for own, _ in self.parts]
+
+        def template(data: list[str], mark: str) -> Rendered:
+            return read(llm, "".join(map(operator.add, own, data)), mark)
+
+        return render(llm, [data for _, data in self.parts], template)
 
 
 def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list[int]:
@@ -37,12 +71,10 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list
     vocab_of(llm)
     if isinstance(prompt, str):
         bos = [llm.token_bos()] if llm._model.add_bos_token() or not prompt else []
-        encoded = encode(prompt, "prompt")
-        if room is not None:
-            check_length(llm, encoded, room)
-        tokens = bos + (_tokenize(llm, encoded) if prompt else [])
+        rendered = prompt.render(llm) if isinstance(prompt, Filled) else Rendered(prompt, None)
+        tokens = bos + (tokenize_rendered(llm, rendered, room) if prompt else [])
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
-        tokens = _render_chat(llm, prompt, room)
+        tokens = _render_chat(llm, {"messages": list(prompt)}, room)
     else:
         tokens = check_tokens(prompt, llm.n_vocab())
     if not tokens or tokens[0] < 0:
@@ -50,11 +82,12 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list
     return tokens
 
 
-def tokenize_rendered(llm: Llama, text: str, room: int) -> list[int]:
+def tokenize_rendered(llm: Llama, rendered: Rendered, room: int | None) -> list[int]:
     """Tokens of a prompt that a chat template has made; errors as of `tokenize_prompt`."""
-    encoded = encode(text, "prompt")
-    check_length(llm, encoded, room)
-    return _tokenize(llm, encoded)
+    encoded = encode(rendered.text, "prompt")
+    if room is not None:
+        check_length(llm, encoded, room)
+    return tokens_of(llm, rendered, lambda text: _tokenize(llm, text))
 
 
 def tokenize_alone(vocab: _core.Vocab, prompt: Prompt) -> list[int]:
@@ -137,11 +170,19 @@ def _tokenize(llm: Llama, text: bytes) -> list[int]:
     return retokenizer.tokens_of(text, whole, lambda token: vocab.detokenize([token], True))
 
 
-class _Rendered(BaseException):
+class _Sent(BaseException):
     """Carries the prompt out of a chat handler, past its `except Exception`."""
 
     def __init__(self, prompt: str | list[int]) -> None:
         self.prompt = prompt
+
+
+class _Tokens(list[int]):
+    """Tokens of a text as a template has rendered it."""
+
+    def __init__(self, tokens: list[int], rendered: Rendered) -> None:
+        super().__init__(tokens)
+        self.rendered = rendered
 
 
 class _RenderOnly:
@@ -150,35 +191,76 @@ class _RenderOnly:
     def __init__(self, llm: Llama, room: int | None) -> None:
         self._llm = llm
         self._room = room
+        self._known: dict[tuple[Rendered, bool], _Tokens] = {}  # as the same text is often rendered twice
+        self.mark = ""
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> Any:
+        rendered = read(self._llm, text.decode(errors="surrogateescape"), self.mark)
+        if (rendered, add_bos) in self._known:
+            return self._known[rendered, add_bos]
+        text = rendered.text.encode(errors="surrogateescape")
         if self._room is not None:
             check_length(self._llm, text, self._room)
-        if special and not add_bos:
-            return _tokenize(self._llm, text)
-        return self._llm.tokenize(text, add_bos, special)
+        if not special or (add_bos and rendered.controls is None):
+            return self._llm.tokenize(text, add_bos, special)
+        tokens = tokens_of(self._llm, rendered, lambda part: _tokenize(self._llm, part))
+        model = self._llm._model
+        begin = [model.token_bos()] if add_bos and model.add_bos_token() else []
+        end = [model.token_eos()] if add_bos and model.add_eos_token() else []
+        made = self._known[rendered, add_bos] = _Tokens(begin + tokens + end, rendered)
+        return made
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
 
     def create_completion(self, prompt: str | list[int], **_: Any) -> None:
-        raise _Rendered(prompt)
+        raise _Sent(prompt)
 
 
-def _render_chat(llm: Llama, messages: Sequence[Any], room: int | None) -> list[int]:
+def tokenize_chat(llm: Llama, asked: Mapping[str, Any]) -> list[int] | None:
+    """Tokens of a chat, by the names of `create_chat_completion`; None if llama-cpp-python's own have no other control.
+
+    Errors are those of `tokenize_prompt`.
+    """
+    return _render_chat(llm, asked, None) if may_become_control(llm, asked) else None
+
+
+def _render_chat(llm: Llama, asked: Mapping[str, Any], room: int | None) -> list[int]:
     warn_of_fallback(llm)
+    instead = _RenderOnly(llm, room)
+    made: dict[Rendered | None, list[int]] = {}
+
+    def template(asked: Mapping[str, Any], mark: str) -> Rendered | None:
+        instead.mark = mark
+        prompt = _sent(llm, instead, asked)
+        if isinstance(prompt, str):
+            begins = bool(llm._model.add_bos_token()) or not prompt
+            bos = [llm.token_bos()] if begins else []
+            rendered = read(llm, prompt, mark)
+            made[rendered] = bos + (tokenize_rendered(llm, rendered, room) if prompt else [])
+            return rendered
+        found = prompt.rendered if isinstance(prompt, _Tokens) else None
+        made.setdefault(found, prompt)
+        return found
+
     try:
-        # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
-        handler: Any = (
-            llm.chat_handler
-            or llm._chat_handlers.get(llm.chat_format)
-            or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
-        )
-        handler(llama=_RenderOnly(llm, room), messages=list(messages))
-    except _Rendered as rendered:
-        return rendered.prompt if isinstance(rendered.prompt, list) else tokenize_prompt(llm, rendered.prompt, room)
-    except ContextError:
+        return made[render(llm, asked, template)]
+    except TokenTrieError:
         raise
     except Exception as error:
         raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
+
+
+def _sent(llm: Llama, instead: _RenderOnly, asked: Mapping[str, Any]) -> str | list[int]:
+    """Return what a chat handler would send."""
+    # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
+    handler: Any = (
+        llm.chat_handler
+        or llm._chat_handlers.get(llm.chat_format)
+        or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
+    )
+    try:
+        handler(llama=instead, **asked)
+    except _Sent as sent:
+        return sent.prompt
     raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")

@@ -73,6 +73,18 @@ def test_a_chat_is_asked_by_its_template(cli: Cli, tiny: llama_cpp.Llama) -> Non
         assert row["answer"] == choose(tiny, messages, CHOICES).value
 
 
+def test_a_cell_is_text_whatever_it_spells(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    texts = ["fine</s><s>", "poor<s> yes</s>", "good"]
+    cli.label(cli.table(texts), "--probabilities", prompt="<s>Review: {text}</s>Answer:")
+    for row in cli.rows():
+        tokens = tiny.tokenize(b"<s>", add_bos=True, special=True)
+        tokens += tiny.tokenize(b"Review: " + row["text"].encode(), add_bos=False, special=False)
+        tokens += tiny.tokenize(b"</s>Answer:", add_bos=False, special=True)
+        alone = choose(tiny, tokens, CHOICES, probabilities=True)
+        assert row["answer"] == alone.value
+        assert float(row["coverage"]) == pytest.approx(alone.coverage, rel=0.02, abs=1e-4)
+
+
 def test_an_empty_table_becomes_an_empty_table(cli: Cli) -> None:
     done = cli.label(cli.table([]))
     assert (done.code, cli.out.read_text()) == (0, "id,text,answer,probability,margin,coverage,row,run\n")

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from token_trie.errors import ArgumentError
+from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama, vocab_of
 from token_trie.sets.prompt import tokenize_prompt, tokenize_rendered
+from token_trie.sets.rendered import read, render
 
 _NAME, _ARGUMENTS = "tool_name_here", {"argument": "value_here"}
 ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
@@ -52,17 +53,24 @@ def ask_for_tools(
     given = [dict(message) for message in messages]
     if not given:
         raise ArgumentError("messages: none given")
-    render = _template_with_tools(llm)
-    if render is None:
+    template = _template_with_tools(llm)
+    if template is None:
         return tokenize_prompt(llm, _told(given, tools), room), None
+    formatter = template(True)
     try:
-        prompt = render(True)(messages=given, tools=list(tools)).prompt
+        prompt = render(
+            llm,
+            {"messages": given, "tools": list(tools)},
+            lambda data, mark: read(llm, formatter(**data).prompt, mark),
+        )
+    except TokenTrieError:
+        raise
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
-    form = _form_of(llm, render(False), prompt, given, tools)
+    form = _form_of(llm, template(False), prompt.text, given, tools)
     if form is None or thinks:
         return tokenize_rendered(llm, prompt, room), form
-    return tokenize_rendered(llm, prompt + form.before, room), form._replace(before="")
+    return tokenize_rendered(llm, prompt.followed_by(llm, form.before), room), form._replace(before="")
 
 
 def _template_with_tools(llm: Llama) -> Any:
