@@ -36,9 +36,10 @@ class ControlTexts:
         self._starts = {text[:n] for text in self._texts for n in range(1, len(text))}
         self._ends = {text[n:] for text in self._texts for n in range(1, len(text))}
         self._joined = "\0".join(self._texts)
-        first = {text[0] for text in self._texts}
-        self._first = _any_of(first)
-        self._edges = _any_of(first | {text[-1] for text in self._texts})
+        # Most that begins like a control token ends to be like one soon: <p>.
+        beginnings = sorted({text[:3] for text in self._texts}, reverse=True)
+        self._first = re.compile("|".join(f"{re.escape(b[0])}(?={re.escape(b[1:])})" for b in beginnings) or "(?!)")
+        self._edges = _any_of({text[0] for text in self._texts} | {text[-1] for text in self._texts})
 
     def find(self, text: str) -> list[Control]:
         """Return those in a text, from the left, of two that begin together the longer."""
