@@ -26,6 +26,9 @@ from token_trie.sets.prompt import Prompt
 
 R = TypeVar("R")
 
+_RESPELLED = 16
+"""Tokens that the beginning of one may take, where a marker stands inside it."""
+
 
 class Question(ABC, Generic[R]):
     """A prompt, ready for a batch."""
@@ -161,7 +164,7 @@ class _Thought(Question[Decision[Any]]):
     @property
     def n_tokens(self) -> int:
         assert self.how.think is not None
-        return self.how.think.max_tokens + len(self.marker)
+        return self.how.think.max_tokens + len(self.marker) + _RESPELLED
 
     def submit(self, batch: Batch) -> int:
         think = self.how.think

@@ -14,7 +14,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from token_trie import (
     ArgumentError,
@@ -84,6 +84,7 @@ def test_each_decision_is_the_one_that_choose_makes_alone(precise: Any, way: dic
 
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1))
+@example(150)  # a marker stands in a token whose beginning takes several
 def test_prompts_of_all_lengths_with_sets_of_their_own_are_decided_as_alone(precise: Any, seed: int) -> None:
     rng = random.Random(seed)
     beginnings = ["", "One beginning. " * rng.randint(1, 5), "Another one: " * rng.randint(1, 9)]
