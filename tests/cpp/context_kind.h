@@ -21,7 +21,7 @@ struct ContextKind {
     }
     bool is_attention_alone() const { return model != TinyKind::recurrent && model != TinyKind::hybrid; }
     // llama.cpp copies a window without what is before it, to other cells, in whose order some kernels add up.
-    bool has_window() const { return model == TinyKind::sliding_window || model == TinyKind::capped; }
+    bool has_window() const { return tiny_window(model) > 0; }
 };
 
 // Bit for bit where the cells stay where they were.
@@ -40,6 +40,7 @@ void expect_same(const ContextKind & kind, const std::vector<Number> & a, const 
 inline std::string name_of(const ContextKind & kind) {
     const char * model = kind.model == TinyKind::attention        ? "Attention"
                          : kind.model == TinyKind::sliding_window ? "SlidingWindow"
+                         : kind.model == TinyKind::window_of_16   ? "WindowOf16"
                          : kind.model == TinyKind::recurrent      ? "Recurrent"
                          : kind.model == TinyKind::hybrid         ? "Hybrid"
                          : kind.model == TinyKind::quantized      ? "Quantized"
@@ -51,8 +52,8 @@ inline std::ostream & operator<<(std::ostream & out, const ContextKind & kind) {
 // llama.cpp wants flash attention and a head of 32 for a quantized cache.
 inline std::vector<ContextKind> context_kinds() {
     std::vector<ContextKind> out;
-    for (const TinyKind model : {TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid,
-                                 TinyKind::quantized, TinyKind::capped}) {
+    for (const TinyKind model : {TinyKind::attention, TinyKind::sliding_window, TinyKind::window_of_16,
+                                 TinyKind::recurrent, TinyKind::hybrid, TinyKind::quantized, TinyKind::capped}) {
         for (const bool flash : {false, true}) {
             out.push_back({model, GGML_TYPE_F32, flash});
             out.push_back({model, GGML_TYPE_F16, flash});

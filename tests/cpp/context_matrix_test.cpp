@@ -44,6 +44,8 @@ const char * name_of(TinyKind kind) {
     switch (kind) {
         case TinyKind::attention: return "Attention";
         case TinyKind::sliding_window: return "SlidingWindow";
+        case TinyKind::window_of_16: return "WindowOf16";
+        case TinyKind::window_of_32: return "WindowOf32";
         case TinyKind::recurrent: return "Recurrent";
         case TinyKind::hybrid: return "Hybrid";
         case TinyKind::quantized: return "Quantized";
@@ -78,17 +80,18 @@ std::vector<Setting> settings() {
     };
     std::vector<Setting> out;
     while (out.size() < 128) {
-        Setting setting = {one_of(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid,
-                                  TinyKind::quantized, TinyKind::capped),
-                           one_of(1U, 2U, 7U, 64U),
-                           one_of(7U, 16U, 64U),
-                           one_of(true, false),
-                           one_of(true, false),
-                           one_of(true, false),
-                           one_of(Cache::f32, Cache::f16, Cache::q8_0),
-                           one_of(true, false),
-                           one_of(true, false),
-                           one_of(Adapts::nothing, Adapts::a_layer, Adapts::the_output)};
+        Setting setting = {
+            one_of(TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::hybrid,
+                   TinyKind::quantized, TinyKind::capped, TinyKind::window_of_16, TinyKind::window_of_32),
+            one_of(1U, 2U, 7U, 64U),
+            one_of(7U, 16U, 64U),
+            one_of(true, false),
+            one_of(true, false),
+            one_of(true, false),
+            one_of(Cache::f32, Cache::f16, Cache::q8_0),
+            one_of(true, false),
+            one_of(true, false),
+            one_of(Adapts::nothing, Adapts::a_layer, Adapts::the_output)};
         if (setting.cache == Cache::q8_0) {
             setting.flash = true;
             setting.kind = one_of(TinyKind::quantized, TinyKind::hybrid);
@@ -274,7 +277,7 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
     // Of sums over a member's tokens. What is rounded to eight bits on its way falls to the other side now and then; so
     // does, by less, what Gemma's GELU looks up in a table in half precision.
     const double near_ = GetParam().kind == TinyKind::quantized || GetParam().cache == Cache::q8_0 ? 0.1
-                         : GetParam().kind == TinyKind::sliding_window                             ? 1e-2
+                         : tiny_window(GetParam().kind) > 0                                        ? 1e-2
                                                                                                    : 5e-3;
 
     CapturedLog quiet_;

@@ -181,17 +181,7 @@ void add_lfm2(ModelFile & file, const std::string & layer, bool attends) {
     add_feed_forward(file, layer);
 }
 
-// 0: none.
-std::int64_t window_of(TinyKind kind) {
-    switch (kind) {
-        case TinyKind::sliding_window:
-        case TinyKind::capped: return 8;
-        case TinyKind::window_of_16: return 16;
-        case TinyKind::window_of_32: return 32;
-        default: return 0;
-    }
-}
-bool is_gemma(TinyKind kind) { return window_of(kind) > 0; }
+bool is_gemma(TinyKind kind) { return tiny_window(kind) > 0; }
 
 const char * arch_of(TinyKind kind) {
     return is_gemma(kind)                ? "gemma3"
@@ -228,7 +218,7 @@ std::string write_model(TinyKind kind) {
         file.number("shortconv.l_cache", kConvolution);
     }
     if (gemma) {
-        file.number("attention.sliding_window", window_of(kind));
+        file.number("attention.sliding_window", tiny_window(kind));
     }
     file.tensor("token_embd.weight", kEmbedding, file.n_vocab(), 1);
     file.norm(lfm2 ? "token_embd_norm.weight" : "output_norm.weight", kEmbedding);
@@ -277,6 +267,16 @@ llama_model * model_of() {
 }
 
 }  // namespace
+
+std::uint32_t tiny_window(TinyKind kind) {
+    switch (kind) {
+        case TinyKind::sliding_window:
+        case TinyKind::capped: return 8;
+        case TinyKind::window_of_16: return 16;
+        case TinyKind::window_of_32: return 32;
+        default: return 0;
+    }
+}
 
 llama_model * tiny_model(TinyKind kind) {
     switch (kind) {

@@ -47,6 +47,9 @@ enum class TinyKind {
     long_word        // llama in which "SEND" is a word that is too long to stand in a string itself
 };
 
+// Of sliding attention; 0: none.
+std::uint32_t tiny_window(TinyKind kind);
+
 // A GGUF file of such a model, removed when the process ends.
 const std::string & tiny_model_path(TinyKind kind = TinyKind::attention);
 

@@ -152,7 +152,7 @@ class Texts {
 
 class Windows : public ::testing::TestWithParam<TinyKind> {
    protected:
-    std::size_t window() const { return static_cast<std::size_t>(llama_model_n_swa(tiny_model(GetParam()))); }
+    std::size_t window() const { return tiny_window(GetParam()); }
     std::size_t below(std::size_t n) { return rng_() % n; }
 
     void expect_scores(const Tokens & behind, const Trie & trie, const std::vector<double> & scores) {
@@ -243,7 +243,7 @@ TEST_P(Windows, QuestionsOfABatchAreAnsweredAsByOnePass) {
     for (std::size_t n_done = 0; n_done < n_answers();) {
         Texts texts(rng_, window());
         const std::size_t n_ids = std::array<std::size_t, 5>{2, 3, 5, 16, 0}[below(5)];
-        const std::uint32_t n_ctx = below(2) == 0 ? 16 * static_cast<std::uint32_t>(window()) : kContext;
+        const std::uint32_t n_ctx = below(2) == 0 ? 16 * tiny_window(GetParam()) : kContext;
         const auto batch = std::make_shared<Batch>(maker_of(n_ctx, GetParam()), Scheduler::Options{n_ids, 0});
         for (int round = 0; round < 4; ++round) {
             std::map<Ticket, std::pair<Question, std::set<Tokens>>> asked;
