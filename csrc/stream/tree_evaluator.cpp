@@ -1,5 +1,7 @@
 #include "stream/tree_evaluator.h"
 
+#include "stream/window.h"
+
 #include <algorithm>
 
 namespace token_trie {
@@ -23,13 +25,13 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     }
     base_ = static_cast<llama_pos>(n_base);
     const llama_model * model = llama_get_model(sequence.context());
-    const bool is_attention_alone = can_drop_newest(model);
-    const auto n_swa = static_cast<std::size_t>(std::max(llama_model_n_swa(model), 0));
-    rewinds_ = is_attention_alone && (n_swa == 0 || n_base + depth < n_swa);
+    n_swa_ = llama_model_n_swa(model);
+    rewinds_ = can_drop_newest(model);
+    keeps_states_ = !rewinds_ || (n_swa_ > 0 && n_base + depth >= static_cast<std::size_t>(n_swa_));
     const bool is_unified = llama_n_ctx_seq(sequence.context()) == llama_n_ctx(sequence.context());
     // The sequence has an id, the prefix has one, and a path needs at least one.
     const std::size_t n_reserved = prefix_.empty() ? 1 : 2;
-    const bool shares = is_attention_alone && is_unified && sequence.n_ids() > n_reserved;
+    const bool shares = rewinds_ && is_unified && sequence.n_ids() > n_reserved;
     // Behind a prefix the first call would know less of where the layers are than the second.
     const bool rows_are_cheap = prefix_.empty() && sequence.has_layers_on_device();
     all = all || rows_are_cheap;
@@ -166,16 +168,17 @@ void TreeEvaluator::go_back_to(std::size_t depth) {
     if (depth == here_.size()) {
         return;
     }
-    if (rewinds_ ? !llama_memory_seq_rm(memory_, 0, base_ + static_cast<llama_pos>(depth), -1)
-                 : !restore(states_[depth])) {
+    const llama_pos end = base_ + static_cast<llama_pos>(depth);
+    const bool is_there = rewinds_ && has_window(memory_, 0, static_cast<std::size_t>(end), n_swa_);
+    if (is_there ? !llama_memory_seq_rm(memory_, 0, end, -1) : !restore(states_[depth])) {
         throw Error(Status::context, "the model's state could not be taken back");
     }
     here_.resize(depth);
-    states_.resize(rewinds_ ? 0 : depth + 1);
+    states_.resize(keeps_states_ ? depth + 1 : 0);
 }
 
 void TreeEvaluator::keep_state() {
-    if (!rewinds_) {
+    if (keeps_states_) {
         states_.push_back(state());
     }
 }

@@ -88,15 +88,17 @@ class TreeEvaluator {
     const std::vector<Token> prefix_;
     const std::atomic<bool> & cancelled_;
     llama_memory_t memory_ = nullptr;
-    llama_pos base_ = 0;                // position of what follows the root
-    std::size_t room_ = 0;              // cells for nodes
-    bool rewinds_ = true;               // whether the cache can drop its newest cells, and is then as before them
+    llama_pos base_ = 0;    // position of what follows the root
+    std::size_t room_ = 0;  // cells for nodes
+    std::int32_t n_swa_ = 0;
+    bool rewinds_ = true;               // whether the cache can drop its newest cells,
+    bool keeps_states_ = false;         // and whether it may not be as before them then
     std::size_t n_ids_ = 0;             // for paths; 0: one node after the other, on the sequence's own id
     std::unique_ptr<TreePaths> paths_;  // where there are ids for them,
     TreePath here_;                     // and otherwise the only one
     std::vector<float> root_logits_;    // behind the prefix
     State before_;                      // of the sequence, where it has to be copied back
-    std::vector<State> states_;         // after each node of the path, where the cache cannot drop cells
+    std::vector<State> states_;         // after each node of the path, where they are kept
     std::uint64_t n_evaluated_ = 0;
 
     std::vector<Token> tokens_;  // of a batch, and so on
