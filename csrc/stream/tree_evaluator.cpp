@@ -43,12 +43,12 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     room_ = std::min(sequence.capacity() - n_taken, n_cells);
     // A context has logits of as many rows as it has ids, and here a batch may ask for those of all its rows.
     const std::size_t n_rows = rows_are_cheap ? std::min({n_cells, kMaxRows, sequence.n_ids()}) : 1;
+    sequence_.trim_cache();  // first, as a sequence that loses its cells shares none with its branches
     sequence.make_room(n_taken + room_, n_ids_ > 0 ? std::max(n_ids_ + n_reserved, n_rows) : 1);
-    memory_ = llama_get_memory(sequence.context());
-    sequence_.trim_cache();
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
     }
+    memory_ = llama_get_memory(sequence.context());  // of the last context: it may have grown again
     try {
         begin();
     } catch (...) {
