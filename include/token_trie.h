@@ -737,7 +737,8 @@ struct token_trie_score_params {
                                                         TOKEN_TRIE_END */
     /* token_trie_stream_search alone: */
     int32_t beam_width; /* nodes of one depth that the search goes on from; 0: best first, which is exact */
-    uint64_t max_nodes; /* to evaluate once a member is found; 0: no limit */
+    uint64_t max_nodes; /* to evaluate; 0: no limit. What is found until then is the result, one member at least */
+    int32_t timeout_ms; /* likewise, since the search began, looked at between batches; 0: no limit */
 };
 
 /* What it took. Set size to sizeof(struct token_trie_score_stats) before the call. */
@@ -868,6 +869,7 @@ struct token_trie_batch_prompt {
     int32_t branches;
     int32_t beam_width; /* BEST */
     uint64_t max_nodes; /* BEST */
+    int32_t timeout_ms; /* BEST */
     size_t n_best;      /* BEST: 0 for 1 */
     /* TEXT, which has no payload, or one with start_after: then it ends behind that, and no member follows. Who asks
        next behind the prompt and all of its tokens comes before others, of whom nobody is overtaken without end, and

@@ -65,6 +65,7 @@ Question read_question(const Batch::Call & batch, const token_trie_batch_prompt 
     search.n_best = prompt.n_best == 0 ? 1 : prompt.n_best;
     search.beam_width = to_count(prompt.beam_width, "prompt.beam_width");
     search.max_nodes = prompt.max_nodes;
+    search.timeout = std::chrono::milliseconds(to_count(prompt.timeout_ms, "prompt.timeout_ms"));
     return {{prompt.tokens, prompt.tokens + prompt.n_tokens},
             read_cursor(batch, prompt),
             static_cast<Question::Way>(prompt.mode),

@@ -112,8 +112,9 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
         require_not_null(logprobs, "logprobs");
         const Asked asked(stream, params);
         check_not_negative(asked.params.beam_width, "params.beam_width");
+        check_not_negative(asked.params.timeout_ms, "params.timeout_ms");
         const SearchOptions options = {asked.options, n_best, static_cast<std::size_t>(asked.params.beam_width),
-                                       asked.params.max_nodes};
+                                       asked.params.max_nodes, std::chrono::milliseconds(asked.params.timeout_ms)};
         const SearchResult result = asked.stream->search(asked.cursor, options);
         token_trie_score_stats out{};
         out.n_found = result.found.size();

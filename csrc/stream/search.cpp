@@ -1,5 +1,6 @@
 #include "stream/search.h"
 
+#include "stream/ranked_nodes.h"
 #include "stream/tree_evaluator.h"
 
 #include <algorithm>
@@ -9,38 +10,11 @@
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using Entry = RankedNode;
+using Heap = RankedNodes;
+
 constexpr double kImpossible = -std::numeric_limits<double>::infinity();
-
-struct Entry {
-    double logprob;  // of the tokens to node; of the finished, of the leaf
-    NodeId node;
-
-    // Nodes are numbered by depth and then by tokens, whatever the order of the leaves.
-    bool operator<(const Entry & other) const {
-        return logprob != other.logprob ? logprob < other.logprob : node > other.node;
-    }
-};
-
-// The best on top.
-class Heap {
-   public:
-    bool empty() const noexcept { return entries_.empty(); }
-    const Entry & top() const noexcept { return entries_.front(); }
-    void clear() noexcept { entries_.clear(); }
-    void push(const Entry & entry) {
-        entries_.push_back(entry);
-        std::push_heap(entries_.begin(), entries_.end());
-    }
-    Entry pop() {
-        std::pop_heap(entries_.begin(), entries_.end());
-        const Entry entry = entries_.back();
-        entries_.pop_back();
-        return entry;
-    }
-
-   private:
-    std::vector<Entry> entries_;
-};
 
 class BestLeaves final : public Search {
    public:
@@ -58,6 +32,7 @@ class BestLeaves final : public Search {
 
     std::vector<NodeId> ask(std::uint64_t n_evaluated) override {
         n_evaluated_ = n_evaluated;
+        is_late_ = options_.timeout.count() > 0 && Clock::now() - started_ >= options_.timeout;
         if (!has_begun_) {
             has_begun_ = true;
             batch_ = {{0, kRoot}};
@@ -110,7 +85,13 @@ class BestLeaves final : public Search {
             width_ *= n_batches_ < kManyBatches ? 1 : 2;
         }
         ++n_batches_;
-        std::vector<Entry> batch = plan(spread_, width_);
+        if (!dives_ && !rows_are_cheap_ && (n_evaluated_ >= kPatience || is_spent())) {
+            dive();
+        }
+        if (dives_) {
+            rank_anew();
+        }
+        std::vector<Entry> batch = dives_ ? plan(kEverything, kDiveRows) : plan(spread_, width_);
         if (batch.empty()) {
             miss_open();
         }
@@ -129,14 +110,56 @@ class BestLeaves final : public Search {
 
     bool goes_on(const Heap & heap) const { return !heap.empty() && may_win(heap.top()); }
 
-    // Of n nodes, what max_nodes leaves; one leaf is found whatever it costs.
-    std::size_t budget(std::size_t n) const {
-        if (options_.max_nodes == 0) {
-            return n;
+    void dive() {
+        dives_ = true;
+        rest_.resize(trie_.n_nodes());  // children come behind their parents
+        for (NodeId node = trie_.n_nodes(); node-- > 0;) {
+            const std::uint32_t n = trie_.children(node).size;
+            const auto first = rest_.begin() + static_cast<std::ptrdiff_t>(trie_.first_child(node));
+            rest_[node] = rules_.ends_leaf(node) ? std::uint16_t{0}
+                                                 : static_cast<std::uint16_t>(*std::min_element(first, first + n) + 1);
         }
-        const std::uint64_t rest = options_.max_nodes - std::min(options_.max_nodes, n_evaluated_);
+    }
+
+    void rank_anew() {
+        price_ = price();
+        open_.filter([this](Entry & entry) {
+            entry.rank = rank_of(entry);
+            if (!may_win(entry)) {
+                miss(entry.logprob);
+            }
+            return may_win(entry);
+        });
+    }
+
+    // Of a token, in nats: of the best leaf's, or of what is nearest to one; what nothing is left for is to be near.
+    double price() const {
+        if (is_spent()) {
+            return kOnly;
+        }
+        if (!finished_.empty()) {
+            return price_of(finished_.front());
+        }
+        const auto nearest =
+            std::min_element(open_.entries().begin(), open_.entries().end(), [this](const Entry & a, const Entry & b) {
+                return rest_[a.node] != rest_[b.node] ? rest_[a.node] < rest_[b.node] : a.logprob > b.logprob;
+            });
+        return nearest == open_.entries().end() ? 0 : price_of(*nearest);
+    }
+    double price_of(const Entry & entry) const {
+        return -entry.logprob / static_cast<double>(std::max<std::size_t>(path_to(trie_, entry.node).size(), 1));
+    }
+
+    double rank_of(const Entry & entry) const {
+        return dives_ ? entry.logprob - price_ * rest_[entry.node] : entry.logprob;
+    }
+
+    // Of n nodes, what max_nodes and the time leave; one leaf is found whatever it costs.
+    std::size_t budget(std::size_t n) const {
+        const std::uint64_t rest = is_spent() ? 0 : options_.max_nodes == 0 ? n : options_.max_nodes - n_evaluated_;
         return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, finished_.empty() ? 1 : 0));
     }
+    bool is_spent() const { return is_late_ || (options_.max_nodes > 0 && n_evaluated_ >= options_.max_nodes); }
 
     // The next batch: the best open nodes and, below these, what is guessed to be as good, within spread of the best;
     // with n_best leaves to find, of the n_best-th. Rows that would be filled up anyway go to the next best.
@@ -211,13 +234,13 @@ class BestLeaves final : public Search {
     void guess_below(const Entry & entry, double least, Heap & guesses) const {
         const std::size_t n = trie_.children(entry.node).size + (rules_.ends_leaf(entry.node) ? 1U : 0U);
         const double share = entry.logprob - std::log(static_cast<double>(n));
-        if (share < least) {
+        if (share < least || (dives_ && n > 1)) {
             return;
         }
         for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
             const NodeId child = next_choice(trie_.first_child(entry.node) + i);
             if (rules_.needs_logits(child)) {
-                guesses.push({share, child});
+                guesses.push({share, child, rank_of({share, child})});
             }
         }
     }
@@ -240,6 +263,7 @@ class BestLeaves final : public Search {
         } else if (Entry * planned = in_batch(entry.node)) {
             planned->logprob = entry.logprob;
         } else {
+            entry.rank = rank_of(entry);
             open_.push(entry);
         }
     }
@@ -265,8 +289,8 @@ class BestLeaves final : public Search {
 
     void miss(double logprob) { rival_max_ = std::max(rival_max_, logprob); }
     void miss_open() {
-        if (!open_.empty()) {
-            miss(open_.top().logprob);
+        for (const Entry & entry : open_.entries()) {
+            miss(entry.logprob);
         }
     }
 
@@ -282,6 +306,13 @@ class BestLeaves final : public Search {
     // needless.
     static constexpr double kWidth = 2;
     static constexpr std::size_t kManyBatches = 4;
+    // Nodes evaluated without a proof behind which a good leaf is looked for first.
+    static constexpr std::uint64_t kPatience = 48;
+    // Rows of a batch then: more cost less each, and know less of one another.
+    static constexpr double kDiveRows = 32;
+    static constexpr double kEverything = std::numeric_limits<double>::infinity();
+    // Of a token, where nothing else is to count.
+    static constexpr double kOnly = 1e6;
 
     const Trie & trie_;
     const ScoreRules rules_;
@@ -289,11 +320,16 @@ class BestLeaves final : public Search {
     const std::size_t n_vocab_;
     const std::size_t n_paths_;
     const bool rows_are_cheap_;
+    const Clock::time_point started_ = Clock::now();
+    bool is_late_ = false;
     std::uint64_t n_evaluated_ = 0;
     bool has_begun_ = false;
     std::size_t n_batches_ = 0;
     double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : std::log1p(kOverhead / 2);
     double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : kWidth * kOverhead;
+    bool dives_ = false;
+    double price_ = 0;                 // of a token, while it does
+    std::vector<std::uint16_t> rest_;  // tokens from a node to the nearest end of a leaf, likewise
     Heap open_;
     std::vector<Entry> batch_;     // under way, by node; -inf until the node above it is known
     std::vector<Entry> finished_;  // best first, n_best at most

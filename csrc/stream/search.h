@@ -4,12 +4,16 @@
 #include "stream/score_rules.h"
 #include "stream/sequence.h"
 
+#include <chrono>
+
 namespace [[gnu::visibility("default")]] token_trie {
 
 struct SearchOptions : ScoreOptions {
     std::size_t n_best = 1;
-    std::size_t beam_width = 0;   // nodes of one depth that are gone on from; 0: best first, exact
-    std::uint64_t max_nodes = 0;  // to evaluate, 0: no limit
+    std::size_t beam_width = 0;  // nodes of one depth that are gone on from; 0: best first, exact
+    // What ends the search before its proof: the best leaves found until then are its result, one at least.
+    std::uint64_t max_nodes = 0;           // to evaluate, 0: no limit
+    std::chrono::milliseconds timeout{0};  // since it began, looked at between batches; 0: none
 };
 
 struct Found {
@@ -41,6 +45,11 @@ struct SearchResult : Cost {
 // far below the best a node may be to be worth a row depends on what rows cost beside passes, and doubles with each
 // batch that has proved nothing. Where all layers are on devices a batch takes as many rows as it may have, so that a
 // small set is decided in one. None of this changes what is found.
+//
+// Of a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
+// thousands. Behind some rows a search therefore goes on from what looks best when each token still to come to a leaf
+// costs what one of the best leaf so far has cost (A* with a heuristic that is not admissible; Pohl, 1970). So good
+// leaves come early, what remains is their proof, and max_nodes and timeout may end it in between.
 //
 // Equal scores are ranked by their tokens.
 class Search : public Inquiry {

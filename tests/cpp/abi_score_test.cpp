@@ -8,14 +8,15 @@
 namespace token_trie::test {
 namespace {
 
-static_assert(sizeof(token_trie_score_params) == 72 && offsetof(token_trie_score_params, size) == 0 &&
+static_assert(sizeof(token_trie_score_params) == 80 && offsetof(token_trie_score_params, size) == 0 &&
               offsetof(token_trie_score_params, leaf_end) == 8 && offsetof(token_trie_score_params, branches) == 12 &&
               offsetof(token_trie_score_params, prefix) == 16 && offsetof(token_trie_score_params, n_prefix) == 24 &&
               offsetof(token_trie_score_params, payload_json) == 32 &&
               offsetof(token_trie_score_params, payload_len) == 40 &&
               offsetof(token_trie_score_params, payload_params) == 48 &&
               offsetof(token_trie_score_params, beam_width) == 56 &&
-              offsetof(token_trie_score_params, max_nodes) == 64);
+              offsetof(token_trie_score_params, max_nodes) == 64 &&
+              offsetof(token_trie_score_params, timeout_ms) == 72);
 static_assert(sizeof(token_trie_score_stats) == 64 && offsetof(token_trie_score_stats, size) == 0 &&
               offsetof(token_trie_score_stats, n_found) == 8 && offsetof(token_trie_score_stats, n_evaluated) == 16 &&
               offsetof(token_trie_score_stats, n_passes) == 24 && offsetof(token_trie_score_stats, gap) == 32 &&

@@ -93,6 +93,46 @@ TEST_P(SearchOn, ClaimsNoMoreThanIsTrueHoweverEarlyItHasToStop) {
     }
 }
 
+// Behind some rows without a proof it dives.
+TEST_F(SearchTest, OfALargeSetTheBestComesLongBeforeItsProof) {
+    std::mt19937 rng(12);
+    int n_best = 0;
+    for (int round = 0; round < 8; ++round) {
+        const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 2000, 6, 8));
+        const Scores scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
+        const double best = *std::max_element(scores.leaves.begin(), scores.leaves.end());
+        const SearchResult proof = search(sequence_, cursor_of(trie), {}, kNotCancelled);
+        EXPECT_EQ(proof.gap, 0);
+        EXPECT_NEAR(proof.found[0].logprob, best, kNear);
+        SearchOptions options;
+        options.max_nodes = 128;
+        const SearchResult bounded = search(sequence_, cursor_of(trie), options, kNotCancelled);
+        EXPECT_LE(bounded.n_evaluated, options.max_nodes + 60);
+        EXPECT_LT(bounded.n_evaluated, proof.n_evaluated);
+        EXPECT_NEAR(bounded.found[0].logprob, scores.leaves[bounded.found[0].leaf], kNear);
+        EXPECT_GE(bounded.found[0].logprob + bounded.gap, best - kNear);
+        n_best += bounded.found[0].logprob > best - 0.5 ? 1 : 0;
+    }
+    EXPECT_GE(n_best, 6);
+}
+
+TEST_F(SearchTest, TimeThatIsUpEndsItWithOneAnswerAtLeast) {
+    std::mt19937 rng(13);
+    const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 2000, 6, 8));
+    const Scores scores = score_all(sequence_, cursor_of(trie), {}, kNotCancelled);
+    SearchOptions options;
+    options.n_best = 50;
+    const SearchResult proof = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    options.timeout = std::chrono::milliseconds(1);
+    const SearchResult result = search(sequence_, cursor_of(trie), options, kNotCancelled);
+    ASSERT_FALSE(result.found.empty());
+    for (const Found & found : result.found) {
+        EXPECT_NEAR(found.logprob, scores.leaves[found.leaf], kNear);
+    }
+    EXPECT_LE(best_beside(result, scores), result.found.back().logprob + result.gap + kNear);
+    EXPECT_LT(result.n_evaluated, proof.n_evaluated);
+}
+
 TEST_P(SearchOn, EqualCallsEvaluateTheSame) {
     const Context own = context();
     Sequence sequence(own.get());

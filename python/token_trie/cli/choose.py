@@ -27,6 +27,7 @@ from token_trie.cli.app import (
     read_prompt,
 )
 from token_trie.decisions.choose import choose as choose_
+from token_trie.decisions.how import MAX_NODES
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.show.decision import describe_time, draw_whole
@@ -91,8 +92,10 @@ def choose(
     n_best: Annotated[int, typer.Option(help="For --mode exact and beam: answers to show.")] = 1,
     beam_width: Annotated[int, typer.Option(help="For --mode beam.")] = 16,
     max_nodes: Annotated[
-        int | None, typer.Option(help="For --mode exact: search, and stop after so many nodes once there is an answer.")
-    ] = None,
+        int,
+        typer.Option(min=0, help="For --mode exact: nodes to evaluate before the best is given; 0: no limit."),
+    ] = MAX_NODES,
+    timeout: Annotated[float | None, typer.Option(help="Likewise, seconds.")] = None,
     end: EndOption = End.longest,
     as_json: JsonOption = False,
 ) -> None:
@@ -118,7 +121,8 @@ def choose(
         end=end.value,
         n_best=n_best,
         beam_width=beam_width,
-        max_nodes=max_nodes,
+        max_nodes=max_nodes or None,
+        timeout=timeout,
     )
     if as_json:
         typer.echo(json.dumps(decision.to_dict(), ensure_ascii=False, allow_nan=False))

@@ -10,7 +10,7 @@ import numpy as np
 
 from token_trie.decisions.answers import Answers, ask
 from token_trie.decisions.decision import Decision, Stats
-from token_trie.decisions.how import ANY_SEED, How, check_decidable, warn_where_unfit
+from token_trie.decisions.how import ANY_SEED, How, check_decidable, warn_where_unfit, warn_where_unproved
 from token_trie.decisions.native_scores import ENDS, Scores, Search
 from token_trie.decisions.think import any_set, marker_tokens
 from token_trie.decisions.ways import best_of, walked, weigh
@@ -116,8 +116,7 @@ class _Choice(Question[Decision[Any]]):
             top_p=how.top_p,
             leaf_end=ENDS[how.end],
             n_best=self.n_members,
-            beam_width=how.beam_width if how.mode == "beam" else 0,
-            max_nodes=how.max_nodes or 0 if how.mode == "exact" else 0,
+            **how.bounds,
         )
 
     def read(self, answer: Answer) -> Decision[Any]:
@@ -130,7 +129,10 @@ class _Choice(Question[Decision[Any]]):
         cost = stats.n_evaluated, stats.n_passes, 0
         if not how.is_whole:
             rivals = answer.figures.gap, answer.figures.rival_max
-            return best_of(answers, Search(answer.leaves, answer.logprobs, *rivals, *cost), stats)
+            decision = best_of(answers, Search(answer.leaves, answer.logprobs, *rivals, *cost), stats)
+            if how.mode == "exact":
+                warn_where_unproved(decision)
+            return decision
         scores = Scores(answer.logprobs, np.empty(0), *cost)
         decision = weigh(answers, scores, stats, n_best=how.n_best, drawn=how.mode == "aligned", seed=how.seed)
         warn_where_unfit(decision)

@@ -10,7 +10,7 @@ from token_trie.decisions.answers import ask
 from token_trie.decisions.batched import decide_in, question_of
 from token_trie.decisions.calibration import prior
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import ANY_SEED, Mode, Options, check_decidable, decide, read_options
+from token_trie.decisions.how import ANY_SEED, MAX_NODES, Mode, Options, check_decidable, decide, read_options
 from token_trie.decisions.native_scores import End
 from token_trie.decisions.think import Think, ask_behind_thought
 from token_trie.errors import ArgumentError
@@ -51,7 +51,8 @@ def choose(
     end: End = "longest",
     n_best: int = 1,
     beam_width: int = 16,
-    max_nodes: int | None = None,
+    max_nodes: int | None = MAX_NODES,
+    timeout: float | None = None,
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
@@ -75,11 +76,11 @@ def choose(
         member is its value where all of them are str, else its name; of a bool "true" or "false". A trie's sequences
         follow the prompt as they are.
     mode : {"exact", "greedy", "sampled", "aligned", "beam"}, optional
-        "exact", the default: the most probable whole answer, proved. "greedy": the best token at each branch point,
-        which is fastest, may miss the most probable answer, and is the default for any tokenization; "sampled": one
-        drawn at random there. "aligned": one whole answer drawn from the model's probabilities for them, which drawing
-        token by token does not do. "beam": the best answer that going on from the beam_width best beginnings of each
-        length finds.
+        "exact", the default: the most probable whole answer, proved as far as max_nodes goes. "greedy": the best token
+        at each branch point, which is fastest, may miss the most probable answer, and is the default for any
+        tokenization; "sampled": one drawn at random there. "aligned": one whole answer drawn from the model's
+        probabilities for them, which drawing token by token does not do. "beam": the best answer that going on from the
+        beam_width best beginnings of each length finds.
     probabilities : bool
         For exact: score the whole set, however large, in place of searching it, for `Decision.probabilities` and what
         is made of them. Aligned mode always does.
@@ -99,9 +100,12 @@ def choose(
         For exact and beam: answers to return as candidates.
     beam_width : int
         For beam.
-    max_nodes : int, optional
-        For exact: nodes of the trie to evaluate at most, once an answer is found; `Decision.gap` is what is left
-        unproved then.
+    max_nodes : int or None
+        For exact: nodes of the trie to evaluate about, before the best answer until then is given; None: as many as the
+        proof needs. Good answers come first; among hundreds of thousands of improbable ones a proof takes thousands.
+        `Decision.proved` and `Decision.gap` tell, and a warning does once (logger ``token_trie.search``).
+    timeout : float, optional
+        For exact: likewise, seconds from the prompt's last token on, looked at between passes.
     leading_space, tokenization
         As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam are for the canonical
         tokenization alone.
@@ -147,6 +151,7 @@ def choose(
         n_best=n_best,
         beam_width=beam_width,
         max_nodes=max_nodes,
+        timeout=timeout,
         leading_space=leading_space,
         tokenization=tokenization,
         heal=heal,

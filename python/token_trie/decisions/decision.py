@@ -79,6 +79,8 @@ class Decision(Generic[T]):
         Exact and beam: the n_best best answers, by whole probability.
     gap : float
         Exact and beam: nats that an answer left out may be above the last candidate at most. 0: proved that none is.
+    proved : bool
+        Exact and beam: whether that is 0.
     lead : float or None
         Exact and beam: nats by which it is above every other answer, at least; negative as far as that is not proved,
         inf if there is no other. Of calibrated scores where these decided.
@@ -107,6 +109,11 @@ class Decision(Generic[T]):
     thought: str | None = None
     trie: TokenTrie | None = field(default=None, compare=False, repr=False)
     _answers: Answers[T] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def proved(self) -> bool:
+        """Whether the candidates are proved to be the most probable answers; of drawn and greedy ones False."""
+        return bool(self.candidates) and self.gap == 0
 
     @property
     def entropy(self) -> float:
@@ -161,6 +168,7 @@ class Decision(Generic[T]):
             "stats": dataclasses.asdict(self.stats),
             "candidates": [entry(c.index, c.value, c.text, logprob=_finite(c.logprob)) for c in self.candidates],
             "gap": _finite(self.gap),
+            "proved": self.proved,
             "lead": None if self.lead is None else _finite(self.lead),
             "fits": self.fits,
             "thought": self.thought,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
@@ -16,7 +17,7 @@ from token_trie.decisions.think import Think, check_think
 from token_trie.decisions.ways import score_whole, search, walk
 from token_trie.errors import ArgumentError
 from token_trie.llama.stream import StreamHandle
-from token_trie.native.arguments import check_counts, check_draws, check_flags, lookup
+from token_trie.native.arguments import check_counts, check_draws, check_flags, check_numbers, lookup
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization
@@ -27,6 +28,11 @@ Mode: TypeAlias = Literal["greedy", "sampled", "exact", "aligned", "beam"]
 MODES = {"greedy": 0, "sampled": 1, "exact": 2, "aligned": 3, "beam": 4}
 
 ANY_SEED = 0xFFFFFFFF
+
+MAX_NODES = 128
+"""Nodes that a search evaluates by default."""
+LONGEST = 2_000_000
+"""Seconds of a timeout at most."""
 
 
 class HandleOptions(TypedDict, total=False):
@@ -41,6 +47,7 @@ class HandleOptions(TypedDict, total=False):
     n_best: int
     beam_width: int
     max_nodes: int | None
+    timeout: float | None
     leading_space: bool | None
     tokenization: Tokenization
     heal: bool
@@ -67,10 +74,21 @@ class How:
     n_best: int
     beam_width: int
     max_nodes: int | None
+    timeout: float | None
     leading_space: bool | None
     tokenization: Tokenization
     heal: bool
     think: Think | None
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """What ends a search, as struct token_trie_score_params has it."""
+        is_exact = self.mode == "exact"
+        return {
+            "beam_width": self.beam_width if self.mode == "beam" else 0,
+            "max_nodes": (self.max_nodes or 0) if is_exact else 0,
+            "timeout_ms": math.ceil(1000 * self.timeout) if is_exact and self.timeout is not None else 0,
+        }
 
 
 def read_options(
@@ -84,7 +102,8 @@ def read_options(
     end: End = "longest",
     n_best: int = 1,
     beam_width: int = 16,
-    max_nodes: int | None = None,
+    max_nodes: int | None = MAX_NODES,
+    timeout: float | None = None,
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
@@ -114,16 +133,22 @@ def read_options(
     check_draws(temperature, top_p, seed)
     check_counts(n_best=n_best, beam_width=beam_width, max_nodes=1 if max_nodes is None else max_nodes)
     is_whole = mode == "aligned" or probabilities or is_calibrated
-    if is_whole and (mode not in ("exact", "aligned") or max_nodes is not None):
+    is_bounded = max_nodes not in (None, MAX_NODES) or timeout is not None
+    if is_whole and (mode not in ("exact", "aligned") or is_bounded):
         raise ArgumentError(
-            "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes, or 'aligned'"
+            "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes and timeout, "
+            "or 'aligned'"
         )
+    if timeout is not None:
+        check_numbers(timeout=timeout)
+        if not 0 < timeout <= LONGEST:
+            raise ArgumentError(f"timeout: {timeout} is not in (0, {LONGEST:,}] seconds")
     check_think(think)
     if think is not None and is_calibrated:
         raise ArgumentError("calibrate weighs answers behind the prompt itself, and think puts a thought between them")
     drawn = temperature, top_p, seed
     spelled = leading_space, tokenization, heal
-    return read, How(mode, is_whole, *drawn, end, n_best, beam_width, max_nodes, *spelled, think)
+    return read, How(mode, is_whole, *drawn, end, n_best, beam_width, max_nodes, timeout, *spelled, think)
 
 
 def check_decidable(answers: Answers[Any], how: How) -> None:
@@ -145,9 +170,10 @@ def decide(
             handle.set_seed(int(how.seed))
         return walk(handle, answers, prompt, how.mode, how.temperature, how.top_p)
     if not how.is_whole:
-        beam_width = how.beam_width if how.mode == "beam" else 0
-        max_nodes = how.max_nodes or 0 if how.mode == "exact" else 0
-        return search(handle, answers, prompt, how.end, n_best=how.n_best, beam_width=beam_width, max_nodes=max_nodes)
+        decision = search(handle, answers, prompt, how.end, n_best=how.n_best, **how.bounds)
+        if how.mode == "exact":
+            warn_where_unproved(decision)
+        return decision
     decision = score_whole(
         handle,
         answers,
@@ -160,6 +186,23 @@ def decide(
     )
     warn_where_unfit(decision)
     return decision
+
+
+_unproved = logging.getLogger("token_trie.search")
+_warned_of_search = False
+
+
+def warn_where_unproved(decision: Decision[Any]) -> None:
+    """Say once a process that a search was ended before its proof."""
+    global _warned_of_search
+    if not (_warned_of_search or decision.proved):
+        _warned_of_search = True
+        _unproved.warning(
+            "a search ended after %d nodes with the best answer until then: another may be up to %.2g nats more "
+            "probable. max_nodes=None goes on to the proof. (Said once a process; decision.proved tells for each.)",
+            decision.stats.n_evaluated,
+            decision.gap,
+        )
 
 
 _unfit = logging.getLogger("token_trie.fits")

@@ -15,7 +15,7 @@ from token_trie.decisions.batched import Question, read_choice
 from token_trie.decisions.choose import choose
 from token_trie.decisions.crowd import Asker, Crowd, paired
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import How, Mode, read_options
+from token_trie.decisions.how import MAX_NODES, How, Mode, read_options
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
 from token_trie.decisions.run import Run
 from token_trie.decisions.score import score
@@ -49,7 +49,8 @@ def choose_many(
     end: End = "longest",
     n_best: int = 1,
     beam_width: int = 16,
-    max_nodes: int | None = None,
+    max_nodes: int | None = MAX_NODES,
+    timeout: float | None = None,
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
@@ -77,8 +78,9 @@ def choose_many(
     sets : iterable of choices
         In place of choices: those of each prompt.
     mode, probabilities, temperature, top_p, seed, end, n_best, beam_width, max_nodes
-    leading_space, tokenization, heal, think
-        As of `choose`; a seed is each prompt's. What prompts think goes through the context together, too.
+    timeout, leading_space, tokenization, heal, think
+        As of `choose`; a seed is each prompt's, and so is a timeout, which begins with its search. What prompts think
+        goes through the context together, too.
     as_ready : bool
         Whether to hand out pairs (place, decision) as they are ready, in place of decisions in order.
     on_error : {"raise", "return"}
@@ -123,6 +125,7 @@ def choose_many(
         "n_best": n_best,
         "beam_width": beam_width,
         "max_nodes": max_nodes,
+        "timeout": timeout,
         "leading_space": leading_space,
         "tokenization": tokenization,
         "heal": heal,

@@ -82,10 +82,11 @@ def search_leaves(
     end: End = "longest",
     beam_width: int = 0,
     max_nodes: int = 0,
+    timeout_ms: int = 0,
 ) -> Search:
     """Find the best leaves behind the handle's sequence; ``beam_width=0`` for the exact search, best first."""
     params, _kept = _params(handle, trie, end, False, None)
-    params.beam_width, params.max_nodes = beam_width, max_nodes
+    params.beam_width, params.max_nodes, params.timeout_ms = beam_width, max_nodes, timeout_ms
     n_best = min(n_best, len(trie))
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
     stats = new_struct("token_trie_score_stats")

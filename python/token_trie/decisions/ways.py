@@ -114,11 +114,13 @@ def search(
     n_best: int = 1,
     beam_width: int = 0,
     max_nodes: int = 0,
+    timeout_ms: int = 0,
 ) -> Decision[T]:
     """Find the best answers without scoring the whole set."""
     handle._hold(answers.trie)
     clock = Clock(handle, prompt)
-    found = search_leaves(handle, answers.trie, n_best, end=end, beam_width=beam_width, max_nodes=max_nodes)
+    bounds = {"beam_width": beam_width, "max_nodes": max_nodes, "timeout_ms": timeout_ms}
+    found = search_leaves(handle, answers.trie, n_best, end=end, **bounds)
     return best_of(answers, found, clock.stats(n_passes=found.n_passes, n_evaluated=found.n_evaluated))
 
 

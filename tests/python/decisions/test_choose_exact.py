@@ -10,7 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from spelled import fit_choices
-from token_trie import ArgumentError, ContextError, TokenTrie, choose, score
+from token_trie import ArgumentError, ContextError, TokenTrie, choose, choose_many, score
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"
@@ -187,6 +187,34 @@ def test_a_budget_leaves_a_gap_that_is_a_bound(llm: Any) -> None:
     assert hasty.logprob + hasty.gap >= exact.logprob - 0.5
 
 
+def words(n: int) -> list[str]:
+    rng = random.Random(1)
+    return sorted({"".join(rng.choices("abcdefghij", k=7)) for _ in range(n)})
+
+
+def test_a_search_ends_by_default_and_says_so_once(
+    precise: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("token_trie.decisions.how._warned_of_search", False)
+    names = words(5000)
+    decisions = [choose(precise, PROMPT, names) for _ in range(2)]
+    assert not any(decision.proved for decision in decisions)
+    assert all(decision.gap > 0 and decision.stats.n_evaluated < 200 for decision in decisions)
+    assert [record.name for record in caplog.records] == ["token_trie.search"]
+    whole = choose(precise, PROMPT, names, max_nodes=None)
+    assert whole.proved
+    assert whole.logprob <= decisions[0].logprob + decisions[0].gap + 1e-4
+    assert [d.text for d in choose_many(precise, [PROMPT], names)] == [decisions[0].text]
+
+
+def test_a_timeout_ends_a_search(precise: Any) -> None:
+    names = words(5000)
+    decision = choose(precise, PROMPT, names, max_nodes=None, timeout=1e-3)
+    assert decision.value in names
+    assert not decision.proved
+    assert choose(precise, PROMPT, names, max_nodes=None, timeout=60).proved
+
+
 def test_an_answer_that_begins_another_is_one_of_the_events(llm: Any) -> None:
     decision = choose(llm, "Word:", ["READ", "READ_FILE"], probabilities=True)
     assert decision.probabilities is not None
@@ -201,6 +229,9 @@ def test_an_answer_that_begins_another_is_one_of_the_events(llm: Any) -> None:
         ({"n_best": 0}, "n_best: 0 is not a count"),
         ({"beam_width": -1}, "beam_width: -1 is not a count"),
         ({"max_nodes": 1.5}, "max_nodes: 1.5 is not a count"),
+        ({"timeout": 0}, "timeout: 0 is not in"),
+        ({"timeout": float("nan")}, "timeout: nan is not in"),
+        ({"timeout": "1"}, "timeout: str where a number belongs"),
         ({"end": "never"}, "end: 'never' is none of"),
     ],
 )
