@@ -122,7 +122,7 @@ class _Csv(_Lines):
         super().__init__(path)
         # What is not UTF-8 comes through, for the row to tell.
         lines = (line.decode("utf-8", "surrogateescape") for line in self._lines())
-        self._records = csv.reader(lines, strict=True)
+        self._records = read_csv(lines)
         try:
             self.columns = self._read_head()
         except ArgumentError:
@@ -141,6 +141,7 @@ class _Csv(_Lines):
         return columns
 
     def rows(self) -> Iterator[Row]:
+        """Read the rows; ArgumentError at quotes and line breaks that leave open where a row ends."""
         assert self.columns is not None
         place = 0
         while True:
@@ -158,7 +159,12 @@ class _Csv(_Lines):
                     bad = f"{len(record)} fields where there are {len(self.columns)} columns"
             except StopIteration:
                 return
-            except (csv.Error, ArgumentError) as error:
+            except csv.Error as error:
+                lines = f"line {line}" if line == self._n_lines else f"lines {line} to {self._n_lines}"
+                raise ArgumentError(
+                    f"{self.name}, {lines}: {error}; nothing is read from there on, as any line may be part of a cell"
+                ) from error
+            except ArgumentError as error:
                 bad = str(error)
             place += 1
             yield self._row(place, line, values, bad)
@@ -223,6 +229,12 @@ class _Parquet(Table):
                     yield Row(place, f"{self.name}, row {place}", values, bad, place)
         except (arrow.ArrowException, OSError) as error:
             raise ArgumentError(f"{self.name}: behind row {place}: {error}") from error
+
+
+def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
+    """Return the records of lines, in which cells of any length may be; csv.Error where quotes are not CSV's."""
+    csv.field_size_limit(2**31 - 1)  # what a long holds everywhere
+    return csv.reader(lines, strict=True)
 
 
 def import_pyarrow() -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from token_trie.cli.tables import text_of, to_json
+from token_trie.cli.tables import read_csv, text_of, to_json
 from token_trie.errors import ArgumentError
 
 
@@ -135,9 +135,9 @@ class JsonRows(Rows):
 
 def _csv_line(fields: list[str]) -> bytes:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(fields)
-    return line.getvalue().encode()
+    csv.writer(line, lineterminator="\r\n").writerow(fields)  # either of which is quoted where a field has it
+    return line.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
 def _csv_records(lines: Iterator[bytes]) -> Iterator[list[str]]:
-    return csv.reader((line.decode("utf-8", "replace") for line in lines), strict=True)
+    return read_csv(line.decode("utf-8", "replace") for line in lines)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import resource
 import signal
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
+from token_trie.cli.written import CsvRows, WholeLines
 
 
 @pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
@@ -75,6 +77,25 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, name: str) -> None:
     assert [row["text"] for row in rows] == texts
     assert [int(row["row"]) for row in rows] == list(range(1, len(texts) + 1))
     assert f"{len(texts):,} rows labelled" in done.err
+
+
+@given(st.lists(st.lists(st.text(st.sampled_from('a\r\n",\0 é')), min_size=2, max_size=2)))
+def test_csv_reads_back_as_it_was_written(records: list[list[str]]) -> None:
+    rows, columns = CsvRows(), ["a", "\r"]
+    written = rows.head(columns) + b"".join(rows.encode(columns, dict(zip(columns, r, strict=True))) for r in records)
+    lines = WholeLines(io.BytesIO(written))
+    assert rows.read_head(lines) == columns
+    assert [[*values.values()] for values in rows.decode(lines, columns)] == records
+
+
+def test_cells_of_any_length_and_kind_of_line_break_go_on(cli: Cli) -> None:
+    table, texts = cli.folder / "in.jsonl", ["a\rb", "x" * 200_000 + "\r", "\r\n"]
+    table.write_text("".join(json.dumps({"n": i, "text": text}) + "\n" for i, text in enumerate(texts)))
+    assert cli.label(table, "--on-error", "skip", prompt="{n}").code == 0
+    assert [row["text"] for row in cli.rows()] == texts
+    before = cli.out.read_bytes()
+    assert cli.label(table, "--resume", prompt="{n}").code == 0
+    assert cli.out.read_bytes() == before
 
 
 def test_a_whole_table_needs_nothing_more(cli: Cli) -> None:
