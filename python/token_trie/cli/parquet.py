@@ -8,7 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from token_trie.cli.tables import Row, Table, import_pyarrow, reopen, text_of
+from token_trie.cli.arrow import import_pyarrow
+from token_trie.cli.tables import ParquetTable, Table, reopen, text_of
 from token_trie.errors import ArgumentError
 
 _ROWS = 1024  # of a batch
@@ -20,34 +21,66 @@ def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict
     Parameters
     ----------
     table : Table
-        Read again. The columns of a Parquet table keep their types, others are texts.
+        Read again. The columns of a Parquet table stay as they are, others are texts.
     columns : list of str
         Its columns.
     added : list of str
         Those added, of which the last but one has the place of the row in the table.
     rows : iterator of dict
         What is added, by ascending place.
+
+    Raises
+    ------
+    ArgumentError
+        The table has not got those rows, or a type that cannot be written; `path` is then what it was.
     """
     arrow, parquet = import_pyarrow()
-    schema = getattr(table, "schema", None)
-    read = arrow.schema([(column, arrow.string()) for column in columns]) if schema is None else schema
     kinds = [arrow.string(), *[arrow.float64()] * (len(added) - 3), arrow.int64(), arrow.string()]
-    whole = arrow.schema([*read, *map(arrow.field, added, kinds)])
-
-    def joined(of_table: Iterator[Row]) -> Iterator[dict[str, Any]]:
-        for values in rows:
-            row = next((row for row in of_table if row.place == values[added[-2]]), None)
-            if row is None:
-                raise ArgumentError(f"{table.name}: row {values[added[-2]]} is gone; the table has changed")
-            own = row.values if schema is not None else {name: _text(value) for name, value in row.values.items()}
-            yield {**own, **values}
-
+    fields = list(map(arrow.field, added, kinds))
     partial = path.with_name(f"{path.name}.partial")
-    with closing(reopen(table)) as again, parquet.ParquetWriter(partial, whole) as writer:
-        whole_rows = joined(again.rows())
-        while batch := list(itertools.islice(whole_rows, _ROWS)):
-            writer.write_table(arrow.Table.from_pylist(batch, schema=whole))
+    try:
+        with closing(reopen(table)) as again:
+            if isinstance(again, ParquetTable):
+                schema, batches = again.schema, again.batches(_ROWS)
+            else:
+                schema = arrow.schema([(column, arrow.string()) for column in columns])
+                batches = _batches(again, schema)
+            for field in fields:
+                schema = schema.append(field)
+            with parquet.ParquetWriter(partial, schema) as writer:
+                for batch, places, values in _side_by_side(batches, rows, added[-2], table.name):
+                    own = arrow.Table.from_batches([batch]).take(arrow.array(places, arrow.int64()))
+                    more = [arrow.array([row[field.name] for row in values], field.type) for field in fields]
+                    writer.write_table(arrow.Table.from_arrays([*own.columns, *more], schema=schema))
+    except arrow.ArrowException as error:
+        raise ArgumentError(f"{path}: {error}") from error
     partial.replace(path)
+
+
+def _side_by_side(
+    batches: Iterator[Any], rows: Iterator[dict[str, Any]], place: str, name: str
+) -> Iterator[tuple[Any, list[int], list[dict[str, Any]]]]:
+    """Iterate over batches, the places in each that something is added to, and that."""
+    n = 0
+    waiting = next(rows, None)
+    for batch in batches:
+        values = []
+        while waiting is not None and waiting[place] <= n + batch.num_rows:
+            values.append(waiting)
+            waiting = next(rows, None)
+        yield batch, [row[place] - n - 1 for row in values], values
+        n += batch.num_rows
+    if waiting is not None:
+        raise ArgumentError(f"{name}: row {waiting[place]} is gone; the table has changed")
+
+
+def _batches(table: Table, schema: Any) -> Iterator[Any]:
+    """Read rows of texts as ``pyarrow.RecordBatch``."""
+    arrow, _ = import_pyarrow()
+    rows = table.rows()
+    while chunk := list(itertools.islice(rows, _ROWS)):
+        own = [{name: _text(value) for name, value in row.values.items()} for row in chunk]
+        yield arrow.RecordBatch.from_pylist(own, schema=schema)
 
 
 def _text(value: Any) -> str | None:

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table, import_pyarrow
+from token_trie.cli.arrow import import_pyarrow
+from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table
 from token_trie.cli.written import CsvRows, JsonRows, Rows, WholeLines
 from token_trie.errors import ArgumentError
 

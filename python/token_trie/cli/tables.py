@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -13,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from token_trie.cli.arrow import import_pyarrow, reader_of
 from token_trie.errors import ArgumentError
 
 
@@ -81,7 +83,7 @@ def open_table(path: Path, kind: Format) -> Table:
         There is none, or none of that format.
     """
     if kind is Format.parquet:
-        return _Parquet(path)
+        return ParquetTable(path)
     return (_Csv if kind is Format.csv else _JsonLines)(path)
 
 
@@ -180,7 +182,7 @@ class _JsonLines(_Lines):
             values: Any = {}
             bad = None
             try:
-                values = json.loads(line.decode(), parse_constant=_refuse)
+                values = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite)
                 if not isinstance(values, dict):
                     values, bad = {}, f"{type(values).__name__} where an object belongs"
                 elif b"\\u" in line:
@@ -194,7 +196,9 @@ class _JsonLines(_Lines):
             yield self._row(place, self._n_lines, values if bad is None else {}, bad)
 
 
-class _Parquet(Table):
+class ParquetTable(Table):
+    """A table of columns with types."""
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         if str(path) == "-":
@@ -206,27 +210,40 @@ class _Parquet(Table):
             self._file = parquet.ParquetFile(path)
         except arrow.ArrowException as error:
             raise ArgumentError(f"{path}: {error}") from error
-        self.schema = self._file.schema_arrow
+        self.schema: Any = self._file.schema_arrow
         self.columns = list(self.schema.names)
         _check_columns(self.columns, self.name)
         self.size = self._file.metadata.num_rows
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def rows(self) -> Iterator[Row]:
+        """Read the rows; a cell that cannot be a value of Python makes a bad one."""
+        readers = [reader_of(field.type) for field in self.schema]
+        place = 0
+        for batch in self.batches(256):
+            for cells in zip(*batch.columns, strict=True):
+                place += 1
+                values, bad = {}, None
+                try:
+                    read = (reader(cell) for reader, cell in zip(readers, cells, strict=True))
+                    values = dict(zip(self.columns or (), read, strict=True))
+                except UnicodeDecodeError as error:
+                    bad = f"not UTF-8 ({error})"
+                except (ArgumentError, ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
+                    bad = str(error)
+                yield Row(place, f"{self.name}, row {place}", values, bad, place)
+
+    def batches(self, n: int) -> Iterator[Any]:
+        """Read the rows as ``pyarrow.RecordBatch`` of at most so many."""
         arrow, _ = import_pyarrow()
         place = 0
         try:
-            for batch in self._file.iter_batches(256):
-                for i in range(batch.num_rows):
-                    place += 1
-                    values, bad = {}, None
-                    try:
-                        (values,) = batch.slice(i, 1).to_pylist()
-                    except UnicodeDecodeError as error:
-                        bad = f"not UTF-8 ({error})"
-                    yield Row(place, f"{self.name}, row {place}", values, bad, place)
+            for batch in self._file.iter_batches(n):
+                yield batch
+                place += batch.num_rows
         except (arrow.ArrowException, OSError) as error:
             raise ArgumentError(f"{self.name}: behind row {place}: {error}") from error
 
@@ -237,28 +254,36 @@ def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
     return csv.reader(lines, strict=True)
 
 
-def import_pyarrow() -> tuple[Any, Any]:
-    """Import it, or say what to install."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ArgumentError(f"Parquet tables need pyarrow: pip install 'token-trie[tables]' ({error})") from error
-    return pyarrow, pyarrow.parquet
-
-
 def text_of(value: Any) -> str:
     """Return a value as the text that stands for it in a prompt or a field of CSV: what is no text is JSON."""
     if value is None:
         return ""
-    if isinstance(value, str):
-        return value
-    return to_json(value) if isinstance(value, (bool, int, float, list, dict)) else str(value)
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    return to_json(value) if isinstance(value, (list, dict)) else str(value)
 
 
 def to_json(value: Any) -> str:
-    """Return a value as JSON; what JSON has not, such as dates, as text."""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    """Return a value as JSON; of what JSON has not, numbers that are none or infinite are null, all else is text."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_nulls(value), ensure_ascii=False, default=str)
+
+
+def _with_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_nulls(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_nulls(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of 64 bits")
+    return value
 
 
 def _refuse(name: str) -> None:

@@ -36,6 +36,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         b'{"text": "\\ud800"}',
         b"[" * 100_000,
         b'{"text": "x", "answer": 1}',
+        b'{"text": "x", "n": [-1e999]}',
         b'{"text": 7.5}',
     ]
     path.write_bytes(b"\n".join(lines))
@@ -49,6 +50,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         10: "not UTF-8",
         11: "no JSON",
         12: "column 'answer' is one that is added; name those otherwise by --prefix",
+        13: "-1e999 is no number of 64 bits",
     }
 
 
