@@ -85,13 +85,13 @@ class BestLeaves final : public Search {
             width_ *= n_batches_ < kManyBatches ? 1 : 2;
         }
         ++n_batches_;
-        if (!dives_ && !rows_are_cheap_ && (n_evaluated_ >= kPatience || is_spent())) {
+        if (!dives_ && (n_evaluated_ >= patience_ || is_spent())) {
             dive();
         }
         if (dives_) {
             rank_anew();
         }
-        std::vector<Entry> batch = dives_ ? plan(kEverything, kDiveRows) : plan(spread_, width_);
+        std::vector<Entry> batch = dives_ ? plan(kEverything, static_cast<double>(dive_rows_)) : plan(spread_, width_);
         if (batch.empty()) {
             miss_open();
         }
@@ -158,6 +158,9 @@ class BestLeaves final : public Search {
     std::size_t budget(std::size_t n) const {
         const std::uint64_t rest = is_spent() ? 0 : options_.max_nodes == 0 ? n : options_.max_nodes - n_evaluated_;
         return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, finished_.empty() ? 1 : 0));
+    }
+    std::uint64_t part_of_max_nodes(std::uint64_t part, std::uint64_t most) const {
+        return options_.max_nodes == 0 ? most : std::clamp<std::uint64_t>(options_.max_nodes / part, 1, most);
     }
     bool is_spent() const { return is_late_ || (options_.max_nodes > 0 && n_evaluated_ >= options_.max_nodes); }
 
@@ -234,7 +237,7 @@ class BestLeaves final : public Search {
     void guess_below(const Entry & entry, double least, Heap & guesses) const {
         const std::size_t n = trie_.children(entry.node).size + (rules_.ends_leaf(entry.node) ? 1U : 0U);
         const double share = entry.logprob - std::log(static_cast<double>(n));
-        if (share < least || (dives_ && n > 1)) {
+        if (share < least || (dives_ && n > 1 && !rows_are_cheap_)) {
             return;
         }
         for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
@@ -306,10 +309,6 @@ class BestLeaves final : public Search {
     // needless.
     static constexpr double kWidth = 2;
     static constexpr std::size_t kManyBatches = 4;
-    // Nodes evaluated without a proof behind which a good leaf is looked for first.
-    static constexpr std::uint64_t kPatience = 48;
-    // Rows of a batch then: more cost less each, and know less of one another.
-    static constexpr double kDiveRows = 32;
     static constexpr double kEverything = std::numeric_limits<double>::infinity();
     // Of a token, where nothing else is to count.
     static constexpr double kOnly = 1e6;
@@ -327,6 +326,10 @@ class BestLeaves final : public Search {
     std::size_t n_batches_ = 0;
     double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : std::log1p(kOverhead / 2);
     double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : kWidth * kOverhead;
+    // Nodes evaluated without a proof behind which a good leaf is looked for first.
+    const std::uint64_t patience_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(2, 48);
+    // Rows of a batch then: more cost less each, and know less of one another.
+    const std::uint64_t dive_rows_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(4, 32);
     bool dives_ = false;
     double price_ = 0;                 // of a token, while it does
     std::vector<std::uint16_t> rest_;  // tokens from a node to the nearest end of a leaf, likewise

@@ -47,9 +47,10 @@ struct SearchResult : Cost {
 // small set is decided in one. None of this changes what is found.
 //
 // Of a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
-// thousands. Behind some rows a search therefore goes on from what looks best when each token still to come to a leaf
-// costs what one of the best leaf so far has cost (A* with a heuristic that is not admissible; Pohl, 1970). So good
-// leaves come early, what remains is their proof, and max_nodes and timeout may end it in between.
+// thousands. Behind some rows (half of max_nodes at most) a search therefore goes on from what looks best when each
+// token still to come to a leaf costs what one of the best leaf so far has cost (A* with a heuristic that is not
+// admissible; Pohl, 1970). So good leaves come early, what remains is their proof, and max_nodes and timeout may end it
+// in between.
 //
 // Equal scores are ranked by their tokens.
 class Search : public Inquiry {

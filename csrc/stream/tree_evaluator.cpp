@@ -97,7 +97,7 @@ void TreeEvaluator::end() noexcept {
         if (!prefix_.empty()) {
             llama_memory_seq_rm(memory_, base_id(), -1, -1);
         }
-    } else if (!before_.empty() ? !restore(before_) : !prefix_.empty() || !llama_memory_seq_rm(memory_, 0, base_, -1)) {
+    } else if (before_ ? !restore(*before_) : !prefix_.empty() || !llama_memory_seq_rm(memory_, 0, base_, -1)) {
         sequence_.forget_cache();
     }
     sequence_.check_window();
@@ -174,7 +174,7 @@ void TreeEvaluator::go_back_to(std::size_t depth) {
         throw Error(Status::context, "the model's state could not be taken back");
     }
     here_.resize(depth);
-    states_.resize(keeps_states_ ? depth + 1 : 0);
+    states_.erase(states_.begin() + static_cast<std::ptrdiff_t>(keeps_states_ ? depth + 1 : 0), states_.end());
 }
 
 void TreeEvaluator::keep_state() {
@@ -183,18 +183,17 @@ void TreeEvaluator::keep_state() {
     }
 }
 
-TreeEvaluator::State TreeEvaluator::state() const {
-    State state(llama_state_seq_get_size(sequence_.context(), 0));
-    if (llama_state_seq_get_data(sequence_.context(), state.data(), state.size(), 0) != state.size()) {
+SavedState TreeEvaluator::state() const {
+    SavedState state(sequence_.context(), 0);
+    if (!state) {
         throw Error(Status::context, "the model's state could not be copied");
     }
     return state;
 }
 
-bool TreeEvaluator::restore(const State & state) noexcept {
-    llama_memory_seq_rm(memory_, 0, -1, -1);
+bool TreeEvaluator::restore(const SavedState & state) noexcept {
     sequence_.forget_sharing();
-    return llama_state_seq_set_data(sequence_.context(), state.data(), state.size(), 0) == state.size();
+    return state.restore(sequence_.context(), 0);
 }
 
 void TreeEvaluator::decode(std::vector<Row> rows, std::size_t max_rows, const Visit & visit) {

@@ -1,12 +1,14 @@
 #pragma once
 
 #include "stream/inquiry.h"
+#include "stream/saved_state.h"
 #include "stream/sequence.h"
 #include "stream/tree_paths.h"
 
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 
 namespace token_trie {
 
@@ -61,7 +63,6 @@ class TreeEvaluator {
 
    private:
     using Row = TreePaths::Row;
-    using State = std::vector<std::uint8_t>;
     static constexpr NodeId kFiller = std::numeric_limits<NodeId>::max();
 
     void begin();
@@ -70,8 +71,8 @@ class TreeEvaluator {
     void evaluate_singly(NodeId node, const Visit & visit);
     void go_back_to(std::size_t depth);
     void keep_state();
-    State state() const;
-    bool restore(const State & state) noexcept;
+    SavedState state() const;
+    bool restore(const SavedState & state) noexcept;
     void decode(std::vector<Row> rows, std::size_t max_rows, const Visit & visit);
     void check_cancelled() const;
 
@@ -97,8 +98,8 @@ class TreeEvaluator {
     std::unique_ptr<TreePaths> paths_;  // where there are ids for them,
     TreePath here_;                     // and otherwise the only one
     std::vector<float> root_logits_;    // behind the prefix
-    State before_;                      // of the sequence, where it has to be copied back
-    std::vector<State> states_;         // after each node of the path, where they are kept
+    std::optional<SavedState> before_;  // of the sequence, where it has to be copied back
+    std::vector<SavedState> states_;    // after each node of the path, where they are kept
     std::uint64_t n_evaluated_ = 0;
 
     std::vector<Token> tokens_;  // of a batch, and so on

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.native_scores import Search, search_leaves
+from token_trie.decisions.native_scores import search_leaves
 from token_trie.errors import CancelledError, InternalError, VocabularyError
 from token_trie.llama.program import Program
 from token_trie.llama.run_span import run_span
@@ -37,7 +37,6 @@ Mode: TypeAlias = Literal["exact", "greedy", "sampled"]
 Followers: TypeAlias = tuple[tuple[str, ...], ...]
 """Of each option, how what follows it may begin."""
 
-_BEAM_WIDTH = 4
 _SETS_KEPT, _TEXTS_KEPT = 512, 100_000
 
 
@@ -185,20 +184,13 @@ class Writer:
         return int(state.leaf), float(state.logprob)
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
-        found = self._searched(trie, 0, self._max_nodes)
-        if found.gap > 0:
-            # The best first have been many beginnings; a beam comes to whole texts.
-            found = max(found, self._searched(trie, _BEAM_WIDTH, 0), key=lambda one: list(one.logprobs))
+        found = search_leaves(self._handle, trie, max_nodes=self._max_nodes)
+        self.n_searched += found.n_passes
+        self.n_evaluated += found.n_evaluated
         self.n_unproved += found.gap > 0
         if len(found.leaves) == 0:
             raise InternalError("the model gives no way to go on a finite score")
         return int(found.leaves[0]), float(found.logprobs[0])
-
-    def _searched(self, trie: TokenTrie, beam_width: int, max_nodes: int) -> Search:
-        found = search_leaves(self._handle, trie, beam_width=beam_width, max_nodes=max_nodes)
-        self.n_searched += found.n_passes
-        self.n_evaluated += found.n_evaluated
-        return found
 
     def _settle(self, spelled: Spelled) -> None:
         self._put(self._n_settled - spelled.n_back, spelled.forced)
