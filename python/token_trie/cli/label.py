@@ -27,9 +27,10 @@ from token_trie.cli.app import (
     read_choices,
     status,
 )
-from token_trie.cli.results import Results, digest
+from token_trie.cli.results import Results
 from token_trie.cli.tables import Format, Row, Table, format_of, open_table
 from token_trie.cli.template import Template
+from token_trie.cli.written import digest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -107,10 +108,12 @@ def label(
     to = format_of(output, output_format, "--output-format")
     run = f"{digest(choices)}-{digest(template.text, chat, end.value, _identity(model))}"
     added = ["answer", "probability", "margin", "coverage", *(f"p_{text}" for text in choices if probabilities)]
-    with closing(open_table(table, kind)) as opened:
+    with (
+        closing(open_table(table, kind)) as opened,
+        closing(Results(output, to, opened, added, prefix, run)) as results,
+    ):
         if opened.columns is not None:
             template.check(opened.columns, f"{opened.name}: ")
-        results = Results(output, to, opened, added, prefix, run)
         labelling = _Labelling(opened, template, choices, results, chat, on_error)
         if resume:
             labelling.go_on()
@@ -124,8 +127,6 @@ def label(
         except (TokenTrieError, OSError, KeyboardInterrupt):
             labelling.tell_how_to_go_on()
             raise
-        finally:
-            results.close()
     labelling.summarize()
 
 
@@ -158,8 +159,6 @@ class _Labelling:
         self._n_bad = 0
         self._n_unfit = 0
         self._counts: Counter[str] = Counter()
-        self._place = 0  # of the last row that is labelled already, and what it has of the table
-        self._last: dict[str, Any] = {}
         self._bar = Progress(
             BarColumn(),
             TaskProgressColumn(),
@@ -173,7 +172,7 @@ class _Labelling:
 
     def go_on(self) -> None:
         """Go on behind the rows that are labelled already."""
-        self._place, self._last = self._results.go_on(self._choices, lambda text: self._counts.update([text]))
+        self._results.go_on(self._choices, lambda text: self._counts.update([text]))
 
     def run(self, llm: Llama, end: End, probabilities: bool) -> None:
         """Label the rows."""
@@ -207,19 +206,14 @@ class _Labelling:
                     text = self._template.fill(row.values)
             except ArgumentError as error:
                 bad = str(error)
-            if row.place == self._place:
-                self._results.require_same(row, self._last)
-            if row.place <= self._place:
+            if self._results.has(row):
                 continue
             if bad is None:
                 self._under_way.append(row)
                 yield as_prompt(text, self._chat)
             else:
                 self._report(row, bad)
-        if seen < self._place:
-            raise ArgumentError(
-                f"--resume: {self._table.name} has {seen:,} rows, and row {self._place:,} was labelled before"
-            )
+        self._results.require_all(seen)
 
     def _write(self, row: Row, decision: Decision[str], probabilities: bool) -> None:
         assert decision.probabilities is not None

@@ -13,22 +13,33 @@ Parquet cannot grow by rows: what is added waits in JSON lines beside it until a
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
-import json
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from token_trie.cli.arrow import import_pyarrow
 from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table
-from token_trie.cli.written import CsvRows, JsonRows, Rows, WholeLines
+from token_trie.cli.written import AddedRows, CsvRows, JsonRows, Rows, WholeLines
 from token_trie.errors import ArgumentError
 
+_ROWS: dict[Format, Callable[[], Rows]] = {Format.csv: CsvRows, Format.jsonl: JsonRows, Format.parquet: AddedRows}
 
-def digest(*parts: Any) -> str:
-    """Return eight letters that stand for values which JSON has."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
+
+def _lock(file: io.FileIO) -> bool:
+    """Lock a file until it is closed, where there are locks; return whether nobody else has."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        pass
+    return True
 
 
 class Results:
@@ -56,7 +67,7 @@ class Results:
         self._path = path
         self._is_standard_output = str(path) == "-"
         self._is_parquet = kind is Format.parquet
-        self._rows: Rows = CsvRows() if kind is Format.csv else JsonRows()
+        self._rows = _ROWS[kind]()
         self._has_fixed_columns = self._is_parquet or self._rows.has_columns
         self.columns: list[str] | None = None
         """Of the table; None: those of the first row, which is still to come."""
@@ -72,7 +83,11 @@ class Results:
         self._working = path.with_name(f"{path.name}.rows") if self._is_parquet else path
         self.name = "standard output" if self._is_standard_output else str(self._working)
         self._file: io.FileIO | None = None
+        self._cut: int | None = None  # where the file ends as soon as something is written
         self._has_head = False
+        self._place = 0  # of the last row that is there
+        self._old: Iterator[dict[str, Any]] = iter(())  # the rows that are there, to be compared with the table
+        self._oldest: dict[str, Any] | None = None  # of these
         self.n_written = 0
 
     @property
@@ -88,33 +103,26 @@ class Results:
         for path in (self._path, self._working):
             if path.is_file():
                 raise ArgumentError(f"--output: {str(path)!r} is there; go on with it by --resume, or remove it")
-        self._file = io.FileIO(self._working, "wb" if self._working.exists() else "xb")
+        self._open("wb" if self._working.exists() else "xb")
 
-    def go_on(self, choices: list[str], count: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
+    def go_on(self, choices: list[str], count: Callable[[str], None]) -> None:
         """Go on with the file, or make it.
-
-        Returns
-        -------
-        place : int
-            Of the last row that is there.
-        values : dict
-            What that one has of the table.
 
         Raises
         ------
         ArgumentError
-            The file is another run's, and stays as it is.
+            The file is another run's, or another run is writing it; it stays as it is.
         """
         if self._is_standard_output:
             raise ArgumentError("--resume: goes on with a file; name it with --output")
-        if self._path.is_file() and not self._working.exists():
-            raise ArgumentError(f"--resume: {str(self._path)!r} has all its rows; remove it to begin anew")
-        if not self._working.exists() or self._working.stat().st_size == 0:
-            self._file = io.FileIO(self._working, "wb")
-            return 0, {}
-        if not self._working.is_file():
+        if self._working.exists() and not self._working.is_file() and self._working.stat().st_size:
             raise ArgumentError(f"--resume: {self.name!r} is no file that a run can go on with")
-        place, last = 0, {}
+        self._open("wb" if self._working.exists() and not self._working.is_file() else "a+b")
+        if not self._working.stat().st_size:
+            if self._is_parquet and self._path.is_file():
+                self._working.unlink()
+                raise ArgumentError(f"--resume: {str(self._path)!r} has all its rows; remove it to begin anew")
+            return
         with self._working.open("rb") as file:
             lines = WholeLines(file)
             columns = self._rows.read_head(lines)
@@ -122,9 +130,9 @@ class Results:
                 self._require_columns(columns)
             end = lines.end
             try:
-                for last in self._rows.decode(lines, columns):
-                    place = self._place_of(last, place, choices)
-                    count(last[self._answer])
+                for row in self._rows.decode(lines, columns):
+                    self._place = self._place_of(row, self._place, choices)
+                    count(row[self._answer])
                     self.n_written += 1
                     end = lines.end
             except ArgumentError as error:
@@ -132,16 +140,32 @@ class Results:
         if end == 0:
             raise ArgumentError(f"--resume: {self.name!r} has no row of such a run; remove it to begin anew")
         self._has_head = True
-        self._file = io.FileIO(self._working, "r+b")
-        self._file.truncate(end)
-        self._file.seek(end)
-        return place, {column: value for column, value in last.items() if column not in self.added}
+        self._cut = end
+        self._old = self._read()
+        self._oldest = next(self._old, None)
 
-    def require_same(self, row: Row, last: dict[str, Any]) -> None:
-        """Raise ArgumentError where the last row that is there is not the one at its place in the table."""
-        if row.bad or not all(self._rows.is_same(value, row.values.get(column)) for column, value in last.items()):
+    def has(self, row: Row) -> bool:
+        """Whether that row, or one behind it, was written before; call it for each from the first one on.
+
+        Raises
+        ------
+        ArgumentError
+            Another one was written in its place.
+        """
+        if self._oldest is not None and int(self._oldest[self._row]) == row.place:
+            own = {column: value for column, value in self._oldest.items() if column not in self.added}
+            if row.bad or not self._rows.is_same(own, row.values):
+                raise ArgumentError(
+                    f"--resume: {row.where} is not what {self.name!r} has as row {row.place}; the table has changed"
+                )
+            self._oldest = next(self._old, None)
+        return row.place <= self._place
+
+    def require_all(self, n: int) -> None:
+        """Raise ArgumentError where more rows than a table has were written before."""
+        if n < self._place:
             raise ArgumentError(
-                f"--resume: {row.where} is not what {self.name!r} has as row {row.place}; the table has changed"
+                f"--resume: {self._table.name} has {n:,} rows, and row {self._place:,} was labelled before"
             )
 
     def check(self, row: Row) -> None:
@@ -159,26 +183,41 @@ class Results:
     def write(self, row: Row, added: list[Any]) -> None:
         """Write a row; OSError if there is no room, in which case only what is behind the rows before is broken."""
         values = dict(zip(self.added, [*added, row.place, self._run], strict=True))
-        if not self._is_parquet:
-            values = {**row.values, **values}
-        self._put(self._head() + self._rows.encode(self._all_columns(), values))
+        self._put(self._head() + self._rows.encode(self._all_columns(), row.values, values))
         self.n_written += 1
 
     def finish(self) -> None:
         """Write what is left when all rows are there."""
         self._put(self._head())
-        self.close()
         if self._is_parquet:
             from token_trie.cli.parquet import join
 
-            with self._working.open("rb") as file:
-                join(self._table, self.columns or [], self.added, self._rows.decode(WholeLines(file), None), self._path)
+            with closing(self._read()) as rows:
+                join(self._table, self.columns or [], self.added, rows, self._path)
             self._working.unlink()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, which another run may go on with from then on."""
+        self._old = iter(())
         if self._file is not None:
             self._file.close()
+
+    def _open(self, mode: str) -> None:
+        """Open the file for this run alone, until it is closed."""
+        self._file = io.FileIO(self._working, mode)
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            return
+        with suppress(FileNotFoundError):
+            # Between opening and locking, another run may have put the file away.
+            if _lock(self._file) and os.path.samestat(os.fstat(self._file.fileno()), self._working.stat()):
+                return
+        raise ArgumentError(f"--output: another run writes {self.name!r}")
+
+    def _read(self) -> Generator[dict[str, Any], None, None]:
+        """Read the rows that are there."""
+        with self._working.open("rb") as file:
+            lines = WholeLines(file)
+            yield from self._rows.decode(lines, self._rows.read_head(lines))
 
     def _all_columns(self) -> list[str]:
         return [*(self.columns or ()), *self.added]
@@ -192,6 +231,9 @@ class Results:
         assert self._file is not None
         rest = memoryview(line)
         try:
+            if self._cut is not None:
+                self._file.truncate(self._cut)
+                self._cut = None
             while rest:
                 rest = rest[self._file.write(rest) or 0 :]
         except OSError as error:

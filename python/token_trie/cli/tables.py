@@ -27,6 +27,7 @@ class Format(str, Enum):
 
 
 STANDARD_INPUT = "standard input"
+_DEPTH = 200  # of nested JSON, far below what Python's own reader and writer can bear
 _ENDINGS = {".csv": Format.csv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl, ".parquet": Format.parquet}
 
 
@@ -185,6 +186,8 @@ class _JsonLines(_Lines):
                 values = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite)
                 if not isinstance(values, dict):
                     values, bad = {}, f"{type(values).__name__} where an object belongs"
+                elif line.count(b"[") + line.count(b"{") > _DEPTH and _is_deep(values):
+                    bad = f"nested deeper than {_DEPTH}"
                 elif b"\\u" in line:
                     _check_utf8(json.dumps(values, ensure_ascii=False))
             except UnicodeDecodeError as error:
@@ -263,12 +266,12 @@ def text_of(value: Any) -> str:
     return to_json(value) if isinstance(value, (list, dict)) else str(value)
 
 
-def to_json(value: Any) -> str:
+def to_json(value: Any, sort_keys: bool = False) -> str:
     """Return a value as JSON; of what JSON has not, numbers that are none or infinite are null, all else is text."""
     try:
-        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
+        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False, sort_keys=sort_keys)
     except ValueError:
-        return json.dumps(_with_nulls(value), ensure_ascii=False, default=str)
+        return json.dumps(_with_nulls(value), ensure_ascii=False, default=str, sort_keys=sort_keys)
 
 
 def _with_nulls(value: Any) -> Any:
@@ -277,6 +280,14 @@ def _with_nulls(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_with_nulls(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [v for outer in level for v in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [v for v in level if isinstance(v, (dict, list))]
+    return bool(level)
 
 
 def _finite(text: str) -> float:

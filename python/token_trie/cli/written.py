@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from abc import ABC, abstractmethod
@@ -11,6 +12,11 @@ from typing import Any, BinaryIO
 
 from token_trie.cli.tables import read_csv, text_of, to_json
 from token_trie.errors import ArgumentError
+
+
+def digest(*parts: Any) -> str:
+    """Return eight letters that stand for values which JSON has."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 class WholeLines(Iterator[bytes]):
@@ -44,8 +50,8 @@ class Rows(ABC):
         """Return what stands before the first row."""
 
     @abstractmethod
-    def encode(self, columns: list[str], values: dict[str, Any]) -> bytes:
-        """Return a row."""
+    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
+        """Return a row of these columns, from what a table has and what is added."""
 
     @abstractmethod
     def read_head(self, lines: WholeLines) -> list[str] | None:
@@ -62,8 +68,8 @@ class Rows(ABC):
         """
 
     @abstractmethod
-    def is_same(self, written: Any, value: Any) -> bool:
-        """Whether that is how a value reads that was written."""
+    def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
+        """Whether that, beside what was added, is how the values of a table read that were written."""
 
 
 class CsvRows(Rows):
@@ -73,9 +79,10 @@ class CsvRows(Rows):
         """Return the line of names."""
         return _csv_line(columns)
 
-    def encode(self, columns: list[str], values: dict[str, Any]) -> bytes:
+    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
         """Return the fields."""
-        return _csv_line([text_of(values.get(column)) for column in columns])
+        whole = {**values, **added}
+        return _csv_line([text_of(whole.get(column)) for column in columns])
 
     def read_head(self, lines: WholeLines) -> list[str] | None:
         """Return the names; None if they are not there."""
@@ -95,9 +102,10 @@ class CsvRows(Rows):
             if not lines.are_over:
                 raise ArgumentError(f"line {lines.n}: {error}") from error
 
-    def is_same(self, written: Any, value: Any) -> bool:
-        """Whether the texts are the same."""
-        return bool(written == text_of(value))
+    def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
+        """Whether the texts are the same, where a column that a row has not is empty."""
+        columns = written.keys() | values.keys()
+        return all(written.get(column) == text_of(values.get(column)) for column in columns)
 
 
 class JsonRows(Rows):
@@ -109,9 +117,9 @@ class JsonRows(Rows):
         """Return nothing."""
         return b""
 
-    def encode(self, columns: list[str], values: dict[str, Any]) -> bytes:
+    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
         """Return the object."""
-        return to_json(values).encode() + b"\n"
+        return to_json({**values, **added}).encode() + b"\n"
 
     def read_head(self, lines: WholeLines) -> list[str] | None:
         """Read nothing."""
@@ -128,9 +136,27 @@ class JsonRows(Rows):
                 raise ArgumentError(f"line {lines.n}: {type(values).__name__} where an object belongs")
             yield values
 
-    def is_same(self, written: Any, value: Any) -> bool:
+    def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
         """Whether the JSON is the same."""
-        return bool(written == json.loads(to_json(value)))
+        return _canonical(written) == _canonical(values)
+
+
+class AddedRows(JsonRows):
+    """JSON lines of what is added alone, with a digest of the row that it is added to."""
+
+    _OF = "of"  # such as no added column is named
+
+    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
+        """Return the object."""
+        return super().encode(columns, {}, {**added, self._OF: digest(_canonical(values))})
+
+    def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
+        """Whether the digest is the same."""
+        return written == {self._OF: digest(_canonical(values))}
+
+
+def _canonical(values: dict[str, Any]) -> str:
+    return to_json(values, sort_keys=True)
 
 
 def _csv_line(fields: list[str]) -> bytes:

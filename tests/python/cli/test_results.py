@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
-from token_trie.cli.written import CsvRows, WholeLines
+from token_trie.cli.written import AddedRows, CsvRows, WholeLines
 
 
 @pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
@@ -30,10 +30,9 @@ def test_wherever_the_file_is_cut_the_run_goes_on(cli: Cli, to: str, cut: float)
     if to == "parquet":
         parquet = pytest.importorskip("pyarrow.parquet")
         kept = [json.loads(line) for line in beginning.splitlines(keepends=True) if line.endswith(b"\n")]
-        own = [{name: value for name, value in row.items() if name not in ("id", "text")} for row in kept]
-        half = beginning[beginning.rfind(b"\n") + 1 :] if own else b""
-        lines = "".join(json.dumps(row) + "\n" for row in own).encode() + half
-        (cli.folder / "out.parquet.rows").write_bytes(lines)
+        half = beginning[beginning.rfind(b"\n") + 1 :] if kept else b""
+        lines = b"".join(AddedRows().encode([], {name: row.pop(name) for name in ("id", "text")}, row) for row in kept)
+        (cli.folder / "out.parquet.rows").write_bytes(lines + half)
     else:
         output.write_bytes(beginning)
     done = cli.label(table, "--resume", output=output)
@@ -82,7 +81,9 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, name: str) -> None:
 @given(st.lists(st.lists(st.text(st.sampled_from('a\r\n",\0 é')), min_size=2, max_size=2)))
 def test_csv_reads_back_as_it_was_written(records: list[list[str]]) -> None:
     rows, columns = CsvRows(), ["a", "\r"]
-    written = rows.head(columns) + b"".join(rows.encode(columns, dict(zip(columns, r, strict=True))) for r in records)
+    written = rows.head(columns) + b"".join(
+        rows.encode(columns, dict(zip(columns, r, strict=True)), {}) for r in records
+    )
     lines = WholeLines(io.BytesIO(written))
     assert rows.read_head(lines) == columns
     assert [[*values.values()] for values in rows.decode(lines, columns)] == records

@@ -37,6 +37,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         b"[" * 100_000,
         b'{"text": "x", "answer": 1}',
         b'{"text": "x", "n": [-1e999]}',
+        b'{"text": "x", "n": ' + b"[" * 200 + b"]" * 200 + b"}",
         b'{"text": 7.5}',
     ]
     path.write_bytes(b"\n".join(lines))
@@ -50,6 +51,7 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         10: "not UTF-8",
         11: "no JSON",
         12: "column 'answer' is one that is added; name those otherwise by --prefix",
+        14: "nested deeper than 200",
         13: "-1e999 is no number of 64 bits",
     }
 
