@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from token_trie.cli.arrow import import_pyarrow
-from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table
+from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table, reopen
 from token_trie.cli.written import AddedRows, CsvRows, JsonRows, Rows, WholeLines
 from token_trie.errors import ArgumentError
 
@@ -141,8 +141,7 @@ class Results:
             raise ArgumentError(f"--resume: {self.name!r} has no row of such a run; remove it to begin anew")
         self._has_head = True
         self._cut = end
-        self._old = self._read()
-        self._oldest = next(self._old, None)
+        self._begin_to_compare()
 
     def has(self, row: Row) -> bool:
         """Whether that row, or one behind it, was written before; call it for each from the first one on.
@@ -156,7 +155,7 @@ class Results:
             own = {column: value for column, value in self._oldest.items() if column not in self.added}
             if row.bad or not self._rows.is_same(own, row.values):
                 raise ArgumentError(
-                    f"--resume: {row.where} is not what {self.name!r} has as row {row.place}; the table has changed"
+                    f"{row.where} is not what {self.name!r} has as row {row.place}; the table has changed"
                 )
             self._oldest = next(self._old, None)
         return row.place <= self._place
@@ -164,9 +163,7 @@ class Results:
     def require_all(self, n: int) -> None:
         """Raise ArgumentError where more rows than a table has were written before."""
         if n < self._place:
-            raise ArgumentError(
-                f"--resume: {self._table.name} has {n:,} rows, and row {self._place:,} was labelled before"
-            )
+            raise ArgumentError(f"{self._table.name} has {n:,} rows, and row {self._place:,} was labelled before")
 
     def check(self, row: Row) -> None:
         """Raise ArgumentError for columns that a row of its own ones must not have."""
@@ -185,13 +182,21 @@ class Results:
         values = dict(zip(self.added, [*added, row.place, self._run], strict=True))
         self._put(self._head() + self._rows.encode(self._all_columns(), row.values, values))
         self.n_written += 1
+        self._place = row.place
 
     def finish(self) -> None:
-        """Write what is left when all rows are there."""
+        """Write what is left when all rows are there.
+
+        Raises
+        ------
+        ArgumentError
+            It is Parquet, and the table, which is read again, has changed.
+        """
         self._put(self._head())
         if self._is_parquet:
             from token_trie.cli.parquet import join
 
+            self._compare()
             with closing(self._read()) as rows:
                 join(self._table, self.columns or [], self.added, rows, self._path)
             self._working.unlink()
@@ -207,11 +212,31 @@ class Results:
         self._file = io.FileIO(self._working, mode)
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
             return
+        if not _lock(self._file) or not self._is_in_place():
+            raise ArgumentError(f"--output: another run writes {self.name!r}")
+
+    def _is_in_place(self) -> bool:
+        """Whether the file is the one that has its name, and nobody has put it away."""
+        assert self._file is not None
         with suppress(FileNotFoundError):
-            # Between opening and locking, another run may have put the file away.
-            if _lock(self._file) and os.path.samestat(os.fstat(self._file.fileno()), self._working.stat()):
-                return
-        raise ArgumentError(f"--output: another run writes {self.name!r}")
+            return os.path.samestat(os.fstat(self._file.fileno()), self._working.stat())
+        return False
+
+    def _begin_to_compare(self) -> None:
+        self._old = self._read()
+        self._oldest = next(self._old, None)
+
+    def _compare(self) -> None:
+        """Raise ArgumentError where the table or the file is not what it was."""
+        if not self._is_in_place():
+            raise ArgumentError(f"{self.name!r} was removed or replaced")
+        self._begin_to_compare()
+        place = 0
+        with closing(reopen(self._table)) as again:
+            for row in again.rows():
+                place = row.place
+                self.has(row)
+        self.require_all(place)
 
     def _read(self) -> Generator[dict[str, Any], None, None]:
         """Read the rows that are there."""

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,16 @@ def write(table: Path, records: list[dict[str, Any]]) -> None:
         table.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
+@dataclass
+class Run:
+    returncode: int = -1
+    said: str = ""
+
+
 @contextmanager
-def halted(command: list[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+def halted(command: list[str], output: Path) -> Iterator[Run]:
     """Run a command until it has written something, and halt it; it goes on at the end."""
+    run = Run()
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 300
         while not output.exists() or output.stat().st_size < 2000:
@@ -52,10 +60,11 @@ def halted(command: list[str], output: Path) -> Iterator[subprocess.Popen[bytes]
             time.sleep(0.01)
         process.send_signal(signal.SIGSTOP)
         try:
-            yield process
+            yield run
         finally:
             process.send_signal(signal.SIGCONT)
-            process.communicate(timeout=300)
+            run.said = process.communicate(timeout=300)[1].decode()
+            run.returncode = process.returncode
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -117,6 +126,24 @@ def test_parquet_is_written_before_another_run_may_begin(cli: Cli, monkeypatch: 
     assert not growing(output).exists()
 
 
+@pytest.mark.parametrize(("what", "message"), [("table", "the table has changed"), ("rows", "was removed or replaced")])
+def test_a_table_that_changes_under_a_run_is_not_joined(cli: Cli, what: str, message: str) -> None:
+    pytest.importorskip("pyarrow")
+    output = cli.folder / "out.parquet"
+    texts = [f"{text} {i}" for i in range(100) for text in TEXTS]
+    table = cli.table(texts)
+    with halted([*COMMAND, *cli.arguments(table, output=output)], growing(output)) as run:
+        if what == "table":
+            cli.table(["another", *texts[1:]])
+        else:
+            growing(output).unlink()
+            growing(output).write_text("another run's")
+    assert run.returncode == 1
+    assert message in run.said
+    assert not output.exists()
+    assert growing(output).exists()
+
+
 CHANGES = {"text": st.sampled_from(["", "other"]), "id": st.sampled_from([None, 70]), "more": st.just([0.5])}
 
 
@@ -141,9 +168,10 @@ def test_a_change_in_any_row_before_is_seen(cli: Cli, of: str, to: str, place: i
     done = cli.label(table, "--resume", output=output)
     assert done.code == 1
     where = f"line {place + 1}" if of == "jsonl" else f"row {place + 1}"
-    assert f"--resume: {table}, {where} is not what '{growing(output)}' has as row {place + 1}; the table" in done.err
+    assert f"error: {table}, {where} is not what '{growing(output)}' has as row {place + 1}; the table" in done.err
     assert growing(output).read_bytes() == before
 
-    write(table, whole)
+    # The order of an object's keys says nothing.
+    write(table, [dict(reversed(record.items())) for record in whole] if of == "jsonl" else whole)
     assert cli.label(table, "--resume", output=output).code == 0
     assert [row["text"] for row in labelled(cli, output)] == [*TEXTS, "mended"]
