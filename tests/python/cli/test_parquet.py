@@ -2,10 +2,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from labelling import Cli, without_figures
+from token_trie.cli.arrow import reader_of
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")
@@ -62,6 +68,42 @@ def test_times_that_python_has_not_are_their_exact_text(cli: Cli) -> None:
     before = output.read_bytes()
     assert cli.label(table, "--resume", output=output, prompt="{text} {zone} {day}").code == 0
     assert output.read_bytes() == before
+
+
+BIG = 2**63 - 1
+DURATION = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d+))?|(-?\d+) s")
+
+
+def seconds(text: str) -> Fraction:
+    """Read a duration, or the time of a day."""
+    found = DURATION.fullmatch(text)
+    assert found is not None, text
+    days, hours, minutes, rest, behind, whole = found.groups()
+    if whole:
+        return Fraction(int(whole))
+    parts = int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(rest)
+    return parts + Fraction(int(behind or 0), 10 ** len(behind or ""))
+
+
+@given(
+    st.sampled_from(["s", "ms", "us", "ns"]),
+    st.one_of(st.integers(-BIG, BIG), st.integers(-(10**11), 10**11), st.integers(-BIG // 10**9, BIG // 10**9)),
+)
+def test_the_text_of_a_time_is_exact(unit: str, value: int) -> None:
+    def read(number: int, storage: Any, kind: Any) -> str:
+        (cell,) = column([number], storage, kind)
+        return str(reader_of(kind)(cell))
+
+    text = read(value, arrow.int64(), arrow.timestamp(unit))
+    assert np.datetime64(text.replace(" ", "T"), unit).astype(int) == value
+    if abs(value) < 2**31:
+        text = read(value, arrow.int32(), arrow.date32())
+        assert np.datetime64(text, "D").astype(int) == value
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    text = read(value, arrow.int64(), arrow.duration(unit))
+    assert text == f"{value} {unit}" or seconds(text) == Fraction(value, per_second)
+    if unit in ("us", "ns") and 0 <= value < 86400 * per_second:
+        assert seconds(read(value, arrow.int64(), arrow.time64(unit))) == Fraction(value, per_second)
 
 
 def test_the_columns_of_a_parquet_table_stay_as_they_are(cli: Cli) -> None:

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from labelling import TEXTS, Cli
+from token_trie.cli.tables import Format, open_table
+from token_trie.errors import ArgumentError
 
 
 def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
@@ -106,6 +112,34 @@ def test_where_a_row_ends_is_never_guessed(cli: Cli, ending: str, lines: str, me
     table.write_text(beginning + "2,mended,\n3,good,\n4,good,\n")
     assert cli.label(table, "--resume").code == 0
     assert [row["id"] for row in cli.rows()] == ["0", "2", "3", "4"]
+
+
+@settings(max_examples=500)
+@given(st.text(st.sampled_from('ab",\n\r')))
+def test_csv_is_read_as_by_a_reader_of_its_grammar(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.csv"
+    path.write_bytes(b"a,b\n" + text.encode())
+    found: list[list[str] | None] = []
+    is_whole = True
+    with closing(open_table(path, Format.csv)) as table:
+        try:
+            for row in table.rows():
+                found.append(list(row.values.values()) if row.bad is None else None)
+        except ArgumentError:
+            is_whole = False
+    # A field with quotes has nothing beside them and doubles those inside; one without has no line break.
+    field = r'"(?:[^"]|"")*"|(?!")[^,\r\n]*'
+    record = re.compile(rf"((?:{field})(?:,(?:{field}))*)\r*(?:\n|\Z)")
+    expected: list[list[str] | None] = []
+    end = 0
+    while end < len(text) and (match := record.match(text, end)):
+        end = match.end()
+        if match[1]:
+            fields = re.findall(rf"(?:\A|,)({field})", match[1])
+            fields = [one[1:-1].replace('""', '"') if one.startswith('"') else one for one in fields]
+            expected.append(fields if len(fields) == 2 else None)
+    assert found == expected
+    assert is_whole == (end == len(text))
 
 
 def test_a_cell_may_be_as_long_as_a_book(cli: Cli) -> None:
