@@ -182,7 +182,11 @@ TEST_F(AbiBatchTest, ASubmitMayCloseItsBatchFromTheLogCallback) {
 }
 
 TEST_F(AbiBatchTest, AClosedBatchIsRefusedAlsoWhenAnotherIsOpen) {
-    token_trie_batch * closed = open().get();
+    token_trie_batch * closed = nullptr;
+    {
+        const OpenBatch batch = open();
+        closed = batch.get();
+    }
     const OpenBatch other = open();
     const token_trie_batch_prompt asked = prompt();
     EXPECT_EQ(token_trie_batch_submit(closed, &asked, &ticket_), TOKEN_TRIE_ERROR_ARGUMENT);

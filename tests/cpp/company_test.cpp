@@ -72,7 +72,7 @@ TEST_P(CompanyOf, AMemberKeepsItsScoreWhenOthersJoin) {
         sequence_.replace(prompt, kNotCancelled);
         const std::set<Tokens> many = random_texts(rng, 200, 5, 8);
         const std::map<Tokens, double> expected = scores_of(sequence_, many);
-        for (const std::size_t n : {1, 2, 3, 5, 10, 20, 30, 60}) {
+        for (const std::size_t n : {1U, 2U, 3U, 5U, 10U, 20U, 30U, 60U}) {
             std::set<Tokens> some;
             for (const Tokens & member : many) {
                 if (some.size() < n && rng() % 3 == 0) {

@@ -216,7 +216,7 @@ TEST_F(GraphPartTest, SequencesHaveTriesOfTheirOwn) {
     }
     llama_batch batch = llama_batch_init(2, 0, 1);
     // Together, and then the second one alone.
-    for (const std::size_t first : {0, 1}) {
+    for (const std::size_t first : {0U, 1U}) {
         batch.n_tokens = 0;
         for (std::size_t i = first; i < 2; ++i, ++batch.n_tokens) {
             const auto at = batch.n_tokens;

@@ -46,7 +46,7 @@ TEST_P(GrowingContext, GivesTheLogitsOfALargeOneAndEvaluatesNoMore) {
     EXPECT_EQ(sequence.capacity(), other.capacity());
     EXPECT_EQ(sequence.room(), 256U);
     std::size_t room = 0;
-    for (const std::size_t n : {30, 200, 300, 301, 700, 1400}) {
+    for (const std::size_t n : {30U, 200U, 300U, 301U, 700U, 1400U}) {
         SCOPED_TRACE(n);
         for (Sequence * each : {&sequence, &other}) {
             each->replace(text_of(n), kNotCancelled);
@@ -71,7 +71,7 @@ TEST_P(GrowingContext, GivesTheScoresOfALargeOne) {
     Sequence sequence = growing();
     const Context context = large();
     Sequence other(context.get());
-    for (const std::size_t n : {40, 250, 600}) {
+    for (const std::size_t n : {40U, 250U, 600U}) {
         SCOPED_TRACE(n);
         for (const bool with_prefix : {false, true}) {
             ScoreOptions options;
@@ -121,7 +121,7 @@ TEST_F(GrowingContextTest, KeepsEveryAdapter) {
     Sequence other(context.get());
     const Context plain = tiny_context(kLarge);
     Sequence without(plain.get());
-    for (const std::size_t n : {100, 500}) {
+    for (const std::size_t n : {100U, 500U}) {
         for (Sequence * each : {&sequence, &other, &without}) {
             each->replace(text_of(n), kNotCancelled);
         }

@@ -164,7 +164,7 @@ TEST(Matcher, ALongSpanIsTakenBackToAnyPlace) {
     for (int i = 0; i < 1000; ++i) {
         ASSERT_TRUE(matcher.accept(5));
     }
-    for (const std::uint64_t kept : {999, 768, 767, 513, 512, 511, 300, 256, 255, 1}) {
+    for (const std::uint64_t kept : {999U, 768U, 767U, 513U, 512U, 511U, 300U, 256U, 255U, 1U}) {
         matcher.rollback(matcher.n_accepted() - kept);
         Matcher again = matcher;
         for (std::uint64_t i = kept; i < 1000; ++i) {

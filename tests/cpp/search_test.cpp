@@ -70,7 +70,7 @@ TEST_P(SearchOn, ClaimsNoMoreThanIsTrueHoweverEarlyItHasToStop) {
         options.branches = below(4) == 0;
         const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
         options.n_best = 1 + below(4);
-        for (const std::uint64_t max_nodes : {0, 1, 3, 9}) {
+        for (const std::uint64_t max_nodes : {0U, 1U, 3U, 9U}) {
             SCOPED_TRACE(::testing::Message() << "round " << round << ", " << max_nodes << " nodes at most");
             options.max_nodes = max_nodes;
             const SearchResult result = search(sequence, cursor_of(trie), options, kNotCancelled);

@@ -362,7 +362,7 @@ TEST_P(Windows, AreNotTakenForWholeWhereABranchRestsWhileTheContextGrows) {
     const Tokens prompt = text_of(3 * window());
     sequence.replace(prompt, kNotCancelled);
     const Sequence::Branch resting = sequence.fork();
-    for (const std::size_t n : {100, 400}) {
+    for (const std::size_t n : {100U, 400U}) {
         sequence.replace(prompt + text_of(n), kNotCancelled);
     }
     ASSERT_GT(sequence.room(), 400U);

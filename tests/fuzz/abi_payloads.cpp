@@ -170,7 +170,7 @@ OptionsCase::OptionsCase(Input & in, const std::set<Token> & ends, const SetMode
 
 Tokens read_tokens(Input & in, std::size_t capacity) {
     const std::uint32_t how = in.byte();
-    Tokens out(how >= 250 ? capacity + how - 253 : how % 8);
+    Tokens out(how >= 250 ? capacity + how - 253 : how >= 200 ? 8 + 2 * (how - 200) : how % 8);
     auto token = static_cast<Token>(3 + how % 4);
     for (Token & t : out) {
         token = out.size() < 8 ? static_cast<Token>(in.byte()) : token % 200 + 3;

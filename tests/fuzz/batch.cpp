@@ -7,7 +7,7 @@
 #include <thread>
 
 // Prompts submitted to a batch, cancelled, waited for and closed on, against a stream that answers each alone. The
-// first byte of an input chooses the context.
+// first byte of an input chooses the context, and whether the model has sliding windows.
 namespace token_trie::fuzz {
 namespace {
 
@@ -15,7 +15,6 @@ using test::Tokens;
 
 constexpr int kLongest = 16;
 constexpr std::size_t kMost = 64;      // leaves or tokens of an answer
-constexpr double kRounding = 1e-3;     // of llama.cpp, which sums otherwise in other batches
 constexpr std::int32_t kNoLimit = -1;  // to wait
 constexpr std::uint32_t kAloneContext = 256;
 
@@ -24,15 +23,40 @@ const std::set<Token> & ends() {
     return out;
 }
 
-token_trie_stream * alone() {
-    static token_trie_stream * const stream = [] {
+class Alone {
+   public:
+    explicit Alone(test::TinyKind kind) : kind_(kind) {
         llama_context_params params = test::tiny_context_params(kAloneContext);
-        require(token_trie_stream_context_params(test::tiny_model(), &params) == TOKEN_TRIE_OK, "params");
+        require(token_trie_stream_context_params(test::tiny_model(kind), &params) == TOKEN_TRIE_OK, "params");
         // Not freed: models end first, as the process does.
         const auto options = sized<token_trie_stream_params>();
-        return token_trie_stream_open(test::tiny_context_of(params).release(), &options);
-    }();
-    return stream;
+        stream_ = token_trie_stream_open(test::tiny_context_of(params, kind).release(), &options);
+    }
+
+    test::TinyKind kind() const { return kind_; }
+
+    // Two answers may be as good as each other but for llama.cpp's rounding, which sums otherwise in other batches.
+    void check(const Tokens & tokens, const std::string & json, double logprob) const {
+        auto state = sized<token_trie_stream_state>();
+        require(token_trie_stream_prefill(stream_, tokens.data(), tokens.size()) == TOKEN_TRIE_OK &&
+                    token_trie_stream_set_token_trie(stream_, json.data(), json.size(), TOKEN_TRIE_GREEDY) ==
+                        TOKEN_TRIE_OK &&
+                    token_trie_stream_generate(stream_, kMost, 0, 1, nullptr, nullptr) == TOKEN_TRIE_OK &&
+                    token_trie_stream_get_state(stream_, &state) == TOKEN_TRIE_OK,
+                "a stream answers alone");
+        require(std::abs(state.logprob - logprob) < (test::tiny_window(kind_) > 0 ? 0.03 : 1e-3),
+                "what is decided is decided as alone");
+    }
+
+   private:
+    test::TinyKind kind_;
+    token_trie_stream * stream_;
+};
+
+const Alone & alone(bool has_window) {
+    static const Alone plain(test::TinyKind::attention);
+    static const Alone windows(test::TinyKind::window_of_16);
+    return has_window ? windows : plain;
 }
 
 // A prompt that is out, or to be.
@@ -65,12 +89,12 @@ struct Answer {
 
 class Caller {
    public:
-    explicit Caller(std::uint32_t how) : n_ctx_(how % 3 == 2 ? 512 : 256) {
+    explicit Caller(std::uint32_t how) : alone_(alone(how / 36 % 3 == 2)), n_ctx_(how % 3 == 2 ? 512 : 256) {
         llama_context_params context = test::tiny_context_params(n_ctx_);
         context.n_ubatch = how / 3 % 3 == 2 ? 8 : 64;
         auto params = sized<token_trie_batch_params>();
         params.n_parallel = std::array<std::int32_t, 4>{0, 2, 3, 8}[how / 9 % 4];
-        batch_ = token_trie_batch_open(test::tiny_model(), &context, &params);
+        batch_ = token_trie_batch_open(test::tiny_model(alone_.kind()), &context, &params);
         require(batch_ != nullptr, "a batch can be opened");
     }
     Caller(const Caller &) = delete;
@@ -208,7 +232,7 @@ class Caller {
         out_.erase(at);
     }
 
-    static void check(const Asked & asked, const Answer & answer) {
+    void check(const Asked & asked, const Answer & answer) const {
         const token_trie_batch_answer & its = answer.its;
         if (its.status != TOKEN_TRIE_OK) {
             require(
@@ -243,21 +267,8 @@ class Caller {
                     "what is taken is a member");
         }
         if (asked.prompt.mode == TOKEN_TRIE_BATCH_GREEDY && asked.tokens.size() + set.max_length < kAloneContext) {
-            check_alone(asked, answer);
+            alone_.check(asked.tokens, asked.payload.json, its.logprob);
         }
-    }
-
-    // Two answers may be as good as each other but for rounding.
-    static void check_alone(const Asked & asked, const Answer & answer) {
-        const std::string & json = asked.payload.json;
-        auto state = sized<token_trie_stream_state>();
-        require(token_trie_stream_prefill(alone(), asked.tokens.data(), asked.tokens.size()) == TOKEN_TRIE_OK &&
-                    token_trie_stream_set_token_trie(alone(), json.data(), json.size(), TOKEN_TRIE_GREEDY) ==
-                        TOKEN_TRIE_OK &&
-                    token_trie_stream_generate(alone(), kMost, 0, 1, nullptr, nullptr) == TOKEN_TRIE_OK &&
-                    token_trie_stream_get_state(alone(), &state) == TOKEN_TRIE_OK,
-                "a stream answers alone");
-        require(std::abs(state.logprob - answer.its.logprob) < kRounding, "what is decided is decided as alone");
     }
 
     void cancel(Input & in) {
@@ -332,6 +343,7 @@ class Caller {
         }
     }
 
+    const Alone & alone_;
     std::uint32_t n_ctx_;
     token_trie_batch * batch_ = nullptr;
     bool is_open_ = true;
