@@ -1,6 +1,7 @@
 #include "batch/job.h"
 
 #include "stream/output_head.h"
+#include "stream/tree_evaluator.h"
 
 #include <algorithm>
 
@@ -20,6 +21,17 @@ void PassRows::add(Token token, llama_pos position, std::vector<llama_seq_id> & 
     ids.push_back(of.data());
     wanted.push_back(is_wanted ? 1 : 0);
     n_wanted += is_wanted ? 1 : 0;
+}
+
+void PassRows::fill_up() {
+    constexpr std::size_t n_group = TreeEvaluator::kRowGroup;
+    if (n_wanted <= n_group) {
+        return;
+    }
+    for (std::size_t i = wanted.size(); i-- > 0 && n_wanted % n_group != 0 && n_wanted < max_wanted;) {
+        n_wanted += wanted[i] == 0 ? 1 : 0;
+        wanted[i] = 1;
+    }
 }
 
 Job::Job(Ticket ticket,
@@ -69,7 +81,8 @@ std::size_t Job::n_ids_wanted() const noexcept {
     if (!needs_wave()) {
         return 0;
     }
-    const std::size_t n = std::min<std::size_t>(tree_->asked.size(), question_.cursor->trie().n_leaves());
+    const std::size_t n =
+        std::min<std::size_t>(tree_->asked.size() - tree_->n_placed, question_.cursor->trie().n_leaves());
     return n - std::min(n, tree_->paths.n_ids());
 }
 
@@ -78,14 +91,22 @@ void Job::lend(llama_seq_id id) {
     tree_->paths.add_id(id);
 }
 
-void Job::place_wave(std::size_t max_cells) {
-    TreePaths::Wave wave =
-        tree_->paths.next_wave(tree_->asked.data() + tree_->n_placed, tree_->asked.size() - tree_->n_placed, max_cells);
+void Job::place_wave(std::size_t max_nodes, std::size_t max_cells) {
+    TreePaths::Wave wave = tree_->paths.next_wave(
+        tree_->asked.data() + tree_->n_placed, std::min(tree_->asked.size() - tree_->n_placed, max_nodes), max_cells);
     tree_->n_placed += wave.n_asked;
     answer_.n_evaluated += wave.rows.size();
     n_cells_ = wave.n_cells;
     rows_ = std::move(wave.rows);
     n_rows_done_ = 0;
+}
+
+llama_seq_id Job::give_back() noexcept {
+    const llama_seq_id id = tree_->paths.take_idle_id();
+    if (id >= 0) {
+        lent_.erase(std::find(lent_.begin(), lent_.end(), id));
+    }
+    return id;
 }
 
 void Job::plan(PassRows & rows, std::size_t max_prompt) {

@@ -4,6 +4,7 @@
 #include "batch/walk.h"
 #include "stream/tree_paths.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -27,7 +28,11 @@ struct PassRows {
     bool has_room(bool for_wanted) const noexcept {
         return tokens.size() < max_rows && (!for_wanted || n_wanted < max_wanted);
     }
+    std::size_t n_wanted_left() const noexcept { return std::min(max_rows - tokens.size(), max_wanted - n_wanted); }
     void add(Token token, llama_pos position, std::vector<llama_seq_id> & of, bool is_wanted);
+    // Wants rows that nobody asks about as well, where the last logits would be multiplied in a group that is not full,
+    // which takes longer than a full one.
+    void fill_up();
 };
 
 // Of a pass: a row with logits, the so-and-so-many-th of these.
@@ -69,8 +74,11 @@ class Job {
     std::size_t n_ids_wanted() const noexcept;
     void lend(llama_seq_id id);
     const std::vector<llama_seq_id> & lent() const noexcept { return lent_; }
-    // max_cells: n_cells at least.
-    void place_wave(std::size_t max_cells);
+    // max_nodes: 1 at least, and as many as the pass has room for, as the rest would keep ids from others. max_cells:
+    // n_cells at least.
+    void place_wave(std::size_t max_nodes, std::size_t max_cells);
+    // Of the ids lent, one that the wave does without; -1: there is none.
+    llama_seq_id give_back() noexcept;
 
     // Adds the rows that come next: all that there is room for, of the prompt max_prompt at most.
     void plan(PassRows & rows, std::size_t max_prompt);

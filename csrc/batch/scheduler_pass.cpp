@@ -53,10 +53,14 @@ void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept 
 // First what is nearest to its answer.
 void Scheduler::plan(PassRows & rows, const OnAnswer & on_answer) {
     for (Job & job : jobs_) {
-        if (job.needs_wave()) {
+        if (job.needs_wave() && rows.has_room(true)) {
             lend_ids(job);
-            // Of a large tree, no more than a pass or so at a time.
-            job.place_wave(std::max(job.n_cells(), std::min(job.n_cells() + n_cells_left(), 2 * n_batch_)));
+            // Of a large tree, no more cells than a pass or so takes.
+            const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), 2 * n_batch_);
+            job.place_wave(rows.n_wanted_left(), std::max(job.n_cells(), max_cells));
+            for (llama_seq_id id = job.give_back(); id >= 0; id = job.give_back()) {
+                empty_.push_back(id);
+            }
         }
         if (job.n_prompt_left() == 0) {
             job.plan(rows, 0);
@@ -74,6 +78,10 @@ void Scheduler::plan(PassRows & rows, const OnAnswer & on_answer) {
 }
 
 void Scheduler::decode(PassRows & rows) {
+    const bool cut = rows.n_wanted > 0 && rows.are_few;
+    if (!cut) {
+        rows.fill_up();
+    }
     const llama_batch batch = {static_cast<std::int32_t>(rows.tokens.size()),
                                rows.tokens.data(),
                                nullptr,
@@ -81,7 +89,7 @@ void Scheduler::decode(PassRows & rows) {
                                rows.n_ids.data(),
                                rows.ids.data(),
                                rows.wanted.data()};
-    const std::int32_t result = head_.decode(context_.get(), batch, rows.n_wanted > 0 && rows.are_few);
+    const std::int32_t result = head_.decode(context_.get(), batch, cut);
     if (result != 0) {
         throw Error(Status::context,
                     result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));

@@ -25,6 +25,20 @@ void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes) {
     std::transform(keyed.begin(), keyed.end(), nodes.begin(), [](const auto & pair) { return pair.second; });
 }
 
+llama_seq_id TreePaths::take_idle_id() noexcept {
+    const auto idle = std::find_if(ids_.begin(), ids_.end(),
+                                   [this](const Id & each) { return each.id != base_id_ && each.path.empty(); });
+    if (idle == ids_.end()) {
+        return -1;
+    }
+    const llama_seq_id id = idle->id;
+    if (idle->has_base) {
+        llama_memory_seq_rm(memory_, id, -1, -1);
+    }
+    ids_.erase(idle);
+    return id;
+}
+
 TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells) {
     Wave wave;
     std::vector<TreePath> tips;

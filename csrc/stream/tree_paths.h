@@ -36,6 +36,8 @@ class TreePaths {
     // the first cell: when it is cut back to its base, the window before that is no longer there.
     void add_id(llama_seq_id id) { ids_.push_back({id, id == base_id_, {}}); }
     std::size_t n_ids() const noexcept { return ids_.size(); }
+    // Gives back one lent that no path is on, with nothing in it; -1: there is none.
+    llama_seq_id take_idle_id() noexcept;
 
     // A token on its way into a batch.
     struct Row {

@@ -1,5 +1,9 @@
 #include "batch_fixture.h"
 
+#include <ggml.h>
+
+#include <cstring>
+
 // Who waits for whom.
 namespace token_trie::test {
 namespace {
@@ -71,6 +75,64 @@ TEST_F(BatchOrder, WhoAsksBehindATextComesFirst) {
     const Ticket last = submit(batch, question(written, kActions));
     EXPECT_EQ(take(*batch).ticket, last);
     take_all(*batch);
+}
+
+// The logits that llama.cpp computes, a number for each of a batch's passes.
+std::vector<std::size_t> outputs_of(const std::vector<Question> & questions, std::size_t n_ids) {
+    std::vector<std::size_t> n_outputs;
+    llama_context_params params = tiny_context_params(2048);
+    params.cb_eval = [](ggml_tensor * node, bool ask, void * to) {
+        if (ask && std::strcmp(node->name, "result_output") == 0) {
+            static_cast<std::vector<std::size_t> *>(to)->push_back(static_cast<std::size_t>(node->ne[1]));
+        }
+        return !ask;
+    };
+    params.cb_eval_user_data = &n_outputs;
+    const ContextMaker maker(tiny_model(TinyKind::attention), params, {});
+    const auto batch = std::make_shared<Batch>(maker, Scheduler::Options{n_ids, 0});
+    for (const Question & each : questions) {
+        submit(batch, each);
+    }
+    take_all(*batch);
+    return n_outputs;
+}
+
+// Two texts behind each of twelve tokens, which are asked about.
+std::vector<Question> trees(const Tokens & beginning, std::size_t n) {
+    std::set<Tokens> members;
+    for (char first = 'a'; first < 'm'; ++first) {
+        members.insert({bytes(std::string(1, first) + "1"), bytes(std::string(1, first) + "2")});
+    }
+    std::vector<Question> out;
+    for (std::size_t i = 0; i < n; ++i) {
+        Tokens prompt = beginning;
+        const Tokens rest = bytes(std::to_string(i) + " ?");
+        prompt.insert(prompt.end(), rest.begin(), rest.end());
+        out.push_back(question(prompt, members, Way::scores));
+    }
+    return out;
+}
+
+TEST_F(BatchOrder, PassesAreFullAsLongAsTreesHaveNodesLeft) {
+    constexpr std::size_t n_ids = 64;
+    const std::vector<std::size_t> n_outputs = outputs_of(trees(prompt_, 40), n_ids);
+    ASSERT_GT(n_outputs.size(), 4U);
+    // The first two have the beginning, and the next one the rest of all prompts.
+    for (std::size_t i = 3; i + 1 < n_outputs.size(); ++i) {
+        EXPECT_GE(n_outputs[i], n_ids * 3 / 4) << "pass " << i << " of " << n_outputs.size();
+    }
+}
+
+TEST_F(BatchOrder, AGroupOfLogitsIsFilledUpFromRowsThatHaveNone) {
+    for (std::size_t n_prompts = 1; n_prompts < 16; ++n_prompts) {
+        std::vector<Question> questions = trees(prompt_, n_prompts);
+        for (Question & each : questions) {
+            each.cursor = shared_cursor_of({{kRead}, {kSend}});
+        }
+        const std::size_t n = outputs_of(questions, 32).back();
+        const std::size_t n_asked = n_prompts == 1 ? 1 : n_prompts - 1;  // the first one's beginning is the others'
+        EXPECT_EQ(n, n_asked <= 4 ? n_asked : (n_asked + 3) / 4 * 4) << n_prompts << " prompts";
+    }
 }
 
 TEST_F(BatchOrder, ManyMayBeCancelledOftenAndInAnyOrder) {
