@@ -23,7 +23,7 @@ void PassRows::add(Token token, llama_pos position, std::vector<llama_seq_id> & 
     n_wanted += is_wanted ? 1 : 0;
 }
 
-void PassRows::fill_up() {
+void PassRows::fill_up(llama_seq_id empty, std::size_t max_more) {
     constexpr std::size_t n_group = TreeEvaluator::kRowGroup;
     if (n_wanted <= n_group) {
         return;
@@ -31,6 +31,14 @@ void PassRows::fill_up() {
     for (std::size_t i = wanted.size(); i-- > 0 && n_wanted % n_group != 0 && n_wanted < max_wanted;) {
         n_wanted += wanted[i] == 0 ? 1 : 0;
         wanted[i] = 1;
+    }
+    const std::size_t n_left = n_wanted % n_group;
+    if (n_left < 2 || n_group - n_left > std::min(max_more, n_wanted_left())) {
+        return;
+    }
+    filler = {empty};
+    for (llama_pos pos = 0; n_wanted % n_group != 0; ++pos) {
+        add(tokens.back(), pos, filler, true);
     }
 }
 

@@ -31,8 +31,11 @@ struct PassRows {
     std::size_t n_wanted_left() const noexcept { return std::min(max_rows - tokens.size(), max_wanted - n_wanted); }
     void add(Token token, llama_pos position, std::vector<llama_seq_id> & of, bool is_wanted);
     // Wants rows that nobody asks about as well, where the last logits would be multiplied in a group that is not full,
-    // which takes longer than a full one.
-    void fill_up();
+    // which takes longer than a full one. Where there are none and two or three of the group, adds some, of an id that
+    // holds nothing, max_more at most.
+    void fill_up(llama_seq_id empty, std::size_t max_more);
+
+    std::vector<llama_seq_id> filler;  // the id of rows added; none: no rows
 };
 
 // Of a pass: a row with logits, the so-and-so-many-th of these.

@@ -80,7 +80,7 @@ void Scheduler::plan(PassRows & rows, const OnAnswer & on_answer) {
 void Scheduler::decode(PassRows & rows) {
     const bool cut = rows.n_wanted > 0 && rows.are_few;
     if (!cut) {
-        rows.fill_up();
+        rows.fill_up(empty_.empty() ? -1 : empty_.back(), empty_.empty() ? 0 : n_cells_left());
     }
     const llama_batch batch = {static_cast<std::int32_t>(rows.tokens.size()),
                                rows.tokens.data(),
@@ -93,6 +93,9 @@ void Scheduler::decode(PassRows & rows) {
     if (result != 0) {
         throw Error(Status::context,
                     result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+    }
+    for (const llama_seq_id id : rows.filler) {
+        llama_memory_seq_rm(memory_, id, -1, -1);
     }
 }
 

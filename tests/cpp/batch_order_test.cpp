@@ -97,10 +97,11 @@ std::vector<std::size_t> outputs_of(const std::vector<Question> & questions, std
     return n_outputs;
 }
 
-// Two texts behind each of twelve tokens, which are asked about.
-std::vector<Question> trees(const Tokens & beginning, std::size_t n) {
+// Two texts behind each of so many tokens, which are asked about.
+std::vector<Question> trees(const Tokens & beginning, std::size_t n, int n_nodes = 12) {
     std::set<Tokens> members;
-    for (char first = 'a'; first < 'm'; ++first) {
+    for (int i = 0; i < n_nodes; ++i) {
+        const char first = static_cast<char>('a' + i);
         members.insert({bytes(std::string(1, first) + "1"), bytes(std::string(1, first) + "2")});
     }
     std::vector<Question> out;
@@ -120,6 +121,14 @@ TEST_F(BatchOrder, PassesAreFullAsLongAsTreesHaveNodesLeft) {
     // The first two have the beginning, and the next one the rest of all prompts.
     for (std::size_t i = 3; i + 1 < n_outputs.size(); ++i) {
         EXPECT_GE(n_outputs[i], n_ids * 3 / 4) << "pass " << i << " of " << n_outputs.size();
+    }
+}
+
+TEST_F(BatchOrder, AGroupOfLogitsIsFilledUpByTwoRowsAtMost) {
+    for (int n_nodes = 1; n_nodes < 20; ++n_nodes) {
+        const std::size_t n = outputs_of(trees(prompt_, 1, n_nodes), 32).back();
+        const int n_left = n_nodes % 4;
+        EXPECT_EQ(n, n_nodes <= 4 || n_left < 2 ? n_nodes : n_nodes + 4 - n_left) << n_nodes << " nodes";
     }
 }
 
