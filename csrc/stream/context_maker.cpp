@@ -47,7 +47,7 @@ std::size_t turning_point(const llama_model * model) {
 }
 
 std::size_t n_frugal_ids(const llama_vocab * vocab) {
-    constexpr std::size_t bytes = 12U << 20U;
+    constexpr std::size_t bytes = 32U << 20U;
     constexpr std::size_t min = 4;
     return std::max(min, bytes / (sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(vocab))));
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -85,6 +86,9 @@ class BestLeaves final : public Search {
             width_ *= n_batches_ < kManyBatches ? 1 : 2;
         }
         ++n_batches_;
+        if (n_batches_ > 1 && !dives_ && rest_is_needed()) {
+            spread_ = width_ = kEverything;
+        }
         if (!dives_ && (n_evaluated_ >= patience_ || is_spent())) {
             dive();
         }
@@ -131,6 +135,36 @@ class BestLeaves final : public Search {
             return may_win(entry);
         });
     }
+
+    // Whether what remains is little, and most of it will have to be evaluated by what can be guessed.
+    bool rest_is_needed() const {
+        const std::uint64_t most = kLittle * n_evaluated_;
+        std::uint64_t n_rest = 0;
+        std::uint64_t n_needed = 0;
+        std::vector<Entry> below;
+        std::copy_if(open_.entries().begin(), open_.entries().end(), std::back_inserter(below),
+                     [this](const Entry & entry) { return may_win(entry); });
+        for (; !below.empty() && n_rest <= most; ++n_rest) {
+            const Entry entry = below.back();
+            below.pop_back();
+            n_needed += may_win(entry) ? 1 : 0;
+            for_each_guess(entry, [&](const Entry & guess) { below.push_back(guess); });
+        }
+        return n_rest <= most && n_needed * 4 >= n_rest * 3;
+    }
+
+    // The children that need logits, as probable as if all shared its probability evenly.
+    template <typename Visit>
+    void for_each_guess(const Entry & entry, const Visit & visit) const {
+        const double share = entry.logprob - std::log(static_cast<double>(n_ways(entry.node)));
+        for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
+            const NodeId child = next_choice(trie_.first_child(entry.node) + i);
+            if (rules_.needs_logits(child)) {
+                visit(Entry{share, child, rank_of({share, child})});
+            }
+        }
+    }
+    std::size_t n_ways(NodeId node) const { return trie_.children(node).size + (rules_.ends_leaf(node) ? 1U : 0U); }
 
     // Of a token, in nats: of the best leaf's, or of what is nearest to one; what nothing is left for is to be near.
     double price() const {
@@ -233,19 +267,13 @@ class BestLeaves final : public Search {
         return n;
     }
 
-    // The children that need logits, unless they are all below least.
+    // What may be below an entry, unless it is below least.
     void guess_below(const Entry & entry, double least, Heap & guesses) const {
-        const std::size_t n = trie_.children(entry.node).size + (rules_.ends_leaf(entry.node) ? 1U : 0U);
-        const double share = entry.logprob - std::log(static_cast<double>(n));
-        if (share < least || (dives_ && n > 1 && !rows_are_cheap_)) {
+        const std::size_t n = n_ways(entry.node);
+        if (entry.logprob - std::log(static_cast<double>(n)) < least || (dives_ && n > 1 && !rows_are_cheap_)) {
             return;
         }
-        for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
-            const NodeId child = next_choice(trie_.first_child(entry.node) + i);
-            if (rules_.needs_logits(child)) {
-                guesses.push({share, child, rank_of({share, child})});
-            }
-        }
+        for_each_guess(entry, [&](const Entry & guess) { guesses.push(guess); });
     }
 
     // nullptr if it is not there.
@@ -309,6 +337,7 @@ class BestLeaves final : public Search {
     // needless.
     static constexpr double kWidth = 2;
     static constexpr std::size_t kManyBatches = 4;
+    static constexpr std::uint64_t kLittle = 6;  // times what has been evaluated
     static constexpr double kEverything = std::numeric_limits<double>::infinity();
     // Of a token, where nothing else is to count.
     static constexpr double kOnly = 1e6;

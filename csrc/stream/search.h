@@ -44,7 +44,8 @@ struct SearchResult : Cost {
 // The nodes not known yet, -?-, are taken for as probable as if the children of each shared its probability evenly. How
 // far below the best a node may be to be worth a row depends on what rows cost beside passes, and doubles with each
 // batch that has proved nothing. Where all layers are on devices a batch takes as many rows as it may have, so that a
-// small set is decided in one. None of this changes what is found.
+// small set is decided in one. Where little remains, and by these guesses a proof needs most of it, the next batch has
+// all of it, so that no set takes much longer than to score it whole. None of this changes what is found.
 //
 // Of a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
 // thousands. Behind some rows (half of max_nodes at most) a search therefore goes on from what looks best when each
