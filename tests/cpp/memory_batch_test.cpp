@@ -121,5 +121,32 @@ TEST_F(MemoryBatch, WhoseMemoryRunsOutLeavesNobodyWaiting) {
     }
 }
 
+TEST_F(MemoryBatch, ABatchIsOpenedOrNotAndItsCloseNeedsNoMemory) {
+    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);  // which needs no memory
+    llama_model * const model = tiny_model();
+    const llama_context_params context = tiny_context_params();
+    const Tokens tokens = bytes("text");
+    token_trie_batch * batch = nullptr;
+    for (long n = 0; batch == nullptr; ++n) {
+        ASSERT_LT(n, 10000);
+        const auto params = sized<token_trie_batch_params>();
+        allowance = n;
+        batch = token_trie_batch_open(model, &context, &params);
+        allowance = -1;
+        ASSERT_TRUE(batch != nullptr || token_trie_last_status() == TOKEN_TRIE_ERROR_MEMORY);
+    }
+    auto prompt = sized<token_trie_batch_prompt>();
+    prompt.mode = TOKEN_TRIE_BATCH_TEXT;
+    prompt.max_tokens = 2;
+    prompt.tokens = tokens.data();
+    prompt.n_tokens = tokens.size();
+    std::int64_t ticket = 0;
+    EXPECT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_OK);
+    allowance = 0;
+    token_trie_batch_close(batch);
+    allowance = -1;
+    EXPECT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_ERROR_ARGUMENT);
+}
+
 }  // namespace
 }  // namespace token_trie::test
