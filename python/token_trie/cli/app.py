@@ -49,6 +49,12 @@ ModelOption = Annotated[
     Path | None,
     typer.Option("--model", "-m", metavar="FILE.gguf", help="By default the SmolLM2-135M of `token-trie[demo]`."),
 ]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Threads of llama.cpp, for batches of any size. By default llama-cpp-python's.", show_default=False
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -76,8 +82,8 @@ def as_prompt(text: str, chat: bool) -> Prompt:
     return [{"role": "user", "content": text}] if chat else text
 
 
-def load(model: Path | None, n_ctx: int = 0) -> Llama:
-    """Load a model, by default the bundled one."""
+def load(model: Path | None, n_ctx: int = 0, threads: int | None = None) -> Llama:
+    """Load a model, by default the bundled one. Threads are for batches of any size."""
     import llama_cpp
 
     from token_trie.llama.models import bundled_model
@@ -87,7 +93,7 @@ def load(model: Path | None, n_ctx: int = 0) -> Llama:
         raise ArgumentError(f"--model: no file {str(path)!r}")
     with status.status(f"loading {path.name}"):
         try:
-            return llama_cpp.Llama(str(path), n_ctx=n_ctx, verbose=False)
+            return llama_cpp.Llama(str(path), n_ctx=n_ctx, n_threads=threads, n_threads_batch=threads, verbose=False)
         except ValueError as error:
             raise ArgumentError(f"--model: {error}") from error
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from token_trie.cli.app import ModelOption, app, console, load
+from token_trie.cli.app import ModelOption, ThreadsOption, app, console, load
 from token_trie.decisions.choose import choose
 from token_trie.native.core import Llama
 
@@ -118,6 +118,6 @@ def run(llm: Llama, console: Console) -> None:
 
 
 @app.command(epilog="**Example**\n\n`token-trie demo --model model.gguf`")
-def demo(model: ModelOption = None) -> None:
+def demo(model: ModelOption = None, threads: ThreadsOption = None) -> None:
     """Answer agent requests with one of 30 actions, beside the same job by a GBNF grammar."""
-    run(load(model, n_ctx=2048), console)
+    run(load(model, n_ctx=2048, threads=threads), console)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table as Drawn
 
 from token_trie.cli.app import (
@@ -20,6 +20,7 @@ from token_trie.cli.app import (
     EndOption,
     FileOption,
     ModelOption,
+    ThreadsOption,
     app,
     as_prompt,
     load,
@@ -33,6 +34,7 @@ from token_trie.cli.template import Template
 from token_trie.cli.written import digest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
+from token_trie.decisions.progress import Progress
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
@@ -45,6 +47,13 @@ class OnError(str, Enum):
 
     stop = "stop"
     skip = "skip"
+
+
+class LabelMode(str, Enum):
+    """How answers are made."""
+
+    exact = "exact"
+    greedy = "greedy"
 
 
 @app.command(
@@ -77,6 +86,13 @@ def label(
     ] = Path("-"),
     model: ModelOption = None,
     chat: ChatOption = False,
+    mode: Annotated[
+        LabelMode,
+        typer.Option(
+            help="exact scores every choice and adds figures; greedy takes the best token at each branch point, which "
+            "is faster with thousands of choices, and adds none."
+        ),
+    ] = LabelMode.exact,
     end: EndOption = End.longest,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add a column for the probability of each choice, p_CHOICE.")
@@ -90,14 +106,22 @@ def label(
     ] = OnError.stop,
     input_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
     output_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
-    n_ctx: Annotated[int, typer.Option(min=2, help="Tokens of the context, which all prompts under way share.")] = 4096,
+    n_ctx: Annotated[
+        int, typer.Option(min=2, max=2**31 - 1, help="Tokens of the context, which all prompts under way share.")
+    ] = 4096,
+    threads: ThreadsOption = None,
 ) -> None:
     """Answer a prompt for each row of a table, many at once; write the table with the answers.
 
     The columns added are answer, probability (that it is this one of the choices), margin (by which it is above the
     next), coverage (the model's own probability for all choices together; near 0, none of them fits), row (the place in
-    TABLE) and run (a digest of choices and options). Rows that cannot be labelled are named on standard error.
+    TABLE) and run (a digest of choices and options); greedy answers have no probability, margin and coverage. Rows that
+    cannot be labelled are named on standard error.
     """
+    if str(output) == "-" and sys.stdout is None:
+        raise ArgumentError("--output: standard output is closed; name a file")
+    if mode is LabelMode.greedy and (probabilities or end is not End.longest):
+        raise ArgumentError("--probabilities and --end: go with --mode exact")
     choices = list(dict.fromkeys(read_choices(choice, choices_file)))
     template = _template(prompt, prompt_file)
     if [str(path) for path in (table, choices_file, prompt_file)].count("-") > 1:
@@ -106,8 +130,11 @@ def label(
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
-    run = f"{digest(choices)}-{digest(template.text, chat, end.value, _identity(model))}"
-    added = ["answer", "probability", "margin", "coverage", *(f"p_{text}" for text in choices if probabilities)]
+    is_exact = mode is LabelMode.exact
+    how = [] if is_exact else [mode.value]
+    run = f"{digest(choices)}-{digest(template.text, chat, end.value, _identity(model), *how)}"
+    figures = ["probability", "margin", "coverage"] if is_exact else []
+    added = ["answer", *figures, *(f"p_{text}" for text in choices if probabilities)]
     with (
         closing(open_table(table, kind)) as opened,
         closing(Results(output, to, opened, added, prefix, run)) as results,
@@ -117,12 +144,14 @@ def label(
         labelling = _Labelling(opened, template, choices, results, chat, on_error)
         if resume:
             labelling.go_on()
-        llm = load(model, n_ctx)
+        if not status.is_terminal:
+            status.print(f"labelling {plain(opened.name)}", highlight=False, soft_wrap=True)
+        llm = load(model, n_ctx, threads)
         TokenTrie.from_choices(llm, choices)  # what is wrong with them is wrong with no row
         if not resume:
             results.begin()
         try:
-            labelling.run(llm, end, probabilities)
+            labelling.run(llm, mode, end, probabilities)
             results.finish()
         except (TokenTrieError, OSError, KeyboardInterrupt):
             labelling.tell_how_to_go_on()
@@ -159,40 +188,30 @@ class _Labelling:
         self._n_bad = 0
         self._n_unfit = 0
         self._counts: Counter[str] = Counter()
-        self._bar = Progress(
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[rows]:,} rows"),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=status,
-            transient=True,
-            disable=not status.is_terminal,
-        )
 
     def go_on(self) -> None:
         """Go on behind the rows that are labelled already."""
         self._results.go_on(self._choices, lambda text: self._counts.update([text]))
 
-    def run(self, llm: Llama, end: End, probabilities: bool) -> None:
+    def run(self, llm: Llama, mode: LabelMode, end: End, probabilities: bool) -> None:
         """Label the rows."""
         decisions = choose_many(
             llm,
             self._prompts(),
             self._choices,
-            probabilities=True,
+            mode=mode.value,
+            probabilities=mode is LabelMode.exact,
             end=end.value,
             on_error="return",
         )
-        with self._bar:
-            task = self._bar.add_task("", total=self._table.size, rows=0, rate="")
+        with Progress(self._table.size, "rows") as shown:
             for n, decision in enumerate(decisions, 1):
                 row = self._under_way.popleft()
                 if isinstance(decision, TokenTrieError):
                     self._report(row, str(decision.__cause__ or decision))
                 else:
                     self._write(row, decision, probabilities)
-                self._show(task, n, row)
+                shown.move(n, row.read)
 
     def _prompts(self) -> Iterator[Prompt]:
         seen = 0
@@ -216,22 +235,19 @@ class _Labelling:
         self._results.require_all(seen)
 
     def _write(self, row: Row, decision: Decision[str], probabilities: bool) -> None:
-        assert decision.probabilities is not None
-        figures = [decision.probabilities[decision.index], decision.margin, decision.coverage]
-        figures += decision.probabilities.tolist() if probabilities else []
+        figures: list[float | None] = []
+        if decision.probabilities is not None:
+            figures = [decision.probabilities[decision.index], decision.margin, decision.coverage]
+            figures += decision.probabilities.tolist() if probabilities else []
         self._results.write(row, [decision.text, *(float(f"{figure:.6g}") for figure in figures)])
         self._counts[decision.text] += 1
-        self._n_unfit += not decision.fits
+        self._n_unfit += decision.fits is False
 
     def _report(self, row: Row, message: str) -> None:
         if self._on_error is OnError.stop:
             raise ArgumentError(f"{row.where}: {message} (--on-error skip leaves such rows out)")
         self._n_bad += 1
         status.print(f"{plain(row.where)}: {plain(message)}", highlight=False, soft_wrap=True)
-
-    def _show(self, task: TaskID, n: int, row: Row) -> None:
-        speed = n / max(self._bar.get_time() - (self._bar.tasks[0].start_time or 0), 1e-9)
-        self._bar.update(task, completed=row.read, rows=self._results.n_written, rate=f"{speed:,.1f} / s")
 
     def tell_how_to_go_on(self) -> None:
         """Print where the rows are that are labelled."""

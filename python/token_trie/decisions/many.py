@@ -17,6 +17,7 @@ from token_trie.decisions.crowd import Asker, Crowd, paired
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import MAX_NODES, How, Mode, read_options
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
+from token_trie.decisions.progress import Progress
 from token_trie.decisions.run import Run
 from token_trie.decisions.score import score
 from token_trie.decisions.think import Think
@@ -43,6 +44,7 @@ def choose_many(
     sets: Iterable[ChoicesLike] | None = None,
     mode: Mode | None = None,
     probabilities: bool = False,
+    calibrate: None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int | None = None,
@@ -81,13 +83,16 @@ def choose_many(
     timeout, leading_space, tokenization, heal, think
         As of `choose`; a seed is each prompt's, and so is a timeout, which begins with its search. What prompts think
         goes through the context together, too.
+    calibrate : None
+        `choose` calibrates, one prompt at a time.
     as_ready : bool
         Whether to hand out pairs (place, decision) as they are ready, in place of decisions in order.
     on_error : {"raise", "return"}
         What becomes of a prompt that cannot be answered: its error, which names its place, is raised, which ends the
         iteration, or handed out in place of a decision, and the others go on.
     progress : bool
-        Whether to show a bar on the terminal, with the rate and, if prompts have a length, the time left.
+        Whether to show on standard error how far it is, with the rate and, if prompts have a length, the time left: a
+        bar on a terminal, and elsewhere a line every ten seconds.
     n_parallel : int, optional
         Sequences at most, at least 2; by default as many as do well with the model.
     n_ctx : int, optional
@@ -115,6 +120,7 @@ def choose_many(
     the iterator, ends what is under way within a pass and leaves the Llama usable. Recurrent and hybrid models, whose
     sequences cannot share cells, answer one prompt after the other.
     """
+    _refuse_calibrate(calibrate)
     options: dict[str, Any] = {
         "mode": mode,
         "probabilities": probabilities,
@@ -144,6 +150,13 @@ def choose_many(
     return _run(asker, asked, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
 
 
+def _refuse_calibrate(calibrate: object) -> None:
+    if calibrate is not None:
+        raise ArgumentError(
+            "calibrate: choose and score take it, for one prompt; of many prompts none is, so call these for each"
+        )
+
+
 def score_many(
     llm: Llama,
     prompts: Iterable[Prompt],
@@ -151,6 +164,7 @@ def score_many(
     *,
     end: End = "any",
     branches: bool = False,
+    calibrate: None = None,
     leading_space: bool | None = None,
     progress: bool = False,
     n_parallel: int | None = None,
@@ -164,6 +178,8 @@ def score_many(
         As of `choose_many`.
     choices, end, branches, leading_space
         As of `score`.
+    calibrate : None
+        `score` calibrates, one prompt at a time.
 
     Returns
     -------
@@ -175,6 +191,7 @@ def score_many(
     ArgumentError, VocabularyError, ContextError
         Of a prompt, with its place.
     """
+    _refuse_calibrate(calibrate)
     lookup(end, ENDS, "end")
     check_flags(branches=branches)
     read, _ = read_options(choices, end=end, leading_space=leading_space, mode="exact")
@@ -283,40 +300,11 @@ def _run(
     total = len(prompts) if isinstance(prompts, Sized) else None
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
-        with _Bar(total, progress) as advance:
-            for place, result in Crowd(asker, batch, asked).results(in_order=not as_ready):
-                advance()
+        with Progress(total, "prompts", wanted=progress) as shown:
+            for n, (place, result) in enumerate(Crowd(asker, batch, asked).results(in_order=not as_ready), 1):
+                shown.move(n)
                 if isinstance(result, TokenTrieError) and on_error == "raise":
                     raise result
                 yield (place, result) if as_ready else result
 
     return Run(asker.llm, n_parallel or 0, n_ctx, results)
-
-
-class _Bar:
-    """A progress bar, where one is wanted, and what moves it."""
-
-    def __init__(self, total: int | None, wanted: bool) -> None:
-        self._total = total
-        self._wanted = wanted
-
-    def __enter__(self) -> Callable[[], None]:
-        if not self._wanted:
-            return lambda: None
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        rate = TextColumn("{task.fields[rate]}")
-        self._bar = Progress(MofNCompleteColumn(), BarColumn(), rate, TimeRemainingColumn())
-        self._bar.start()
-        task = self._bar.add_task("", total=self._total, rate="")
-
-        def advance() -> None:
-            self._bar.advance(task)
-            speed = self._bar.tasks[0].speed
-            self._bar.update(task, rate="" if speed is None else f"{speed:.1f} / s")
-
-        return advance
-
-    def __exit__(self, *_: object) -> None:
-        if self._wanted:
-            self._bar.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
-from labelling import CHOICES, TEXTS, Cli, without_figures
+from labelling import CHOICES, COMMAND, TEXTS, Cli, without_figures
 from token_trie import choose
 
 
@@ -111,3 +111,42 @@ def test_memory_does_not_grow_with_the_table(cli: Cli) -> None:
         )
         peaks.append(int(done.stdout))
     assert peaks[1] < peaks[0] * 1.1
+
+
+def test_greedy_answers_are_those_of_choose_and_have_no_figures(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    assert cli.label(cli.table(TEXTS), "--mode", "greedy", "--threads", "1").code == 0
+    for row in cli.rows():
+        assert row["answer"] == choose(tiny, f"Review: {row['text']}\nAnswer:", CHOICES, mode="greedy").value
+        assert list(row) == ["id", "text", "answer", "row", "run"]
+    done = cli.label(cli.table(TEXTS), "--mode", "greedy", "--probabilities")
+    assert (done.code, "go with --mode exact" in done.err) == (1, True)
+
+
+def test_a_run_of_another_mode_is_not_gone_on_with(cli: Cli) -> None:
+    table = cli.table(TEXTS)
+    cli.label(table, output=cli.folder / "out.jsonl")
+    before = (cli.folder / "out.jsonl").read_bytes()
+    assert cli.label(table, "--mode", "greedy", "--resume", output=cli.folder / "out.jsonl").code == 1
+    assert (cli.folder / "out.jsonl").read_bytes() == before
+
+
+def test_a_run_says_what_it_does_before_and_between_rows(cli: Cli, monkeypatch: Any) -> None:
+    monkeypatch.setattr("token_trie.decisions.progress.SECONDS_BETWEEN_LINES", 0.0)
+    lines = cli.label(cli.table(TEXTS)).err.splitlines()
+    assert lines[0].startswith("labelling ")
+    assert lines[0].endswith("in.csv")
+    assert [line.split(",")[0] for line in lines[1 : 1 + len(TEXTS)]] == [f"{n + 1} rows" for n in range(len(TEXTS))]
+
+
+def test_output_that_is_closed_is_refused_before_any_file_is_opened(cli: Cli) -> None:
+    arguments = cli.arguments(cli.table(TEXTS), output=Path("-"))
+    script = 'exec "$@" >&-'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *COMMAND, *arguments], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, "standard output is closed" in done.stderr) == (1, True)
+
+
+def test_a_context_beyond_all_counts_is_refused_at_once(cli: Cli) -> None:
+    done = cli.label(cli.table(TEXTS), "--n-ctx", "99999999999")
+    assert (done.code, "--n-ctx" in done.err, cli.out.exists()) == (2, True, False)

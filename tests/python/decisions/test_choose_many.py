@@ -352,9 +352,10 @@ def test_models_without_shared_cells_score_one_after_the_other(recurrent: Any) -
     np.testing.assert_allclose(score_many(recurrent, prompts(3), ACTIONS), expected, atol=NEAR)
 
 
-def test_a_bar_shows_how_far_it_is(precise: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    list(choose_many(precise, prompts(7), ACTIONS, progress=True))
-    assert "7/7" in capsys.readouterr().out
+@pytest.mark.parametrize("many", [choose_many, score_many])
+def test_what_is_calibrated_is_asked_alone_and_an_error_says_so(precise: Any, many: Any) -> None:
+    with pytest.raises(ArgumentError, match="calibrate: choose and score take it, for one prompt"):
+        many(precise, prompts(2), ACTIONS, calibrate="N/A")
 
 
 def test_tasks_get_the_same_decisions(precise: Any) -> None:
