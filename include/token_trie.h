@@ -754,6 +754,8 @@ struct token_trie_score_stats {
     double rival_min;     /* token_trie_stream_search: the best member beside those found scores at least this; -inf if
                              none is known, or there is none */
     double rival_max;     /* and at most this; the same as rival_min where that member was looked at */
+    double mass_max;      /* token_trie_stream_search: the probability that what the model writes here is of the set, at
+                             most */
 };
 
 /*
@@ -904,6 +906,7 @@ struct token_trie_batch_answer {
     double gap; /* BEST: as in struct token_trie_score_stats, and so on */
     double rival_min;
     double rival_max;
+    double mass_max;
     uint64_t n_shared;    /* tokens of the prompt that were evaluated for another */
     uint64_t n_branches;  /* GREEDY, SAMPLED */
     uint64_t n_forced;    /* GREEDY, SAMPLED, TEXT */

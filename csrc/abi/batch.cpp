@@ -114,6 +114,7 @@ void write_answer(Ticket ticket, const Answer & answer, token_trie_batch_answer 
     out.gap = answer.gap;
     out.rival_min = answer.rival_min;
     out.rival_max = answer.rival_max;
+    out.mass_max = answer.mass_max;
     out.n_shared = answer.n_shared;
     out.n_branches = answer.n_branches;
     out.n_forced = answer.n_forced;

@@ -121,6 +121,7 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
         out.gap = result.gap;
         out.rival_min = result.rival_min;
         out.rival_max = result.rival_max;
+        out.mass_max = result.mass_max;
         write_stats(out, result, stats);
         for (const Found & found : result.found) {
             *leaves++ = found.leaf;

@@ -214,6 +214,7 @@ Answer Job::answer() const {
         out.gap = result.gap;
         out.rival_min = result.rival_min;
         out.rival_max = result.rival_max;
+        out.mass_max = result.mass_max;
     } else {
         out.scores = tree_->scoring->result().leaves;
     }

@@ -58,6 +58,7 @@ struct Answer {
     double gap = 0;              // of a search, as in SearchResult, and so on
     double rival_min = 0;
     double rival_max = 0;
+    double mass_max = 0;
     std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
     std::uint64_t n_branches = 0;
     std::uint64_t n_forced = 0;

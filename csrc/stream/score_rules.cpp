@@ -66,6 +66,19 @@ bool ScoreRules::needs_logits(NodeId node) const {
 
 std::size_t ScoreRules::depth() const { return trie_.max_length() - (asks_behind_leaves() ? 0U : 1U); }
 
+std::vector<std::uint16_t> ScoreRules::tokens_to_ends() const {
+    constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max() - 1;
+    std::vector<std::uint16_t> out(trie_.n_nodes());
+    for (NodeId node = trie_.n_nodes(); node-- > 0;) {  // children come behind their parents
+        if (!ends_leaf(node)) {
+            const auto first = out.begin() + static_cast<std::ptrdiff_t>(trie_.first_child(node));
+            out[node] = std::min(most, *std::min_element(first, first + trie_.children(node).size));
+            ++out[node];
+        }
+    }
+    return out;
+}
+
 void ScoreRules::split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const {
     AllowedSet allowed{false, trie_.children(node), {}};
     if (ends_leaf(node)) {

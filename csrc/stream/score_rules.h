@@ -36,6 +36,8 @@ class ScoreRules {
     bool needs_logits(NodeId node) const;
     // The deepest node whose logits are needed.
     std::size_t depth() const;
+    // Of each node, the tokens to the nearest end of a leaf, as far as 16 bits count.
+    std::vector<std::uint16_t> tokens_to_ends() const;
 
     // The natural logarithm of what comes after node, from the n_vocab logits there: of each child, in the order of
     // their tokens, and of the end of node's own leaf; -inf without one, and where a logit is not finite.

@@ -44,9 +44,8 @@ class BestLeaves final : public Search {
         std::sort(batch_.begin(), batch_.end(), [](const Entry & a, const Entry & b) { return a.node < b.node; });
         std::vector<NodeId> nodes;
         nodes.reserve(batch_.size());
-        for (const Entry & entry : batch_) {
-            nodes.push_back(entry.node);
-        }
+        std::transform(batch_.begin(), batch_.end(), std::back_inserter(nodes),
+                       [](const Entry & one) { return one.node; });
         sort_depth_first(trie_, nodes);
         return nodes;
     }
@@ -75,6 +74,7 @@ class BestLeaves final : public Search {
         result.gap = rival_max_ > worst ? rival_max_ - worst : 0;
         result.rival_min = rival_min_;
         result.rival_max = rival_max_;
+        result.mass_max = mass_max_;
         return result;
     }
 
@@ -90,7 +90,8 @@ class BestLeaves final : public Search {
             spread_ = width_ = kEverything;
         }
         if (!dives_ && (n_evaluated_ >= patience_ || is_spent())) {
-            dive();
+            dives_ = true;
+            rest_ = rules_.tokens_to_ends();
         }
         if (dives_) {
             rank_anew();
@@ -113,17 +114,6 @@ class BestLeaves final : public Search {
     }
 
     bool goes_on(const Heap & heap) const { return !heap.empty() && may_win(heap.top()); }
-
-    void dive() {
-        dives_ = true;
-        rest_.resize(trie_.n_nodes());  // children come behind their parents
-        for (NodeId node = trie_.n_nodes(); node-- > 0;) {
-            const std::uint32_t n = trie_.children(node).size;
-            const auto first = rest_.begin() + static_cast<std::ptrdiff_t>(trie_.first_child(node));
-            rest_[node] = rules_.ends_leaf(node) ? std::uint16_t{0}
-                                                 : static_cast<std::uint16_t>(*std::min_element(first, first + n) + 1);
-        }
-    }
 
     void rank_anew() {
         price_ = price();
@@ -308,17 +298,21 @@ class BestLeaves final : public Search {
     }
 
     void finish(const Entry & entry) {
+        mass_max_ += std::exp(entry.logprob);
         const auto at = std::lower_bound(finished_.begin(), finished_.end(), entry,
                                          [](const Entry & a, const Entry & b) { return b < a; });
         finished_.insert(at, entry);
         if (finished_.size() > options_.n_best) {
             rival_min_ = std::max(rival_min_, finished_.back().logprob);
-            miss(finished_.back().logprob);
+            rival_max_ = std::max(rival_max_, finished_.back().logprob);
             finished_.pop_back();
         }
     }
 
-    void miss(double logprob) { rival_max_ = std::max(rival_max_, logprob); }
+    void miss(double logprob) {
+        rival_max_ = std::max(rival_max_, logprob);
+        mass_max_ += std::exp(logprob);
+    }
     void miss_open() {
         for (const Entry & entry : open_.entries()) {
             miss(entry.logprob);
@@ -368,6 +362,7 @@ class BestLeaves final : public Search {
     ScoreRules::Split split_;
     double rival_min_ = kImpossible;  // of leaves that had to give way
     double rival_max_ = kImpossible;  // of these, and of all that was not gone on from
+    double mass_max_ = 0;             // of the latter, and of leaves
 };
 
 }  // namespace

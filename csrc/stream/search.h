@@ -29,6 +29,7 @@ struct SearchResult : Cost {
     // The best leaf beside found scores at least and at most this; -inf: none is known, or there is none.
     double rival_min = 0;
     double rival_max = 0;
+    double mass_max = 0;  // the probability that what the model writes here is of the set, at most
 };
 
 // The n_best best leaves, by scores as of score_all, in as little time as their proof needs. A leaf's score is never

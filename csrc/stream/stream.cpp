@@ -61,6 +61,10 @@ void Stream::append(std::size_t n_kept, const std::vector<Token> & tokens) {
         throw Error(Status::context, std::to_string(n_kept + tokens.size()) + " tokens do not fit the context of " +
                                          std::to_string(sequence_->capacity()));
     }
+    put(n_kept, tokens);
+}
+
+void Stream::put(std::size_t n_kept, const std::vector<Token> & tokens) {
     sequence_->reserve(tokens.size());
     sequence_->cut(n_kept);
     for (const Token token : tokens) {

@@ -139,6 +139,7 @@ class Stream {
     using Joins = std::function<bool(const Step &, bool is_whole)>;
     Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, const Joins & joins);
     std::optional<Stop> step(const OnStep & on_step, const Joins & joins);
+    void put(std::size_t n_kept, const std::vector<Token> & tokens);
     void begin_span();
     void close_if_long(Cursor & cursor);
     void check_cancelled() const;

@@ -24,7 +24,7 @@ Stop Stream::generate_until(std::int32_t max_tokens,
     if (stop != Stop::string) {
         return stop;
     }
-    append(n_start + end.n_kept, end.rest);
+    put(n_start + end.n_kept, end.rest);  // also where another branch has taken the room of what stood before
     stop_string = written.stop_string();
     return stats_.stop = end.is_cut ? Stop::max_tokens : Stop::string;
 }

@@ -124,6 +124,7 @@ class Alone {
             out.found = result.found;
             out.gap = result.gap;
             out.rival_max = result.rival_max;
+            out.mass_max = result.mass_max;
             return out;
         }
         if (asked.way == Way::scores) {
@@ -196,6 +197,7 @@ inline void expect_same(const Answer & answer, const Answer & alone) {
     }
     expect_near(answer.gap, alone.gap);
     expect_near(answer.rival_max, alone.rival_max);
+    expect_near(answer.mass_max, alone.mass_max);
     EXPECT_EQ(answer.n_branches, alone.n_branches);
     EXPECT_EQ(answer.n_forced, alone.n_forced);
 }

@@ -127,13 +127,15 @@ TEST_F(MemoryBatch, ABatchIsOpenedOrNotAndItsCloseNeedsNoMemory) {
     const llama_context_params context = tiny_context_params();
     const Tokens tokens = bytes("text");
     token_trie_batch * batch = nullptr;
-    for (long n = 0; batch == nullptr; ++n) {
-        ASSERT_LT(n, 10000);
+    const auto open_it = [&] {
         const auto params = sized<token_trie_batch_params>();
-        allowance = n;
         batch = token_trie_batch_open(model, &context, &params);
-        allowance = -1;
-        ASSERT_TRUE(batch != nullptr || token_trie_last_status() == TOKEN_TRIE_ERROR_MEMORY);
+        if (batch == nullptr) {
+            throw Error(static_cast<Status>(token_trie_last_status()), "not opened");
+        }
+    };
+    for (long n = 0; !succeeds(n, open_it); ++n) {
+        ASSERT_LT(n, 10000);
     }
     auto prompt = sized<token_trie_batch_prompt>();
     prompt.mode = TOKEN_TRIE_BATCH_TEXT;
@@ -142,9 +144,7 @@ TEST_F(MemoryBatch, ABatchIsOpenedOrNotAndItsCloseNeedsNoMemory) {
     prompt.n_tokens = tokens.size();
     std::int64_t ticket = 0;
     EXPECT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_OK);
-    allowance = 0;
-    token_trie_batch_close(batch);
-    allowance = -1;
+    EXPECT_TRUE(succeeds(0, [batch] { token_trie_batch_close(batch); }));
     EXPECT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_ERROR_ARGUMENT);
 }
 

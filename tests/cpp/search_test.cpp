@@ -82,6 +82,13 @@ TEST_P(SearchOn, ClaimsNoMoreThanIsTrueHoweverEarlyItHasToStop) {
             EXPECT_LE(beside, result.rival_max + near());
             EXPECT_GE(beside, result.rival_min - near());
             EXPECT_LE(beside, result.found.back().logprob + result.gap + near());
+            const double mass = std::accumulate(scores.leaves.begin(), scores.leaves.end(), 0.0,
+                                                [](double sum, double logprob) { return sum + std::exp(logprob); });
+            EXPECT_TRUE(options.leaf_end == LeafEnd::any || mass <= result.mass_max + near());
+            EXPECT_LE(result.mass_max, 1 + near());
+            if (result.gap == 0 && result.found.size() == trie->n_leaves()) {
+                EXPECT_TRUE(options.leaf_end == LeafEnd::any || std::abs(mass - result.mass_max) < near());
+            }
             if (max_nodes == 0) {
                 EXPECT_EQ(result.gap, 0);
                 EXPECT_EQ(result.found.size(), std::min<std::size_t>(options.n_best, trie->n_leaves()));

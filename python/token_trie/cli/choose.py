@@ -137,7 +137,7 @@ def choose(
     table.add_row(
         "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
     )
-    table.add_row("log-probability", f"{decision.logprob:.3f} of {len(choices)} choices, branch by branch")
+    table.add_row("log-probability", f"{decision.branch_logprob:.3f} of {len(choices)} choices, branch by branch")
     table.add_row("time", describe_time(decision))
     console.print(table)
 

@@ -128,8 +128,8 @@ class _Choice(Question[Decision[Any]]):
             return walked(answers, answer.leaf, answer.logprob, answer.tokens, stats)
         cost = stats.n_evaluated, stats.n_passes, 0
         if not how.is_whole:
-            rivals = answer.figures.gap, answer.figures.rival_max
-            decision = best_of(answers, Search(answer.leaves, answer.logprobs, *rivals, *cost), stats)
+            bounds = answer.figures.gap, answer.figures.rival_max, answer.figures.mass_max
+            decision = best_of(answers, Search(answer.leaves, answer.logprobs, *bounds, *cost), stats)
             if how.mode == "exact":
                 warn_where_unproved(decision)
             return decision

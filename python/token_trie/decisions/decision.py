@@ -69,10 +69,13 @@ class Decision(Generic[T]):
         Its place among the choices; of a `TokenTrie`, the leaf's.
     tokens : tuple of int
         Its tokens.
-    logprob : float
-        Exact, aligned and beam: natural logarithm of the model's own probability for the whole answer. Greedy and
-        sampled: of the product, over the branch points passed, of the model's probability for what was taken,
-        renormalized over what was allowed; temperature and top_p are left out of it; 0 for a single choice.
+    logprob : float or None
+        Exact, aligned and beam: natural logarithm of the model's own probability for the whole answer. None of greedy
+        and sampled ones, which do not ask for it.
+    branch_logprob : float or None
+        Greedy and sampled: natural logarithm of the product, over the branch points passed, of the model's probability
+        for what was taken, renormalized over what was allowed; temperature and top_p are left out of it; 0 for a single
+        choice.
     stats : Stats
         What it took.
     candidates : tuple of Candidate
@@ -99,15 +102,17 @@ class Decision(Generic[T]):
     text: str
     index: int
     tokens: tuple[int, ...]
-    logprob: float
+    logprob: float | None
     stats: Stats
     candidates: tuple[Candidate[T], ...] = ()
     gap: float = 0.0
     lead: float | None = None
     probabilities: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     coverage: float | None = None
+    branch_logprob: float | None = None
     thought: str | None = None
     trie: TokenTrie | None = field(default=None, compare=False, repr=False)
+    _mass_max: float = field(default=1.0, compare=False, repr=False)
     _answers: Answers[T] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -136,7 +141,9 @@ class Decision(Generic[T]):
         """
         if self.coverage is not None:
             return self.coverage >= LOW_COVERAGE
-        return True if self.candidates and math.exp(self.candidates[0].logprob) >= LOW_COVERAGE else None
+        if self.candidates and math.exp(self.candidates[0].logprob) >= LOW_COVERAGE:
+            return True
+        return False if self._mass_max < LOW_COVERAGE else None
 
     def probability(self, choice: object) -> float:
         """Return the probability of a choice, given as its value or its text.
@@ -164,7 +171,8 @@ class Decision(Generic[T]):
         whole: dict[str, Any] = {
             **entry(self.index, self.value, self.text),
             "tokens": list(self.tokens),
-            "logprob": _finite(self.logprob),
+            "logprob": None if self.logprob is None else _finite(self.logprob),
+            "branch_logprob": self.branch_logprob,
             "stats": dataclasses.asdict(self.stats),
             "candidates": [entry(c.index, c.value, c.text, logprob=_finite(c.logprob)) for c in self.candidates],
             "gap": _finite(self.gap),

@@ -52,6 +52,8 @@ class Search(NamedTuple):
     """Nats that another leaf may be above the last of these at most; 0: proved that none is."""
     rival: float
     """The best other leaf scores this at most; -inf if there is none."""
+    mass_max: float
+    """The probability that what the model writes here is of the set, at most."""
     n_evaluated: int
     n_passes: int
     decode_ns: int
@@ -93,9 +95,8 @@ def search_leaves(
     found, of_found = ffi.from_buffer("int64_t[]", leaves), _doubles(logprobs)
     handle._run(lib.token_trie_stream_search, params, found, of_found, n_best, stats)
     n = stats.n_found
-    return Search(
-        leaves[:n], logprobs[:n], stats.gap, stats.rival_max, stats.n_evaluated, stats.n_passes, stats.decode_ns
-    )
+    cost = stats.n_evaluated, stats.n_passes, stats.decode_ns
+    return Search(leaves[:n], logprobs[:n], stats.gap, stats.rival_max, stats.mass_max, *cost)
 
 
 def _params(

@@ -47,7 +47,7 @@ def walk(
 
 def walked(answers: Answers[T], leaf: int, logprob: float, tokens: tuple[int, ...], stats: Stats) -> Decision[T]:
     """Return the decision that a walk came to."""
-    return _decision(answers, leaf, logprob, stats, tokens=tokens)
+    return _decision(answers, leaf, None, stats, branch_logprob=logprob, tokens=tokens)
 
 
 def score_whole(
@@ -131,14 +131,20 @@ def best_of(answers: Answers[T], found: Search, stats: Stats) -> Decision[T]:
     others = [*found.logprobs[1:2].tolist(), found.rival]
     best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
     return _decision(
-        answers, *best[0], stats, candidates=_candidates(answers, best), gap=found.gap, lead=best[0][1] - max(others)
+        answers,
+        *best[0],
+        stats,
+        candidates=_candidates(answers, best),
+        gap=found.gap,
+        lead=best[0][1] - max(others),
+        _mass_max=found.mass_max,
     )
 
 
 def _decision(
     answers: Answers[T],
     leaf: int,
-    logprob: float,
+    logprob: float | None,
     stats: Stats,
     *,
     tokens: tuple[int, ...] | None = None,

@@ -81,7 +81,8 @@ def no_constant(name: str) -> None:
 def test_json_of_a_walk_has_what_a_walk_knows(mode: str) -> None:
     numbers = json.loads(run(*FRANCE, "--mode", mode, "--json").stdout)
     assert (numbers["value"], numbers["text"], numbers["index"]) == ("Paris", "Paris", 1)
-    assert numbers["logprob"] < 0
+    assert numbers["logprob"] is None
+    assert numbers["branch_logprob"] < 0
     assert [numbers[name] for name in ("probabilities", "coverage", "ranked", "fits")] == [None] * 4
 
 

@@ -33,7 +33,8 @@ def test_a_decision_is_the_greedy_walk_and_its_logprob(tiny: Any) -> None:
         decision = choose(llm, prompt, choices, mode="greedy")
         assert decision.tokens == expected
         assert decision.value == choices[members.index(expected)]
-        assert decision.logprob == pytest.approx(logprob, abs=1e-3)  # a cache of 16 bits, in other batches
+        assert decision.logprob is None
+        assert decision.branch_logprob == pytest.approx(logprob, abs=1e-3)  # a cache of 16 bits, in other batches
         assert decision.stats.n_passes <= decision.stats.n_branches
 
 
@@ -66,7 +67,7 @@ def test_a_choice_that_begins_another_can_be_the_answer(llm: Any) -> None:
 
 def test_a_single_choice_is_certain(llm: Any) -> None:
     decision = choose(llm, "Colour:", ["ultramarine"], mode="greedy")
-    assert (decision.value, decision.logprob, decision.stats.n_branches) == ("ultramarine", 0.0, 0)
+    assert (decision.value, decision.branch_logprob, decision.stats.n_branches) == ("ultramarine", 0.0, 0)
 
 
 def test_thousands_of_choices(llm: Any) -> None:

@@ -50,6 +50,9 @@ def test_coverage_shows_when_none_of_the_answers_fits(llm: Any) -> None:
     assert fits.coverage > 0.1
     assert does_not.coverage < 1e-4
     assert (fits.fits, does_not.fits) == (True, False)
+    searched = choose(llm, "The capital of France is", ["quinoa", "hexagonal"])
+    many = list(choose_many(llm, ["The capital of France is"], ["quinoa", "hexagonal"]))
+    assert (searched.fits, many[0].fits) == (False, False)  # as no search could find more
 
 
 def test_greedy_and_exact_may_differ_and_both_are_shown(llm: Any) -> None:

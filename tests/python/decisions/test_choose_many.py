@@ -46,6 +46,7 @@ def check_same(decision: Decision[Any], alone: Decision[Any]) -> None:
     assert (decision.value, decision.text, decision.index) == (alone.value, alone.text, alone.index)
     assert (decision.tokens, decision.thought) == (alone.tokens, alone.thought)
     assert decision.logprob == pytest.approx(alone.logprob, abs=NEAR)
+    assert decision.branch_logprob == pytest.approx(alone.branch_logprob, abs=NEAR)
     assert decision.gap == pytest.approx(alone.gap, abs=NEAR)
     assert [c.index for c in decision.candidates] == [c.index for c in alone.candidates]
     for figure in ("lead", "coverage", "probabilities"):

@@ -37,6 +37,7 @@ def asked(n: int) -> list[tuple[str, dict[str, Any]]]:
 def check_same(decision: Decision[Any], alone: Decision[Any]) -> None:
     assert (decision.value, decision.tokens, decision.thought) == (alone.value, alone.tokens, alone.thought)
     assert decision.logprob == pytest.approx(alone.logprob, abs=NEAR)
+    assert decision.branch_logprob == pytest.approx(alone.branch_logprob, abs=NEAR)
 
 
 def at_once(n: int, call: Callable[[int], Any]) -> list[Any]:

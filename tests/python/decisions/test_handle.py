@@ -38,6 +38,7 @@ def test_a_decision_is_that_of_choose_and_the_sequence_goes_on_behind_it(
     decision = stream.choose(ACTIONS, mode=mode, seed=3)
     assert (decision.value, decision.tokens) == (expected.value, expected.tokens)
     assert decision.logprob == pytest.approx(expected.logprob, abs=1e-4)
+    assert decision.branch_logprob == pytest.approx(expected.branch_logprob, abs=1e-4)
     assert stream.tokens == [*before, *decision.tokens]
     assert stream.state.span == "none"
 

@@ -34,6 +34,7 @@ def test_the_answer_is_that_of_the_prompt_with_the_thought(precise: Any, stream:
     plain = choose(precise, behind, ["yes", "no"], mode=mode, seed=3)
     assert (decision.value, decision.tokens) == (plain.value, plain.tokens)
     assert decision.logprob == pytest.approx(plain.logprob, abs=1e-4)
+    assert decision.branch_logprob == pytest.approx(plain.branch_logprob, abs=1e-4)
     beside = choose(precise, PROMPT, ["yes", "no"], mode=mode, seed=3, think=think)
     assert (beside.value, beside.thought) == (decision.value, decision.thought)
     assert plain.thought is None

@@ -21,6 +21,7 @@ def check_same(decision: Any, alone: Decision[Any]) -> None:
     assert (decision.thought, decision.value, decision.tokens) == (alone.thought, alone.value, alone.tokens)
     assert decision.stats.n_prompt == alone.stats.n_prompt
     assert decision.logprob == pytest.approx(alone.logprob, abs=1e-3)
+    assert decision.branch_logprob == pytest.approx(alone.branch_logprob, abs=1e-3)
 
 
 def test_a_thoughts_marker_in_other_tokens_is_found_in_the_text(smollm2: Any) -> None:
