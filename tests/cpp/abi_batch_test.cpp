@@ -161,9 +161,10 @@ TEST_F(AbiBatchTest, OpeningIsRefusedWithoutAModelOrByOptionsOutOfBounds) {
 // What llama.cpp logs of a grammar comes to who listens in the middle of the submit that reads it.
 TEST_F(AbiBatchTest, ASubmitMayCloseItsBatchFromTheLogCallback) {
     struct Listener {
-        token_trie_batch * batch;
+        token_trie_batch * batch = nullptr;
         bool was_called = false;
-    } listener{batch_.get()};
+    } listener;
+    listener.batch = batch_.get();
     llama_log_set(
         [](ggml_log_level, const char *, void * user) {
             auto & self = *static_cast<Listener *>(user);

@@ -55,7 +55,6 @@ TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
 
 TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
     Alone alone;
-    std::mt19937 rng(6);
     const std::shared_ptr<Batch> batch = open();
     std::map<Ticket, Question> asked;
     for (std::size_t i = 0; i < 400; ++i) {
@@ -65,7 +64,7 @@ TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
         for (const char * stop : {"D", "L"}) {
             each.text.stop_strings.emplace_back(stop);
         }
-        each.text.grammar = "root ::= (\"READ\" | \"_FILE\" | \"_MAIL\" | \"SEND\")*";
+        each.text.grammar = R"(root ::= ("READ" | "_FILE" | "_MAIL" | "SEND")*)";
         asked.emplace(submit(batch, each), each);
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
