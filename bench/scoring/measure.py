@@ -76,7 +76,7 @@ class _Calls:
 def scoring(model: Model, threads: int, rounds: int, n_ctx: int, advance: Advance) -> Iterator[ScoringRow]:
     """Score two sets of 30, the contenders taking turns."""
     llm: Any = model.llm
-    prompts = [prompt_for(request) for request in REQUESTS[:N_REQUESTS]]
+    prompts = [prompt_for(request) for request in list(REQUESTS)[:N_REQUESTS]]
     own = data("actions.json")
     assert isinstance(own, list)
     names = {MAIN_SET: list(ACTIONS), f"{len(own)} actions in capitals": own}
