@@ -60,7 +60,7 @@ class BestLeaves final : public Search {
         for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
             open({entry.logprob + split_.children[i], trie_.first_child(node) + i});
         }
-        if (rules_.ends_leaf(node)) {
+        if (rules_.ends_leaf(node) && split_.end > kImpossible) {
             finish({entry.logprob + split_.end, node});
         }
     }

@@ -236,7 +236,7 @@ class Windows : public ::testing::TestWithParam<TinyKind> {
 
     std::mt19937 rng_{[] {
         const char * seed = std::getenv("TOKEN_TRIE_WINDOW_SEED");
-        return seed == nullptr ? 9U : static_cast<unsigned>(std::atol(seed));
+        return seed == nullptr ? 9U : static_cast<unsigned>(std::strtoul(seed, nullptr, 10));
     }()};
     CapturedLog quiet_;
     OnePass plain_{GetParam()};

@@ -183,7 +183,7 @@ std::string configuration_of(Input & in) {
         switch (in.below(6)) {
             case 0: out.append("\"start_token_id\":").append(in.one_of(kIds)); break;
             case 1: out.append("\"end_token_id\":").append(in.one_of(kIds)); break;
-            case 2: out.append("\"other\":{\"sep\":[1]}"); break;
+            case 2: out.append(R"("other":{"sep":[1]})"); break;
             case 3: out.append("\"prefix_dict\":").append(in.one_in(2) ? dict_of(in) : "[]"); break;
             default: out.append("\"sep\":").append(in.one_in(3) ? in.one_of(kSeps) : kSeps[in.below(3)]); break;
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
 from token_trie.decisions.progress import Progress
 from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.models import bundled_model
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
@@ -167,9 +169,21 @@ def _template(prompt: str | None, prompt_file: Path | None) -> Template:
     raise ArgumentError("--prompt, or --prompt-file: one of the two")
 
 
+_SOME_BYTES = 1 << 20
+
+
 def _identity(model: Path | None) -> list[Any]:
-    """Return what a model is known by without reading all of it."""
-    return [] if model is None or not model.is_file() else [model.name, model.stat().st_size]
+    """Return what a model is known by without reading all of it: its size, and what begins, halves and ends it."""
+    path = bundled_model() if model is None else model
+    if not path.is_file():
+        return []
+    some = hashlib.sha256()
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for place in (0, size // 2, max(size - _SOME_BYTES, 0)):
+            file.seek(place)
+            some.update(file.read(_SOME_BYTES))
+    return [size, some.hexdigest()]
 
 
 class _Labelling:

@@ -52,9 +52,11 @@ def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict
                     own = arrow.Table.from_batches([batch]).take(arrow.array(places, arrow.int64()))
                     more = [arrow.array([row[field.name] for row in values], field.type) for field in fields]
                     writer.write_table(arrow.Table.from_arrays([*own.columns, *more], schema=schema))
+        partial.replace(path)
     except arrow.ArrowException as error:
         raise ArgumentError(f"{path}: {error}") from error
-    partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _side_by_side(

@@ -175,3 +175,16 @@ def test_a_change_in_any_row_before_is_seen(cli: Cli, of: str, to: str, place: i
     write(table, [dict(reversed(record.items())) for record in whole] if of == "jsonl" else whole)
     assert cli.label(table, "--resume", output=output).code == 0
     assert [row["text"] for row in labelled(cli, output)] == [*TEXTS, "mended"]
+
+
+def test_a_run_of_another_model_of_the_same_name_and_size_is_not_gone_on_with(cli: Cli) -> None:
+    table = cli.table(TEXTS)
+    cli.label(table)
+    other = cli.folder / "other" / cli.model.name
+    other.parent.mkdir()
+    tensors = bytearray(cli.model.read_bytes())
+    tensors[-64] ^= 1
+    other.write_bytes(tensors)
+    cli.model = other
+    done = cli.label(table, "--resume")
+    assert (done.code, "--resume" in done.err) == (1, True)
