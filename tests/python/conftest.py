@@ -17,7 +17,7 @@ import hypothesis
 import llama_cpp
 import pytest
 from tiny_model import write_tiny_model
-from token_trie.llama.models import bundled_model
+from token_trie.cli.models import bundled_model
 
 # Of scripts/device.
 GPU_LAYERS = int(os.environ.get("TOKEN_TRIE_TEST_GPU_LAYERS", "0"))

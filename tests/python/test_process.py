@@ -9,7 +9,7 @@ import token_trie
 
 DECIDE_AND_SHOW_MAPS = """
 import llama_cpp, token_trie
-from token_trie.llama.models import bundled_model
+from token_trie.cli.models import bundled_model
 llm = llama_cpp.Llama(str(bundled_model()), n_ctx=64, verbose=False)
 assert token_trie.choose(llm, "The capital of France is", ["Paris", "Rome"]).value == "Paris"
 print(open("/proc/self/maps").read())
@@ -69,7 +69,7 @@ import sys, logging, llama_cpp
 before = set(sys.modules)
 import token_trie
 loaded = {name.split(".")[0] for name in set(sys.modules) - before}
-assert loaded.isdisjoint({"typer", "rich", "matplotlib"}), loaded
+assert loaded.isdisjoint({"typer", "rich", "tqdm", "matplotlib"}), loaded
 assert not logging.getLogger("token_trie").handlers
 """
     subprocess.run([sys.executable, "-c", code], check=True)

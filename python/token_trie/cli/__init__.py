@@ -12,7 +12,7 @@ import typer
 
 import token_trie
 from token_trie.cli import choose, demo, devices, explain, inspect, label
-from token_trie.cli.app import app, status
+from token_trie.cli.app import app, epilog, status
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import _core
 from token_trie.show.trie import plain
@@ -34,8 +34,9 @@ def main() -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="**Examples**\n\n`token-trie demo`\n\n"
-    "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`",
+    epilog=epilog(
+        "token-trie demo", "token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome"
+    ),
 )
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Show versions and exit.")] = False,

@@ -9,23 +9,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from token_trie.cli.app import (
-    ChatOption,
-    ChoiceOption,
-    End,
-    EndOption,
-    FileOption,
-    JsonOption,
-    ModelOption,
-    PromptOption,
-    app,
-    as_prompt,
-    check_inputs,
-    console,
-    load,
-    read_choices,
-    read_prompt,
-)
+from token_trie.cli.app import command, console
+from token_trie.cli.options import ChoiceOptions, End, EndOption, JsonOption, ModelOptions, PromptOptions, as_prompt
 from token_trie.decisions.choose import choose as choose_
 from token_trie.decisions.how import MAX_NODES
 from token_trie.errors import ArgumentError
@@ -51,19 +36,16 @@ class Tokenization(str, Enum):
     any = "any"
 
 
-@app.command(
-    epilog="**Examples**\n\n"
-    "`token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
-    "`token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json`\n\n"
-    "`token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --top 5`\n\n"
-    "`git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature`"
+@command(
+    "token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome",
+    "token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json",
+    "token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --top 5",
+    "git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature",
 )
 def choose(
-    prompt: PromptOption,
-    choice: ChoiceOption = None,
-    choices_file: FileOption = None,
-    model: ModelOption = None,
-    chat: ChatOption = False,
+    prompt: PromptOptions,
+    choices: ChoiceOptions,
+    model: ModelOptions,
     mode: Annotated[
         Mode | None,
         typer.Option(
@@ -100,19 +82,17 @@ def choose(
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
-    check_inputs(prompt, choices_file)
     if top is not None and mode not in (None, Mode.exact, Mode.aligned):
         raise ArgumentError(f"--top: scores all choices, which --mode {mode.value} does not; leave one of them out")
-    choices = read_choices(choice, choices_file)
-    text = read_prompt(prompt, chat)
-    llm = load(model)
+    text, texts = prompt.read(choices)
+    llm = model.load()
     decision = choose_(
         llm,
         text,
-        choices,
+        texts,
         mode=None if mode is None else mode.value,
         probabilities=top is not None and mode is not Mode.aligned,
-        calibrate=None if calibrate is None else as_prompt(calibrate, chat),
+        calibrate=None if calibrate is None else as_prompt(calibrate, prompt.chat),
         temperature=temperature,
         top_p=top_p,
         seed=seed,
@@ -137,7 +117,7 @@ def choose(
     table.add_row(
         "", f"{stats.n_branches} chosen, {stats.n_forced} forced, {stats.n_passes} forward passes after the prompt"
     )
-    table.add_row("log-probability", f"{decision.branch_logprob:.3f} of {len(choices)} choices, branch by branch")
+    table.add_row("log-probability", f"{decision.branch_logprob:.3f} of {len(texts)} choices, branch by branch")
     table.add_row("time", describe_time(decision))
     console.print(table)
 

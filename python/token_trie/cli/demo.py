@@ -10,12 +10,13 @@ from collections.abc import Callable
 from llama_cpp.llama_grammar import LlamaGrammar
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
-from token_trie.cli.app import ModelOption, ThreadsOption, app, console, load
+from token_trie.cli.app import command, console
+from token_trie.cli.options import ModelOptions
 from token_trie.decisions.choose import choose
 from token_trie.native.core import Llama
+from token_trie.progress import Progress
 
 # Each action with a request that asks for it, which is all the model is told.
 ACTIONS = {
@@ -94,17 +95,19 @@ def run(llm: Llama, console: Console) -> None:
         table.add_column("ms", justify="right")
     times: dict[str, list[float]] = {way: [] for way in ways}
     n_right = dict.fromkeys(ways, 0)
-    for request, expected in track(REQUESTS.items(), "deciding", console=console, transient=True):
-        prompt = prompt_for(request)
-        row = [escape(request)]
-        for way, decide in ways.items():
-            decide(prompt)
-            started = time.perf_counter()
-            answer = decide(prompt)
-            times[way].append((time.perf_counter() - started) * 1e3)
-            n_right[way] += answer == expected
-            row += [f"[{'green' if answer == expected else 'yellow'}]{escape(answer)}", f"{times[way][-1]:.1f}"]
-        table.add_row(*row)
+    with Progress(len(REQUESTS), "requests") as shown:
+        for n, (request, expected) in enumerate(REQUESTS.items(), 1):
+            prompt = prompt_for(request)
+            row = [escape(request)]
+            for way, decide in ways.items():
+                decide(prompt)
+                started = time.perf_counter()
+                answer = decide(prompt)
+                times[way].append((time.perf_counter() - started) * 1e3)
+                n_right[way] += answer == expected
+                row += [f"[{'green' if answer == expected else 'yellow'}]{escape(answer)}", f"{times[way][-1]:.1f}"]
+            table.add_row(*row)
+            shown.move(n)
     console.print(table)
     console.print("Prompts are plain text with an example of each action, without a chat template.", highlight=False)
     medians = {way: statistics.median(column) for way, column in times.items()}
@@ -117,7 +120,7 @@ def run(llm: Llama, console: Console) -> None:
         )
 
 
-@app.command(epilog="**Example**\n\n`token-trie demo --model model.gguf`")
-def demo(model: ModelOption = None, threads: ThreadsOption = None) -> None:
+@command("token-trie demo --model model.gguf")
+def demo(model: ModelOptions) -> None:
     """Answer agent requests with one of 30 actions, beside the same job by a GBNF grammar."""
-    run(load(model, n_ctx=2048, threads=threads), console)
+    run(model.load(2048), console)

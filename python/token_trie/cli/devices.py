@@ -10,12 +10,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from token_trie.cli.app import JsonOption, app, console
+from token_trie.cli.app import command, console
+from token_trie.cli.options import JsonOption
 from token_trie.llama.devices import devices as list_devices
 from token_trie.native.core import _core
 
 
-@app.command(epilog="**Examples**\n\n`token-trie devices`\n\n`token-trie devices --json`")
+@command("token-trie devices", "token-trie devices --json")
 def devices(as_json: JsonOption = False) -> None:
     """List what llama.cpp can compute on here, and what it was built with."""
     seen = list_devices()

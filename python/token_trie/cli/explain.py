@@ -8,39 +8,22 @@ from typing import Annotated
 
 import typer
 
-from token_trie.cli.app import (
-    ChatOption,
-    ChoiceOption,
-    End,
-    EndOption,
-    FileOption,
-    JsonOption,
-    ModelOption,
-    PromptOption,
-    app,
-    check_inputs,
-    console,
-    load,
-    read_choices,
-    read_prompt,
-)
+from token_trie.cli.app import command, console
+from token_trie.cli.options import ChoiceOptions, End, EndOption, JsonOption, ModelOptions, PromptOptions
 from token_trie.errors import ArgumentError
 from token_trie.show.explanation import explain as explain_
 from token_trie.show.terminal import draw_sentence
 from token_trie.show.trie import plain
 
 
-@app.command(
-    epilog="**Examples**\n\n"
-    "`token-trie explain --prompt 'The capital of France is' --choice Paris --choice Rome`\n\n"
-    "`token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --html why.html`"
+@command(
+    "token-trie explain --prompt 'The capital of France is' --choice Paris --choice Rome",
+    "token-trie explain -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --html why.html",
 )
 def explain(
-    prompt: PromptOption,
-    choice: ChoiceOption = None,
-    choices_file: FileOption = None,
-    model: ModelOption = None,
-    chat: ChatOption = False,
+    prompt: PromptOptions,
+    choices: ChoiceOptions,
+    model: ModelOptions,
     end: EndOption = End.longest,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write it as a page, which needs nothing beside itself.")
@@ -48,12 +31,10 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show the probability at every branch, and where greedy and exact part ways."""
-    check_inputs(prompt, choices_file)
     if html is not None and not html.parent.is_dir():
         raise ArgumentError(f"--html: no folder {str(html.parent)!r}")
-    choices = read_choices(choice, choices_file)
-    text = read_prompt(prompt, chat)
-    explanation = explain_(load(model), text, choices, end=end.value)
+    text, texts = prompt.read(choices)
+    explanation = explain_(model.load(), text, texts, end=end.value)
     if html is not None:
         html.write_text(explanation.html(), encoding="utf-8")
     if as_json:

@@ -7,17 +7,14 @@ from typing import Annotated
 
 import typer
 
-from token_trie.cli.app import app, console, read
-from token_trie.llama.models import Vocabulary
+from token_trie.cli.app import command, console
+from token_trie.cli.models import Vocabulary
+from token_trie.cli.options import read
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import count_leaves, draw, plain
 
 
-@app.command(
-    epilog="**Examples**\n\n"
-    "`token-trie inspect payload.json`\n\n"
-    "`token-trie inspect payload.json --model model.gguf --path action`"
-)
+@command("token-trie inspect payload.json", "token-trie inspect payload.json --model model.gguf --path action")
 def inspect(
     payload: Annotated[Path, typer.Argument(metavar="PAYLOAD.json", help="A TokenTreePayload; - for standard input.")],
     model: Annotated[

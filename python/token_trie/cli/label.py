@@ -14,31 +14,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table as Drawn
 
-from token_trie.cli.app import (
-    ChatOption,
-    ChoiceOption,
-    End,
-    EndOption,
-    FileOption,
-    ModelOption,
-    ThreadsOption,
-    app,
-    as_prompt,
-    load,
-    read,
-    read_choices,
-    status,
-)
+from token_trie.cli.app import command, status
+from token_trie.cli.options import ChatOption, ChoiceOptions, End, EndOption, ModelOptions, as_prompt, read
 from token_trie.cli.results import Results
 from token_trie.cli.tables import Format, Row, Table, format_of, open_table
 from token_trie.cli.template import Template
 from token_trie.cli.written import digest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
-from token_trie.decisions.progress import Progress
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.models import bundled_model
 from token_trie.native.core import Llama
+from token_trie.progress import Progress
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain
@@ -58,19 +44,20 @@ class LabelMode(str, Enum):
     greedy = "greedy"
 
 
-@app.command(
-    epilog="**Examples**\n\n"
-    "`token-trie label reviews.csv --prompt 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv`\n\n"
-    "`token-trie label tickets.parquet -p '{subject}: {body}' --chat --choices-file teams.txt -m model.gguf "
-    "-o routed.parquet --probabilities`\n\n"
-    "`token-trie label reviews.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv --resume`\n\n"
-    "`tail -n 100 log.jsonl | token-trie label - --input-format jsonl -p '{message}\\nSeverity:' -c low -c high`"
+@command(
+    "token-trie label reviews.csv --prompt 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv",
+    "token-trie label tickets.parquet -p '{subject}: {body}' --chat --choices-file teams.txt -m model.gguf "
+    "-o routed.parquet --probabilities",
+    "token-trie label reviews.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv --resume",
+    "tail -n 100 log.jsonl | token-trie label - --input-format jsonl -p '{message}\\nSeverity:' -c low -c high",
 )
 def label(
     table: Annotated[
         Path,
         typer.Argument(metavar="TABLE", help="CSV, JSON lines or Parquet; - for standard input.", show_default=False),
     ],
+    choices: ChoiceOptions,
+    model: ModelOptions,
     prompt: Annotated[
         str | None,
         typer.Option("--prompt", "-p", help="Text with {column} for what a row has there, and \\n for a line break."),
@@ -78,15 +65,12 @@ def label(
     prompt_file: Annotated[
         Path | None, typer.Option(help="A file with that text, in which \\n is no line break.")
     ] = None,
-    choice: ChoiceOption = None,
-    choices_file: FileOption = None,
     output: Annotated[
         Path,
         typer.Option(
             "--output", "-o", help="The table to write, a row as soon as it is labelled; - is standard output."
         ),
     ] = Path("-"),
-    model: ModelOption = None,
     chat: ChatOption = False,
     mode: Annotated[
         LabelMode,
@@ -108,10 +92,6 @@ def label(
     ] = OnError.stop,
     input_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
     output_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
-    n_ctx: Annotated[
-        int, typer.Option(min=2, max=2**31 - 1, help="Tokens of the context, which all prompts under way share.")
-    ] = 4096,
-    threads: ThreadsOption = None,
 ) -> None:
     """Answer a prompt for each row of a table, many at once; write the table with the answers.
 
@@ -124,9 +104,9 @@ def label(
         raise ArgumentError("--output: standard output is closed; name a file")
     if mode is LabelMode.greedy and (probabilities or end is not End.longest):
         raise ArgumentError("--probabilities and --end: go with --mode exact")
-    choices = list(dict.fromkeys(read_choices(choice, choices_file)))
+    texts = list(dict.fromkeys(choices.read()))
     template = _template(prompt, prompt_file)
-    if [str(path) for path in (table, choices_file, prompt_file)].count("-") > 1:
+    if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
         raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
     kind = format_of(table, input_format, "--input-format")
     if output_format is None and str(output) == "-":
@@ -134,22 +114,22 @@ def label(
     to = format_of(output, output_format, "--output-format")
     is_exact = mode is LabelMode.exact
     how = [] if is_exact else [mode.value]
-    run = f"{digest(choices)}-{digest(template.text, chat, end.value, _identity(model), *how)}"
+    run = f"{digest(texts)}-{digest(template.text, chat, end.value, _identity(model.path), *how)}"
     figures = ["probability", "margin", "coverage"] if is_exact else []
-    added = ["answer", *figures, *(f"p_{text}" for text in choices if probabilities)]
+    added = ["answer", *figures, *(f"p_{text}" for text in texts if probabilities)]
     with (
         closing(open_table(table, kind)) as opened,
         closing(Results(output, to, opened, added, prefix, run)) as results,
     ):
         if opened.columns is not None:
             template.check(opened.columns, f"{opened.name}: ")
-        labelling = _Labelling(opened, template, choices, results, chat, on_error)
+        labelling = _Labelling(opened, template, texts, results, chat, on_error)
         if resume:
             labelling.go_on()
         if not status.is_terminal:
             status.print(f"labelling {plain(opened.name)}", highlight=False, soft_wrap=True)
-        llm = load(model, n_ctx, threads)
-        TokenTrie.from_choices(llm, choices)  # what is wrong with them is wrong with no row
+        llm = model.load(4096)
+        TokenTrie.from_choices(llm, texts)  # what is wrong with them is wrong with no row
         if not resume:
             results.begin()
         try:
@@ -172,14 +152,11 @@ def _template(prompt: str | None, prompt_file: Path | None) -> Template:
 _SOME_BYTES = 1 << 20
 
 
-def _identity(model: Path | None) -> list[Any]:
+def _identity(model: Path) -> list[Any]:
     """Return what a model is known by without reading all of it: its size, and what begins, halves and ends it."""
-    path = bundled_model() if model is None else model
-    if not path.is_file():
-        return []
     some = hashlib.sha256()
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    size = model.stat().st_size
+    with model.open("rb") as file:
         for place in (0, size // 2, max(size - _SOME_BYTES, 0)):
             file.seek(place)
             some.update(file.read(_SOME_BYTES))
@@ -198,6 +175,7 @@ class _Labelling:
         self._results = results
         self._chat = chat
         self._on_error = on_error
+        self._progress = Progress(table.size, "rows")
         self._under_way: deque[Row] = deque()
         self._n_bad = 0
         self._n_unfit = 0
@@ -218,14 +196,14 @@ class _Labelling:
             end=end.value,
             on_error="return",
         )
-        with Progress(self._table.size, "rows") as shown:
+        with self._progress:
             for n, decision in enumerate(decisions, 1):
                 row = self._under_way.popleft()
                 if isinstance(decision, TokenTrieError):
                     self._report(row, str(decision.__cause__ or decision))
                 else:
                     self._write(row, decision, probabilities)
-                shown.move(n, row.read)
+                self._progress.move(n, row.read)
 
     def _prompts(self) -> Iterator[Prompt]:
         seen = 0
@@ -261,6 +239,7 @@ class _Labelling:
         if self._on_error is OnError.stop:
             raise ArgumentError(f"{row.where}: {message} (--on-error skip leaves such rows out)")
         self._n_bad += 1
+        self._progress.clear()
         status.print(f"{plain(row.where)}: {plain(message)}", highlight=False, soft_wrap=True)
 
     def tell_how_to_go_on(self) -> None:

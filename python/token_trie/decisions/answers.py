@@ -15,6 +15,7 @@ from token_trie.native.lease import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization
+from token_trie.sets.tokens import check_start
 from token_trie.sets.trie import FittedSet, TokenTrie, fit
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ def ask(
     room = room_of(llm) if room is None else room
     if isinstance(choices, TokenTrie):
         tokens = tokenize_prompt(llm, prompt, room)
-        choices._check_prompt(tokens)
+        check_start(tokens, choices.start_token)
         return tokens, Answers(choices)
     read = read_choices(choices)
     tokens = tokenize_prompt(llm, prompt, room)

@@ -17,7 +17,6 @@ from token_trie.decisions.crowd import Asker, Crowd, paired
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.how import MAX_NODES, How, Mode, read_options
 from token_trie.decisions.native_scores import ENDS, End, check_scorable
-from token_trie.decisions.progress import Progress
 from token_trie.decisions.run import Run
 from token_trie.decisions.score import score
 from token_trie.decisions.think import Think
@@ -29,6 +28,7 @@ from token_trie.llama.sequential import Sequential
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
+from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import Tokenization

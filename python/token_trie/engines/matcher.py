@@ -15,7 +15,7 @@ from token_trie.llama.span import OnComplete, follow_set, read_span
 from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import lease
-from token_trie.sets.tokens import Tokens, to_tokens
+from token_trie.sets.tokens import Tokens, check_start, to_tokens
 from token_trie.sets.trie import TokenTrie
 
 
@@ -80,7 +80,7 @@ class TrieMatcher:
         if vocab_size is not None:
             check_counts(vocab_size=vocab_size)
         if prompt is not None:
-            trie._check_prompt(to_tokens(prompt, "prompt").tolist())
+            check_start(to_tokens(prompt, "prompt").tolist(), trie.start_token)
 
         def make(vocab: _core.Vocab, n_vocab: int) -> _core.Matcher:
             span = read_span(

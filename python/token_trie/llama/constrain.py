@@ -20,6 +20,7 @@ from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.chat_form import warn_of_fallback
 from token_trie.sets.prompt import tokenize_chat
+from token_trie.sets.tokens import check_start
 from token_trie.sets.trie import TokenTrie
 
 _STOP = -1  # in place of a token
@@ -258,7 +259,7 @@ class Constraint:
 
         def generate() -> _TokenGenerator:
             prompt = kwargs["tokens"] if "tokens" in kwargs else args[0]
-            self._trie._check_prompt(prompt)
+            check_start(prompt, self._trie.start_token)
             walk = Walk(self.new_cursor(), prompt)
             tokens = original(*args, **kwargs)
             sent = None

@@ -51,6 +51,13 @@ def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> l
     return tokens
 
 
+def check_start(tokens: Sequence[int], start_token: int | None) -> None:
+    """Raise ArgumentError for a prompt that does not end in the start token of a set that has one."""
+    if start_token is not None and (len(tokens) == 0 or tokens[-1] != start_token):
+        ending = f"ends in token {tokens[-1]}" if len(tokens) else "is empty"
+        raise ArgumentError(f"prompt: {ending}; the set begins behind its start token, {start_token}")
+
+
 def _has_end(prompt: Sequence[Any]) -> bool:
     """Whether there is an end to it within sight, as of a range there need not be."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, VocabularyError
-from token_trie.native.arguments import encode
+from token_trie.native.arguments import encode, encode_names
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
-from token_trie.sets.payload import json_of, payload_of, payload_of_texts
-from token_trie.sets.prefix_dict import PrefixDictSet
+from token_trie.sets.payload import json_of, payload_of, payload_of_texts, read_prefix_dict
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
 from token_trie.sets.subset import Subsets
@@ -33,7 +33,7 @@ class Leaf(NamedTuple):
     """Its sequence; with ``tokenization="any"``, one of the shortest."""
 
 
-class TokenTrie(PrefixDictSet, Subsets, Collection[Leaf]):
+class TokenTrie(Subsets, Collection[Leaf]):
     """An immutable set of token sequences, each with a name, as a prefix tree.
 
     Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays` or `from_prefix_dict`. Leaves keep the
@@ -53,16 +53,13 @@ class TokenTrie(PrefixDictSet, Subsets, Collection[Leaf]):
     _start: int | None
 
     def __init__(self) -> None:
-        raise TypeError(
-            "make a TokenTrie with from_choices, from_sequences, from_payload, from_arrays or from_prefix_dict"
-        )
+        raise TypeError("a TokenTrie is made with from_choices or another of its from_ methods")
 
     @classmethod
     def _wrap(cls, core: _core.Trie) -> TokenTrie:
         trie = object.__new__(cls)
         trie._handle = core
-        trie._names = None
-        trie._json = trie._start = None
+        trie._names = trie._json = trie._start = None
         return trie
 
     @classmethod
@@ -167,13 +164,8 @@ class TokenTrie(PrefixDictSet, Subsets, Collection[Leaf]):
 
     @classmethod
     def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None) -> TokenTrie:
-        return cls._wrap(
-            _core.cached_trie(
-                json_of(payload),
-                None if path is None else encode(path, "path").decode(),
-                vocab,
-            )
-        )
+        named = None if path is None else encode(path, "path").decode()
+        return cls._wrap(_core.cached_trie(json_of(payload), named, vocab))
 
     @classmethod
     def from_arrays(
@@ -203,19 +195,42 @@ class TokenTrie(PrefixDictSet, Subsets, Collection[Leaf]):
         flat = to_tokens(tokens, "tokens")
         ends = np.asarray(offsets)
         if ends.ndim != 1 or ends.dtype.kind not in "iu":
-            raise ArgumentError(
-                f"offsets: dtype {ends.dtype}, shape {ends.shape}; integers in one dimension are needed"
-            )
+            raise ArgumentError(f"offsets: dtype {ends.dtype}, shape {ends.shape}, not integers in one dimension")
         if names is not None:
-            try:
-                names = list(names)
-            except TypeError as error:
-                raise ArgumentError(f"names: {error}") from error
-            for i, name in enumerate(names):
-                encode(name, f"names[{i}]")
+            names = [name.decode() for name in encode_names(names, "names")]
             if len(names) != len(ends) - 1:
                 raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
         return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
+
+    @classmethod
+    def from_prefix_dict(cls, given: str | os.PathLike[str] | Mapping[str, Any]) -> TokenTrie:
+        """Read the set from RTP-LLM's tree decode configuration, described and written by `engines.rtp_llm`.
+
+        Parameters
+        ----------
+        given : dict, str or os.PathLike
+            The configuration, or the path of a file that holds it as JSON, which is read as a stream. Start token, end
+            token and separator are 225, 2 and ``"_"`` where left out. Ids in lists that are negative or beyond 32 bits
+            are skipped with a warning, as are keys that nothing leads to.
+
+        Notes
+        -----
+        Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
+        start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
+        token ends an answer; give it as ``end_tokens``.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be read.
+        PayloadError
+            A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
+            an answer that may end before it began; a separator that token ids cannot be told apart with.
+        """
+        core, start = read_prefix_dict(given)
+        trie = cls._wrap(core)
+        trie._start = start
+        return trie
 
     def __copy__(self) -> TokenTrie:
         return self
@@ -307,6 +322,11 @@ class TokenTrie(PrefixDictSet, Subsets, Collection[Leaf]):
     def vocab(self) -> str:
         """Fingerprint of the vocabulary the tokens were made with, ``""`` if unknown."""
         return self._handle.vocab
+
+    @property
+    def start_token(self) -> int | None:
+        """Token that prompts have to end in, of a set read by `from_prefix_dict`."""
+        return self._start
 
     @property
     def tokenization(self) -> Tokenization:

@@ -131,7 +131,8 @@ def test_a_run_of_another_mode_is_not_gone_on_with(cli: Cli) -> None:
 
 
 def test_a_run_says_what_it_does_before_and_between_rows(cli: Cli, monkeypatch: Any) -> None:
-    monkeypatch.setattr("token_trie.decisions.progress.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("token_trie.progress.SILENT_SECONDS", 1e-9)
+    monkeypatch.setattr("token_trie.progress.SECONDS_BETWEEN_LINES", 0.0)
     lines = cli.label(cli.table(TEXTS)).err.splitlines()
     assert lines[0].startswith("labelling ")
     assert lines[0].endswith("in.csv")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_trie import ContextError
-from token_trie.engines import continuations
-from token_trie.engines.continuations import score_continuations
+from token_trie.engines import lm_eval
+from token_trie.engines.lm_eval import continuations
+from token_trie.engines.lm_eval.continuations import score_continuations
 
 Pair = tuple[list[int], list[int]]
 
@@ -100,3 +102,10 @@ def test_nothing_asked_is_nothing_answered_and_greedy_may_be_left_out(precise: l
 def test_what_has_no_room_is_an_error(precise: llama_cpp.Llama) -> None:
     with pytest.raises(ContextError):
         score_continuations(precise, [([5] * 300, [6])], n_ctx=256)
+
+
+def test_the_model_for_the_harness_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delitem(sys.modules, "token_trie.engines.lm_eval.model", raising=False)
+    with pytest.raises(ImportError, match=r"pip install 'token-trie\[lm-eval\]'"):
+        lm_eval.TokenTrieLM("model.gguf")

@@ -10,6 +10,7 @@ import pytest
 from rtp_llm import TreeDecode
 from token_trie import TokenTrie
 from token_trie.engines import BatchMatcher, TrieMatcher
+from token_trie.engines.rtp_llm import write_prefix_dict
 from token_trie.native.core import _core
 
 STEPS = int(os.environ.get("TOKEN_TRIE_EQUAL_STEPS", "4000"))
@@ -88,8 +89,10 @@ def test_what_is_allowed_is_one_and_the_same(seed: int) -> None:
         rng = np.random.default_rng((seed, done))
         tries = [random_trie(rng) for _ in range(ROWS)]
         matchers = [TrieMatcher(trie, V, end_tokens=[END]) for trie in tries]
-        plain = [TreeDecode(trie.prefix_dict(end=END)) for trie in tries]
-        read = [TrieMatcher(TokenTrie.from_prefix_dict(t.prefix_dict(end=END)), V, end_tokens=[END]) for t in tries]
+        plain = [TreeDecode(write_prefix_dict(trie, end=END)) for trie in tries]
+        read = [
+            TrieMatcher(TokenTrie.from_prefix_dict(write_prefix_dict(t, end=END)), V, end_tokens=[END]) for t in tries
+        ]
         tensors = Tensors(tries) if HAS_TORCH else None
         of_vllm = VllmRows(tries) if HAS_VLLM else None
         walked: list[list[int]] = [[] for _ in range(ROWS)]

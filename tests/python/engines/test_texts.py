@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from token_trie import ContextError, StreamHandle
-from token_trie.engines import texts
-from token_trie.engines.texts import Continued, write_behind
+from token_trie.engines.lm_eval import texts
+from token_trie.engines.lm_eval.texts import Continued, write_behind
 
 
 def prompts_of(llm: Any, n: int) -> list[Continued]:

@@ -9,21 +9,18 @@ or from Python, where `register` lets it know the name, or the model itself is g
     lm_eval.simple_evaluate(model=TokenTrieLM("model.gguf"), tasks=["arc_easy"])
 """
 
-try:
-    from lm_eval.api.registry import model_registry
-except ImportError as error:
-    raise ImportError(
-        f"token_trie.engines.lm_eval needs lm-evaluation-harness: pip install 'token-trie[lm-eval]' ({error})"
-    ) from error
+from typing import TYPE_CHECKING, Any
 
-from token_trie.engines.lm_eval.model import TokenTrieLM
+if TYPE_CHECKING:
+    from token_trie.engines.lm_eval.model import TokenTrieLM, register
 
 __all__ = ["TokenTrieLM", "register"]
 
-NAME = "token_trie"
 
+def __getattr__(name: str) -> Any:
+    """Import the model where it is used: what scores and writes beside it works without the harness."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from token_trie.engines.lm_eval import model
 
-def register() -> None:
-    """Let the harness know the model as token_trie; again does nothing."""
-    if NAME not in model_registry:
-        model_registry.register(NAME, target=TokenTrieLM)
+    return getattr(model, name)

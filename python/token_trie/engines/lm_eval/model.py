@@ -7,15 +7,22 @@ from typing import Any
 
 import llama_cpp
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-from lm_eval.api.model import TemplateLM
-from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from token_trie.engines.continuations import Continuation, score_continuations
-from token_trie.engines.texts import Continued, write_behind
+from token_trie.engines.lm_eval.continuations import Continuation, score_continuations
+from token_trie.engines.lm_eval.texts import Continued, write_behind
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
+
+try:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.api.registry import model_registry
+    from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+except ImportError as error:
+    raise ImportError(
+        f"token_trie.engines.lm_eval needs lm-evaluation-harness: pip install 'token-trie[lm-eval]' ({error})"
+    ) from error
 
 _TEMPLATE = "tokenizer.chat_template"
 # Of what is drawn, and nothing to what is best.
@@ -198,3 +205,9 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
 
     def _text_of(self, token: int) -> str:
         return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))
+
+
+def register() -> None:
+    """Let the harness know the model as token_trie; again does nothing."""
+    if "token_trie" not in model_registry:
+        model_registry.register("token_trie", target=TokenTrieLM)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from token_trie import ArgumentError, PayloadError, TokenTrie, choose, constrain
+from token_trie.engines.rtp_llm import write_prefix_dict
 
 members = st.sets(st.lists(st.integers(3, 9), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12)
 settings = st.tuples(st.integers(0, 300), st.sampled_from([0, 2, 250]), st.sampled_from(["_", ",", " | ", "é"]))
@@ -27,7 +28,7 @@ def test_an_example_by_hand() -> None:
     trie = TokenTrie.from_prefix_dict(config)
     assert [leaf.tokens for leaf in trie] == [(7,), (7, 8), (9,)]
     assert trie.start_token == 225
-    written = trie.prefix_dict()
+    written = write_prefix_dict(trie)
     lists = {"225": [7, 9], "225_7": [2, 8], "225_9": [2], "225_7_8": [2]}
     assert written == {"start_token_id": 225, "end_token_id": 2, "sep": "_", "prefix_dict": lists}
 
@@ -36,11 +37,11 @@ def test_an_example_by_hand() -> None:
 def test_sets_go_both_ways_without_loss(leaves: set[tuple[int, ...]], how: tuple[int, int, str]) -> None:
     assume(how[0] != how[1])
     trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)})
-    config = trie.prefix_dict(*how)
+    config = write_prefix_dict(trie, *how)
     again = TokenTrie.from_prefix_dict(json.loads(json.dumps(config)))
     assert sequences(again) == leaves
     assert again.start_token == how[0]
-    assert again.prefix_dict(None, *how[1:]) == config
+    assert write_prefix_dict(again, None, *how[1:]) == config
 
 
 def test_a_file_is_read_as_the_same_set(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_a_file_is_read_as_the_same_set(tmp_path: Path) -> None:
     tokens = rng.integers(3, 50, 30_000).astype(np.int32)
     trie = TokenTrie.from_arrays(tokens, np.arange(0, 30_001, 3))
     file = tmp_path / "items.json"
-    file.write_text(json.dumps(trie.prefix_dict(1)))
+    file.write_text(json.dumps(write_prefix_dict(trie, 1)))
     for given_as in (file, str(file)):
         read = TokenTrie.from_prefix_dict(given_as)
         assert sequences(read) == sequences(trie)
@@ -83,17 +84,17 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(precise: Any) -> None:
     trie = TokenTrie.from_sequences({"a": [7], "b": [7, 2, 8]})
     with pytest.raises(ArgumentError, match="end: 2 is a token of the member 'b'"):
-        trie.prefix_dict()
+        write_prefix_dict(trie)
     with pytest.raises(ArgumentError, match="end: 9 is the start token too"):
-        trie.prefix_dict(start=9, end=9)
+        write_prefix_dict(trie, start=9, end=9)
     for sep in ("", "1", "-"):
         with pytest.raises(ArgumentError, match="cannot be told apart"):
-            trie.prefix_dict(end=0, sep=sep)
+            write_prefix_dict(trie, end=0, sep=sep)
     for wrong in (-1, 2**31, None, "2"):
         with pytest.raises(ArgumentError, match="end"):
-            trie.prefix_dict(end=wrong)  # type: ignore[arg-type]
+            write_prefix_dict(trie, end=wrong)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="any tokenization"):
-        TokenTrie.from_choices(precise, ["a"], tokenization="any").prefix_dict()
+        write_prefix_dict(TokenTrie.from_choices(precise, ["a"], tokenization="any"))
 
 
 def test_a_copy_remembers_the_start_token() -> None:

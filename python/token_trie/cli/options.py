@@ -1,0 +1,139 @@
+"""Options that several commands have, each declared once, and what they stand for."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from token_trie.cli.app import status
+from token_trie.cli.models import bundled_model
+from token_trie.errors import ArgumentError
+from token_trie.native.core import Llama
+from token_trie.sets.prompt import Prompt
+
+
+class End(str, Enum):
+    """What the probability of an answer has beside its tokens."""
+
+    longest = "longest"
+    any = "any"
+    follow = "follow"
+
+
+EndOption = Annotated[
+    End,
+    typer.Option(
+        help="What the probability of a whole answer has beside its tokens: that no longer answer goes on from it; "
+        "nothing; that the text ends there."
+    ),
+]
+ChatOption = Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model answers, and how it is loaded."""
+
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="FILE.gguf", help="By default the SmolLM2-135M of `token-trie[demo]`."),
+    ] = None
+    n_ctx: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=2**31 - 1,
+            help="Tokens of the context. By default as many as the model was trained with; 2048 in demo, and 4096 in "
+            "label, where all prompts under way share them.",
+            show_default=False,
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Threads of llama.cpp, for batches of any size. By default llama-cpp-python's.",
+            show_default=False,
+        ),
+    ] = None
+
+    @property
+    def path(self) -> Path:
+        """The model's file, by default the bundled one; ArgumentError where there is none."""
+        path = bundled_model() if self.model is None else self.model
+        if not path.is_file():
+            raise ArgumentError(f"--model: no file {str(path)!r}")
+        return path
+
+    def load(self, n_ctx: int = 0) -> Llama:
+        """Load the model; n_ctx is the size of the context where none is given, 0 what the model was trained with."""
+        import llama_cpp
+
+        path = self.path
+        n_ctx = n_ctx if self.n_ctx is None else self.n_ctx
+        n = self.threads
+        with status.status(f"loading {path.name}"):
+            try:
+                return llama_cpp.Llama(str(path), n_ctx=n_ctx, n_threads=n, n_threads_batch=n, verbose=False)
+            except ValueError as error:
+                raise ArgumentError(f"--model: {error}") from error
+
+
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """The set that is answered with."""
+
+    choice: Annotated[list[str] | None, typer.Option("--choice", "-c", help="One answer; repeat for each.")] = None
+    choices_file: Annotated[
+        Path | None, typer.Option(help="A text file with one answer a line; - for standard input.")
+    ] = None
+
+    def read(self) -> list[str]:
+        """Return the choices of both options."""
+        choices = list(self.choice or []) + (read_lines(self.choices_file) if self.choices_file else [])
+        if not choices:
+            raise ArgumentError("no choices: give some with --choice or --choices-file")
+        return choices
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """The text that is answered."""
+
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text that the answer follows; - reads standard input.")]
+    chat: ChatOption = False
+
+    def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str]]:
+        """Return the prompt and the choices; ArgumentError where both are to come from standard input."""
+        if self.prompt == "-" and str(choices.choices_file) == "-":
+            raise ArgumentError("--prompt and --choices-file: standard input is one; give the other another way")
+        texts = choices.read()
+        return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), texts
+
+
+def as_prompt(text: str, chat: bool) -> Prompt:
+    """Return a text as a prompt, or as the one message of a chat."""
+    return [{"role": "user", "content": text}] if chat else text
+
+
+def read(path: Path) -> str:
+    """Return the text of a file, or of standard input for ``-``."""
+    try:
+        if str(path) != "-":
+            return path.read_text(encoding="utf-8-sig")
+        if sys.stdin is None:
+            raise ArgumentError("-: standard input is closed")
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file that have something on them."""
+    return [line for line in (raw.rstrip("\r") for raw in read(path).split("\n")) if line]

@@ -1,0 +1,69 @@
+"""RTP-LLM's tree decode configuration, which `TokenTrie.from_prefix_dict` reads.
+
+In ``{"start_token_id": 225, "end_token_id": 2, "sep": "_", "prefix_dict": {"225": [7, 9], "225_7": [2, 8]}}``, a key
+spells the start token and the beginning of a member, and its list has the tokens that may follow. A beginning is a
+member where it has no key, and where its list is empty or holds the end token: here these are ``[9]``, ``[7, 8]`` and
+``[7]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from token_trie.errors import ArgumentError
+from token_trie.native.arguments import check_counts, encode
+from token_trie.sets.trie import TokenTrie
+
+
+def write_prefix_dict(trie: TokenTrie, start: int | None = None, end: int = 2, sep: str = "_") -> dict[str, Any]:
+    """Write a set as RTP-LLM's tree decode configuration, for `json.dump` and `TokenTrie.from_prefix_dict`.
+
+    Every beginning has a key, whole members too, whose list is the end token: some releases refuse to step to one
+    without.
+
+    Parameters
+    ----------
+    trie : TokenTrie
+        A set of token sequences.
+    start : int, optional
+        The token that prompts end in; by default the set's `start_token`, else 225.
+    end : int
+        The token that ends an answer; no member may hold it.
+    sep : str
+        What stands between token ids in a key.
+
+    Raises
+    ------
+    ArgumentError
+        A member holds the end token, start and end are the same, the separator cannot tell ids apart, or the set is
+        one of texts in any tokenization.
+    """
+    if start is None:
+        start = 225 if trie.start_token is None else trie.start_token
+    check_counts(0, start=start, end=end)
+    encode(sep, "sep")
+    if start == end:
+        raise ArgumentError(f"end: {end} is the start token too")
+    if not sep or set(sep) & set("-0123456789"):
+        raise ArgumentError(f"sep: {sep!r}: token ids cannot be told apart with it")
+    core = trie._handle
+    if not core.is_tree:
+        raise ArgumentError("a set of texts in any tokenization has no prefix_dict; make it with canonical tokens")
+    tokens, offsets = core.arrays()
+    at = np.flatnonzero(tokens == end)
+    if len(at):
+        name = core.name(int(np.searchsorted(offsets, at[0], "right")) - 1)
+        raise ArgumentError(f"end: {end} is a token of the member {name!r}")
+    keys = {0: str(start)}
+    n_seen = 1  # nodes are numbered level by level, the children of one node side by side
+    lists: dict[str, list[int]] = {}
+    for node in range(core.n_nodes):
+        key = keys.pop(node)
+        following = core.children(node).tolist()
+        for token in following:
+            keys[n_seen] = f"{key}{sep}{token}"
+            n_seen += 1
+        lists[key] = [end, *following] if core.leaf(node) is not None else following
+    return {"start_token_id": start, "end_token_id": end, "sep": sep, "prefix_dict": lists}

@@ -1,0 +1,79 @@
+"""How far a long run is: a bar on a terminal or in a notebook, a line now and then elsewhere, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+SILENT_SECONDS = 1.0
+"""A run that is over by then shows nothing."""
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """Shows how much is done, while it is entered.
+
+    Parameters
+    ----------
+    total : float, optional
+        What `move` counts to.
+    noun : str
+        What is counted, in the plural.
+    wanted : bool
+        Whether to show anything.
+    """
+
+    def __init__(self, total: float | None, noun: str, *, wanted: bool = True) -> None:
+        self._total = total
+        self._noun = noun
+        self._wanted = wanted and sys.stderr is not None
+        self._bar: Any = None
+
+    def __enter__(self) -> Progress:
+        if self._wanted:
+            self._started = time.monotonic()
+            self._bar = _bar(self._total)
+        return self
+
+    def move(self, n: int, done: float | None = None) -> None:
+        """Show that n are done in all, and how much of the total that is, by default n."""
+        if self._bar is not None:
+            rate = n / max(time.monotonic() - self._started, 1e-9)
+            self._bar.set_description_str(f"{n:,} {self._noun}, {rate:,.1f} / s", refresh=False)
+            self._bar.update((n if done is None else done) - self._bar.n)
+
+    def clear(self) -> None:
+        """Remove the bar from a terminal before another line is written there; the next `move` may draw it again."""
+        if self._bar is not None:
+            self._bar.clear()
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(total: float | None) -> Any:
+    from tqdm.asyncio import tqdm_asyncio  # imported here, as `import token_trie` is to be quick
+    from tqdm.auto import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # otherwise tqdm starts a thread, which only bars with a `miniters` of their own need
+
+    class Lines(Bar):
+        def display(self, msg: str | None = None, pos: int | None = None) -> None:
+            if msg is None:  # otherwise the line is to be cleared
+                self.fp.write(f"{self}\n")
+                self.fp.flush()
+
+        def clear(self, nolock: bool = False) -> None:
+            pass
+
+    options = {"total": total, "delay": SILENT_SECONDS, "miniters": 0, "leave": False}
+    if tqdm is tqdm_asyncio and not sys.stderr.isatty():  # notebooks have a class of their own
+        share = " ({percentage:.0f}%)" if total else ""
+        return Lines(**options, mininterval=SECONDS_BETWEEN_LINES, bar_format="{desc}" + share)
+    share = "{percentage:3.0f}%|{bar}| " if total else ""
+    left = ", {remaining} left" if total else ""
+    return Bar(**options, dynamic_ncols=True, bar_format=share + "{desc}" + left)

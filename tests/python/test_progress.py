@@ -1,0 +1,93 @@
+import fcntl
+import os
+import struct
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+import pytest
+from token_trie.progress import Progress
+
+
+def run(n: int, wanted: bool = True) -> None:
+    with Progress(n, "prompts", wanted=wanted) as shown:
+        for i in range(1, n + 1):
+            shown.move(i)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("token_trie.progress.SILENT_SECONDS", 1e-9)
+    monkeypatch.setattr("token_trie.progress.SECONDS_BETWEEN_LINES", 0.0)
+
+
+@contextmanager
+def terminal() -> Iterator[list[str]]:
+    """Make standard error a terminal; what came there is then in the list."""
+    reader, writer = os.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    drawn: list[str] = []
+    with os.fdopen(reader, "rb", 0) as screen, os.fdopen(writer, "w", encoding="utf-8") as file:
+        with redirect_stderr(file):
+            yield drawn
+        file.write("end")
+        file.flush()
+        text = ""
+        while not text.endswith("end"):
+            text += screen.read(4096).decode()
+        drawn.append(text.removesuffix("end"))
+
+
+@pytest.mark.usefixtures("often")
+def test_where_there_is_no_terminal_lines_say_how_far_it_is(capsys: Any) -> None:
+    run(7)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [line.split(",")[0] for line in said.err.splitlines()] == [f"{n} prompts" for n in range(1, 8)]
+    assert said.err.endswith("(100%)\n")
+
+
+@pytest.mark.usefixtures("often")
+def test_on_a_terminal_a_bar_does_and_is_gone_in_the_end() -> None:
+    with terminal() as drawn, Progress(7, "prompts") as shown:
+        for n in range(1, 8):
+            shown.move(n)
+            shown._bar.refresh()
+    assert "100%|" in drawn[0]
+    assert "7 prompts" in drawn[0]
+    assert "\n" not in drawn[0]
+    *_, last, behind = drawn[0].split("\r")
+    assert (last.strip(), behind) == ("", "")
+
+
+@pytest.mark.usefixtures("often")
+def test_a_line_written_beside_a_bar_stands_alone() -> None:
+    with terminal() as drawn, Progress(7, "prompts") as shown:
+        shown.move(3)
+        shown._bar.refresh()
+        shown.clear()
+        print("row 4: empty", file=sys.stderr)
+    before, _, _ = drawn[0].partition("row 4: empty")
+    assert "3 prompts" in before
+    assert before.split("\r")[-1] == ""
+
+
+def test_a_run_of_less_than_a_second_shows_nothing(capsys: Any) -> None:
+    with terminal() as drawn:
+        run(7)
+    assert drawn == [""]
+    run(7)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_where_standard_error_is_closed_nothing_is_shown(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    run(7)
+
+
+@pytest.mark.usefixtures("often")
+def test_nothing_is_shown_that_nobody_wants(capsys: Any) -> None:
+    run(7, wanted=False)
+    assert capsys.readouterr() == ("", "")
