@@ -1,8 +1,12 @@
 """Numbers for people."""
 
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from string import Formatter
+
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from bench.results import Bar
@@ -37,6 +41,22 @@ def progress_bar(console: Console, *, counts: bool = True) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
+Begin = Callable[[str, int | None], None]
+"""Says what begins, and in how many steps."""
+
+
+def model_bars(names: Iterable[str], console: Console) -> Iterator[tuple[str, Begin, Callable[[], None]]]:
+    """Yield the models' names, each under a bar, with what begins a part of its work there and what ends a step."""
+    with progress_bar(console) as progress:
+        for name in names:
+            bar = progress.add_task(f"{name}: loading", total=None)
+
+            def begin(what: str, total: int | None, bar: TaskID = bar, name: str = name) -> None:
+                progress.update(bar, description=f"{name}: {what}", total=total, completed=0)
+
+            yield name, begin, partial(progress.advance, bar)
+
+
 PROMPTS = "Prompts are plain text with examples, without a chat template."
 
 
@@ -52,6 +72,22 @@ def plain_table(title: str, *columns: str, caption: str | None = None) -> Table:
     for column in columns:
         right = column.startswith(">")
         table.add_column(column.lstrip(">"), justify="right" if right else "left", no_wrap=not right)
+    return table
+
+
+class _Cells(Formatter):
+    """Writes what is not there as nothing."""
+
+    def format_field(self, value: object, format_spec: str) -> str:
+        return "" if value is None else str(super().format_field(value, format_spec))
+
+
+def table_of(rows: Iterable[object], title: str, *columns: str, caption: str | None = None) -> Table:
+    """Return a table of rows; a column is its name and, behind " = ", the format of a cell: ">ms = {0.ms:.1f}"."""
+    names, cells = zip(*(column.split(" = ") for column in columns), strict=True)
+    table = plain_table(title, *names, caption=caption)
+    for row in rows:
+        table.add_row(*(_Cells().format(cell, row) for cell in cells))
     return table
 
 

@@ -1,7 +1,7 @@
 """Many draws from small random sets, at a temperature that would lead an unconstrained model anywhere."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,6 @@ class RandomDraws:
     tokens: int = 0
     forward_passes: int = 0
     invalid: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for the JSON."""
-        return asdict(self)
 
 
 def draw(model: Model, n: int, advance: Callable[[], object]) -> RandomDraws:

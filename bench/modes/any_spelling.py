@@ -1,6 +1,7 @@
 """tokenization="any": what is allowed, what is chosen, and what it costs to build."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from time import perf_counter_ns
 
@@ -17,7 +18,7 @@ from bench.rounds import take_turns
 from bench.sets import SETS
 from bench.spellings.allowed import compare
 from bench.spellings.greedy import decide
-from bench.table import bars_table, plain_table, progress_bar, wide_console
+from bench.table import bars_table, model_bars, plain_table, wide_console
 
 _CASES = 2000
 _ROUNDS = 10
@@ -35,38 +36,35 @@ def run(options: Options) -> None:
     """Do all three with all models; print, and write what was asked for."""
     results = Results[Row]("any", {"rounds": options.rounds or _ROUNDS, "cases": _CASES, "threads": options.threads})
     console = wide_console(160)
-    with progress_bar(console) as progress:
-        for name in options.models:
-            bar = progress.add_task(f"{name}: loading", total=None)
-            advance = partial(progress.advance, bar)
-            model = load(name, n_ctx=longest_prompt(None) + 256, n_batch=512, threads=options.threads)
-            _build(model, options.rounds or _ROUNDS, results, lambda: None)
-            progress.update(bar, description=f"{name}: random sets", total=_CASES, completed=0)
-            compared = [c.to_dict() for c in compare(model, _CASES, advance)]
-            decided = []
-            for make in ANY_SPELLING_TASKS:
-                progress.update(bar, description=f"{name}: decisions", total=None, completed=0)
-                task = make(model)
-                progress.update(bar, total=len(task.cases))
-                decided.append(decide(task, advance).to_dict())
-            results.checks += [*compared, *decided]
-            at = f"{model.n_vocab:,} tokens"
-            results.bars += [
-                *(
-                    Bar(f"steps of {c['cases']:,} random walks where {c['engine']} allows others, {at}",
-                        c["different"], False, 0, "")
-                    for c in compared
-                ),
-                *(
-                    Bar(f"of these, steps where {c['engine']} is right, {at}", c["wrong"], False, 0, "")
-                    for c in compared
-                    if c["different"]
-                ),
-                Bar(f"greedy decisions with the tokens of GBNF's, of {sum(d['decisions'] for d in decided)}, {at}",
-                    sum(d["identical"] for d in decided), True, sum(d["decisions"] for d in decided), ""),
-                Bar(f"building {_BUILT} over the faster of llguidance and xgrammar, {at}",
-                    _build_ratio(results.rows, model), False, 1),
-            ]  # fmt: skip
+    for name, begin, advance in model_bars(options.models, console):
+        model = load(name, n_ctx=longest_prompt(None) + 256, n_batch=512, threads=options.threads)
+        _build(model, options.rounds or _ROUNDS, results, lambda: None)
+        begin("random sets", _CASES)
+        compared = [asdict(c) for c in compare(model, _CASES, advance)]
+        decided = []
+        for make in ANY_SPELLING_TASKS:
+            begin("decisions", None)
+            task = make(model)
+            begin("decisions", len(task.cases))
+            decided.append(asdict(decide(task, advance)))
+        results.checks += [*compared, *decided]
+        at = f"{model.n_vocab:,} tokens"
+        results.bars += [
+            *(
+                Bar(f"steps of {c['cases']:,} random walks where {c['engine']} allows others, {at}",
+                    c["different"], False, 0, "")
+                for c in compared
+            ),
+            *(
+                Bar(f"of these, steps where {c['engine']} is right, {at}", c["wrong"], False, 0, "")
+                for c in compared
+                if c["different"]
+            ),
+            Bar(f"greedy decisions with the tokens of GBNF's, of {sum(d['decisions'] for d in decided)}, {at}",
+                sum(d["identical"] for d in decided), True, sum(d["decisions"] for d in decided), ""),
+            Bar(f"building {_BUILT} over the faster of llguidance and xgrammar, {at}",
+                _build_ratio(results.rows, model), False, 1),
+        ]  # fmt: skip
     for table in [*tables(results.rows), _checks_table(results), bars_table(results.bars)]:
         console.print(table)
     if options.output is not None:

@@ -1,7 +1,7 @@
 """Whole decisions, alone or side by side: free text, a grammar, the trie as a sampler, the streaming handle."""
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
 from bench.decisions.bars import bars
@@ -15,7 +15,7 @@ from bench.decisions.tasks import longest_prompt, tasks_for
 from bench.models import find, load
 from bench.options import Options
 from bench.results import Results
-from bench.table import bars_table, progress_bar, wide_console
+from bench.table import bars_table, model_bars, wide_console
 
 _DRAWS = 10_000
 _N_BATCH = 512
@@ -45,21 +45,18 @@ def run(options: Options) -> None:
     n_ctx = longest_prompt(options.prompt) + 256
     known = {find(name).stem: name for name in options.models}
     console = wide_console(190)
-    with progress_bar(console) as progress:
-        for name in options.models:
-            bar = progress.add_task(f"{name}: loading", total=None)
-            advance = partial(progress.advance, bar)
-            model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, **loading)
-            for make in makers:
-                progress.update(bar, description=f"{name}: tokenizing", total=None, completed=0)
-                task = make(model)
-                progress.update(bar, description=f"{name}: {task.name}", total=rounds * len(task.cases))
-                log = decide(task, who, rounds, advance)
-                results.rows += [log.row(mode) for mode in ([options.mode] if alone else who)]
-            if not alone:
-                n = _DRAWS // len(options.models)
-                progress.update(bar, description=f"{name}: random sets", total=n, completed=0)
-                results.checks.append(draw(model, n, advance).to_dict())
+    for name, begin, advance in model_bars(options.models, console):
+        model = load(name, n_ctx=n_ctx, n_batch=_N_BATCH, **loading)
+        for make in makers:
+            begin("tokenizing", None)
+            task = make(model)
+            begin(task.name, rounds * len(task.cases))
+            log = decide(task, who, rounds, advance)
+            results.rows += [log.row(mode) for mode in ([options.mode] if alone else who)]
+        if not alone:
+            n = _DRAWS // len(options.models)
+            begin("random sets", n)
+            results.checks.append(asdict(draw(model, n, advance)))
     for table in tables(results.rows):
         console.print(table)
     console.print(remarks(results.rows))

@@ -11,7 +11,7 @@ from bench.many.prompts import SETS, crowd
 from bench.models import load
 from bench.options import Options
 from bench.results import Bar, Results
-from bench.table import bars_table, plain_table, progress_bar, wide_console
+from bench.table import bars_table, model_bars, plain_table, wide_console
 
 _N_CTX, _N_BATCH = 2048, 512
 _SIZES = (1, 8, 64, 512)  # by default
@@ -53,14 +53,12 @@ def run(options: Options) -> None:
     rounds = options.rounds or 1
     results = Results[ManyRow](options.mode, {"threads": options.threads, "n_ctx": _N_CTX, "rounds": rounds})
     console = wide_console(150)
-    with progress_bar(console) as progress:
-        for name in options.models:
-            bar = progress.add_task(name, total=None)
-            kinds = [(n, *kind) for n in sizes for kind in _kinds(n)]
-            progress.update(bar, total=len(kinds) * rounds)
-            rows = _measure(name, options, kinds, rounds, partial(progress.advance, bar))
-            results.rows += rows
-            results.bars += _bars(rows)
+    for name, begin, advance in model_bars(options.models, console):
+        kinds = [(n, *kind) for n in sizes for kind in _kinds(n)]
+        begin("deciding", len(kinds) * rounds)
+        rows = _measure(name, options, kinds, rounds, advance)
+        results.rows += rows
+        results.bars += _bars(rows)
     for name in {row.model: None for row in results.rows}:
         console.print(_table([row for row in results.rows if row.model == name]))
     console.print(bars_table(results.bars))

@@ -1,13 +1,11 @@
 """Whole records: 100 tool calls and 63 records, side by side."""
 
-from functools import partial
-
 from bench.models import load
 from bench.options import Options
 from bench.records.figures import RecordRow, bars, measure, table
 from bench.records.tasks import Calls, Records
 from bench.results import Results
-from bench.table import bars_table, progress_bar, wide_console
+from bench.table import bars_table, model_bars, wide_console
 
 _N_CTX, _N_BATCH = 1024, 512
 
@@ -18,12 +16,11 @@ def run(options: Options) -> None:
     loading = {"n_gpu_layers": options.n_gpu_layers, "threads": options.threads}
     results = Results[RecordRow](options.mode, {"rounds": rounds, **loading})
     console = wide_console(150)
-    with progress_bar(console) as progress:
-        for name in options.models:
-            model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, **loading)
-            for requests in (Calls(model), Records(model)):
-                bar = progress.add_task(f"{name}: {requests.name}", total=rounds * len(requests.cases))
-                results.rows += measure(requests, rounds, partial(progress.advance, bar))
+    for name, begin, advance in model_bars(options.models, console):
+        model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, **loading)
+        for requests in (Calls(model), Records(model)):
+            begin(requests.name, rounds * len(requests.cases))
+            results.rows += measure(requests, rounds, advance)
     results.bars = bars(results.rows)
     console.print(table(results.rows))
     console.print(bars_table(results.bars))

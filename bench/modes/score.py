@@ -1,7 +1,5 @@
 """Whole answers by probability: all of a set as one tree, the two forms of a score, the best of 100,000."""
 
-from functools import partial
-
 from bench.decisions.tasks import longest_prompt
 from bench.device import About, on
 from bench.models import find, load
@@ -14,7 +12,7 @@ from bench.scoring.measure import MAIN_SET, N_REQUESTS, city_prompts, forms, req
 from bench.scoring.rows import AnyRow, bars
 from bench.scoring.table import tables
 from bench.scoring.variants import variants
-from bench.table import bars_table, progress_bar, wide_console
+from bench.table import bars_table, model_bars, wide_console
 
 _N_BATCH = 512
 _ROUNDS = 2
@@ -34,37 +32,30 @@ def run(options: Options) -> None:
     results = Results[AnyRow]("score", settings)
     known = {find(name).stem: name for name in options.models}
     console = wide_console(200)
-    with progress_bar(console) as progress:
-        for name in options.models:
-            bar = progress.add_task(f"{name}: loading", total=None)
-            advance = partial(progress.advance, bar)
-
-            def begin(what: str, total: int, bar=bar, name=name) -> None:  # type: ignore[no-untyped-def]
-                progress.update(bar, description=f"{name}: {what}", total=total, completed=0)
-
-            n_ctx = longest_prompt(None) // 3 + _ROOM
-            model = load(
-                name,
-                n_ctx=n_ctx,
-                n_batch=_N_BATCH,
-                n_gpu_layers=options.n_gpu_layers if options.device else 0,
-                threads=options.threads,
-                device=options.device,
-            )
-            begin("scoring", N_REQUESTS * rounds + 1)
-            results.rows += scoring(model, options.threads, rounds, n_ctx, advance)
-            begin("forms", len(requests()))
-            results.rows.append(forms(model, n_ctx, advance))
-            begin("searching", len(city_prompts()))
-            results.rows.append(search(model, advance))
-            begin("proving", len(requests()))
-            results.rows.append(exact(model, rounds, n_ctx, advance))
-            begin("proving among names", N_NAME_PROMPTS)
-            results.rows.append(exact_names(model, rounds, n_ctx, advance))
-            begin("in company", N_COMPANY_REQUESTS)
-            results.rows.append(company(model, n_ctx, advance))
-            begin("weighing", len(requests()))
-            results.rows.append(variants(model, advance))
+    for name, begin, advance in model_bars(options.models, console):
+        n_ctx = longest_prompt(None) // 3 + _ROOM
+        model = load(
+            name,
+            n_ctx=n_ctx,
+            n_batch=_N_BATCH,
+            n_gpu_layers=options.n_gpu_layers if options.device else 0,
+            threads=options.threads,
+            device=options.device,
+        )
+        begin("scoring", N_REQUESTS * rounds + 1)
+        results.rows += scoring(model, options.threads, rounds, n_ctx, advance)
+        begin("forms", len(requests()))
+        results.rows.append(forms(model, n_ctx, advance))
+        begin("searching", len(city_prompts()))
+        results.rows.append(search(model, advance))
+        begin("proving", len(requests()))
+        results.rows.append(exact(model, rounds, n_ctx, advance))
+        begin("proving among names", N_NAME_PROMPTS)
+        results.rows.append(exact_names(model, rounds, n_ctx, advance))
+        begin("in company", N_COMPANY_REQUESTS)
+        results.rows.append(company(model, n_ctx, advance))
+        begin("weighing", len(requests()))
+        results.rows.append(variants(model, advance))
     results.bars = bars(results.rows, known, MAIN_SET)
     for table in [*tables(results.rows), bars_table(results.bars)]:
         console.print(table)

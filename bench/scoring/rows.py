@@ -23,7 +23,7 @@ class ScoringRow:
     ms: float
     cpu_ms: float  # of all threads, which other work on the machine moves less
     times_tree: float
-    n_evaluated: int  # tokens that the model was asked about
+    n_evaluated: int | None  # tokens that the model was asked about
     n_passes: int
     outside: float | None  # share of the tree's time outside llama.cpp's forward passes
     off_median: float | None  # nats from the tree's scores
@@ -108,6 +108,11 @@ class CompanyRow:
     behind_median: float  # between a prompt evaluated at once and behind its beginning
     behind_most: float
     behind_changed: float
+
+    @property
+    def among(self) -> str:
+        """The sizes, as text."""
+        return ", ".join(map(str, self.sizes))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The score mode's tables."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.table import Table
 
@@ -16,148 +17,70 @@ from bench.scoring.rows import (
     SearchRow,
     VariantsRow,
 )
-from bench.table import PROMPTS, plain_table
+from bench.table import PROMPTS, table_of
+
+_OF_SET = ("model = {0.model}", "set = {0.set}")
 
 
 def tables(rows: Sequence[AnyRow]) -> Iterator[Table]:
     """Yield the tables."""
-    scoring = [row for row in rows if isinstance(row, ScoringRow)]
-    yield _scoring(scoring)
-    yield _forms([row for row in rows if isinstance(row, FormsRow)])
-    yield _search([row for row in rows if isinstance(row, SearchRow)])
-    yield _exact([row for row in rows if isinstance(row, ExactRow)])
-    yield _company([row for row in rows if isinstance(row, CompanyRow)])
-    yield _variants([row for row in rows if isinstance(row, VariantsRow)])
-
-
-def _scoring(rows: Sequence[ScoringRow]) -> Table:
-    table = plain_table(
+    yield table_of(
+        [_as_shown(row) for row in rows if isinstance(row, ScoringRow)],
         "Scoring a set, prompt evaluated: medians",
-        "model", "set", "contender", ">ms", ">CPU ms", ">times ours", ">tokens", ">passes", ">outside llama.cpp",
-        ">nats off, median", ">most",
+        *_OF_SET, "contender = {0.contender}", ">ms = {0.ms:,.0f}", ">CPU ms = {0.cpu_ms:,.0f}",
+        ">times ours = {0.times_tree:,.2f}", ">tokens = {0.n_evaluated}", ">passes = {0.n_passes}",
+        ">outside llama.cpp = {0.outside:.1%}", ">nats off, median = {0.off_median:.3f}", ">most = {0.off_most:.3f}",
         caption=f"create_completion: {COMPLETED} of the answers taken, the time multiplied; where no token begins the "
         "text, it takes log-probabilities of other tokens.\nNats off the tree's scores: a quantized model's logits "
         "move with the size of a batch.",
     )  # fmt: skip
-    for row in rows:
-        first = row.contender == TREE
-        table.add_row(
-            row.model if first else "",
-            row.set if first else "",
-            row.contender,
-            f"{row.ms:,.0f}",
-            f"{row.cpu_ms:,.0f}",
-            f"{row.times_tree:,.2f}",
-            "" if row.contender == COMPLETIONS else str(row.n_evaluated),
-            str(row.n_passes),
-            "" if row.outside is None else f"{row.outside:.1%}",
-            "" if row.off_median is None else f"{row.off_median:.3f}",
-            "" if row.off_most is None else f"{row.off_most:.3f}",
-        )
-    return table
-
-
-def _forms(rows: Sequence[FormsRow]) -> Table:
-    table = plain_table(
+    yield table_of(
+        [row for row in rows if isinstance(row, FormsRow)],
         "Renormalized at branch points against the model's own probabilities",
-        "model", "set", ">requests", ">full ms", ">branch-wise ms", ">best differs", ">greedy not full's best",
-        ">greedy not branch-wise best", ">nats apart", ">total variation", ">most",
-        ">right: full", ">branch-wise", ">greedy",
+        *_OF_SET, ">requests = {0.requests}", ">full ms = {0.full_ms:.0f}", ">branch-wise ms = {0.branches_ms:.0f}",
+        ">best differs = {0.best_differs:.1%}", ">greedy not full's best = {0.greedy_is_not_full:.1%}",
+        ">greedy not branch-wise best = {0.greedy_is_not_branches:.1%}", ">nats apart = {0.mean_difference:.2f}",
+        ">total variation = {0.total_variation:.3f}", ">most = {0.total_variation_most:.3f}",
+        ">right: full = {0.right[full]:.1%}", ">branch-wise = {0.right[branches]:.1%}",
+        ">greedy = {0.right[greedy]:.1%}",
     )  # fmt: skip
-    for row in rows:
-        table.add_row(
-            row.model,
-            row.set,
-            str(row.requests),
-            f"{row.full_ms:.0f}",
-            f"{row.branches_ms:.0f}",
-            *(f"{share:.1%}" for share in (row.best_differs, row.greedy_is_not_full, row.greedy_is_not_branches)),
-            f"{row.mean_difference:.2f}",
-            f"{row.total_variation:.3f}",
-            f"{row.total_variation_most:.3f}",
-            *(f"{row.right[form]:.1%}" for form in ("full", "branches", "greedy")),
-        )
-    return table
-
-
-def _search(rows: Sequence[SearchRow]) -> Table:
-    table = plain_table(
+    yield table_of(
+        [row for row in rows if isinstance(row, SearchRow)],
         "The most probable of a large set, prompt evaluated: medians",
-        "model", "set", ">prompts", ">ms", ">p90", ">CPU ms", ">ms outside llama.cpp", ">nodes (most)", ">of all inner",
-        ">passes (most)", ">beam ms", ">beam's nodes", ">beam agrees", ">right",
+        *_OF_SET, ">prompts = {0.prompts}", ">ms = {0.ms:.1f}", ">p90 = {0.p90_ms:.0f}", ">CPU ms = {0.cpu_ms:.1f}",
+        ">ms outside llama.cpp = {0.outside_ms:.1f}", ">nodes (most) = {0.n_evaluated:g} ({0.n_evaluated_most})",
+        ">of all inner = {0.share:.4%}", ">passes (most) = {0.n_passes:g} ({0.n_passes_most})",
+        ">beam ms = {0.beam_ms:.1f}", ">beam's nodes = {0.beam_evaluated:g}", ">beam agrees = {0.beam_agrees:.0%}",
+        ">right = {0.right:.0%}",
     )  # fmt: skip
-    for row in rows:
-        table.add_row(
-            row.model,
-            row.set,
-            str(row.prompts),
-            f"{row.ms:.1f}",
-            f"{row.p90_ms:.0f}",
-            f"{row.cpu_ms:.1f}",
-            f"{row.outside_ms:.1f}",
-            f"{row.n_evaluated:g} ({row.n_evaluated_most})",
-            f"{row.share:.4%}",
-            f"{row.n_passes:g} ({row.n_passes_most})",
-            f"{row.beam_ms:.1f}",
-            f"{row.beam_evaluated:g}",
-            f"{row.beam_agrees:.0%}",
-            f"{row.right:.0%}",
-        )
-    return table
-
-
-def _exact(rows: Sequence[ExactRow]) -> Table:
-    table = plain_table(
+    yield table_of(
+        [row for row in rows if isinstance(row, ExactRow)],
         "choose without a mode, prompt evaluated: medians",
-        "model", "set", ">prompts", ">one pass, ms", ">ms", ">p90", ">times that", ">p90", ">of whole",
-        ">nodes", ">passes", ">proved", ">as whole", ">nats off, most", ">right",
+        *_OF_SET, ">prompts = {0.prompts}", ">one pass, ms = {0.pass_ms:.1f}", ">ms = {0.ms:.1f}",
+        ">p90 = {0.p90_ms:.1f}", ">times that = {0.times_pass:.2f}", ">p90 = {0.p90_times_pass:.2f}",
+        ">of whole = {0.of_whole:.2f}", ">nodes = {0.n_evaluated:g}", ">passes = {0.n_passes:g}",
+        ">proved = {0.proved:.0%}", ">as whole = {0.agrees:.1%}", ">nats off, most = {0.off_most:.3f}",
+        ">right = {0.right:.0%}",
     )  # fmt: skip
-    for row in rows:
-        table.add_row(
-            row.model,
-            row.set,
-            str(row.prompts),
-            f"{row.pass_ms:.1f}",
-            f"{row.ms:.1f}",
-            f"{row.p90_ms:.1f}",
-            f"{row.times_pass:.2f}",
-            f"{row.p90_times_pass:.2f}",
-            "" if row.of_whole is None else f"{row.of_whole:.2f}",
-            f"{row.n_evaluated:g}",
-            f"{row.n_passes:g}",
-            f"{row.proved:.0%}",
-            "" if row.agrees is None else f"{row.agrees:.1%}",
-            "" if row.off_most is None else f"{row.off_most:.3f}",
-            f"{row.right:.0%}",
-        )
-    return table
-
-
-def _company(rows: Sequence[CompanyRow]) -> Table:
-    table = plain_table(
+    yield table_of(
+        [row for row in rows if isinstance(row, CompanyRow)],
         "What a member's score depends on beside its meaning: nats",
-        "model", ">prompts", "among", ">median", ">most", ">changed", ">fresh, median", ">most", ">changed",
+        "model = {0.model}", ">prompts = {0.prompts}", "among = {0.among}", ">median = {0.among_median:.3f}",
+        ">most = {0.among_most:.3f}", ">changed = {0.among_changed:.1%}", ">fresh, median = {0.behind_median:.3f}",
+        ">most = {0.behind_most:.3f}", ">changed = {0.behind_changed:.1%}",
     )  # fmt: skip
-    for row in rows:
-        table.add_row(
-            row.model,
-            str(row.prompts),
-            ", ".join(map(str, row.sizes)),
-            f"{row.among_median:.3f}",
-            f"{row.among_most:.3f}",
-            f"{row.among_changed:.1%}",
-            f"{row.behind_median:.3f}",
-            f"{row.behind_most:.3f}",
-            f"{row.behind_changed:.1%}",
-        )
-    return table
+    variants = [row for row in rows if isinstance(row, VariantsRow)]
+    ways = list(variants[0].right) if variants else []
+    yield table_of(
+        variants,
+        "What a person agrees with",
+        *_OF_SET, ">requests = {0.requests}", *(f">{way} = {{0.right[{way}]:.1%}}" for way in ways),
+        caption=PROMPTS,
+    )  # fmt: skip
 
 
-def _variants(rows: Sequence[VariantsRow]) -> Table:
-    ways = list(rows[0].right) if rows else []
-    table = plain_table(
-        "What a person agrees with", "model", "set", ">requests", *(f">{way}" for way in ways), caption=PROMPTS
-    )
-    for row in rows:
-        table.add_row(row.model, row.set, str(row.requests), *(f"{row.right[way]:.1%}" for way in ways))
-    return table
+def _as_shown(row: ScoringRow) -> ScoringRow:
+    """Leave out what the row above has, and what is not known."""
+    if row.contender == COMPLETIONS:
+        row = replace(row, n_evaluated=None)
+    return row if row.contender == TREE else replace(row, model="", set="")

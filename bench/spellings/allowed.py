@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import llama_cpp
 import numpy as np
@@ -36,10 +36,6 @@ class Compared:
     different: int = 0
     wrong: int = 0
     first_difference: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for the JSON."""
-        return asdict(self)
 
 
 class _Engine(Protocol):

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from bench.decisions.contenders import Guided, Handle, Watched
 from bench.decisions.tasks import Task
@@ -18,10 +17,6 @@ class Decided:
     decisions: int = 0
     identical: int = 0
     first_difference: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it for the JSON."""
-        return asdict(self)
 
 
 def decide(task: Task, advance: Callable[[], object]) -> Decided:
