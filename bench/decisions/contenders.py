@@ -15,7 +15,7 @@ from bench.decisions.tasks import Case, Task
 FREE, GUIDED, TRIE, FFI = "free", "strict-guided", "strict-trie", "strict-trie-ffi"
 STEPPING = f"{FFI} (stepping)"
 MODES = (FREE, GUIDED, TRIE, FFI)
-# The best token and its probability, chosen on the device; tests/cpp/device_head_test.cpp counts them.
+# The best token and its probability, chosen on the device; tests/cpp/stream/device_head_test.cpp counts them.
 _BEST_BYTES = 8
 
 

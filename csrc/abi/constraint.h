@@ -1,7 +1,7 @@
 #pragma once
 
+#include "llama/vocab.h"
 #include "sampler/sampler.h"
-#include "sampler/vocab.h"
 #include "token_trie.h"
 #include "trie/cache.h"
 

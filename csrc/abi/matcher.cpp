@@ -1,4 +1,4 @@
-#include "sampler/matcher.h"
+#include "walk/matcher.h"
 
 #include "abi/constraint.h"
 #include "abi/guard.h"

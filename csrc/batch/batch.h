@@ -1,7 +1,7 @@
 #pragma once
 
 #include "batch/scheduler.h"
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 
 #include <condition_variable>
 #include <functional>

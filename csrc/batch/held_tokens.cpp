@@ -1,6 +1,6 @@
 #include "batch/held_tokens.h"
 
-#include "sampler/make_room.h"
+#include "walk/make_room.h"
 
 #include <algorithm>
 

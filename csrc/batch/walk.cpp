@@ -1,6 +1,6 @@
 #include "batch/walk.h"
 
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 #include "stream/finish_span.h"
 
 #include <llama.h>

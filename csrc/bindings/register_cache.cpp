@@ -1,5 +1,5 @@
 #include "bindings/bindings.h"
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 #include "trie/cache.h"
 
 namespace token_trie {

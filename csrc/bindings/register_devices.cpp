@@ -1,5 +1,5 @@
 #include "bindings/bindings.h"
-#include "sampler/devices.h"
+#include "llama/devices.h"
 
 namespace token_trie {
 

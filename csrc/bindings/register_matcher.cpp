@@ -1,5 +1,5 @@
 #include "bindings/bindings.h"
-#include "sampler/matcher.h"
+#include "walk/matcher.h"
 
 #include <algorithm>
 #include <mutex>

@@ -1,6 +1,6 @@
 #include "bindings/bindings.h"
+#include "llama/vocab.h"
 #include "sampler/sampler.h"
-#include "sampler/vocab.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "bindings/bindings.h"
-#include "sampler/llama_version.h"
-#include "sampler/vocab.h"
+#include "llama/version.h"
+#include "llama/vocab.h"
 
 namespace token_trie {
 

@@ -1,6 +1,6 @@
 #include "sampler/graph_part.h"
 
-#include "sampler/runs_in_graph.h"
+#include "llama/runs_in_graph.h"
 
 #include <algorithm>
 #include <limits>

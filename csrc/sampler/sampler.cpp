@@ -1,10 +1,10 @@
 #include "sampler/sampler.h"
 
+#include "llama/log.h"
+#include "llama/runs_in_graph.h"
+#include "llama/version.h"
 #include "sampler/candidates.h"
 #include "sampler/graph_part.h"
-#include "sampler/llama_version.h"
-#include "sampler/log.h"
-#include "sampler/runs_in_graph.h"
 
 #include <llama.h>
 

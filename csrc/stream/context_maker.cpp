@@ -1,6 +1,6 @@
 #include "stream/context_maker.h"
 
-#include "sampler/llama_version.h"
+#include "llama/version.h"
 #include "stream/output_head.h"
 
 #include <ggml-backend.h>

@@ -1,6 +1,6 @@
 #include "stream/device_head.h"
 
-#include "sampler/runs_in_graph.h"
+#include "llama/runs_in_graph.h"
 #include "stream/context_maker.h"
 
 #include <llama.h>

@@ -1,6 +1,6 @@
 #include "stream/item_log.h"
 
-#include "sampler/make_room.h"
+#include "walk/make_room.h"
 
 namespace token_trie {
 

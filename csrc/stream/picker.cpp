@@ -1,7 +1,7 @@
 #include "stream/picker.h"
 
 #include "sampler/candidates.h"
-#include "sampler/make_room.h"
+#include "walk/make_room.h"
 
 #include <llama.h>
 

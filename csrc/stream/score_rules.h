@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sampler/cursor.h"
+#include "walk/cursor.h"
 
 #include <vector>
 

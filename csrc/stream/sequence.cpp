@@ -1,9 +1,9 @@
 #include "stream/sequence.h"
 
-#include "sampler/llama_version.h"
-#include "sampler/make_room.h"
+#include "llama/version.h"
 #include "stream/common_prefix.h"
 #include "stream/window.h"
+#include "walk/make_room.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "stream/stream.h"
 
-#include "sampler/log.h"
+#include "llama/log.h"
 #include "stream/finish_span.h"
 
 #include <llama.h>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "llama/vocab.h"
 #include "sampler/sampler.h"
-#include "sampler/vocab.h"
 #include "stream/item_log.h"
 #include "stream/picker.h"
 #include "stream/scorer.h"

@@ -1,6 +1,6 @@
 #include "stream/written_text.h"
 
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 #include "stream/utf8.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "support.h"
 
-#include "sampler/devices.h"
+#include "llama/devices.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,5 @@
 import ast
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -81,6 +82,25 @@ def test_no_import_closes_a_circle() -> None:
 
     for module in sorted(MODULES):
         visit(module, ())
+
+
+NATIVE = ["trie", "walk", "llama", "sampler", "stream", "batch", "abi"]  # and bindings, which need no abi
+
+
+def test_includes_run_downwards() -> None:
+    root = Path(__file__).parents[2] / "csrc"
+    files = [file for file in root.rglob("*") if file.suffix in (".h", ".cpp")]
+    assert {file.parent.name for file in files} == {*NATIVE, "bindings"}
+    for file in files:
+        own = NATIVE.index(file.parent.name) if file.parent.name in NATIVE else NATIVE.index("abi")
+        for room in re.findall(r'#include "(\w+)/', file.read_text()):
+            assert room == file.parent.name or NATIVE.index(room) < own, f"{file.relative_to(root)} includes {room}/"
+
+
+def test_sets_and_positions_in_them_need_no_llama_cpp() -> None:
+    root = Path(__file__).parents[2] / "csrc"
+    files = [file for room in ("trie", "walk") for file in (root / room).iterdir()]
+    assert [file.name for file in files if re.search(r"#include <(llama|ggml)", file.read_text())] == []
 
 
 @pytest.mark.parametrize(

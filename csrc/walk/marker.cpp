@@ -1,4 +1,4 @@
-#include "sampler/marker.h"
+#include "walk/marker.h"
 
 namespace [[gnu::visibility("default")]] token_trie {
 

@@ -1,4 +1,4 @@
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 
 #include "trie/sha256.h"
 
@@ -88,22 +88,11 @@ std::shared_ptr<const Lexicon> shared_lexicon(const std::vector<std::string> & p
     return lexicons.emplace_back(std::move(made));
 }
 
-template <typename Iterator, typename Where>
-void check_range(Iterator begin, Iterator end, std::int32_t n_vocab, Where && where) {
-    for (Iterator at = begin; at != end; ++at) {
-        if (*at < 0 || *at >= n_vocab) {
-            throw Error(Status::vocab, std::string(where()) + "[" + std::to_string(at - begin) +
-                                           "]: " + std::to_string(*at) + " is outside the vocabulary (" +
-                                           std::to_string(n_vocab) + " tokens)");
-        }
-    }
-}
-
 std::string detokenize_all(const llama_vocab * vocab, const Token * begin, const Token * end, bool special) {
     if (!has_texts(vocab)) {
         throw Error(Status::vocab, "tokens: this model has no tokenizer");
     }
-    check_range(begin, end, llama_vocab_n_tokens(vocab), [] { return "tokens"; });
+    check_tokens(begin, end, llama_vocab_n_tokens(vocab), [] { return "tokens"; });
     std::string text;
     for (; begin != end; ++begin) {
         append_piece(vocab, *begin, special, text);
@@ -179,28 +168,10 @@ void check_vocab(const Trie & trie, const Vocab & vocab) {
     check_tokens(trie, n);
 }
 
-void check_tokens(const Trie & trie, std::int32_t n_vocab) {
-    if (trie.max_token() < n_vocab) {
-        return;
-    }
-    for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
-        const std::vector<Token> tokens = trie.sequence(leaf);
-        check_range(tokens.begin(), tokens.end(), n_vocab,
-                    [&] { return "leaf " + quote(trie.name(leaf)) + ": tokens"; });
-    }
-}
-
 void check_vocab(const FollowSet & follow, const Vocab & vocab) {
     if (vocab.size() > 0) {
         check_tokens(follow, vocab.size());
     }
-}
-
-void check_tokens(const FollowSet & follow, std::int32_t n_vocab) {
-    check_range(follow.end_tokens().begin(), follow.end_tokens().end(), n_vocab, [] { return "end_tokens"; });
-    check_range(follow.separator().begin(), follow.separator().end(), n_vocab, [] { return "separator"; });
-    const std::vector<Token> & marker = follow.marker().tokens();
-    check_range(marker.begin(), marker.end(), n_vocab, [] { return "start_after"; });
 }
 
 LeafList tokenize(const llama_vocab * vocab,

@@ -1,4 +1,4 @@
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 
 #include "abi_stream_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 
 #include "tiny_model.h"
 #include "trie/cache.h"

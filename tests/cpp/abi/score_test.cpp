@@ -21,8 +21,7 @@ static_assert(sizeof(token_trie_score_stats) == 72 && offsetof(token_trie_score_
               offsetof(token_trie_score_stats, n_found) == 8 && offsetof(token_trie_score_stats, n_evaluated) == 16 &&
               offsetof(token_trie_score_stats, n_passes) == 24 && offsetof(token_trie_score_stats, gap) == 32 &&
               offsetof(token_trie_score_stats, decode_ns) == 40 && offsetof(token_trie_score_stats, rival_min) == 48 &&
-              offsetof(token_trie_score_stats, rival_max) == 56 &&
-              offsetof(token_trie_score_stats, mass_max) == 64);
+              offsetof(token_trie_score_stats, rival_max) == 56 && offsetof(token_trie_score_stats, mass_max) == 64);
 
 const Tokens kPrompt = bytes("Do: ");
 const std::string kSet = payload_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}, {"SEND", bytes("SEND")}});

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "sampler/cursor.h"
-#include "sampler/lazy.h"
+#include "llama/lazy.h"
 #include "trie/lexicon.h"
+#include "walk/check_tokens.h"
 
 #include <string>
 #include <utility>
@@ -51,9 +51,6 @@ class Vocab {
 // Throws Error (vocab) if the tokens cannot belong to this vocabulary, naming the leaf, the list or the identities.
 void check_vocab(const Trie & trie, const Vocab & vocab);
 void check_vocab(const FollowSet & follow, const Vocab & vocab);
-// The same for a vocabulary of which only the number of tokens is known.
-void check_tokens(const Trie & trie, std::int32_t n_vocab);
-void check_tokens(const FollowSet & follow, std::int32_t n_vocab);
 
 // The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Control tokens come of their text
 // with special alone. Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown

@@ -1,7 +1,7 @@
-#include "sampler/matcher.h"
+#include "walk/matcher.h"
 
-#include "sampler/make_room.h"
-#include "sampler/vocab.h"
+#include "walk/check_tokens.h"
+#include "walk/make_room.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "sampler/remainder.h"
+#include "walk/remainder.h"
 
 #include "oracle.h"
 #include "support.h"

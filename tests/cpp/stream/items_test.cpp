@@ -1,4 +1,4 @@
-#include "sampler/log.h"
+#include "llama/log.h"
 
 #include "stream_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "sampler/cursor.h"
+#include "walk/cursor.h"
 
 #include <algorithm>
 #include <string_view>

@@ -1,5 +1,5 @@
 #include "abi/guard.h"
-#include "sampler/vocab.h"
+#include "llama/vocab.h"
 #include "support.h"
 #include "trie/cache.h"
 

@@ -1,4 +1,4 @@
-#include "sampler/marker.h"
+#include "walk/marker.h"
 
 #include "sampler/sampler.h"
 #include "stream_fixture.h"

@@ -1,6 +1,6 @@
-#include "sampler/devices.h"
+#include "llama/devices.h"
 
-#include "sampler/runs_in_graph.h"
+#include "llama/runs_in_graph.h"
 
 #include <ggml-backend.h>
 #include <llama.h>

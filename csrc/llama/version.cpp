@@ -1,4 +1,4 @@
-#include "sampler/llama_version.h"
+#include "llama/version.h"
 
 #include "trie/error.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sampler/marker.h"
-#include "sampler/remainder.h"
+#include "walk/marker.h"
+#include "walk/remainder.h"
 
 #include <algorithm>
 #include <limits>

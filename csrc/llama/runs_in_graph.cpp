@@ -1,4 +1,4 @@
-#include "sampler/runs_in_graph.h"
+#include "llama/runs_in_graph.h"
 
 #include <memory>
 

@@ -1,4 +1,4 @@
-#include "sampler/matcher.h"
+#include "walk/matcher.h"
 
 #include "oracle.h"
 #include "support.h"
