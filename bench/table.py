@@ -82,9 +82,9 @@ class _Cells(Formatter):
         return "" if value is None else str(super().format_field(value, format_spec))
 
 
-def table_of(rows: Iterable[object], title: str, *columns: str, caption: str | None = None) -> Table:
-    """Return a table of rows; a column is its name and, behind " = ", the format of a cell: ">ms = {0.ms:.1f}"."""
-    names, cells = zip(*(column.split(" = ") for column in columns), strict=True)
+def table_of(rows: Iterable[object], title: str, columns: str, caption: str | None = None) -> Table:
+    """Return a table of rows; columns, between bars, are a name and the format of cells: ">ms = {0.ms:.1f}"."""
+    names, cells = zip(*(column.strip().split(" = ") for column in columns.split("|")), strict=True)
     table = plain_table(title, *names, caption=caption)
     for row in rows:
         table.add_row(*(_Cells().format(cell, row) for cell in cells))

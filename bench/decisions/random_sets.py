@@ -1,7 +1,7 @@
 """Many draws from small random sets, at a temperature that would lead an unconstrained model anywhere."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,10 @@ _DECISIONS_A_SET = 10
 _MOST_LEAVES, _MOST_TOKENS = 12, 4
 
 
-@dataclass
-class RandomDraws:
-    """What came of it; invalid are answers that are no member of their set, or did not end."""
-
-    model: str
-    temperature: float
-    decisions: int = 0
-    sets: int = 0
-    tokens: int = 0
-    forward_passes: int = 0
-    invalid: int = 0
-
-
-def draw(model: Model, n: int, advance: Callable[[], object]) -> RandomDraws:
-    """Make n decisions in sampled mode."""
+def draw(model: Model, n: int, advance: Callable[[], object]) -> dict[str, Any]:
+    """Make n decisions in sampled mode; invalid are answers that are no member of their set, or did not end."""
     rng = np.random.default_rng(0)
-    out = RandomDraws(model.name, TEMPERATURE)
+    counts: Counter[str] = Counter()
     vocabulary = np.setdiff1d(np.arange(model.n_vocab), model.end_tokens())
     prompt = [max(model.llm.token_bos(), 0), *model.tokenize("Answer:")]
     with StreamHandle(model.llm, n_ctx=64) as handle:
@@ -41,7 +28,7 @@ def draw(model: Model, n: int, advance: Callable[[], object]) -> RandomDraws:
                 handle.set_token_trie(
                     TokenTrie.from_sequences({str(i): leaf for i, leaf in enumerate(leaves)}), "sampled"
                 )
-                out.sets += 1
+                counts["sets"] += 1
             handle.prefill(prompt)
             handle.set_seed(seed)
             before = handle.state.n_passes
@@ -49,12 +36,12 @@ def draw(model: Model, n: int, advance: Callable[[], object]) -> RandomDraws:
                 step.token for step in handle.generate(temperature=TEMPERATURE, top_p=float(rng.choice([1.0, 0.9])))
             )
             state = handle.state
-            out.decisions += 1
-            out.tokens += len(answer)
-            out.forward_passes += state.n_passes - before
-            out.invalid += answer not in members or state.stop != "complete"
+            counts["decisions"] += 1
+            counts["tokens"] += len(answer)
+            counts["forward_passes"] += state.n_passes - before
+            counts["invalid"] += answer not in members or state.stop != "complete"
             advance()
-    return out
+    return {"model": model.name, "temperature": TEMPERATURE, **counts}
 
 
 def _random_set(rng: np.random.Generator, vocabulary: Any) -> list[tuple[int, ...]]:

@@ -1,7 +1,6 @@
 """Whole decisions, alone or side by side: free text, a grammar, the trie as a sampler, the streaming handle."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from bench.decisions.bars import bars
@@ -56,7 +55,7 @@ def run(options: Options) -> None:
         if not alone:
             n = _DRAWS // len(options.models)
             begin("random sets", n)
-            results.checks.append(asdict(draw(model, n, advance)))
+            results.checks.append(draw(model, n, advance))
     for table in tables(results.rows):
         console.print(table)
     console.print(remarks(results.rows))

@@ -23,18 +23,17 @@ _Mask = NDArray[np.bool_]
 
 @dataclass
 class Compared:
-    """What came of it; different counts the steps at which the two do not allow the same.
-
-    Of these, wrong counts those where ours is not what the definition says: a token may come if the text so far and
-    its bytes are the beginning of a member, an end if the text so far is one.
-    """
+    """What came of it."""
 
     model: str
     engine: str
     cases: int = 0
     steps: int = 0
     different: int = 0
+    """Steps at which the two do not allow the same."""
     wrong: int = 0
+    """Of these, steps at which ours is not what the definition says: a token may come if the text so far and its bytes
+    are the beginning of a member, an end if the text so far is one."""
     first_difference: str = ""
 
 

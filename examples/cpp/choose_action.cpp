@@ -2,13 +2,13 @@
 //
 //     choose_action MODEL.gguf "Request: Wake me at six.\nAction:"
 
+#include "actions.h"
+
 #include <llama.h>
 #include <token_trie.h>
 
 #include <cstdio>
 #include <memory>
-#include <string>
-#include <vector>
 
 namespace {
 
@@ -22,32 +22,6 @@ struct Deleter {
 using Model = std::unique_ptr<llama_model, Deleter<llama_model_free>>;
 using Context = std::unique_ptr<llama_context, Deleter<llama_free>>;
 using Sampler = std::unique_ptr<llama_sampler, Deleter<llama_sampler_free>>;
-
-std::vector<llama_token> tokenize(const llama_vocab * vocab, const std::string & text, bool add_special) {
-    std::vector<llama_token> tokens(text.size() + 8);
-    const int n = llama_tokenize(vocab, text.data(), static_cast<int>(text.size()), tokens.data(),
-                                 static_cast<int>(tokens.size()), add_special, false);
-    tokens.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-    return tokens;
-}
-
-// The answers follow "Action:", so they begin with a space.
-std::string make_payload(const llama_vocab * vocab) {
-    std::string leaves;
-    for (const std::string name : {"SET_ALARM", "SEND_MESSAGE", "GET_WEATHER"}) {
-        std::string tokens;
-        for (const llama_token token : tokenize(vocab, " " + name, false)) {
-            tokens += (tokens.empty() ? "" : ",") + std::to_string(token);
-        }
-        leaves += (leaves.empty() ? "" : ",") + ("{\"name\":\"" + name) + "\",\"tokens\":[" + tokens + "]}";
-    }
-    return "{\"descriptors\":[{\"leaves\":[" + leaves + "]}]}";
-}
-
-int fail(const char * what) {
-    std::fprintf(stderr, "%s\n", what);
-    return 1;
-}
 
 }  // namespace
 
@@ -70,7 +44,8 @@ int main(int argc, char ** argv) {
     }
     const llama_vocab * vocab = llama_model_get_vocab(model.get());
 
-    llama_sampler * trie = llama_sampler_init_token_trie(vocab, make_payload(vocab).c_str(), TOKEN_TRIE_GREEDY);
+    llama_sampler * trie = llama_sampler_init_token_trie(
+        vocab, make_payload(vocab, {"SET_ALARM", "SEND_MESSAGE", "GET_WEATHER"}).c_str(), TOKEN_TRIE_GREEDY);
     if (trie == nullptr) {
         return fail(token_trie_last_error());
     }
@@ -78,7 +53,7 @@ int main(int argc, char ** argv) {
     llama_sampler_chain_add(chain.get(), trie);
     llama_sampler_chain_add(chain.get(), llama_sampler_init_greedy());
 
-    std::vector<llama_token> next = tokenize(vocab, argv[2], true);
+    Tokens next = tokenize(vocab, argv[2], true);
     token_trie_sampler_state state = {};
     state.size = sizeof state;
     while (state.state == TOKEN_TRIE_WALKING) {

@@ -2,6 +2,8 @@
 //
 //     stream_action MODEL.gguf "Wake me up at six."
 
+#include "actions.h"
+
 #include <llama.h>
 #include <token_trie.h>
 
@@ -9,7 +11,6 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace {
 
@@ -17,28 +18,6 @@ struct CloseStream {
     void operator()(token_trie_stream * stream) const { token_trie_stream_close(stream); }
 };
 using Stream = std::unique_ptr<token_trie_stream, CloseStream>;
-using Tokens = std::vector<llama_token>;
-
-Tokens tokenize(const llama_vocab * vocab, const std::string & text, bool add_special) {
-    Tokens tokens(text.size() + 8);
-    const int n = llama_tokenize(vocab, text.data(), static_cast<int>(text.size()), tokens.data(),
-                                 static_cast<int>(tokens.size()), add_special, false);
-    tokens.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-    return tokens;
-}
-
-// The answers follow "Action:", so they begin with a space.
-std::string make_payload(const llama_vocab * vocab) {
-    std::string leaves;
-    for (const std::string name : {"weather_report", "message_send", "message_read", "alarm_set", "alarm_cancel"}) {
-        std::string tokens;
-        for (const llama_token token : tokenize(vocab, " " + name, false)) {
-            tokens += (tokens.empty() ? "" : ",") + std::to_string(token);
-        }
-        leaves += (leaves.empty() ? "" : ",") + ("{\"name\":\"" + name) + "\",\"tokens\":[" + tokens + "]}";
-    }
-    return "{\"descriptors\":[{\"leaves\":[" + leaves + "]}]}";
-}
 
 std::string make_prompt(const std::string & request) {
     return "Request: Will it rain tomorrow?\nAction: weather_report\nReply: I will look up the forecast.\n"
@@ -59,11 +38,6 @@ bool print_line(const token_trie_token * token, void * user) {
     return !ends && print(token, user);
 }
 
-int fail(const char * what) {
-    std::fprintf(stderr, "%s\n", what);
-    return 1;
-}
-
 }  // namespace
 
 int main(int argc, char ** argv) {
@@ -81,7 +55,8 @@ int main(int argc, char ** argv) {
     }
     const llama_vocab * vocab = token_trie_stream_get_vocab(stream.get());
     Tokens sequence = tokenize(vocab, make_prompt(argv[2]), true);
-    const std::string payload = make_payload(vocab);
+    const std::string payload =
+        make_payload(vocab, {"weather_report", "message_send", "message_read", "alarm_set", "alarm_cancel"});
     token_trie_stream_state state = {};
     state.size = sizeof state;
 
