@@ -1,4 +1,4 @@
-"""The same sets in other engines: what walks them there.
+"""The same sets in other engines.
 
 `TrieMatcher` and `BatchMatcher` are for engines that take masks from the host. Nothing here needs a llama.cpp model.
 """

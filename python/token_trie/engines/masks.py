@@ -16,12 +16,12 @@ _HOST_DEVICES = {1, 3, 11}  # of DLPack: main memory, and main memory pinned for
 
 
 def host_array(mask: Bitmask) -> npt.NDArray[Any]:
-    """View a mask as an array that shares its memory; the engine checks the rest.
+    """View a mask as an array that shares its memory; the native code checks type and shape.
 
     Raises
     ------
     ArgumentError
-        Not an array or tensor, or not in main memory.
+        The mask is no array or tensor, or not in main memory.
     """
     if isinstance(mask, np.ndarray):
         return mask

@@ -1,4 +1,4 @@
-"""Sets on a torch device: masks and steps for a whole batch, without a word to the host."""
+"""Sets on a torch device: masks and steps for a whole batch, without a transfer to the host."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Device: TypeAlias = Any
 """Whatever ``torch.device`` takes."""
 
 FREE = 0
-"""The node of rows without constraint: those that never had one, after a release, and after a token not allowed."""
+"""The node of a row without constraint: it never had one, the span was released, or a token was not allowed."""
 
 _ENDS = {"release": 0, "end": 1}
 _NARROW = 256
-"""Children of a node that are listed; nodes with more keep a row of bits."""
+"""The most children of a node that are listed by number; a node with more has a row of bits."""
 
 
 class DeviceTries:
-    """Sets on a device, walked by tensors of nodes, one a row.
+    """Sets on a device; the positions in them are a tensor of nodes, one a row.
 
-    Nothing is read back, no shape depends on what a tensor holds, and only plain operations are used (indexing,
+    Nothing is read back, no shape depends on values of a tensor, and only plain operations are used (indexing,
     ``searchsorted``, ``gather``, ``scatter``), so that it works on any device and inside ``torch.compile``:
 
     >>> tries = DeviceTries(vocab_size, device=logits.device)                  # doctest: +SKIP
@@ -43,10 +43,10 @@ class DeviceTries:
     ...     tokens = logits.argmax(-1)
     ...     nodes = tries.step(nodes, tokens)
 
-    Rows of one batch may walk different sets, and those at node `FREE` none. Beams are reordered by
-    ``nodes.index_select(0, parents)``; the draft tokens of speculative decoding are rows of their own, stepped from the
-    row before them; going back is keeping the nodes of before. For lists, thinking first and what else goes beyond one
-    member, see `TrieMatcher`.
+    Rows of one batch may be in different sets, and rows at node `FREE` are in none. Beams are reordered by
+    ``nodes.index_select(0, parents)``; draft tokens of speculative decoding are rows of their own, stepped from the row
+    before them; to roll back, keep earlier nodes. For lists, thinking first and all that goes beyond one member, see
+    `TrieMatcher`.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class DeviceTries:
 
     Notes
     -----
-    A set is three tensors, those of all sets joined to one another:
+    A set is three tensors; those of all sets are joined:
 
         leaves  A=[7]  B=[7, 8]     node    0: free   1: ended   2: root   3: A   4: B    end
         end token 2                 first   0         0          1         2      4       5
@@ -78,10 +78,10 @@ class DeviceTries:
         self._first = self._tensor([0, 0])
         self._keys = self._tensor([])
         self._targets = self._tensor([])
-        self._lost = self._tensor([FREE])  # where a token that is no child leads
+        self._lost = self._tensor([FREE])  # node behind a token that is no child
         self._free = self._tensor([True], torch.bool)
-        self._width = 1  # children listed, at most
-        self._wide = self._tensor([0])  # row of bits of a node
+        self._width = 1  # most children listed of a node
+        self._wide = self._tensor([0])  # a node's row of bits
         self._bits = torch.zeros((1, (vocab_size + 31) // 32), dtype=torch.int32, device=self.device)
 
     def add(
@@ -91,21 +91,21 @@ class DeviceTries:
         on_complete: Literal["end", "release"] = "end",
         end_tokens: Sequence[int] | None = None,
     ) -> int:
-        """Join a set, and return the node that its rows begin at. Nodes of sets before it stay what they are.
+        """Add a set, and return the node that its rows begin at. Nodes of earlier sets do not change.
 
         Parameters
         ----------
         trie : TokenTrie
             The set, in either tokenization.
         on_complete : {"end", "release"}
-            What may follow a member: an end token; or anything, and then the row is free.
+            What may follow a member: an end token; or any token, and then the row is free.
         end_tokens : sequence of int, optional
-            Tokens that end the answer, needed for "end". An ended row stays there, where they alone are allowed.
+            Tokens that end the answer, needed for "end". An ended row stays ended, and only they are allowed there.
 
         Raises
         ------
         ArgumentError, VocabularyError
-            Options that contradict each other, or tokens outside the vocabulary.
+            The options contradict each other, or tokens are outside the vocabulary.
         """
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(f"trie: {type(trie).__name__} where a TokenTrie belongs")
@@ -123,7 +123,7 @@ class DeviceTries:
         first, keys, targets = self._edges(handle.edges(), handle.leaf_nodes(), ends, base)
         n = len(first)
         lost, free = np.zeros(n, np.int64), np.zeros(n, bool)
-        lost[0] = base  # an ended row stays so
+        lost[0] = base  # an ended row stays ended
         if not must_end:
             free[1 + handle.leaf_nodes().astype(np.int64)] = True
         self._join(first, keys, targets, lost, free)
@@ -136,7 +136,7 @@ class DeviceTries:
         ends: npt.NDArray[np.int32],
         base: int,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return a set's beginnings, keys and targets, its end at node `base` and its root behind that."""
+        """Return each node's first edge, and all keys and targets; node `base` is the set's end, the next its root."""
         counts, tokens, targets = edges
         parents = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         ended = np.concatenate([[base], base + 1 + leaves.astype(np.int64)])
@@ -147,7 +147,7 @@ class DeviceTries:
             ]
         )
         whither = np.concatenate([base + 1 + targets.astype(np.int64), np.full(len(ended) * len(ends), base)])
-        # A token that goes on with a member is no end.
+        # Where an end token also goes on with a member, it does not end the answer.
         keys, kept = np.unique(keys, return_index=True)
         first = np.searchsorted(keys, (base + np.arange(len(counts) + 1)) * self.vocab_size)
         return first, keys, whither[kept]
@@ -192,8 +192,8 @@ class DeviceTries:
         Raises
         ------
         ArgumentError
-            Other shapes, types or devices; nothing is written. What nodes hold is not looked at: those that did not
-            come from here give anything, or torch's own error.
+            Other shapes, types or devices; nothing is written. The values of nodes are not checked: those that this
+            object did not return give any result, or torch's own error.
         """
         self._check(nodes, "nodes")
         if logits.ndim != 2 or logits.shape[0] != nodes.shape[0] or logits.shape[1] < self.vocab_size:
@@ -205,8 +205,8 @@ class DeviceTries:
         if not len(self._keys):
             return logits
         out = ~self._free[nodes][:, None]
-        # Where a node has fewer children than are listed, its last is listed again; where it has none, the row is free,
-        # and tokens keep what they have.
+        # A node with fewer children than the width lists its last child again. A node without children belongs to a free
+        # row, whose tokens keep their logits.
         first = self._first[nodes]
         last = self._first[nodes + 1] - 1
         at = torch.arange(self._width, device=self.device)
@@ -226,7 +226,7 @@ class DeviceTries:
     def step(self, nodes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the nodes that tokens lead to.
 
-        A token that is not allowed ends the constraint, and its row is free; an ended row stays ended whatever comes,
+        A token that is not allowed ends the constraint, and its row is free. An ended row stays ended behind any token,
         such as padding.
 
         Parameters

@@ -22,41 +22,41 @@ Tokens = tuple[int, ...]
 
 
 class _Call:
-    """Matchers of one call of ``generate``, by what was generated: nothing else tells which row one was a step ago."""
+    """Matchers of one call of ``generate``, by the tokens generated: no index tells which row a row was a step ago."""
 
     def __init__(self, beginning: TrieMatcher, prompt_length: int) -> None:
         self.prompt_length = prompt_length
         self._beginning = beginning
-        self._before: dict[Tokens, TrieMatcher | None] = {}  # one token shorter, as a rule
+        self._before: dict[Tokens, TrieMatcher | None] = {}  # usually one token shorter
         self._now: dict[Tokens, TrieMatcher | None] = {}
-        self._length = -1  # of those
+        self._length = -1  # tokens of each key of _now
 
     def matcher_behind(self, generated: list[int], what: str) -> TrieMatcher | None:
-        """Return the matcher of a row; None where a token was not allowed, and nothing is constrained any more.
+        """Return the matcher of a row; None where a token was not allowed, so that the row is constrained no more.
 
         Raises
         ------
         ArgumentError
-            The row is none that this call can have come to.
+            This call cannot have generated the row.
         """
         tokens = tuple(generated)
         if len(tokens) != self._length:
             self._before, self._now, self._length = self._now, {}, len(tokens)
         if tokens not in self._now:
             is_known = bool(tokens) and tokens[:-1] in self._before
-            self._now[tokens] = self._step(tokens) if is_known else self._walk(tokens, what)
+            self._now[tokens] = self._step(tokens) if is_known else self._follow(tokens, what)
         return self._now[tokens]
 
     def _step(self, tokens: Tokens) -> TrieMatcher | None:
         before = self._before[tokens[:-1]]
         if before is None or before.is_terminated():
-            return before  # what comes behind the end is padding
+            return before  # tokens behind the end are padding
         if tokens[-1] >= before.vocab_size:
-            return None  # where all that beams have left is at -inf, they take any column of the logits
+            return None  # beams whose scores are all -inf take any column of the logits
         matcher = before.fork()
         return matcher if matcher.accept_token(tokens[-1]) else None
 
-    def _walk(self, tokens: Tokens, what: str) -> TrieMatcher:
+    def _follow(self, tokens: Tokens, what: str) -> TrieMatcher:
         matcher = self._beginning.fork()
         if matcher.accept_tokens(tokens) < len(tokens) and not matcher.is_terminated():
             raise ArgumentError(
@@ -66,9 +66,9 @@ class _Call:
 
 
 class _Calls:
-    """The calls of ``generate`` under way. Each applies a list of processors of its own, by which they are told apart.
+    """The running calls of ``generate``, told apart by the list of processors that each call makes.
 
-    Tokens cannot: the output of one call is the prompt of the next just as well as a step of the one before.
+    Tokens do not tell them apart: a call's output may be a step of this call or the prompt of the next.
     """
 
     def __init__(self, matcher: TrieMatcher, prompt_length: int | None) -> None:
@@ -80,20 +80,20 @@ class _Calls:
         self._prompt_length = prompt_length
         self._by_list: dict[int, _Call] = {}
 
-    def under_way(self, columns: int) -> _Call:
-        """Return the call that this is a step of, with so many columns.
+    def current(self, columns: int) -> _Call:
+        """Return the call that is applying its processors now, to rows of so many columns.
 
         Raises
         ------
         ArgumentError
-            It cannot be told, or there are fewer columns than the prompts have.
+            No call is found and no prompt_length was given, or there are fewer columns than the prompts have.
         """
         if columns < (self._prompt_length or 0):
             raise ArgumentError(f"input_ids: {columns} columns, where prompt_length is {self._prompt_length}")
         processors = _list_applied()
         if processors is None:
             if self._prompt_length is None:
-                raise ArgumentError("prompt_length: needed where it is not generate of transformers that calls")
+                raise ArgumentError("prompt_length: needed where transformers' generate is not what calls")
             return _Call(self._beginning, self._prompt_length)
         key = id(processors)
         if key not in self._by_list:
@@ -104,7 +104,7 @@ class _Calls:
 
 
 def _list_applied() -> LogitsProcessorList | None:
-    """Return the list that transformers is applying, which it makes anew for each call of ``generate``."""
+    """Return the list of processors that transformers is applying; each call of ``generate`` makes its own."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not LogitsProcessorList.__call__.__code__:
         frame = frame.f_back
@@ -117,17 +117,18 @@ def _list_applied() -> LogitsProcessorList | None:
 class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """Constrains ``model.generate(..., logits_processor=[processor])``.
 
-    Greedy, sampling, beams, ``num_return_sequences``, assisted generation, batches with padding on the left: each row
-    walks the set from where the prompts end. One processor serves any number of calls of ``generate``, also at once.
+    It works with greedy decoding, sampling, beams, ``num_return_sequences``, assisted generation, and batches padded on
+    the left: each row begins in the set where the prompts end. One processor serves any number of calls of
+    ``generate``, also at the same time.
 
     Parameters
     ----------
     matcher : TrieMatcher
         The set and its rules, with ``vocab_size`` of the model's logits or less: ``TrieMatcher(trie, len(tokenizer),
-        end_tokens=[tokenizer.eos_token_id])``. It stays where it stands.
+        end_tokens=[tokenizer.eos_token_id])``. Its own position does not change.
     prompt_length : int, optional
-        Columns of ``input_ids`` that are prompt, padding included; what stands behind them is a beginning of an answer.
-        By default all that ``generate`` is given. Needed in a loop of one's own, where no row may leave the set.
+        Columns of ``input_ids`` that are prompt, padding included; those behind them are the beginning of an answer. By
+        default all columns that ``generate`` is given. Needed in a loop of your own, where no row may leave the set.
 
     Raises
     ------
@@ -136,8 +137,8 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
     Notes
     -----
-    ``generate`` has a processor before its own truncation (``top_k``, ``top_p``), so no allowed token is lost to it,
-    and behind its penalties. An answer may be as long as ``TokenTrie.max_tokens`` and an end token; give
+    ``generate`` applies a processor behind its penalties and before its truncation (``top_k``, ``top_p``), which then
+    cannot remove every allowed token. An answer may have ``TokenTrie.max_tokens`` tokens and an end token; give
     ``max_new_tokens`` accordingly. A row that takes a token outside the set, as beams do where there are fewer members
     than beams, is constrained no more; its score is -inf.
     """
@@ -147,11 +148,11 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._vocab_size = matcher.vocab_size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the scores with those of tokens that are not allowed at -inf; the first ones stay as they are."""
+        """Return a copy of the scores in which those of tokens that are not allowed are -inf."""
         n_vocab = self._vocab_size
         if scores.ndim != 2 or scores.shape[1] < n_vocab:
             raise ArgumentError(f"scores: shape {tuple(scores.shape)} where (rows, {n_vocab} or more) belongs")
-        call = self._calls.under_way(input_ids.shape[1])
+        call = self._calls.current(input_ids.shape[1])
         rows = input_ids[:, call.prompt_length :].tolist()
         matchers = [call.matcher_behind(row, f"input_ids[{i}]") for i, row in enumerate(rows)]
         mask = torch.full((len(rows), (n_vocab + 31) // 32), -1, dtype=torch.int32)
@@ -167,7 +168,7 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callable[[int, torch.Tensor], list[int]]:
     """Make the function that ``generate(..., prefix_allowed_tokens_fn=…)`` takes.
 
-    `TrieLogitsProcessor` does the same for less: this is asked row by row, and lists all that is allowed.
+    `TrieLogitsProcessor` does the same and is faster: this function is called row by row, and lists all allowed tokens.
 
     Parameters
     ----------
@@ -178,7 +179,7 @@ def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callab
     calls = _Calls(matcher, prompt_length)
 
     def allowed(batch_id: int, input_ids: torch.Tensor) -> list[int]:
-        call = calls.under_way(len(input_ids))
+        call = calls.current(len(input_ids))
         behind = call.matcher_behind(input_ids[call.prompt_length :].tolist(), f"input_ids[{batch_id}]")
         if behind is None:
             return list(range(matcher.vocab_size))

@@ -1,1 +1,1 @@
-"""What may be answered: tries, choices in the types that programs have, and how they are spelled behind a prompt."""
+"""Sets of answers: tries, choices in the types of Python programs, and their spelling behind a prompt."""

@@ -1,4 +1,4 @@
-"""What form messages get of a model that has none of its own."""
+"""A warning for models whose file has no chat template."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _logger = logging.getLogger("token_trie.chat")
 
 
 def warn_of_fallback(llm: Llama) -> None:
-    """Say once a Llama that its file has no chat template, and that messages are put into Llama 2's form then."""
+    """Warn, once a Llama, that its file has no chat template, so that messages get Llama 2's."""
     has_own = llm.chat_handler is not None or llm.chat_format != "llama-2" or "tokenizer.chat_template" in llm.metadata
     known = attachment(llm).known
-    if has_own or "told of its chat form" in known:
+    if has_own or "warned of its chat template" in known:
         return
-    known["told of its chat form"] = True
+    known["warned of its chat template"] = True
     _logger.warning(
-        "the model's file has no chat template, and llama-cpp-python puts messages into Llama 2's form ([INST] … "
-        "[/INST]), in which few models were trained. Make the Llama with chat_format=… (say, 'gemma' or 'chatml') or "
-        "chat_handler=…, or give a text in the model's own form in place of messages. (Said once a Llama.)"
+        "the model's file has no chat template, and llama-cpp-python puts messages into Llama 2's ([INST] … "
+        "[/INST]), with which few models were trained. Make the Llama with chat_format=… (say, 'gemma' or 'chatml') or "
+        "chat_handler=…, or give a text in the model's own template in place of messages. (Said once a Llama.)"
     )

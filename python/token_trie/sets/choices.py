@@ -1,4 +1,4 @@
-"""Choices in the types that programs have them in, as texts for the model and values for the caller."""
+"""Choices in the types of Python programs, as texts for the model and values for the caller."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ChoicesLike: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Choices(Generic[T]):
-    """What may be answered, in the order given."""
+    """The answers that are possible, in the order given."""
 
     texts: tuple[str, ...]
-    """What the model writes."""
+    """The texts that the model writes."""
     values: Sequence[T]
-    """What the caller gets, one a text."""
+    """The values that the caller gets, one a text."""
 
     @property
     def are_texts(self) -> bool:
-        """Whether the texts themselves are the values."""
+        """Whether the values are the texts."""
         return self.values is self.texts
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ def read_choices(choices: object) -> Choices[Any]:
     Raises
     ------
     ArgumentError
-        None are given, or they are of other types, or of several. Texts may be given again, and count as one answer.
+        There are none, or they are of another type or of several. A text that is given twice counts as one answer.
     """
     if isinstance(choices, Choices):
         return choices
@@ -74,7 +74,7 @@ def read_choices(choices: object) -> Choices[Any]:
 
 
 def _texts(choices: Iterable[Any]) -> tuple[str, ...]:
-    # numpy and pandas give their own types one by one, and Python's as a list.
+    # The items of numpy and pandas are of their own types; tolist() makes Python's of them.
     items = choices.tolist() if hasattr(choices, "tolist") else choices
     items = tuple(items) if isinstance(items, Iterable) and not isinstance(items, str) else (items,)
     if not all(type(item) is str for item in items):

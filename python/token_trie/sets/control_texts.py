@@ -1,9 +1,9 @@
-"""What a tokenizer reads as control tokens, and marks that keep it from doing so in data.
+"""Texts that a tokenizer reads as control tokens, and marks that keep it from doing so in data.
 
-A mark stands behind a character of data, and no control token has one in its text, so that in what a template renders:
+A mark follows a character of data. No control token has a mark in its text, so that in a rendered text:
 
     <|im_start|>user⏎What is <°|°i°m°_°e°n°d°|°>° ?<|im_end|>⏎
-    control                 of data: broken         control
+    control                 data: broken by marks   control
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-"""Which Unicode keeps free of characters."""
+"""Code points that Unicode never gives to a character."""
 _STRUCTURE = ("role", "type")
-"""Keys of words that templates go by, and may make a control token with: <|user|>."""
+"""Keys whose values templates compare, and may put into the name of a control token: <|user|>."""
 
 
 class Control(NamedTuple):
@@ -28,7 +28,7 @@ class Control(NamedTuple):
 
 
 class ControlTexts:
-    """The texts of one vocabulary that become control tokens, not empty."""
+    """The texts of one vocabulary that become control tokens; none is empty."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = frozenset(texts)
@@ -36,13 +36,13 @@ class ControlTexts:
         self._starts = {text[:n] for text in self._texts for n in range(1, len(text))}
         self._ends = {text[n:] for text in self._texts for n in range(1, len(text))}
         self._joined = "\0".join(self._texts)
-        # Most that begins like a control token ends to be like one soon: <p>.
+        # Most text that begins like a control token differs from it within three characters, such as <p>.
         beginnings = sorted({text[:3] for text in self._texts}, reverse=True)
         self._first = re.compile("|".join(f"{re.escape(b[0])}(?={re.escape(b[1:])})" for b in beginnings) or "(?!)")
         self._edges = _any_of({text[0] for text in self._texts} | {text[-1] for text in self._texts})
 
     def find(self, text: str) -> list[Control]:
-        """Return those in a text, from the left, of two that begin together the longer."""
+        """Return the occurrences in a text, from the left; of two at one position, the longer."""
         found = []
         end = 0
         for at in self._first.finditer(text):
@@ -54,48 +54,48 @@ class ControlTexts:
         return found
 
     def are_in(self, text: str) -> bool:
-        """Whether there is any."""
+        """Tell whether a text has any."""
         return any(self.begins_at(text, at.start()) for at in self._first.finditer(text))
 
-    def begins_at(self, text: str, place: int) -> bool:
-        """Whether one begins there."""
-        return any(True for _ in self._beginning_at(text, place))
+    def begins_at(self, text: str, position: int) -> bool:
+        """Tell whether one begins at a position of a text."""
+        return any(True for _ in self._beginning_at(text, position))
 
     def mark(self, data: Any, mark: str, *, every_edge: bool) -> Any:
-        """Return data, texts in dicts and lists, with marks in what is a control token or may become part of one.
+        """Return data, texts in dicts and lists, with marks in all that is a control token or may become part of one.
 
         Parameters
         ----------
         every_edge : bool
-            Whether each character with which a control token begins or ends gets one, wherever it stands, against
-            templates that take text out between two.
+            Whether to mark every character with which a control token begins or ends, against templates that remove
+            text between two such characters.
         """
         return _map_texts(data, lambda text, whole: self._mark(text, mark, every_edge, whole))
 
     def may_come_of(self, data: Any) -> bool:
-        """Whether a character is in data that a control token begins or ends with, or a text that is inside one."""
+        """Tell whether data hold a character that a control token begins or ends with, or a text that is inside one."""
         return any(
             self._edges.search(text) is not None or (whole and self._is_inside(text)) for text, whole in texts_in(data)
         )
 
     def _mark(self, text: str, mark: str, every_edge: bool, whole: bool) -> str:
-        places: set[int] = set()
+        positions: set[int] = set()
         if every_edge:
-            places.update(at.start() for at in self._edges.finditer(text))
+            positions.update(at.start() for at in self._edges.finditer(text))
         for at in self._first.finditer(text):
             for one in self._beginning_at(text, at.start()):
-                places.update(range(one.begin, one.end))
+                positions.update(range(one.begin, one.end))
         stripped = len(text) - len(text.lstrip()), len(text.rstrip())
         for begin, end in {(0, len(text)), stripped}:
             longest = min(self._lengths[0], end - begin)
             at_end = next((n for n in range(longest, 0, -1) if text[end - n : end] in self._starts), 0)
             at_start = next((n for n in range(longest, 0, -1) if text[begin : begin + n] in self._ends), 0)
-            places.update(range(end - at_end, end), range(begin, begin + at_start))
+            positions.update(range(end - at_end, end), range(begin, begin + at_start))
         if whole and self._is_inside(text):
-            places.update(range(*stripped))
-        if not places:
+            positions.update(range(*stripped))
+        if not positions:
             return text
-        return "".join(char + mark if i in places else char for i, char in enumerate(text))
+        return "".join(char + mark if i in positions else char for i, char in enumerate(text))
 
     def _is_inside(self, text: str) -> bool:
         stripped = text.strip()
@@ -109,18 +109,18 @@ class ControlTexts:
 
 
 def free_mark(data: Any) -> str | None:
-    """Return a mark that is not in data, written out or escaped; None where all are."""
+    """Return a mark that data do not hold, written out or escaped; None where they hold all."""
     texts = [text for text, _ in texts_in(data)]
     return next((mark for mark in _MARKS if not any(mark in text or _escaped(mark) in text for text in texts)), None)
 
 
 def plain_marks(text: str, mark: str) -> str:
-    """Return a text in which a mark is never escaped, as it is by some ways to write JSON."""
+    """Return a text with its escaped marks written out; some writers of JSON escape them."""
     return text.replace(_escaped(mark), mark)
 
 
 def texts_in(data: Any) -> Iterator[tuple[str, bool]]:
-    """Yield the texts of data, keys too, with whether each is all of a value that is somebody's words."""
+    """Yield the texts of data, keys too, each with whether it is a whole value that templates do not compare."""
     found: list[tuple[str, bool]] = []
 
     def note(text: str, whole: bool) -> str:

@@ -1,4 +1,4 @@
-"""What stands inside a text, such as between two members of a list, given as text or as tokens."""
+"""Text inside another, such as between two members of a list, given as text or as tokens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LINE = b"\n"
 
 
 def inner_tokens(given: str | Tokens, what: str, vocab: Speller, *, special: bool = False) -> npt.NDArray[np.int32]:
-    """Token ids; a text is tokenized as it stands inside another, with `special` also into control tokens.
+    """Return token ids. A text is tokenized as part of another; with `special`, also into control tokens.
 
     Raises
     ------
     ArgumentError, VocabularyError
-        No tokens, or the text cannot be spelled. The message begins with ``what``.
+        These are no tokens, or the text cannot be spelled. The message begins with ``what``.
     """
     if not isinstance(given, str):
         return to_tokens(given, what)
@@ -30,7 +30,7 @@ def inner_tokens(given: str | Tokens, what: str, vocab: Speller, *, special: boo
 
     tokens = tokenize(text)
     if vocab.detokenize(tokens.tolist(), special=True) != text:
-        # SentencePiece puts a space before a text; so another one goes before this.
+        # SentencePiece puts a space before a text; so the text is tokenized behind a line break.
         line, both = tokenize(_LINE), tokenize(_LINE + text)
         tokens = both[len(line) :]
         if not np.array_equal(both[: len(line)], line) or vocab.detokenize(tokens.tolist(), special=True) != text:

@@ -1,4 +1,4 @@
-"""What was made of texts, kept for when they come again."""
+"""A cache of values by content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Memory(Generic[T]):
     capacity : int
         Entries at most.
     weight : int
-        What these weigh together at most, the newest apart, which is always kept.
+        Weight of all entries at most; the newest is kept whatever its weight.
     """
 
     def __init__(self, capacity: int, weight: int) -> None:
@@ -29,7 +29,7 @@ class Memory(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, weight: int, make: Callable[[], T]) -> T:
-        """Return what is known by a key, or make it; two threads may both make it."""
+        """Return the value of a key, or make it; two threads may both make it."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages.
 
-A text is a template of its own, in which names of control tokens become these. Those in chat messages are text.
+In a text, the names of control tokens become these tokens. In chat messages they stay text.
 """
 
 
 class Filled(str):
-    """A text with data in it, in whose own stretches alone names of control tokens become these.
+    """A template filled with data. Names of control tokens become these in the template alone.
 
     Parameters
     ----------
     parts : sequence of tuple
-        Stretches, each with the data behind it.
+        Pieces of the template, each with the data behind it.
     """
 
     parts: Sequence[tuple[str, str]]
@@ -46,7 +46,7 @@ class Filled(str):
         return made
 
     def render(self, llm: Llama) -> Rendered:
-        """Return it with what is its own told from data."""
+        """Return the text, with the control tokens of the template."""
         own = [own for own, _ in self.parts]
 
         def template(data: list[str], mark: str) -> Rendered:
@@ -55,15 +55,15 @@ class Filled(str):
         return render(llm, [data for _, data in self.parts], template)
 
 
-def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list[int]:
-    """Tokens of a prompt, as llama-cpp-python would feed them to the model.
+def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None) -> list[int]:
+    """Return the tokens of a prompt, as llama-cpp-python would feed them to the model.
 
     Raises
     ------
     ArgumentError
         The prompt is of another type, or empty and the model has no token to begin with.
     ContextError
-        Its length alone tells that it has more tokens than there is room for.
+        The prompt is so long that it must have more than n_ctx tokens.
     """
     is_array = isinstance(prompt, np.ndarray) and prompt.ndim == 1
     if not (is_array or isinstance(prompt, (str, Sequence))) or isinstance(prompt, (bytes, bytearray)):
@@ -72,9 +72,9 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list
     if isinstance(prompt, str):
         bos = [llm.token_bos()] if llm._model.add_bos_token() or not prompt else []
         rendered = prompt.render(llm) if isinstance(prompt, Filled) else Rendered(prompt, None)
-        tokens = bos + (tokenize_rendered(llm, rendered, room) if prompt else [])
+        tokens = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
-        tokens = _render_chat(llm, {"messages": list(prompt)}, room)
+        tokens = _render_chat(llm, {"messages": list(prompt)}, n_ctx)
     else:
         tokens = check_tokens(prompt, llm.n_vocab())
     if not tokens or tokens[0] < 0:
@@ -82,28 +82,28 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, room: int | None = None) -> list
     return tokens
 
 
-def tokenize_rendered(llm: Llama, rendered: Rendered, room: int | None) -> list[int]:
-    """Tokens of a prompt that a chat template has made; errors as of `tokenize_prompt`."""
+def tokenize_rendered(llm: Llama, rendered: Rendered, n_ctx: int | None) -> list[int]:
+    """Return the tokens of a prompt that a chat template has made; errors as of `tokenize_prompt`."""
     encoded = encode(rendered.text, "prompt")
-    if room is not None:
-        check_length(llm, encoded, room)
+    if n_ctx is not None:
+        check_length(llm, encoded, n_ctx)
     return tokens_of(llm, rendered, lambda text: _tokenize(llm, text))
 
 
 def tokenize_alone(vocab: _core.Vocab, prompt: Prompt) -> list[int]:
-    """Tokens of a prompt, no messages, for a model without a Llama; errors as of `tokenize_prompt`, VocabularyError."""
+    """Return the tokens of a text or of token ids, for a vocabulary without a Llama; errors as of `tokenize_prompt`."""
     if isinstance(prompt, str):
         return tokenize_text(vocab, encode(prompt, "prompt"), "prompt", begins=True)
     return check_tokens(prompt, len(vocab))
 
 
 def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool) -> list[int]:
-    """Tokens of a text of any length, in which names of control tokens become these.
+    """Return the tokens of a text of any length, in which names of control tokens become these.
 
     Parameters
     ----------
     begins : bool
-        Whether it gets what the model has at the beginning of a sequence.
+        Whether the text begins a sequence, and gets the tokens that the model has there.
     """
     buffer = (llama_cpp.llama_token * (len(text) + 8))()
     n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), begins, True)
@@ -113,30 +113,31 @@ def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool) -
 
 
 def first_token(vocab: _core.Vocab) -> int:
-    """Return the token that begins a text: <s> or the like, or what ends one where there is none."""
+    """Return the token that begins a text, such as <s>; the one that ends a text where there is none."""
     bos = llama_cpp.llama_vocab_bos(vocab.address)
     return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab.address))
 
 
-def check_length(llm: Llama, text: bytes, room: int) -> None:
-    """Raise ContextError for a text whose length alone tells that there is no room for its tokens.
+def check_length(llm: Llama, text: bytes, n_ctx: int) -> None:
+    """Raise ContextError for a text that is so long that it must have more than n_ctx tokens.
 
-    To tokenize megabytes takes seconds, and to look up the longest token once in a model a fraction of one.
+    Tokenizing megabytes takes seconds; finding the longest token of a model takes less than one, once.
     """
-    if len(text) <= 64 * room:
+    if len(text) <= 64 * n_ctx:
         return
     known = attachment(llm).known
     if "token bytes" not in known:
         known["token bytes"] = _token_bytes(llm)
     longest, loose = known["token bytes"]
-    if len(text.translate(None, loose)) > room * longest:
-        raise ContextError(f"prompt: {len(text):,} bytes do not fit the context of {room} tokens")
+    if len(text.translate(None, loose)) > n_ctx * longest:
+        raise ContextError(f"prompt: {len(text):,} bytes do not fit the context of {n_ctx} tokens")
 
 
 def _token_bytes(llm: Llama) -> tuple[int, bytes]:
-    """Length of the longest token in bytes, and the bytes that a text may have and none of its tokens.
+    """Return the length of the longest token, in bytes, and the bytes that may be missing from the tokens of a text.
 
-    These are white space, which a control token may swallow, and what no token spells alone, which llama.cpp drops.
+    These are white space, which a control token may swallow, and bytes that no token spells alone, as llama.cpp drops
+    them.
     """
     vocab = vocab_of(llm).address
     if not _merges(llm):
@@ -151,7 +152,7 @@ def _token_bytes(llm: Llama) -> tuple[int, bytes]:
 
 
 def _merges(llm: Llama) -> bool:
-    """Whether the tokenizer is llama.cpp's and merges neighbours, so that tokens together spell the text."""
+    """Tell whether the tokenizer is llama.cpp's and merges neighbours, so that the tokens together spell the text."""
     faithful = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
     own = type(llm.tokenizer_) is llama_cpp.llama_tokenizer.LlamaTokenizer
     return own and llama_cpp.llama_vocab_type(vocab_of(llm).address) in faithful
@@ -186,28 +187,28 @@ class _Tokens(list[int]):
 
 
 class _RenderOnly:
-    """Stands in for the Llama in a chat handler, which then renders the prompt but generates nothing."""
+    """Takes the place of the Llama in a chat handler, which then renders the prompt but generates nothing."""
 
-    def __init__(self, llm: Llama, room: int | None) -> None:
+    def __init__(self, llm: Llama, n_ctx: int | None) -> None:
         self._llm = llm
-        self._room = room
-        self._known: dict[tuple[Rendered, bool], _Tokens] = {}  # as the same text is often rendered twice
+        self._n_ctx = n_ctx
+        self._made: dict[tuple[Rendered, bool], _Tokens] = {}  # the same text is often rendered twice
         self.mark = ""
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> Any:
         rendered = read(self._llm, text.decode(errors="surrogateescape"), self.mark)
-        if (rendered, add_bos) in self._known:
-            return self._known[rendered, add_bos]
+        if (rendered, add_bos) in self._made:
+            return self._made[rendered, add_bos]
         text = rendered.text.encode(errors="surrogateescape")
-        if self._room is not None:
-            check_length(self._llm, text, self._room)
+        if self._n_ctx is not None:
+            check_length(self._llm, text, self._n_ctx)
         if not special or (add_bos and rendered.controls is None):
             return self._llm.tokenize(text, add_bos, special)
         tokens = tokens_of(self._llm, rendered, lambda part: _tokenize(self._llm, part))
         model = self._llm._model
         begin = [model.token_bos()] if add_bos and model.add_bos_token() else []
         end = [model.token_eos()] if add_bos and model.add_eos_token() else []
-        made = self._known[rendered, add_bos] = _Tokens(begin + tokens + end, rendered)
+        made = self._made[rendered, add_bos] = _Tokens(begin + tokens + end, rendered)
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -217,50 +218,51 @@ class _RenderOnly:
         raise _Sent(prompt)
 
 
-def tokenize_chat(llm: Llama, asked: Mapping[str, Any]) -> list[int] | None:
-    """Tokens of a chat, by the names of `create_chat_completion`; None if llama-cpp-python's own have no other control.
+def tokenize_chat(llm: Llama, request: Mapping[str, Any]) -> list[int] | None:
+    """Return the tokens of a request to `create_chat_completion`, given by its keyword arguments.
 
-    Errors are those of `tokenize_prompt`.
+    None where the messages hold no name of a control token, so that llama-cpp-python's own tokens are right. Errors are
+    those of `tokenize_prompt`.
     """
-    return _render_chat(llm, asked, None) if may_become_control(llm, asked) else None
+    return _render_chat(llm, request, None) if may_become_control(llm, request) else None
 
 
-def _render_chat(llm: Llama, asked: Mapping[str, Any], room: int | None) -> list[int]:
+def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None) -> list[int]:
     warn_of_fallback(llm)
-    instead = _RenderOnly(llm, room)
+    instead = _RenderOnly(llm, n_ctx)
     made: dict[Rendered | None, list[int]] = {}
 
-    def template(asked: Mapping[str, Any], mark: str) -> Rendered | None:
+    def template(request: Mapping[str, Any], mark: str) -> Rendered | None:
         instead.mark = mark
-        prompt = _sent(llm, instead, asked)
+        prompt = _sent(llm, instead, request)
         if isinstance(prompt, str):
             begins = bool(llm._model.add_bos_token()) or not prompt
             bos = [llm.token_bos()] if begins else []
             rendered = read(llm, prompt, mark)
-            made[rendered] = bos + (tokenize_rendered(llm, rendered, room) if prompt else [])
+            made[rendered] = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
             return rendered
         found = prompt.rendered if isinstance(prompt, _Tokens) else None
         made.setdefault(found, prompt)
         return found
 
     try:
-        return made[render(llm, asked, template)]
+        return made[render(llm, request, template)]
     except TokenTrieError:
         raise
     except Exception as error:
         raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
 
 
-def _sent(llm: Llama, instead: _RenderOnly, asked: Mapping[str, Any]) -> str | list[int]:
-    """Return what a chat handler would send."""
-    # The same look-up as Llama.create_chat_completion, so the prompt is the one that it would send.
+def _sent(llm: Llama, instead: _RenderOnly, request: Mapping[str, Any]) -> str | list[int]:
+    """Return the prompt that a chat handler would send to the model."""
+    # Llama.create_chat_completion finds its handler in the same way.
     handler: Any = (
         llm.chat_handler
         or llm._chat_handlers.get(llm.chat_format)
         or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
     )
     try:
-        handler(llama=instead, **asked)
+        handler(llama=instead, **request)
     except _Sent as sent:
         return sent.prompt
     raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")

@@ -1,17 +1,17 @@
-"""Prompts that a template makes of data, in which its own control tokens alone become these.
+"""Prompts that a template makes of data. Names of control tokens become these in the template's own text alone.
 
-What the template writes is told from data by marks in the data. Most data have nothing that could be part of a control
-token, and go as they are. Otherwise two renderings are made:
+Marks in the data tell them from the template's text. Most data have nothing that could be part of a control token, and
+are rendered without marks. For other data, the template renders twice:
 
-faithful   marks in what is a control token, or would be one with what stands beside it; the template still finds all
-           else that it looks for in data, such as ``</think>``
-strict     marks wherever a control token could begin or end, so that none comes of text that has another taken out
+faithful   with marks in each name of a control token, and in text that could become one together with its neighbours;
+           the template still finds other text that it looks for in data, such as ``</think>``
+strict     with marks wherever a control token could begin or end, so that none arises where a template removes text
 
-Where they are not the same text, the template looks for something, and the faithful one is taken if it has no control
-token more.
+If the two texts differ, the template looks for something in the data. The faithful one is then used, unless it has more
+control tokens.
 
-Between two control tokens of the template's, llama.cpp tokenizes a text for itself. So may we, without control tokens
-where data have some, and the tokens of the rest stay what they were.
+llama.cpp tokenizes the text between two control tokens by itself. So such a text can be tokenized without control
+tokens where it holds data that name some; the tokens of all other text do not change.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _LINE = b"\n"
 
 
 class Rendered(NamedTuple):
-    """A template's text, and the control tokens in it that are its own, or None where no others can be."""
+    """A rendered text, and the control tokens in it that are the template's; None where all control tokens are."""
 
     text: str
     controls: tuple[Control, ...] | None
 
     def followed_by(self, llm: Llama, text: str) -> Rendered:
-        """Return it with more text of the template's."""
+        """Return the text with more text of the template behind it."""
         if self.controls is None:
             return Rendered(self.text + text, None)
         n = len(self.text)
@@ -47,11 +47,11 @@ class Rendered(NamedTuple):
 
 
 class _Known:
-    """What is remembered of a vocabulary."""
+    """The control tokens of a vocabulary."""
 
     def __init__(self, vocab: _core.Vocab) -> None:
         texts = [(token, text.decode(errors="ignore")) for token, text in vocab.control_texts()]
-        # One byte that ends a generation is text as well.
+        # A token of one byte may end a generation and be text all the same.
         self.of_text = {text: token for token, text in texts if len(text) > 1 or vocab.is_control(token)}
         self.texts = ControlTexts(filter(None, self.of_text))
         unknown = llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -63,7 +63,7 @@ class _Known:
 
 
 def may_become_control(llm: Llama, data: Any) -> bool:
-    """Whether a control token could come of data, as far as can be seen without a template."""
+    """Tell whether data could become a control token, as far as can be told without a template."""
     return _known(llm).texts.may_come_of(data)
 
 
@@ -78,15 +78,15 @@ def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
     data
         Texts in dicts and lists.
     template : callable
-        Is given data, in which there may be marks, and the mark, or ``""`` for none; returns `read` of what it renders,
-        or None where it has no text.
+        Called with data, which may have marks in them, and with the mark, or ``""`` for none. It returns `read` of the
+        text rendered, or None where it renders no text.
     """
     if not may_become_control(llm, data):
         return template(data, "")
     texts = _known(llm).texts
     mark = free_mark(data)
     if mark is None:
-        raise ArgumentError("prompt: has all characters that Unicode keeps free of a meaning")
+        raise ArgumentError("prompt: holds all characters that Unicode keeps free of a meaning")
     strict = template(texts.mark(data, mark, every_edge=True), mark)
     faithful = template(texts.mark(data, mark, every_edge=False), mark)
     if strict is None or faithful is None or strict.text == faithful.text:
@@ -96,7 +96,7 @@ def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
 
 
 def read(llm: Llama, text: str, mark: str) -> Rendered:
-    """Read what a template made of data with these marks, or with none at all."""
+    """Read the text that a template made of data with these marks, or with none."""
     if not mark:
         return Rendered(text, None)
     text = plain_marks(text, mark)
@@ -112,12 +112,12 @@ def read(llm: Llama, text: str, mark: str) -> Rendered:
 
 
 def tokens_of(llm: Llama, rendered: Rendered, tokenize: Tokenize) -> list[int]:
-    """Return the tokens of what a template rendered; `tokenize` parses control tokens.
+    """Return the tokens of a rendered text; `tokenize` parses control tokens.
 
     Raises
     ------
     VocabularyError
-        A text of data is spelled with a control token, however it is tokenized.
+        Data can only be spelled with a control token.
     """
     known = _known(llm)
     if rendered.controls is None or tuple(known.texts.find(rendered.text)) == rendered.controls:
@@ -155,7 +155,7 @@ def _as_data(llm: Llama, known: _Known, text: str) -> list[int]:
     tokens = _plain(llm, text)
     if known.forbidden.isdisjoint(tokens):
         return tokens
-    # User-defined tokens are parsed everywhere, and some tokenizers merge texts into any token. Not across two texts.
+    # llama.cpp parses user-defined tokens in any text, and some tokenizers merge texts into any token: none across two.
     tokens, last = [], 0
     for i in range(1, len(text) + 1):
         if i == len(text) or known.texts.begins_at(text, i - 1):
@@ -170,7 +170,7 @@ def _plain(llm: Llama, text: str, *, is_inner: bool = False) -> list[int]:
     encoded = text.encode(errors="surrogateescape")
     tokens: list[int] = llm.tokenize(encoded, add_bos=False, special=False) if encoded else []
     if is_inner and vocab_of(llm).detokenize(tokens, True) != encoded:
-        # SentencePiece puts a space before a text; so another one goes before this.
+        # SentencePiece puts a space before a text; so the text is tokenized behind a line break.
         line, both = (llm.tokenize(one, add_bos=False, special=False) for one in (_LINE, _LINE + encoded))
         if both[: len(line)] == line:
             tokens = both[len(line) :]

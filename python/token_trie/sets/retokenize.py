@@ -1,19 +1,20 @@
-"""Texts that begin as one before did, tokenized from where they differ.
+"""Tokens of a text that begins like an earlier text; only the end that differs is tokenized.
 
     before   … play_music ⏎⏎ Request: wake me ⏎ Action:
     now      … play_music ⏎⏎ Request: call Tom at 3 ⏎ Action:
     a line   ^ a         ^ m          ^ first difference
 
-Kept is what was before ``m``, the last beginning of a line that both have. What follows is tokenized together with the
-line ``a`` before it, and has to agree with that one's tokens, which is the proof that the whole would give just these:
+Let ``m`` be the last beginning of a line that both texts have. The tokens before ``m`` are kept. The text behind it is
+tokenized together with the line ``[a, m)`` before it. If that line gets the same tokens as before, then the whole text
+would get just these tokens:
 
-- Tokenizers that merge pairs of neighbours (BPE, SentencePiece) do so by a fixed order. Whether a merge reaches over a
-  place depends on the two stretches beside it, as far as the places next to it that no merge reaches over. Beside ``m``
-  these are ``[a, m)``, which is the same before and now, and what follows, whose tokens are computed with it.
-- BPE splits texts into words beforehand, by patterns that do not look back. Where a line begins with something other
-  than white space a word begins too, or the tokens of the longer word are merged as above.
+- Tokenizers that merge pairs of neighbours (BPE, SentencePiece) merge in a fixed order. Whether a merge crosses a
+  position depends on the text on both sides, up to the next positions that no merge crosses. At ``m``, this is the line
+  ``[a, m)``, the same in both texts, and the text behind ``m``, which is tokenized together with it.
+- BPE first splits a text into words, by patterns that do not look back. A line that begins with something other than
+  white space begins a word, or the tokens of a longer word are merged as above.
 
-Where the tokens disagree, or the tokenizer is of another kind, the whole is tokenized.
+If the line gets other tokens, or the tokenizer is of another kind, the whole text is tokenized.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Retokenizer:
         self._lock = threading.Lock()
 
     def tokens_of(self, text: bytes, tokenize: Tokenize, piece: Piece) -> list[int]:
-        """Return the tokens of a text, as ``tokenize`` would give them; ``piece`` has the text of a token."""
+        """Return the tokens of a text, as ``tokenize`` would give them; ``piece`` gives the text of a token."""
         with self._lock:
             known = list(self._known.items())
         n_same, before, tokens = max(
@@ -45,7 +46,7 @@ class Retokenizer:
         )
         if n_same == len(text) == len(before):
             with self._lock:
-                self._known[text] = self._known.pop(text, tokens)  # as the last
+                self._known[text] = self._known.pop(text, tokens)  # now the newest
             return tokens.copy()
         found = _from_the_difference(text, n_same, before, tokens, tokenize, piece)
         if found is None:
@@ -63,28 +64,28 @@ def _from_the_difference(
     m = _line_before(text, n_same)
     a = _line_before(text, m)
     if a == 0 or 2 * a < len(text):
-        return None  # little would be gained
-    first, after = (_count_to(before, tokens, place, piece) for place in (a, m))
+        return None  # the end is most of the text
+    first, after = (_count_to(before, tokens, position, piece) for position in (a, m))
     if first is None or after is None:
         return None
     new = tokenize(text[a:])
     return tokens[:first] + new if new[: after - first] == tokens[first:after] else None
 
 
-def _count_to(text: bytes, tokens: list[int], place: int, piece: Piece) -> int | None:
-    """Count the tokens before a place of a text, from the end; None where a token reaches over it."""
+def _count_to(text: bytes, tokens: list[int], position: int, piece: Piece) -> int | None:
+    """Count the tokens before a position of a text; None where a token crosses it."""
     at, n = len(text), len(tokens)
-    while at > place and n > 0:
+    while at > position and n > 0:
         n -= 1
         spelled = piece(tokens[n])
         if not text.endswith(spelled, 0, at):
             return None
         at -= len(spelled)
-    return n if at == place else None
+    return n if at == position else None
 
 
 def _line_before(text: bytes, end: int) -> int:
-    """Return the last place before the end at which a line begins, with something on it; 0 where there is none."""
+    """Return where the last line begins before the end that does not begin with white space; 0 where there is none."""
     at = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
     while at > 0 and text[at : at + 1].isspace():
         at = text.rfind(b"\n", 0, at - 1) + 1

@@ -1,17 +1,17 @@
-"""Choices tokenized as they really follow one.
+"""Choices tokenized as they really follow a prompt.
 
-Tokenizers merge across the seam between prompt and answer: ``"Answer: "`` followed by ``yes`` is not the tokens of the
-two, for models spell ``" yes"`` with one token. So each choice is tokenized together with the end of the prompt. Where
-the prompt's own last tokens come out differently, the seam moves left: the prompt loses these tokens and each choice
-begins with the text of them.
+Tokenizers merge across the seam between prompt and answer: the tokens of ``"Answer: yes"`` are not those of
+``"Answer: "`` and of ``"yes"``, as models spell ``" yes"`` with one token. So each choice is tokenized together with
+the end of the prompt. Where this changes the prompt's own last tokens, the seam moves left: the prompt loses these
+tokens, and each choice begins with their text.
 
     prompt   "Answer: "              [Answer] [:] [ ]
     choices  "Answer: yes"           [Answer] [:] [ yes]
              "Answer: no"            [Answer] [:] [ no]
     seam     after two tokens        prompt [Answer] [:], choices [ yes] and [ no]; it has moved by one
 
-With ``tokenization="any"`` choices are texts, to be spelled in any way, and the seam stays where the prompt ends; or,
-healed, one token before:
+With ``tokenization="any"``, choices are texts that any tokens may spell. The seam is at the end of the prompt or, with
+``heal``, one token before:
 
     prompt   "Answer: "              [Answer] [:]
     texts    " yes", " no"           [ ] [yes], [ y] [es], [ yes], ...
@@ -35,19 +35,16 @@ Tokenization: TypeAlias = Literal["canonical", "any"]
 
 
 class Speller(Protocol):
-    """A vocabulary that texts are spelled in: of a llama.cpp model, which is a ``_core.Vocab``, or of another engine.
-
-    What throws there, throws here.
-    """
+    """A vocabulary that spells texts: that of a llama.cpp model, which is a ``_core.Vocab``, or of another engine."""
 
     def tokenize(
         self, texts: Sequence[bytes], what: str, special: bool = False
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Spell texts: all their tokens, and where each text's begin; with `special`, into control tokens too."""
+        """Return the tokens of all texts, and where those of each text begin; with `special`, control tokens too."""
         ...
 
     def detokenize(self, tokens: Sequence[int], special: bool = False) -> bytes:
-        """Return the text of tokens; that of control tokens is empty, but for `special`."""
+        """Return the text of tokens; that of control tokens is empty without `special`."""
         ...
 
     def is_control(self, token: int) -> bool:
@@ -55,24 +52,24 @@ class Speller(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Tell what vocabulary this is, ``""`` if unknown."""
+        """Return what identifies the vocabulary, ``""`` if unknown."""
         ...
 
 
 def check_tokenization(tokenization: object) -> None:
-    """Raise ArgumentError unless there is such a one."""
+    """Raise ArgumentError for a name that is no tokenization."""
     if not isinstance(tokenization, str) or tokenization not in ("canonical", "any"):
         raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
 
 
 @dataclass(frozen=True)
 class Seam:
-    """The end of a prompt: all of it that the spelling of what follows depends on."""
+    """The end of a prompt, as far as the spelling of a text behind it depends on it."""
 
     tail: tuple[int, ...]
-    """Its last tokens; none where what follows is spelled as the start of an answer."""
+    """The last tokens; none where choices are spelled as at the start of an answer."""
     text: bytes
-    """What tokenizes to these."""
+    """The text that tokenizes to them."""
     takes_space: bool
     """Whether written text has a space between this prompt and a word."""
 
@@ -83,16 +80,16 @@ class Spelling(NamedTuple):
     tokens: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     n_moved: int
-    """Tokens by which the seam has moved left: they are taken from the prompt, and begin the choices."""
+    """Tokens by which the seam has moved left: the prompt loses them, and the choices begin with their text."""
 
 
 def check_texts(texts: Sequence[str]) -> list[bytes]:
-    """UTF-8 bytes of choices.
+    """Return choices as UTF-8.
 
     Raises
     ------
     ArgumentError
-        One is empty or holds a NUL or a lone surrogate.
+        A choice is empty, or holds a NUL or a lone surrogate.
     """
     encoded = [encode(text, f"choices[{i}]") for i, text in enumerate(texts)]
     if b"" in encoded:
@@ -101,7 +98,7 @@ def check_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def find_seam(vocab: Speller, prompt: list[int], leading_space: bool | None) -> Seam:
-    """Find what the spelling behind a prompt depends on: of its last line, or of less where that is long."""
+    """Find the seam behind a prompt: it depends on the last line, or on less where that is long."""
     if leading_space is not None and not isinstance(leading_space, bool):
         raise ArgumentError(f"leading_space: {leading_space!r} is not True, False or None")
     line = _last_line(vocab, prompt)
@@ -113,7 +110,7 @@ def find_seam(vocab: Speller, prompt: list[int], leading_space: bool | None) -> 
 
 
 def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
-    """Find the shortest end of a text by which what is written on behind it is spelled."""
+    """Find the seam inside a text, with the shortest end that the spelling of a text behind it depends on."""
     end: list[int] = []
     for token in reversed(before[-64:]):
         if vocab.is_control(token):
@@ -128,9 +125,9 @@ def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool,
     Parameters
     ----------
     all_spaced : bool
-        Whether the space that the seam takes stands before every choice, one that begins with white space too.
+        Whether the seam's space is put before every choice, also before one that begins with white space.
     is_whole : bool
-        Whether the tail is the whole prompt, which then must not move into the choices.
+        Whether the tail is the whole prompt; then some of it has to stay.
     """
     written = [seam.text + text for text in following(seam, texts, all_spaced=all_spaced)]
     tokens, offsets = vocab.tokenize(written, "choices")
@@ -143,10 +140,10 @@ def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool,
 
 
 def take_back(vocab: Speller, prompt: list[int]) -> tuple[str, int]:
-    """Text of a prompt's last token, for choices to begin with, and how many tokens that is.
+    """Take back a prompt's last token: return its text, for choices to begin with, and the number of tokens taken.
 
-    Where it begins inside a character, those before it are taken back too. None is, where the prompt ends inside a
-    character, which no text begins with the half of, or in a control token.
+    Where the token begins inside a character, the tokens before it are taken too. None is taken where the prompt ends
+    in a control token or inside a character, as no text begins with the second half of one.
     """
     line = _last_line(vocab, prompt)
     for n_taken in range(1, min(len(line), _LONGEST_CHARACTER) + 1):
@@ -161,7 +158,7 @@ def take_back(vocab: Speller, prompt: list[int]) -> tuple[str, int]:
 
 
 def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:
-    """Return choices as they are written behind a seam; parameters as for `spell`."""
+    """Return choices as they are written behind a seam; parameters as of `spell`."""
     encoded = check_texts(texts)
     if not seam.takes_space:
         return encoded
@@ -172,9 +169,9 @@ def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[byt
 
 
 def _last_line(vocab: Speller, prompt: list[int]) -> list[int]:
-    """End of the prompt that begins a line, with something on it, or follows a control token.
+    """Return the prompt's tokens from its last line on, white space apart, or from behind its last control token.
 
-    Tokenizers merge nothing across control tokens, and split texts, if at all, where a line begins.
+    Tokenizers merge nothing across control tokens; those that split texts, split them where a line begins.
     """
     later = b""
     for i in range(len(prompt) - 1, -1, -1):
@@ -188,22 +185,22 @@ def _last_line(vocab: Speller, prompt: list[int]) -> list[int]:
 
 
 def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple[tuple[int, ...], bytes]:
-    """Last tokens and their text, which tokenizes to just these.
+    """Return the last tokens, and a text that tokenizes to just these.
 
-    If there are none such, a line break, where the tokenizer would put a space before what follows; else none at all.
+    Where there is none, a line break stands for them if the tokenizer puts a space before a text; else nothing does.
     """
     if _ends_inside_character(vocab.detokenize(line[-_LONGEST_CHARACTER:])):
-        lengths = ()  # a text behind it would be read as the rest of the character
+        lengths = ()  # a text behind it would be read as the end of the character
     elif not lengths:
         lengths = (len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))
     for length in lengths:
         tail = line[-length:]
         text = vocab.detokenize(tail)
-        # SentencePiece puts a space before a text; a tail that begins with one must not get another.
+        # SentencePiece puts a space before a text; a tail that begins with a space must not get a second one.
         for candidate in (text, text.removeprefix(b" ")):
             if candidate and _spells(vocab, tail, candidate):
                 return tuple(tail), candidate
-        # And one that begins inside a word must not get any: a line break takes it.
+        # A tail that begins inside a word must not get any: the space goes before a line break.
         lead = line_break(vocab)
         if lead and text and _spells(vocab, [*lead, *tail], _LINE + text):
             return (*lead, *tail), _LINE + text
@@ -213,16 +210,16 @@ def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple
 
 _LINE = b"\n"
 _LONGEST_CHARACTER = 4
-"""In bytes, and so in the tokens that it may lie in."""
+"""In bytes; so it has no more tokens than that."""
 
 
 def _ends_inside_character(text: bytes) -> bool:
-    """Whether one of the last bytes begins a character of more bytes than there are."""
+    """Tell whether a character begins in the last bytes of a text and does not end there."""
     return any(byte >= least for byte, least in zip(reversed(text[-3:]), (0xC0, 0xE0, 0xF0), strict=False))
 
 
 def line_break(vocab: Speller) -> tuple[int, ...]:
-    """Tokens of a line break where the tokenizer puts a space before a text; else none."""
+    """Return the tokens of a line break where the tokenizer puts a space before a text; else none."""
     tokens = vocab.tokenize([_LINE], "line")[0].tolist()
     return tuple(tokens) if vocab.detokenize(tokens) != _LINE else ()
 
@@ -241,7 +238,7 @@ _TAG = re.compile(r"<[^<>\s]+>$")
 
 
 def _takes_space(prompt: str) -> bool:
-    """Whether written text has a space between this prompt and a word."""
+    """Tell whether written text has a space between this prompt and a word."""
     line = prompt.split("\n")[-1]
     if not line or line[-1].isspace() or line[-1] in _OPENING or _TAG.search(line) or _is_wide(line[-1]):
         return False
@@ -250,12 +247,12 @@ def _takes_space(prompt: str) -> bool:
 
 
 def _is_wide(char: str) -> bool:
-    """Whether a character belongs to a script that is written without spaces."""
+    """Tell whether a character belongs to a script that is written without spaces."""
     return unicodedata.east_asian_width(char) in "WF"
 
 
 def _common_prefix(tail: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> int:
-    """How many of the tail's tokens all sequences begin with, so that each keeps at least one token."""
+    """Count the tail's tokens that all sequences begin with; each sequence keeps at least one more."""
     limit = min(len(tail), int(np.diff(offsets).min()) - 1)
     for n in range(limit):
         if (tokens[offsets[:-1] + n] != tail[n]).any():
@@ -266,6 +263,6 @@ def _common_prefix(tail: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], o
 def _drop_each(
     tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], n: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Sequences without their first n tokens."""
+    """Return the sequences without their first n tokens."""
     position = np.arange(len(tokens)) - np.repeat(offsets[:-1], np.diff(offsets))
     return tokens[position >= n], offsets - n * np.arange(len(offsets))

@@ -17,7 +17,7 @@ T = TypeVar("T", bound="Subsets")
 
 
 class Subsets:
-    """What a `TokenTrie` gives of itself."""
+    """The methods of a `TokenTrie` that make a smaller one."""
 
     __slots__ = ()
 

@@ -14,7 +14,7 @@ Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
 
 
 def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
-    """Token ids as an array; ArgumentError where they are none."""
+    """Return token ids as an array; ArgumentError where they are none."""
     try:
         array = np.asarray(tokens)
     except (TypeError, ValueError, OverflowError) as error:
@@ -32,8 +32,8 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
 
 
 def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> list[int]:
-    """Token ids as a list; an error names the first that is none, or is outside the vocabulary."""
-    # In C's time where nothing is wrong, as prompts are long.
+    """Return token ids as a list; an error names the first that is none, or is outside the vocabulary."""
+    # Prompts are long: where nothing is wrong, C loops over them.
     if (
         _has_end(prompt)
         and set(map(type, prompt)) <= {int}
@@ -59,7 +59,7 @@ def check_start(tokens: Sequence[int], start_token: int | None) -> None:
 
 
 def _has_end(prompt: Sequence[Any]) -> bool:
-    """Whether there is an end to it within sight, as of a range there need not be."""
+    """Tell whether it is of a size that can be read; a range may be endless in effect."""
     try:
         return len(prompt) < 2**24
     except OverflowError:

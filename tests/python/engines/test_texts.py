@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 from token_trie import ContextError, StreamHandle
 from token_trie.engines.lm_eval import texts
-from token_trie.engines.lm_eval.texts import Continued, write_behind
+from token_trie.engines.lm_eval.texts import TextRequest, generate_behind
 
 
-def prompts_of(llm: Any, n: int) -> list[Continued]:
+def prompts_of(llm: Any, n: int) -> list[TextRequest]:
     rng = random.Random(0)
     out = []
     for i in range(n):
         text = rng.choice(["The answer ", "A question of "]) + "x" * rng.randint(0, 20) + str(i)
         stop = rng.choice([[], ["e"], ["ab", " "]])
-        out.append(Continued(llm.tokenize(text.encode()), rng.randint(1, 20), stop))
+        out.append(TextRequest(llm.tokenize(text.encode()), rng.randint(1, 20), stop))
     return out
 
 
-def written(llm: Any, prompts: list[Continued], n_ctx: int = 512) -> dict[int, str]:
+def written(llm: Any, prompts: list[TextRequest], n_ctx: int = 512) -> dict[int, str]:
     out: dict[int, str] = {}
-    write_behind(llm, prompts, n_ctx=n_ctx, seed=0, done=out.__setitem__)
+    generate_behind(llm, prompts, n_ctx=n_ctx, seed=0, done=out.__setitem__)
     return out
 
 
@@ -38,7 +38,7 @@ def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pyte
 
 
 def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
-    asked = Continued(precise.tokenize(b"Once"), 12, [], temperature=1.5)
+    asked = TextRequest(precise.tokenize(b"Once"), 12, [], temperature=1.5)
     alone = written(precise, [asked])[0]
     others = prompts_of(precise, 9)
     assert written(precise, [*others, asked])[len(others)] == alone
@@ -46,4 +46,4 @@ def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
 
 def test_a_prompt_without_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="do not fit"):
-        written(precise, [Continued([1] * 250, 10, [])], n_ctx=256)
+        written(precise, [TextRequest([1] * 250, 10, [])], n_ctx=256)

@@ -1,4 +1,4 @@
-"""How probable texts are behind others, and whether a model would have written them: many at once."""
+"""The probability of continuations behind their contexts, and whether greedy generation writes them: many at once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from token_trie.sets.trie import TokenTrie
 
 Tokens = tuple[int, ...]
 
-# Tokens of contexts under way at a time: what fills two passes, so that what is asked behind one soon finds it there.
-_AHEAD = 512
+# Tokens of the contexts in flight: they fill two passes, so that a second query behind a context finds it evaluated.
+_IN_FLIGHT = 512
 
 
 class Continuation(NamedTuple):
-    """What is known of one behind its context."""
+    """What was found of a continuation behind its context."""
 
     logprob: float
     """Natural logarithm of the probability of its tokens."""
@@ -33,20 +33,21 @@ class Continuation(NamedTuple):
 
 
 @dataclass
-class _Question:
-    """A context with all that is asked about behind it, and how far the model's own way goes along with some of it."""
+class _Query:
+    """A context with its continuations, and the greedy generation behind it, as far as one of them begins with it."""
 
     context: Tokens
-    asked: dict[Tokens, list[int]] = field(default_factory=lambda: defaultdict(list))
-    walked: Tokens = ()
+    indices: dict[Tokens, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Indices of the pairs, by continuation."""
+    greedy: Tokens = ()
 
     def trie(self) -> TokenTrie:
-        return TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(self.asked)})
+        return TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(self.indices)})
 
     def goes_on(self) -> bool:
-        """Whether that way may be a longer continuation."""
-        n = len(self.walked)
-        return any(len(tokens) > n and tokens[:n] == self.walked for tokens in self.asked)
+        """Whether a longer continuation begins with the greedy generation."""
+        n = len(self.greedy)
+        return any(len(tokens) > n and tokens[:n] == self.greedy for tokens in self.indices)
 
 
 def score_continuations(
@@ -59,22 +60,22 @@ def score_continuations(
 ) -> list[Continuation]:
     """Score continuations, each behind its context.
 
-    Those of one context are a tree; contexts are in one batch, and what they begin with alike is evaluated once. To
-    tell whether one is greedy, the vocabulary itself is a set: its best member behind the context, and behind each
-    token by which the model's own way goes along with a continuation.
+    The continuations of one context are a tree. All contexts are in one batch, and a beginning that they share is
+    evaluated once. To tell whether a continuation is greedy, the vocabulary is taken as a set: its best member is found
+    behind the context, and again behind each greedy token for as long as a continuation goes on with these tokens.
 
     Parameters
     ----------
     llm : llama_cpp.Llama
         The model.
     pairs : sequence of (context, continuation)
-        Both are token ids, one at least.
+        Both are token ids, at least one.
     greedy : bool
-        Whether that is wanted; else is_greedy is False.
+        Whether to find is_greedy; it is False otherwise.
     n_ctx : int, optional
         As of `choose_many`.
     advance : callable
-        Is told how many more are scored.
+        Called with the number of pairs that were scored since the last call.
 
     Returns
     -------
@@ -86,37 +87,37 @@ def score_continuations(
     ArgumentError, VocabularyError, ContextError
         As of `choose_many`.
     """
-    questions: dict[Tokens, _Question] = {}
+    queries: dict[Tokens, _Query] = {}
     for i, (context, continuation) in enumerate(pairs):
         at = tuple(context)
-        questions.setdefault(at, _Question(at)).asked[tuple(continuation)].append(i)
+        queries.setdefault(at, _Query(at)).indices[tuple(continuation)].append(i)
     vocabulary = _vocabulary(llm)
     logprobs = np.full(len(pairs), -np.inf)
     is_greedy = np.zeros(len(pairs), bool)
-    waiting = deque(questions[at] for at in sorted(questions))  # so that those which begin alike are neighbours
+    waiting = deque(queries[at] for at in sorted(queries))  # so that contexts that begin alike are neighbours
     if not waiting:
         return []
-    asker = _asker(llm, n_ctx)
+    scorer = _scorer(llm, n_ctx)
     try:
-        while waiting or asker.under_way:
-            while waiting and asker.n_tokens < _AHEAD:
-                asker.ask(waiting[0], waiting[0].trie(), of_set=True)
+        while waiting or scorer.in_flight:
+            while waiting and scorer.n_tokens < _IN_FLIGHT:
+                scorer.submit(waiting[0], waiting[0].trie(), of_set=True)
                 if greedy:
-                    asker.ask(waiting[0], vocabulary, of_set=False)
+                    scorer.submit(waiting[0], vocabulary, of_set=False)
                 waiting.popleft()
-            question, of_set, found = asker.next()
+            query, of_set, found = scorer.next()
             if of_set:
-                asked = list(question.asked.values())
+                indices = list(query.indices.values())
                 for leaf, logprob in found:
-                    logprobs[asked[leaf]] = logprob
-                advance(sum(map(len, asked)))
+                    logprobs[indices[leaf]] = logprob
+                advance(sum(map(len, indices)))
                 continue
-            question.walked += (found[0][0],)
-            is_greedy[question.asked.get(question.walked, [])] = True
-            if question.goes_on():
-                asker.ask(question, vocabulary, of_set=False)
+            query.greedy += (found[0][0],)
+            is_greedy[query.indices.get(query.greedy, [])] = True
+            if query.goes_on():
+                scorer.submit(query, vocabulary, of_set=False)
     finally:
-        asker.close()
+        scorer.close()
     return [Continuation(float(p), bool(yes)) for p, yes in zip(logprobs, is_greedy, strict=True)]
 
 
@@ -124,26 +125,26 @@ Found = list[tuple[int, float]]
 """Leaves and their scores, best first."""
 
 
-class _Asker(ABC):
-    """Which members of a set are the most probable, asked behind questions' contexts and their own ways from there."""
+class _Scorer(ABC):
+    """Finds the most probable members of a set, behind contexts and behind what greedy generation adds to them."""
 
     def __init__(self) -> None:
-        self.under_way: dict[int, tuple[_Question, bool]] = {}  # by ticket
+        self.in_flight: dict[int, tuple[_Query, bool]] = {}  # by ticket
 
     @property
     def n_tokens(self) -> int:
-        """Those of contexts under way."""
-        return sum(len(question.context) for question, of_set in self.under_way.values() if of_set)
+        """Tokens of the contexts in flight."""
+        return sum(len(query.context) for query, of_set in self.in_flight.values() if of_set)
 
-    def ask(self, question: _Question, trie: TokenTrie, of_set: bool) -> None:
-        """Ask for all of a question's own set, or for the best of the vocabulary."""
-        tokens = [*question.context, *(() if of_set else question.walked)]
-        self.under_way[self._submit(tokens, trie, len(trie) if of_set else 1)] = question, of_set
+    def submit(self, query: _Query, trie: TokenTrie, of_set: bool) -> None:
+        """Submit a query: for all of a context's continuations, or for the best token of the vocabulary."""
+        tokens = [*query.context, *(() if of_set else query.greedy)]
+        self.in_flight[self._submit(tokens, trie, len(trie) if of_set else 1)] = query, of_set
 
-    def next(self) -> tuple[_Question, bool, Found]:
-        """Wait for an answer."""
+    def next(self) -> tuple[_Query, bool, Found]:
+        """Wait for the next answer: its context, whether it is of the continuations, and what was found."""
         ticket, found = self._next()
-        return *self.under_way.pop(ticket), found
+        return *self.in_flight.pop(ticket), found
 
     @abstractmethod
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int: ...
@@ -152,15 +153,15 @@ class _Asker(ABC):
     def _next(self) -> tuple[int, Found]: ...
 
     def close(self) -> None:
-        """End what is under way."""
-        self.under_way.clear()
+        """Cancel the queries in flight."""
+        self.in_flight.clear()
 
 
-class _Batched(_Asker):
+class _Batched(_Scorer):
     def __init__(self, llm: Llama, n_ctx: int | None) -> None:
         super().__init__()
         self._batch = Batch(llm, n_ctx=n_ctx)
-        self._most = 1  # of an answer's members
+        self._most = 1  # members of an answer
 
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
         self._most = max(self._most, n_best)
@@ -175,8 +176,8 @@ class _Batched(_Asker):
         self._batch.close()
 
 
-class _Alone(_Asker):
-    """For models whose sequences cannot share cells."""
+class _Alone(_Scorer):
+    """For models whose sequences cannot share cells of the KV cache."""
 
     def __init__(self, llm: Llama) -> None:
         super().__init__()
@@ -194,7 +195,7 @@ class _Alone(_Asker):
         return self._done.popleft()
 
 
-def _asker(llm: Llama, n_ctx: int | None) -> _Asker:
+def _scorer(llm: Llama, n_ctx: int | None) -> _Scorer:
     return _Batched(llm, n_ctx) if can_share(llm) else _Alone(llm)
 
 

@@ -1,4 +1,4 @@
-"""What the harness asks of a model, asked of a GGUF file."""
+"""A GGUF file as a model of the harness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from tqdm import tqdm
 
 from token_trie.engines.lm_eval.continuations import Continuation, score_continuations
-from token_trie.engines.lm_eval.texts import Continued, write_behind
+from token_trie.engines.lm_eval.texts import TextRequest, generate_behind
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 
@@ -25,32 +25,32 @@ except ImportError as error:
     ) from error
 
 _TEMPLATE = "tokenizer.chat_template"
-# Of what is drawn, and nothing to what is best.
+# Options that only sampling reads.
 _OF_DRAWS = {"top_k", "min_p", "typical_p"}
 
 
 class TokenTrieLM(TemplateLM):  # type: ignore[misc]
     """A GGUF model for lm-evaluation-harness.
 
-    What follows one context is scored as one tree, and contexts in one batch, as by `choose_many`. Texts are tokenized
-    as by the harness's ``hf`` model, and cut as there where they are longer than the context.
+    The continuations of one context are scored as one tree, and all contexts in one batch, as by `choose_many`. Texts
+    are tokenized as by the harness's ``hf`` model, and cut as it does where they are longer than the context.
 
     Parameters
     ----------
     path : str, path or llama_cpp.Llama
         The GGUF file; or a model that is loaded, which is not closed.
     n_ctx : int
-        Tokens of a context with its continuation at most.
+        Tokens of a context with its continuation, at most.
     max_gen_toks : int
-        Tokens that are generated where a task does not say.
+        Tokens to generate where a task does not say.
     n_parallel : int
         Texts of full length that are generated at the same time; the context for them is as many times n_ctx.
     seed : int
-        Of what is drawn, of each text anew.
+        The seed of each text that is sampled.
     batch_size, max_batch_size, device
-        Of no effect: the harness gives them to all models. ``n_gpu_layers`` is llama.cpp's way to a device.
+        Ignored; the harness gives them to all models. A device is used by ``n_gpu_layers``.
     **options
-        Of `llama_cpp.Llama`, such as ``n_gpu_layers``, ``n_threads``, ``flash_attn``.
+        Those of `llama_cpp.Llama`, such as ``n_gpu_layers``, ``n_threads``, ``flash_attn``.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         self._n_parallel = n_parallel
         self._seed = seed
 
-    # What the harness reads
+    # Attributes that the harness reads
 
     @property
     def eot_token_id(self) -> int:
@@ -99,7 +99,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def tokenizer_name(self) -> str:
-        """What requests are cached by."""
+        """The name under which the harness caches answers."""
         return self._name
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
@@ -109,7 +109,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Return messages as the prompt that the file's template makes of them.
 
-        Without generation prompt, the last message goes on: what the template has behind it is left out.
+        Without generation prompt, the last message is to be continued: what the template adds behind it is left out.
         """
         template = self._llm.metadata.get(_TEMPLATE)
         if template is None:
@@ -128,14 +128,14 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         return prompt[: prompt.rindex(last) + len(last)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the tokens of a text; with what begins one unless that stands there or it is not wanted."""
+        """Return the tokens of a text, behind the token that begins texts unless it is there or not wanted."""
         if add_special_tokens is None:
             begin = self._text_of(self._llm.token_bos())
             add_special_tokens = not (begin and string.startswith(begin))
         tokens: list[int] = self._llm.tokenize(string.encode(), add_bos=add_special_tokens, special=True)
         return tokens
 
-    # What the harness asks
+    # Methods that the harness calls
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False
@@ -169,9 +169,9 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         return sums
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes behind each context, up to a stop string."""
+        """Return the text that the model generates behind each context, up to a stop string."""
         texts = [""] * len(requests)
-        prompts = [self._continued(*request.args) for request in requests]
+        prompts = [self._request(*request.args) for request in requests]
         n_ctx = self._n_parallel * self.max_length
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests") as bar:
 
@@ -180,16 +180,16 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)
                 bar.update(1)
 
-            write_behind(self._llm, prompts, n_ctx=n_ctx, seed=self._seed, done=done)
+            generate_behind(self._llm, prompts, n_ctx=n_ctx, seed=self._seed, done=done)
         return texts
 
     def _score(self, pairs: list[Any], greedy: bool, disable_tqdm: bool) -> list[Continuation]:
         with tqdm(total=len(pairs), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
-            # The last token of a continuation is not evaluated, and needs a place all the same.
+            # The last token of a continuation is not evaluated, and has a cell in the KV cache all the same.
             return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
 
-    def _continued(self, context: str, how: dict[str, Any]) -> Continued:
-        options = normalize_gen_kwargs(how, self.max_gen_toks)
+    def _request(self, context: str, options: dict[str, Any]) -> TextRequest:
+        options = normalize_gen_kwargs(options, self.max_gen_toks)
         stops = handle_stop_sequences(options.pop("until"), eos=self._text_of(self._llm.token_eos()))
         n = options.pop("max_gen_toks")
         if n >= self.max_length:
@@ -201,7 +201,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
             raise ArgumentError(f"generate_until: {left[0]} is not supported")
         tokens = self.tok_encode(context)[-(self.max_length - n) :]
         drawn = {"temperature": float(temperature), "top_p": float(top_p)} if is_drawn else {}
-        return Continued(tokens, n, [text for text in stops if text], **drawn)
+        return TextRequest(tokens, n, [text for text in stops if text], **drawn)
 
     def _text_of(self, token: int) -> str:
         return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""What a model writes behind prompts: many at once."""
+"""Texts that a model generates behind prompts: many at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from token_trie.native.lease import lease
 
 
 @dataclass(frozen=True)
-class Continued:
-    """A prompt, and how the model is to go on."""
+class TextRequest:
+    """A prompt, and the options of the text behind it."""
 
     tokens: list[int]
     max_tokens: int
     stop: list[str]
-    """Texts before which it ends."""
+    """Texts before which the generation ends."""
     temperature: float = 0.0
     top_p: float = 1.0
 
@@ -30,75 +30,75 @@ class Continued:
         check_draws(self.temperature, self.top_p, None, may_be_zero=True)
 
 
-def write_behind(
-    llm: Llama, prompts: Sequence[Continued], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
+def generate_behind(
+    llm: Llama, prompts: Sequence[TextRequest], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
 ) -> None:
-    """Let the model go on behind each prompt, and say so as each text is there.
+    """Generate a text behind each prompt, and call back with each text when it is finished.
 
     Parameters
     ----------
     n_ctx : int
-        Tokens of the context that those under way share, each with all it may come to.
+        Tokens of the context. The prompts in flight share it, each with all tokens that its text may have.
     seed : int
-        Of what is drawn, behind each prompt anew.
+        The seed of each text.
     done : callable
-        Is told the place of a prompt, and its text.
+        Called with the index of a prompt and its text.
 
     Raises
     ------
     ArgumentError, VocabularyError, ContextError
-        Of a prompt.
+        A prompt cannot be generated from.
     CancelledError
         The Llama was closed meanwhile.
     """
-    # So that those which begin alike are neighbours.
-    placed = sorted(enumerate(prompts), key=lambda pair: pair[1].tokens)
-    write = _write_together if can_share(llm) else _write_in_turn
-    with closing(write(llm, placed, n_ctx, seed)) as written:
-        for place, tokens in written:
-            done(place, _text_of(llm, tokens))
+    # So that prompts that begin alike are neighbours.
+    indexed = sorted(enumerate(prompts), key=lambda pair: pair[1].tokens)
+    generate = _generate_together if can_share(llm) else _generate_in_turn
+    with closing(generate(llm, indexed, n_ctx, seed)) as generated:
+        for index, tokens in generated:
+            done(index, _text_of(llm, tokens))
 
 
-_Placed: TypeAlias = list[tuple[int, Continued]]
-_Written: TypeAlias = Generator[tuple[int, Sequence[int]], None, None]
-"""Places, and the tokens of their texts, as they are there."""
+_Indexed: TypeAlias = list[tuple[int, TextRequest]]
+_Generated: TypeAlias = Generator[tuple[int, Sequence[int]], None, None]
+"""Indices of prompts, and the tokens of their texts, in the order in which they are finished."""
 
 
-def _write_together(llm: Llama, placed: _Placed, n_ctx: int, seed: int) -> _Written:
+def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
     batch = Batch(llm, n_ctx=n_ctx)
     try:
-        under_way = {}
-        for place, asked in placed:
+        in_flight = {}
+        for index, prompt in indexed:
             ticket = batch.submit(
                 None,
-                asked.tokens,
+                prompt.tokens,
                 mode=lib.TOKEN_TRIE_BATCH_TEXT,
                 seed=seed,
-                temperature=asked.temperature,
-                top_p=asked.top_p,
-                max_tokens=asked.max_tokens,
-                stop_strings=asked.stop,
+                temperature=prompt.temperature,
+                top_p=prompt.top_p,
+                max_tokens=prompt.max_tokens,
+                stop_strings=prompt.stop,
             )
-            under_way[ticket] = place
-        most = max((asked.max_tokens for _, asked in placed), default=0)
-        while under_way:
+            in_flight[ticket] = index
+        most = max((prompt.max_tokens for _, prompt in indexed), default=0)
+        while in_flight:
             answer = batch.wait(0, most)
-            yield under_way.pop(answer.ticket), answer.tokens
+            yield in_flight.pop(answer.ticket), answer.tokens
     finally:
         batch.close()
 
 
-def _write_in_turn(llm: Llama, placed: _Placed, n_ctx: int, seed: int) -> _Written:
+def _generate_in_turn(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
     stream = Program(llm, n_ctx=n_ctx)
     with stream:
-        for place, asked in placed:
+        for index, prompt in indexed:
             stream.set_seed(seed)
-            stream.prefill(asked.tokens)
-            stream.text(asked.max_tokens, asked.stop, asked.temperature, asked.top_p)
-            yield place, stream.tokens[len(asked.tokens) :]
+            stream.prefill(prompt.tokens)
+            stream.text(prompt.max_tokens, prompt.stop, prompt.temperature, prompt.top_p)
+            yield index, stream.tokens[len(prompt.tokens) :]
 
 
 def _text_of(llm: Llama, tokens: Sequence[int]) -> str:
-    """Return what they spell, with what there is of a last character."""
+    """Return the text of tokens; a last character that is cut short becomes U+FFFD."""
     with lease(llm):
         return vocab_of(llm).detokenize(list(tokens)).decode(errors="replace")

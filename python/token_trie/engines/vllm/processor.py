@@ -19,13 +19,13 @@ except ImportError as error:
     raise ImportError(f"token_trie.engines.vllm needs vllm 0.32 or newer: pip install vllm ({error})") from error
 
 from token_trie.engines.vllm.batches import Batch, Slots
+from token_trie.engines.vllm.decoding import Decoder, mask_
 from token_trie.engines.vllm.request import read_request
 from token_trie.engines.vllm.vocabulary import EngineVocabulary
-from token_trie.engines.vllm.walks import Walker, mask_
 
 
 class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore[misc]
-    """Constrains those requests of a vLLM engine that ask for it.
+    """Constrains those requests of a vLLM engine that give a set.
 
     The engine names it: ``LLM(model, logits_processors=["token_trie.engines.vllm:TrieLogitsProcessor"])``, or ``vllm
     serve model --logits-processors token_trie.engines.vllm:TrieLogitsProcessor``. A request gives its set in
@@ -47,24 +47,24 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
 
     vLLM's ``max_tokens`` is 16 where a request says nothing; it cuts a longer answer short.
 
-    What is wrong is refused when the request comes in, over HTTP with status 400: by vLLM's ``VLLMValidationError``,
-    with the message of this package's error. What only shows later, such as a file that has changed since, ends the
-    request with an empty answer and an error in the engine's log (logger ``token_trie.vllm``).
+    A wrong request is refused when it comes in, over HTTP with status 400: by vLLM's ``VLLMValidationError``, with the
+    message of this package's error. A mistake that shows only later, such as in a file that has changed since, ends
+    the request with an empty answer and an error in the engine's log (logger ``token_trie.vllm``).
 
     A path in an object may be any file; from a text, as over HTTP, only one in the folder ``TOKEN_TRIE_SETS``, in
     which all paths must lie where it is set.
 
     Notes
     -----
-    One class serves Model Runner V1 and, so far without having run on a GPU, V2, draft tokens of speculative decoding
-    included. State is rebuilt from tokens, so that a request may be preempted. Under V2 each step with such a request
-    copies its new tokens to the host. vLLM calls it from one thread.
+    One class serves Model Runner V1 and V2, draft tokens of speculative decoding included; V2 has not been run on a GPU
+    yet. A request may be preempted, as its position is found from its tokens. Under V2, each step with such a request
+    copies its new tokens to the host. vLLM calls the processor from one thread.
     """
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool | None = None) -> None:
-        """Begin without requests; V1 gives a device and whether memory is pinned, V2 the state of its requests."""
+        """Begin without requests. V1 gives a device and whether memory is pinned, V2 the state of its requests."""
         model = vllm_config.model_config
-        self._walker = Walker(
+        self._decoder = Decoder(
             lambda: EngineVocabulary(
                 model.get_vocab_size(), None if model.skip_tokenizer_init else cached_tokenizer_from_config(model)
             )
@@ -75,17 +75,17 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
                 "token_trie: loaded from an entry point alone, which under asynchronous scheduling is given no tokens; "
                 "name it, by --logits-processors token_trie.engines.vllm:TrieLogitsProcessor"
             )
-        self._slots = Slots(self._walker, where) if is_v2 else None
-        self._batch = Batch(self._walker)
+        self._slots = Slots(self._decoder, where) if is_v2 else None
+        self._batch = Batch(self._decoder)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse what can be told to be wrong before the engine has the request.
+        """Refuse a request that is wrong before the engine has it.
 
         Raises
         ------
         TokenTrieError
-            Which is a ValueError, as vLLM asks for.
+            The request is wrong. It is a ValueError, as vLLM expects.
         """
         request = read_request(sampling_params)
         if request is None:
@@ -95,11 +95,11 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
             request.matcher(vocabulary, [], [*(sampling_params.stop_token_ids or ()), 0])
 
     def is_argmax_invariant(self) -> bool:
-        """Tell that greedy requests need it too."""
+        """Return False: greedy requests are masked too."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Take V1's changes of the batch."""
+        """Apply V1's changes of the batch."""
         if batch_update is not None:
             self._batch.update(batch_update)
 
@@ -109,24 +109,24 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
         return self._slots.add(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
-        """Begin with V2's requests that were added."""
+        """Begin to decode V2's requests that were added."""
         assert self._slots is not None
         self._slots.begin()
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext | None = None) -> torch.Tensor:
         """Set the logits of tokens that are not allowed to -inf, in place; may be called any number of times a step."""
         if self._slots is None or ctx is None:
-            return mask_(logits, self._batch.places())
-        return mask_(logits, self._slots.places(ctx))
+            return mask_(logits, self._batch.rows())
+        return mask_(logits, self._slots.rows(ctx))
 
 
 _vocabularies: WeakKeyDictionary[InputProcessor, EngineVocabulary] = WeakKeyDictionary()
 
 
 def _vocabulary_of_caller() -> EngineVocabulary | None:
-    """Return the vocabulary of the engine that asks: vLLM gives no configuration here, but its InputProcessor does ask.
+    """Return the vocabulary of the engine whose InputProcessor is calling, as vLLM passes no configuration here.
 
-    None where something else asks; the engine then finds out by itself.
+    None for any other caller; a wrong request is then found in the engine.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

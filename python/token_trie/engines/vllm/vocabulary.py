@@ -1,4 +1,4 @@
-"""An engine's vocabulary and tokenizer, as sets ask about them."""
+"""An engine's vocabulary and tokenizer, with the methods that sets need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("token_trie.vllm")
 
 
 class EngineVocabulary:
-    """What a model's tokens are, and how its tokenizer spells texts; a `Speller`.
+    """The tokens of a model, and how its tokenizer spells texts; a `Speller`.
 
     Parameters
     ----------
@@ -78,10 +78,11 @@ class EngineVocabulary:
 
     @cached_property
     def _fingerprints(self) -> list[str]:
-        """Of all columns, with names as files for llama.cpp have them where there is no token; and of the tokens.
+        """Fingerprints that a set for this vocabulary may have: files for llama.cpp differ in two ways.
 
-        Each also with the runs of spaces of SentencePiece as spaces, as these files have them where they are tokens of
-        the model's makers, such as Gemma's.
+        They list all columns of the logits, with names of their own for those without a token, or the tokens alone; and
+        they write SentencePiece's runs of spaces as such or as spaces, the latter where these are tokens that the
+        model's makers added, such as Gemma's.
         """
         names = {token: name for name, token in self.tokenizer.get_vocab().items()}
         n_tokens = max(names, default=-1) + 1
@@ -105,8 +106,8 @@ class EngineVocabulary:
     def set_of(self, texts: tuple[str, ...], prompt: list[int], leading_space: bool | None) -> TokenTrie:
         """Build the set of texts as they follow a prompt, as `TokenTrie.from_choices` does.
 
-        A prompt that would merge with one of them stays what it is, as the engine has read it: they are then spelled
-        alone.
+        The engine has the prompt's tokens already. Where the prompt would merge with a text, the texts are spelled by
+        themselves.
         """
         seam = find_seam(self, prompt, leading_space)
 

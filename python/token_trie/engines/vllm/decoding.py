@@ -1,4 +1,4 @@
-"""Where requests stand in their sets, and the logits of those that do."""
+"""Positions of requests in their sets, and the masks of their logits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from token_trie.sets.trie import TokenTrie
 _log = logging.getLogger("token_trie.vllm")
 
 
-class Place(NamedTuple):
-    """Where a row of logits stands."""
+class Row(NamedTuple):
+    """A row of logits, and the position in a set that it belongs to."""
 
-    row: int
+    at: int
     matcher: TrieMatcher
     is_greedy: bool
 
 
-class Walk:
-    """One request's way through its set."""
+class Decoding:
+    """One request's position in its set, which follows the output."""
 
     def __init__(self, matcher: TrieMatcher, is_greedy: bool) -> None:
         self._matcher = matcher
@@ -37,15 +37,15 @@ class Walk:
         self._last = -1
         self._is_lost = False
         self.n_tokens = 0
-        """Tokens of the output that it has come over."""
+        """Tokens of the output that it has followed."""
 
     def follow(self, output: Sequence[int]) -> None:
-        """Come to where an output stands, from where the walk stood, or from the beginning if that was taken back.
+        """Move to the end of an output; from the beginning of the set, if tokens seen before were taken back.
 
         Raises
         ------
         RuntimeError
-            A token is not known yet, so that nothing can be said of the next one.
+            A token is not known yet, so that the next one cannot be masked.
         """
         n = self.n_tokens
         if n and (n > len(output) or output[n - 1] != self._last):
@@ -54,7 +54,7 @@ class Walk:
         self.advance(output[self.n_tokens :])
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Go on over tokens; errors as of `follow`."""
+        """Step over new tokens of the output; errors as of `follow`."""
         if len(tokens) == 0:
             return
         if -1 in tokens:
@@ -70,24 +70,24 @@ class Walk:
             _log.warning("token %d is not in the set; the request is constrained no more", tokens[n_taken])
             self._is_lost = True
 
-    def places(self, row: int, drafts: Sequence[int] = ()) -> list[Place]:
-        """Where the row behind the output stands, and those behind each draft token that is in the set."""
+    def rows(self, row: int, drafts: Sequence[int] = ()) -> list[Row]:
+        """Return the row behind the output, and one behind each draft token that the set allows."""
         if self._is_lost:
             return []
-        found = [Place(row, self._matcher, self._is_greedy)]
+        found = [Row(row, self._matcher, self._is_greedy)]
         for i, token in enumerate(drafts, start=1):
             matcher = found[-1].matcher.fork()
             if matcher.is_terminated() or not matcher.accept_token(token):
-                break  # it will be rejected, and so will what follows it
-            found.append(Place(row + i, matcher, self._is_greedy))
+                break  # vLLM will reject this token, and with it those that follow
+            found.append(Row(row + i, matcher, self._is_greedy))
         return found
 
 
-class Walker:
-    """Begins the walks of one engine, and never fails: what a request gets wrong ends that request.
+class Decoder:
+    """Begins decodings for one engine, and never raises: a mistake in a request ends that request alone.
 
-    Much of it was checked where the request came in. What is left, such as a file that has changed since, is logged,
-    and the request may answer with nothing but the end.
+    Most mistakes were refused when the request came in. The others, such as a file that has changed since, are logged,
+    and the request may answer with an end token alone.
     """
 
     def __init__(self, find_vocabulary: Callable[[], EngineVocabulary]) -> None:
@@ -96,13 +96,13 @@ class Walker:
 
     @property
     def vocabulary(self) -> EngineVocabulary:
-        """The engine's; found when it is first asked for."""
+        """The engine's vocabulary, found at the first use."""
         if self._vocabulary is None:
             self._vocabulary = self._find()
         return self._vocabulary
 
-    def begin(self, params: Any, prompt: Sequence[int] | None) -> Walk | None:
-        """Begin where a prompt ends; None for a request without a set."""
+    def begin(self, params: Any, prompt: Sequence[int] | None) -> Decoding | None:
+        """Begin behind a prompt; None for a request without a set."""
         if not params.extra_args:
             return None
         ends = sorted(params.all_stop_token_ids)
@@ -110,12 +110,12 @@ class Walker:
             request = read_request(params)
             if request is None:
                 return None
-            return Walk(request.matcher(self.vocabulary, list(prompt or ()), ends), request.is_greedy)
+            return Decoding(request.matcher(self.vocabulary, list(prompt or ()), ends), request.is_greedy)
         except TokenTrieError as error:
             _log.error("a request is ended: %s", error)
         except Exception:
             _log.exception("a request is ended, by a defect in token-trie")
-        return Walk(_at_the_end(self.vocabulary.size, ends), False) if ends else None
+        return Decoding(_at_the_end(self.vocabulary.size, ends), False) if ends else None
 
 
 def _at_the_end(size: int, ends: list[int]) -> TrieMatcher:
@@ -125,28 +125,28 @@ def _at_the_end(size: int, ends: list[int]) -> TrieMatcher:
     return matcher
 
 
-def mask_(logits: torch.Tensor, places: Sequence[Place]) -> torch.Tensor:
+def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
     """Set the logits of tokens that are not allowed to -inf, in place, and return them.
 
-    In greedy mode, inside the span, of all but the best. Where what ran before has left no allowed token, one of them
-    comes back.
+    In greedy mode, inside the span, all but the best token are set so. Where earlier processors have left no allowed
+    token, one of them gets a logit of 0 again.
     """
-    if not places:
+    if not given:
         return logits
-    size = places[0].matcher.vocab_size
+    size = given[0].matcher.vocab_size
     mask = torch.empty((len(logits), (size + 31) // 32), dtype=torch.int32)
-    matchers, given_rows = [place.matcher for place in places], [place.row for place in places]
-    is_needed = BatchMatcher.batch_fill_next_token_bitmask(matchers, mask, given_rows)
-    kept = [place for place, is_kept in zip(places, is_needed, strict=True) if is_kept]
+    indices = [row.at for row in given]
+    is_needed = BatchMatcher.batch_fill_next_token_bitmask([row.matcher for row in given], mask, indices)
+    kept = [row for row, is_kept in zip(given, is_needed, strict=True) if is_kept]
     if not kept:
         return logits
-    rows = [place.row for place in kept]
+    rows = [row.at for row in kept]
     xgrammar.apply_token_bitmask_inplace(logits, mask.to(logits.device), vocab_size=size, indices=rows)
     at = torch.tensor([rows, _first_tokens(mask[rows].numpy())], device=logits.device)
     logits[:, size:].index_fill_(0, at[0], -torch.inf)
     is_dead = logits.amax(1)[at[0]] == -torch.inf
     logits[at[0], at[1]] = torch.where(is_dead, 0.0, logits[at[0], at[1]])
-    greedy = [place.row for place in kept if place.is_greedy and not place.matcher._handle.is_free]
+    greedy = [row.at for row in kept if row.is_greedy and not row.matcher._handle.is_free]
     if greedy:
         best = torch.tensor(greedy, device=logits.device)
         token = logits[best].argmax(1, keepdim=True)
@@ -156,7 +156,7 @@ def mask_(logits: torch.Tensor, places: Sequence[Place]) -> torch.Tensor:
 
 
 def _first_tokens(mask: npt.NDArray[np.int32]) -> list[int]:
-    """Lowest token of each row, which has one."""
+    """Return the lowest token of each row; every row has one."""
     words = (mask != 0).argmax(1)
     word = mask[np.arange(len(mask)), words].view(np.uint32)
     bits = np.log2(word & -word).astype(np.int64)
