@@ -65,7 +65,7 @@ class Tree:
 
     def score(self, trie: TokenTrie) -> Scored:
         """Score."""
-        scores = score_leaves(self._handle, trie, end="any")
+        scores = score_leaves(self._handle, trie, leaf_end="any")
         return Scored(scores.leaves, scores.n_evaluated, scores.n_passes, decode_ns=scores.decode_ns)
 
 

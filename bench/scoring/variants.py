@@ -14,13 +14,13 @@ from bench.scoring.rows import VariantsRow
 _EMPTY = prompt_for("")
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "exact": {"end": "longest"},
-    'end="follow"': {"end": "follow"},
-    "branches": {"end": "longest", "branches": True},
+    "exact": {"leaf_end": "longest"},
+    'leaf_end="follow"': {"leaf_end": "follow"},
+    "branches": {"leaf_end": "longest", "branches": True},
     'normalize="tokens"': {"normalize": "tokens"},
     'normalize="prior"': {"normalize": "prior"},
-    "calibrate": {"end": "longest", "calibrate": _EMPTY},
-    'calibrate, end="follow"': {"end": "follow", "calibrate": _EMPTY},
+    "calibrate": {"leaf_end": "longest", "calibrate": _EMPTY},
+    'calibrate, leaf_end="follow"': {"leaf_end": "follow", "calibrate": _EMPTY},
 }
 
 

@@ -69,7 +69,12 @@ class Stress:
         self.expect(choose(self.llm, prompt, given, mode=mode).value in NAMES, (prompt, mode))
 
     def score(self, rng: random.Random) -> None:
-        scores = score(rng.choice([self.llm, self.handle]), "Answer:", self.trie)
+        scores = rng.choice(
+            [
+                lambda: score(self.llm, "Answer:", self.trie),
+                lambda: self.handle.score(self.trie, prompt="Answer:"),
+            ]
+        )()
         self.expect(scores.shape == (len(NAMES),) and bool((scores < 0).all()), scores)
 
     def explain(self, rng: random.Random) -> None:

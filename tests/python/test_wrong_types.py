@@ -43,7 +43,7 @@ def test_choose_score_and_explain(precise: Any) -> None:
     before = choose(**good)
     try_each(choose, **good)
     try_each(explain, **good)
-    try_each(score, **{"target" if name == "llm" else name: value for name, value in good.items()})
+    try_each(score, **good)
     assert choose(**good).logprob == pytest.approx(before.logprob, abs=1e-4)
 
 

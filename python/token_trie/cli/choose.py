@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from token_trie.cli.app import command, console
-from token_trie.cli.options import ChoiceOptions, End, EndOption, JsonOption, ModelOptions, PromptOptions, as_prompt
+from token_trie.cli.declared import Flags, flags_of
+from token_trie.cli.options import LEAF_END_HELP, ChoiceOptions, JsonOption, ModelOptions, PromptOptions, as_prompt
 from token_trie.decisions.choose import choose as choose_
-from token_trie.decisions.how import MAX_NODES
+from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.show.decision import describe_time, draw_whole
 from token_trie.show.trie import plain, show_bytes
 
 
-class Mode(str, Enum):
-    """How to pick."""
-
-    greedy = "greedy"
-    sampled = "sampled"
-    exact = "exact"
-    aligned = "aligned"
-    beam = "beam"
-
-
-class Tokenization(str, Enum):
-    """How choices may be spelled."""
-
-    canonical = "canonical"
-    any = "any"
+@flags_of(
+    ChooseOptions,
+    without=("probabilities", "calibrate", "leading_space", "think"),
+    mode="The most probable whole answer, which is the default; the best step by step, which is the default for "
+    "--tokenization any, or one drawn at random that way; one drawn from the probabilities of whole answers; the best "
+    "that a beam search finds.",
+    temperature="For --mode sampled; by default 1.",
+    top_p="For --mode sampled.",
+    seed="For --mode sampled and aligned: the same seed draws the same answer.",
+    leaf_end=LEAF_END_HELP,
+    n_best="For --mode exact and beam: answers to show.",
+    beam_width="For --mode beam.",
+    max_nodes="For --mode exact: nodes to evaluate before the best is given; 0: no limit.",
+    timeout="Likewise, seconds.",
+    tokenization="The tokenizer's spelling of each choice, or any.",
+    heal="For --tokenization any: the prompt may end inside a token.",
+)
+class AnswerOptions(Flags):
+    """How the answer is taken."""
 
 
 @command(
@@ -46,69 +50,35 @@ def choose(
     prompt: PromptOptions,
     choices: ChoiceOptions,
     model: ModelOptions,
-    mode: Annotated[
-        Mode | None,
-        typer.Option(
-            help="The most probable whole answer, which is the default; the best step by step, which is the default "
-            "for --tokenization any, or one drawn at random that way; one drawn from the probabilities of whole "
-            "answers; the best that a beam search finds."
-        ),
-    ] = None,
+    answer: AnswerOptions,
     top: Annotated[
         int | None, typer.Option(min=1, help="Score all choices, and show so many with their probabilities.")
     ] = None,
     calibrate: Annotated[
         str | None, typer.Option(help="The prompt without its content, whose answers are taken out of the scores.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="For --mode sampled.")] = 1.0,
-    tokenization: Annotated[
-        Tokenization, typer.Option(help="The tokenizer's spelling of each choice, or any.")
-    ] = Tokenization.canonical,
-    heal: Annotated[
-        bool, typer.Option("--heal", help="For --tokenization any: the prompt may end inside a token.")
-    ] = False,
-    seed: Annotated[
-        int | None, typer.Option(help="For --mode sampled and aligned: the same seed draws the same answer.")
-    ] = None,
-    n_best: Annotated[int, typer.Option(help="For --mode exact and beam: answers to show.")] = 1,
-    beam_width: Annotated[int, typer.Option(help="For --mode beam.")] = 16,
-    max_nodes: Annotated[
-        int,
-        typer.Option(min=0, help="For --mode exact: nodes to evaluate before the best is given; 0: no limit."),
-    ] = MAX_NODES,
-    timeout: Annotated[float | None, typer.Option(help="Likewise, seconds.")] = None,
-    end: EndOption = End.longest,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
-    if top is not None and mode not in (None, Mode.exact, Mode.aligned):
-        raise ArgumentError(f"--top: scores all choices, which --mode {mode.value} does not; leave one of them out")
+    options = answer.given
+    mode = options["mode"]
+    if top is not None and mode not in (None, "exact", "aligned"):
+        raise ArgumentError(f"--top: scores all choices, which --mode {mode} does not; leave one of them out")
     text, texts = prompt.read(choices)
     llm = model.load()
     decision = choose_(
         llm,
         text,
         texts,
-        mode=None if mode is None else mode.value,
-        probabilities=top is not None and mode is not Mode.aligned,
+        probabilities=top is not None and mode != "aligned",
         calibrate=None if calibrate is None else as_prompt(calibrate, prompt.chat),
-        temperature=temperature,
-        top_p=top_p,
-        seed=seed,
-        tokenization=tokenization.value,
-        heal=heal,
-        end=end.value,
-        n_best=n_best,
-        beam_width=beam_width,
-        max_nodes=max_nodes or None,
-        timeout=timeout,
+        **options,
     )
     if as_json:
         typer.echo(json.dumps(decision.to_dict(), ensure_ascii=False, allow_nan=False))
         return
     if decision.candidates or decision.probabilities is not None:
-        console.print(draw_whole(decision, top or n_best), highlight=False)
+        console.print(draw_whole(decision, top or options["n_best"]), highlight=False)
         return
     stats = decision.stats
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))

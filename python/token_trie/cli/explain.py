@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from token_trie.cli.app import command, console
-from token_trie.cli.options import ChoiceOptions, End, EndOption, JsonOption, ModelOptions, PromptOptions
+from token_trie.cli.options import ChoiceOptions, JsonOption, LeafEndOption, ModelOptions, PromptOptions
 from token_trie.errors import ArgumentError
 from token_trie.show.explanation import explain as explain_
 from token_trie.show.terminal import draw_sentence
@@ -24,7 +24,7 @@ def explain(
     prompt: PromptOptions,
     choices: ChoiceOptions,
     model: ModelOptions,
-    end: EndOption = End.longest,
+    leaf_end: LeafEndOption = "longest",
     html: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write it as a page, which needs nothing beside itself.")
     ] = None,
@@ -34,7 +34,7 @@ def explain(
     if html is not None and not html.parent.is_dir():
         raise ArgumentError(f"--html: no folder {str(html.parent)!r}")
     text, texts = prompt.read(choices)
-    explanation = explain_(model.load(), text, texts, end=end.value)
+    explanation = explain_(model.load(), text, texts, leaf_end=leaf_end)
     if html is not None:
         html.write_text(explanation.html(), encoding="utf-8")
     if as_json:

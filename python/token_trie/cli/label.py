@@ -9,19 +9,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from rich.table import Table as Drawn
 
 from token_trie.cli.app import command, status
-from token_trie.cli.options import ChatOption, ChoiceOptions, End, EndOption, ModelOptions, as_prompt, read
+from token_trie.cli.options import ChatOption, ChoiceOptions, LeafEndOption, ModelOptions, as_prompt, read
 from token_trie.cli.results import Results
 from token_trie.cli.tables import Format, Row, Table, format_of, open_table
 from token_trie.cli.template import Template
 from token_trie.cli.written import digest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
+from token_trie.decisions.options import LeafEnd
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.progress import Progress
@@ -37,11 +38,7 @@ class OnError(str, Enum):
     skip = "skip"
 
 
-class LabelMode(str, Enum):
-    """How answers are made."""
-
-    exact = "exact"
-    greedy = "greedy"
+LabelMode: TypeAlias = Literal["exact", "greedy"]
 
 
 @command(
@@ -78,8 +75,8 @@ def label(
             help="exact scores every choice and adds figures; greedy takes the best token at each branch point, which "
             "is faster with thousands of choices, and adds none."
         ),
-    ] = LabelMode.exact,
-    end: EndOption = End.longest,
+    ] = "exact",
+    leaf_end: LeafEndOption = "longest",
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add a column for the probability of each choice, p_CHOICE.")
     ] = False,
@@ -96,14 +93,14 @@ def label(
     """Answer a prompt for each row of a table, many at once; write the table with the answers.
 
     The columns added are answer, probability (that it is this one of the choices), margin (by which it is above the
-    next), coverage (the model's own probability for all choices together; near 0, none of them fits), row (the place in
-    TABLE) and run (a digest of choices and options); greedy answers have no probability, margin and coverage. Rows that
+    next), mass (the model's own probability for all choices together; near 0, none of them fits), row (the place in
+    TABLE) and run (a digest of choices and options); greedy answers have no probability, margin and mass. Rows that
     cannot be labelled are named on standard error.
     """
     if str(output) == "-" and sys.stdout is None:
         raise ArgumentError("--output: standard output is closed; name a file")
-    if mode is LabelMode.greedy and (probabilities or end is not End.longest):
-        raise ArgumentError("--probabilities and --end: go with --mode exact")
+    if mode == "greedy" and (probabilities or leaf_end != "longest"):
+        raise ArgumentError("--probabilities and --leaf-end: go with --mode exact")
     texts = list(dict.fromkeys(choices.read()))
     template = _template(prompt, prompt_file)
     if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
@@ -112,10 +109,10 @@ def label(
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
-    is_exact = mode is LabelMode.exact
-    how = [] if is_exact else [mode.value]
-    run = f"{digest(texts)}-{digest(template.text, chat, end.value, _identity(model.path), *how)}"
-    figures = ["probability", "margin", "coverage"] if is_exact else []
+    is_exact = mode == "exact"
+    marks = [] if is_exact else [mode]
+    run = f"{digest(texts)}-{digest(template.text, chat, leaf_end, _identity(model.path), *marks)}"
+    figures = ["probability", "margin", "mass"] if is_exact else []
     added = ["answer", *figures, *(f"p_{text}" for text in texts if probabilities)]
     with (
         closing(open_table(table, kind)) as opened,
@@ -133,7 +130,7 @@ def label(
         if not resume:
             results.begin()
         try:
-            labelling.run(llm, mode, end, probabilities)
+            labelling.run(llm, mode, leaf_end, probabilities)
             results.finish()
         except (TokenTrieError, OSError, KeyboardInterrupt):
             labelling.tell_how_to_go_on()
@@ -185,15 +182,15 @@ class _Labelling:
         """Go on behind the rows that are labelled already."""
         self._results.go_on(self._choices, lambda text: self._counts.update([text]))
 
-    def run(self, llm: Llama, mode: LabelMode, end: End, probabilities: bool) -> None:
+    def run(self, llm: Llama, mode: LabelMode, leaf_end: LeafEnd, probabilities: bool) -> None:
         """Label the rows."""
         decisions = choose_many(
             llm,
             self._prompts(),
             self._choices,
-            mode=mode.value,
-            probabilities=mode is LabelMode.exact,
-            end=end.value,
+            mode=mode,
+            probabilities=mode == "exact",
+            leaf_end=leaf_end,
             on_error="return",
         )
         with self._progress:
@@ -229,7 +226,7 @@ class _Labelling:
     def _write(self, row: Row, decision: Decision[str], probabilities: bool) -> None:
         figures: list[float | None] = []
         if decision.probabilities is not None:
-            figures = [decision.probabilities[decision.index], decision.margin, decision.coverage]
+            figures = [decision.probabilities[decision.index], decision.margin, decision.mass]
             figures += decision.probabilities.tolist() if probabilities else []
         self._results.write(row, [decision.text, *(float(f"{figure:.6g}") for figure in figures)])
         self._counts[decision.text] += 1

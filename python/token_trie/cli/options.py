@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,26 +11,17 @@ import typer
 
 from token_trie.cli.app import status
 from token_trie.cli.models import bundled_model
+from token_trie.decisions.options import LeafEnd
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
 
 
-class End(str, Enum):
-    """What the probability of an answer has beside its tokens."""
-
-    longest = "longest"
-    any = "any"
-    follow = "follow"
-
-
-EndOption = Annotated[
-    End,
-    typer.Option(
-        help="What the probability of a whole answer has beside its tokens: that no longer answer goes on from it; "
-        "nothing; that the text ends there."
-    ),
-]
+LEAF_END_HELP = (
+    "What the probability of a whole answer has beside its tokens: longest, that no longer answer goes on from it; any, "
+    "nothing; follow, that the text ends there."
+)
+LeafEndOption = Annotated[LeafEnd, typer.Option(help=LEAF_END_HELP)]
 ChatOption = Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 

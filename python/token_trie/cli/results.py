@@ -1,7 +1,7 @@
 """The table that a run writes, row by row, so that it can go on where it was interrupted.
 
     reviews.csv        labels.csv
-    text               text,     answer, probability, margin, coverage, row, run
+    text               text,     answer, probability, margin, mass, row, run
     Great!             Great!,   good,   0.93,        0.86,   0.41,     1,   5d1e08c2-91b0aa37
     Awful.             Awful.,   bad,    0.88,        0.76,   0.39,     2,   5d1e08c2-91b0aa37
     So so.             So so.,   ba                                           <- cut when the run goes on

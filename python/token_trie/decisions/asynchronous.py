@@ -10,12 +10,10 @@ import numpy.typing as npt
 
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import Options
-from token_trie.decisions.lists import ListDecision, ListOptions, choose_list
+from token_trie.decisions.lists import ListDecision, choose_list
 from token_trie.decisions.score import score
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.chooser import cancel
-from token_trie.llama.stream import StreamHandle
 from token_trie.native.core import Llama
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
@@ -24,17 +22,19 @@ from token_trie.sets.trie import TokenTrie
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from token_trie.decisions.options import ChooseKeywords, ListKeywords
+
 T = TypeVar("T")
 
 
 @overload
-async def achoose(llm: Llama, prompt: Prompt, choices: TokenTrie, **options: Unpack[Options]) -> Decision[str]: ...
+async def achoose(llm: Llama, prompt: Prompt, choices: TokenTrie, **options: Unpack[ChooseKeywords]) -> Decision[str]: ...
 @overload
-async def achoose(llm: Llama, prompt: Prompt, choices: Mapping[str, T], **options: Unpack[Options]) -> Decision[T]: ...
+async def achoose(llm: Llama, prompt: Prompt, choices: Mapping[str, T], **options: Unpack[ChooseKeywords]) -> Decision[T]: ...
 @overload
-async def achoose(llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[Options]) -> Decision[T]: ...
+async def achoose(llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[ChooseKeywords]) -> Decision[T]: ...
 @overload
-async def achoose(llm: Llama, prompt: Prompt, choices: object, **options: Unpack[Options]) -> Decision[Any]: ...
+async def achoose(llm: Llama, prompt: Prompt, choices: object, **options: Unpack[ChooseKeywords]) -> Decision[Any]: ...
 async def achoose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> Decision[Any]:
     """Do as `choose` does, on a worker thread."""
     decision: Decision[Any] = await in_worker(
@@ -45,19 +45,19 @@ async def achoose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: A
 
 @overload
 async def achoose_list(
-    llm: Llama, prompt: Prompt, choices: TokenTrie, **options: Unpack[ListOptions]
+    llm: Llama, prompt: Prompt, choices: TokenTrie, **options: Unpack[ListKeywords]
 ) -> ListDecision[str]: ...
 @overload
 async def achoose_list(
-    llm: Llama, prompt: Prompt, choices: Mapping[str, T], **options: Unpack[ListOptions]
+    llm: Llama, prompt: Prompt, choices: Mapping[str, T], **options: Unpack[ListKeywords]
 ) -> ListDecision[T]: ...
 @overload
 async def achoose_list(
-    llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[ListOptions]
+    llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[ListKeywords]
 ) -> ListDecision[T]: ...
 @overload
 async def achoose_list(
-    llm: Llama, prompt: Prompt, choices: object, **options: Unpack[ListOptions]
+    llm: Llama, prompt: Prompt, choices: object, **options: Unpack[ListKeywords]
 ) -> ListDecision[Any]: ...
 async def achoose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> ListDecision[Any]:
     """Do as `choose_list` does, on a worker thread."""
@@ -67,15 +67,6 @@ async def achoose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **optio
     return decision
 
 
-async def ascore(
-    target: Llama | StreamHandle, prompt: Prompt | None, choices: ChoicesLike, **options: Any
-) -> npt.NDArray[np.float64]:
+async def ascore(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> npt.NDArray[np.float64]:
     """Do as `score` does, on a worker thread."""
-
-    def end(thread: int) -> None:
-        if isinstance(target, StreamHandle):
-            target._cancel_of(thread)
-        else:
-            cancel(target, thread)
-
-    return await in_worker(lambda: score(target, prompt, choices, **options), end)
+    return await in_worker(lambda: score(llm, prompt, choices, **options), lambda thread: cancel(llm, thread))

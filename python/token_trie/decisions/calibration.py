@@ -1,52 +1,61 @@
-"""Scores less those behind a prompt without content, for what the model says whatever it is asked.
+"""Scores behind a prompt without content, to be taken from those behind a prompt: what the model says to anything.
 
 Zhao et al., "Calibrate Before Use: Improving Few-Shot Performance of Language Models", 2021.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.answers import Answers
-from token_trie.decisions.native_scores import End, score_leaves
-from token_trie.llama.stream import StreamHandle
-from token_trie.native.core import Llama
-from token_trie.native.lease import attachment
+from token_trie.decisions.bound import BoundChoices, Reader, bind
+from token_trie.decisions.native_scores import score_leaves
+from token_trie.decisions.options import LeafEnd
+from token_trie.errors import ArgumentError
+from token_trie.llama.program import Program
+from token_trie.sets.choices import Choices
 from token_trie.sets.memory import Memory
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
 
 _KEPT, _WEIGHT = 64, 1_000_000
 
 
-def prior(
-    llm: Llama, handle: StreamHandle, answers: Answers[Any], empty: list[int], behind: Answers[Any], end: End
-) -> npt.NDArray[np.float64]:
-    """Score the answers behind the tokens of an empty prompt; the last scores are remembered.
+def bind_empty(
+    reader: Reader, empty: Prompt | None, choices: TokenTrie | Choices[Any], *spelled: Any
+) -> Prior | None:
+    """Bind choices to an empty prompt, if there is one; ArgumentError on a handle, whose sequence it would take."""
+    if empty is None:
+        return None
+    if reader.owner == "handle":
+        raise ArgumentError("calibrate: goes with a Llama, as the prompt is evaluated in place of another")
+    return Prior(*bind(reader, reader.tokenize(empty), choices, *spelled), reader.known)
 
-    Parameters
-    ----------
-    handle : StreamHandle
-        The Llama's own, whose prompt becomes the empty one.
-    answers : Answers
-        Those that are to be calibrated.
-    empty : list of int
-        The empty prompt.
-    behind : Answers
-        The same choices as they are spelled behind that.
 
-    Returns
-    -------
-    ndarray of float64, shape (n_leaves,)
-        Natural logarithms, of the leaves of `answers`.
-    """
-    memory: Memory[npt.NDArray[np.float64]] = attachment(llm).known.setdefault("priors", Memory(_KEPT, _WEIGHT))
+class Prior(NamedTuple):
+    """Choices behind an empty prompt."""
 
-    def make() -> npt.NDArray[np.float64]:
-        handle._hold(behind.trie)
-        handle.prefill(empty)
-        return score_leaves(handle, behind.trie, end=end).leaves
+    tokens: list[int]
+    choices: BoundChoices[Any]
+    known: dict[object, Any]
+    """What is remembered of the model: the last scores are."""
 
-    leaves = memory.get((behind.trie, tuple(empty), end), len(behind.trie), make)
-    return behind.aligned(leaves)[answers.firsts()]
+    def scores(self, stream: Program, leaf_end: LeafEnd) -> npt.NDArray[np.float64]:
+        """Score the choices; where it is not known already, the empty prompt becomes the stream's sequence.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_choices,)
+            Natural logarithms.
+        """
+        memory: Memory[npt.NDArray[np.float64]] = self.known.setdefault("priors", Memory(_KEPT, _WEIGHT))
+        trie = self.choices.trie
+
+        def make() -> npt.NDArray[np.float64]:
+            stream._hold(trie)
+            stream.prefill(self.tokens)
+            return score_leaves(stream, trie, leaf_end=leaf_end).leaves
+
+        return self.choices.aligned(memory.get((trie, tuple(self.tokens), leaf_end), len(trie), make))

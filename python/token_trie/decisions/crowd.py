@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
 
-from token_trie.decisions.batched import Question
+from token_trie.decisions.request import Batched, Request
+from token_trie.decisions.runner import begin, run
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import WAIT_MS, Batch
 from token_trie.llama.sequential import Sequential
@@ -22,22 +23,14 @@ R = TypeVar("R")
 WINDOW = 256
 
 
-class Asker(ABC, Generic[R]):
-    """What is asked about each prompt, and made of its answer."""
-
-    llm: Llama
-
-    @abstractmethod
-    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Question[R]:
-        """Read a prompt and its set, for so many tokens; the caller holds a lease."""
-
-    @abstractmethod
-    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Callable[[], R]:
-        """Read the set, and return the call that gives the same without a batch, for models that have none."""
+Asked: TypeAlias = tuple[Prompt, Callable[[], Request[R]]]
+"""A prompt, and what reads the request that stands behind it."""
 
 
-def paired(prompts: Iterable[Prompt], sets: Iterable[ChoicesLike]) -> Iterator[tuple[Prompt, ChoicesLike]]:
-    """Pair prompts with their sets, as they come.
+def paired(
+    prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
+) -> Iterator[Asked[R]]:
+    """Pair prompts with requests for one of their sets, as they come.
 
     Raises
     ------
@@ -46,42 +39,44 @@ def paired(prompts: Iterable[Prompt], sets: Iterable[ChoicesLike]) -> Iterator[t
     """
     if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
         raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
-    return _pair(iter(prompts), iter(sets))
+    return _pair(iter(prompts), iter(sets), read)
 
 
-def _pair(prompts: Iterator[Prompt], sets: Iterator[ChoicesLike]) -> Iterator[tuple[Prompt, ChoicesLike]]:
+def _pair(
+    prompts: Iterator[Prompt], sets: Iterator[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
+) -> Iterator[Asked[R]]:
     n, none = 0, object()
     for n, prompt in enumerate(prompts, 1):
         choices = next(sets, none)
         if choices is none:
             raise ArgumentError(f"sets: {n - 1:,}, where there are at least {n:,} prompts")
-        yield prompt, choices
+        yield prompt, partial(read, choices)
     if next(sets, none) is not none:
         raise ArgumentError(f"sets: at least {n + 1:,}, where there are {n:,} prompts")
 
 
 class Crowd(Generic[R]):
-    """Prompts with their sets, each with its place; at most `WINDOW` of them are held at a time."""
+    """Prompts with their requests, each with its position; at most `WINDOW` of them are held at a time."""
 
-    def __init__(self, asker: Asker[R], batch: Batch | Sequential, asked: Iterable[tuple[Prompt, ChoicesLike]]) -> None:
-        self._asker = asker
+    def __init__(self, llm: Llama, batch: Batch | Sequential, asked: Iterable[Asked[R]]) -> None:
+        self._llm = llm
         self._batch = batch
         self._asked = enumerate(asked)
         self._failed: BaseException | None = None  # what the prompts themselves ended with
-        self._under_way: dict[int, tuple[int, Question[R]]] = {}  # with their places, by ticket
-        self._done: dict[int, R | TokenTrieError] = {}  # by place
+        self._under_way: dict[int, tuple[int, Batched[R]]] = {}  # with their positions, by ticket
+        self._done: dict[int, R | TokenTrieError] = {}  # by position
         self._is_over = False
         self._n_members = self._n_tokens = 1  # of the largest answer there may be
 
     def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
-        """Iterate over places and results."""
-        next_place = 0
+        """Iterate over positions and results."""
+        next_position = 0
         while True:
             self._take_in()
-            for place in [next_place] if in_order else list(self._done):
-                if place in self._done:
-                    next_place = place + 1
-                    yield place, self._done.pop(place)
+            for position in [next_position] if in_order else list(self._done):
+                if position in self._done:
+                    next_position = position + 1
+                    yield position, self._done.pop(position)
                     break
             else:
                 if not self._under_way:
@@ -98,53 +93,54 @@ class Crowd(Generic[R]):
             if self._under_way and time.monotonic() > until:
                 return
             try:
-                place, (prompt, choices) = next(self._asked)
+                position, (prompt, read) = next(self._asked)
             except StopIteration:
                 self._is_over = True
             except Exception as error:
                 self._is_over, self._failed = True, error
             else:
                 try:
-                    self._begin(place, prompt, choices)
+                    self._begin(position, prompt, read)
                 except TokenTrieError as error:
                     self._batch.require_open()
-                    self._done[place] = _at(place, error)
+                    self._done[position] = _at(position, error)
                 except Exception as error:  # of the prompt's or the set's own code
                     self._is_over, self._failed = True, error
 
-    def _begin(self, place: int, prompt: Prompt, choices: ChoicesLike) -> None:
+    def _begin(self, position: int, prompt: Prompt, read: Callable[[], Request[R]]) -> None:
+        request = read()
         if isinstance(self._batch, Sequential):
-            self._done[place] = self._batch.call(self._asker.alone(prompt, choices))
+            self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
             return
-        with lease(self._asker.llm):
-            question = self._asker.ask(prompt, choices, self._batch.room)
-        self._submit(self._batch, place, question)
+        with lease(self._llm):
+            batched = begin(self._llm, prompt, request, self._batch.room)
+        self._submit(self._batch, position, batched)
 
-    def _submit(self, batch: Batch, place: int, question: Question[R]) -> None:
-        self._n_members = max(self._n_members, question.n_members)
-        self._n_tokens = max(self._n_tokens, question.n_tokens)
-        self._under_way[question.submit(batch)] = place, question
+    def _submit(self, batch: Batch, position: int, batched: Batched[R]) -> None:
+        self._n_members = max(self._n_members, batched.n_members)
+        self._n_tokens = max(self._n_tokens, batched.n_tokens)
+        self._under_way[batched.submit(batch)] = position, batched
 
     def _wait(self) -> None:
         assert isinstance(self._batch, Batch)
         answer = self._batch.next(self._n_members, self._n_tokens)
         if answer is None:
             return
-        place, question = self._under_way.pop(answer.ticket)
+        position, batched = self._under_way.pop(answer.ticket)
         try:
             if answer.error is not None:
                 raise answer.error
-            told = question.read(answer)
-            if isinstance(told, Question):
-                self._submit(self._batch, place, told)
+            told = batched.read(answer)
+            if isinstance(told, Batched):
+                self._submit(self._batch, position, told)
             else:
-                self._done[place] = told
+                self._done[position] = told
         except TokenTrieError as error:
             self._batch.require_open()
-            self._done[place] = _at(place, error)
+            self._done[position] = _at(position, error)
 
 
-def _at(place: int, error: TokenTrieError) -> TokenTrieError:
-    placed = type(error)(f"prompts[{place}]: {error}")
-    placed.__cause__ = error
-    return placed
+def _at(position: int, error: TokenTrieError) -> TokenTrieError:
+    positiond = type(error)(f"prompts[{position}]: {error}")
+    positiond.__cause__ = error
+    return positiond

@@ -11,14 +11,14 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.answers import Answers
+from token_trie.decisions.bound import BoundChoices
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts
 from token_trie.sets.trie import TokenTrie
 
 T = TypeVar("T")
 
-LOW_COVERAGE = 0.01
+LOW_MASS = 0.01
 """Of a set that is said not to fit."""
 
 
@@ -90,7 +90,7 @@ class Decision(Generic[T]):
     probabilities : ndarray of float64, shape (n_choices,), or None
         Where they were asked for, and in aligned mode: of each choice, in the order given, that it is the answer, given
         that one of them is. Equal choices have the same one; those of different answers sum up to 1.
-    coverage : float or None
+    mass : float or None
         With probabilities: the model's own probability for the set. Near 0, none of the answers fits.
     thought : str or None
         With `think`: what the model wrote before the marker.
@@ -108,12 +108,12 @@ class Decision(Generic[T]):
     gap: float = 0.0
     lead: float | None = None
     probabilities: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
-    coverage: float | None = None
+    mass: float | None = None
     branch_logprob: float | None = None
     thought: str | None = None
     trie: TokenTrie | None = field(default=None, compare=False, repr=False)
     _mass_max: float = field(default=1.0, compare=False, repr=False)
-    _answers: Answers[T] | None = field(default=None, compare=False, repr=False)
+    _choices: BoundChoices[T] | None = field(default=None, compare=False, repr=False)
 
     @property
     def proved(self) -> bool:
@@ -139,11 +139,11 @@ class Decision(Generic[T]):
         Where it does not, the answer is the least bad of what may all be wrong. Examples in the prompt, each followed
         by its answer, help.
         """
-        if self.coverage is not None:
-            return self.coverage >= LOW_COVERAGE
-        if self.candidates and math.exp(self.candidates[0].logprob) >= LOW_COVERAGE:
+        if self.mass is not None:
+            return self.mass >= LOW_MASS
+        if self.candidates and math.exp(self.candidates[0].logprob) >= LOW_MASS:
             return True
-        return False if self._mass_max < LOW_COVERAGE else None
+        return False if self._mass_max < LOW_MASS else None
 
     def probability(self, choice: object) -> float:
         """Return the probability of a choice, given as its value or its text.
@@ -180,12 +180,12 @@ class Decision(Generic[T]):
             "lead": None if self.lead is None else _finite(self.lead),
             "fits": self.fits,
             "thought": self.thought,
-            **dict.fromkeys(("probabilities", "coverage", "entropy", "margin", "ranked")),
+            **dict.fromkeys(("probabilities", "mass", "entropy", "margin", "ranked")),
         }
         if self.probabilities is not None:
             p = self.probabilities
             ranked = [entry(i, answers.value(i), answers.text(i), probability=float(p[i])) for i in self._ranked()]
-            whole |= {"probabilities": p.tolist(), "coverage": self.coverage}
+            whole |= {"probabilities": p.tolist(), "mass": self.mass}
             whole |= {"entropy": self.entropy, "margin": self.margin, "ranked": ranked}
         return whole
 
@@ -197,9 +197,9 @@ class Decision(Generic[T]):
             raise ArgumentError("no probabilities: ask for them with choose(…, probabilities=True)")
         return self.probabilities
 
-    def _asked(self) -> Answers[T]:
-        assert self._answers is not None
-        return self._answers
+    def _asked(self) -> BoundChoices[T]:
+        assert self._choices is not None
+        return self._choices
 
     def _of_answers(self) -> npt.NDArray[np.float64]:
         return self._known()[self._asked().firsts()]

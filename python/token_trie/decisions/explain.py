@@ -15,17 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.answers import ask
+from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.native_scores import ENDS, End, check_scorable, score_leaves
-from token_trie.decisions.ways import Clock, walk, weigh
-from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, chooser, room_of
+from token_trie.decisions.native_scores import check_scorable, score_leaves, take_steps
+from token_trie.decisions.options import LEAF_ENDS, LeafEnd
+from token_trie.decisions.request import Bound, Prefix, Request
+from token_trie.decisions.ways import Clock, by_scores, by_steps
+from token_trie.llama.program import Program
 from token_trie.native.arguments import lookup
-from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lease import lease
-from token_trie.sets.choices import ChoicesLike
-from token_trie.sets.prompt import Prompt
+from token_trie.native.core import Llama
+from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie
 
 Floats = npt.NDArray[np.float64]
@@ -107,49 +106,77 @@ class Explained:
         return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
 
 
-def weigh_branches(llm: Llama, prompt: Prompt, choices: ChoicesLike, end: End, leading_space: bool | None) -> Explained:
-    """Take a decision greedily and exactly, and keep the probability of every branch of the set."""
-    lookup(end, ENDS, "end")
-    if prompt is None:
-        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    with lease(llm):
-        tokens, answers = ask(llm, prompt, choices, leading_space=leading_space)
-        trie = answers.trie
-        check_scorable(trie)
-        check_room(room_of(llm), len(tokens), trie)
-    with chooser(llm) as handle:
-        clock = Clock(handle, tokens)
-        scores = score_leaves(handle, trie, end=end)
+@dataclass(frozen=True)
+class ExplainRequest(Request[Explained]):
+    """How a decision comes about."""
+
+    choices: TokenTrie | Choices[Any]
+    leaf_end: LeafEnd
+    leading_space: bool | None
+    model: str
+    """Its name."""
+
+    @classmethod
+    def read(cls, llm: Llama, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None) -> ExplainRequest:
+        """Read choices; ArgumentError where they cannot be scored."""
+        lookup(leaf_end, LEAF_ENDS, "leaf_end")
+        read = read_set(choices)
+        if isinstance(read, TokenTrie):
+            check_scorable(read.tokenization)
+        return cls(read, leaf_end, leading_space, str(llm.metadata.get("general.name", "")))
+
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
+        """Bind it to what it stands behind."""
+        tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
+        text = reader.vocab.detokenize(tokens).decode(errors="replace")
+        spelled = np.unique(choices.trie._handle.arrays()[0]).tolist()
+        pieces = {token: reader.vocab.detokenize([token]) for token in spelled}
+        return BoundExplanation(self, tokens, choices, text, pieces)
+
+
+@dataclass(frozen=True)
+class BoundExplanation(Bound[Explained]):
+    """Choices behind a prompt."""
+
+    request: ExplainRequest
+    tokens: list[int]
+    choices: BoundChoices[Any]
+    text: str
+    pieces: dict[int, bytes]
+
+    def run(self, stream: Program) -> Explained:
+        """Take a decision greedily and exactly, and keep the probability of every branch of the set."""
+        trie, choices = self.choices.trie, self.choices
+        clock = Clock(stream, self.tokens)
+        scores = score_leaves(stream, trie, leaf_end=self.request.leaf_end)
         stats = clock.stats(n_passes=scores.n_passes, n_evaluated=scores.n_evaluated)
-        walks = score_leaves(handle, trie, branches=True)
-        exact = weigh(answers, scores, stats)
-        greedy = walk(handle, answers, tokens, "greedy")
-    assert exact.probabilities is not None
-    probabilities = exact.probabilities[answers.firsts()]
-    leaf_of = range(len(trie)) if answers.leaf_of is None else answers.leaf_of.tolist()
-    leaves = leaf_of[greedy.index], leaf_of[exact.index]
-    ways = [path_to(trie, leaf) for leaf in leaves]
-    common = [a for a, b in zip(*ways, strict=False) if a == b]
-    spelled = np.unique(trie._handle.arrays()[0]).tolist()
-    with lease(llm):
-        vocab = vocab_of(llm)
-        text = vocab.detokenize(tokens).decode(errors="replace")
-        pieces = {token: vocab.detokenize([token]) for token in spelled}
-    return Explained(
-        prompt=text,
-        greedy=greedy,
-        exact=exact,
-        greedy_leaf=leaves[0],
-        exact_leaf=leaves[1],
-        trie=trie,
-        shares=np.exp(walks.nodes),
-        probabilities=probabilities,
-        masses=add_up(trie, probabilities),
-        walks=np.exp(walks.leaves),
-        parting=None if ways[0] == ways[1] else common[-1],
-        pieces=pieces,
-        model=str(llm.metadata.get("general.name", "")),
-    )
+        shares = score_leaves(stream, trie, branches=True)
+        exact = by_scores(choices, scores, stats)
+        stream.set_token_trie(trie, "greedy")
+        clock = Clock(stream, self.tokens)
+        steps = take_steps(stream, 1.0, 1.0)
+        greedy = by_steps(choices, steps, clock.stats(*steps.counts))
+        assert exact.probabilities is not None
+        probabilities = exact.probabilities[choices.firsts()]
+        leaf_of = range(len(trie)) if choices.leaf_of is None else choices.leaf_of.tolist()
+        leaves = leaf_of[greedy.index], leaf_of[exact.index]
+        paths = [path_to(trie, leaf) for leaf in leaves]
+        common = [a for a, b in zip(*paths, strict=False) if a == b]
+        return Explained(
+            prompt=self.text,
+            greedy=greedy,
+            exact=exact,
+            greedy_leaf=leaves[0],
+            exact_leaf=leaves[1],
+            trie=trie,
+            shares=np.exp(shares.nodes),
+            probabilities=probabilities,
+            masses=add_up(trie, probabilities),
+            walks=np.exp(shares.leaves),
+            parting=None if paths[0] == paths[1] else common[-1],
+            pieces=self.pieces,
+            model=self.request.model,
+        )
 
 
 def children_of(trie: TokenTrie, node: int) -> range:

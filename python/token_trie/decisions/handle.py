@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from token_trie.decisions.answers import Answers, answers_of
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import HandleOptions, How, check_decidable, decide, read_options
-from token_trie.decisions.lists import ListDecision, ListHow, ListOptions, read_list_options, write_list
+from token_trie.decisions.lists import ListDecision, ListRequest
+from token_trie.decisions.options import ChooseOptions, ListOptions, ScoreOptions
 from token_trie.decisions.records.handle import RecordHandle
-from token_trie.decisions.think import think_first
+from token_trie.decisions.runner import run_behind
+from token_trie.decisions.score import score_beside
 from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.chooser import check_room
-from token_trie.native.arguments import check_names
-from token_trie.sets.choices import Choices, ChoicesLike
-from token_trie.sets.trie import TokenTrie, fit
+from token_trie.native.options import takes
+from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from token_trie.decisions.options import ChooseKeywords, ListKeywords, ScoreKeywords
 
 T = TypeVar("T")
 
@@ -30,19 +35,20 @@ class StreamHandle(RecordHandle):
 
     Parameters, errors and threads are those of `token_trie.llama.stream.StreamHandle`, which is its ground:
 
-    ``StreamHandle(llm_or_gguf_file, n_ctx=None, seed=0, top_k=0, min_p=0.0, jump_forward=True, …)``
+    ``StreamHandle(llm_or_gguf_file, n_ctx=None, seed=None, top_k=0, min_p=0.0, jump_forward=True, …)``
     """
 
     @overload
-    def choose(self, choices: TokenTrie, **options: Unpack[HandleOptions]) -> Decision[str]: ...
+    def choose(self, choices: TokenTrie, **options: Unpack[ChooseKeywords]) -> Decision[str]: ...
     @overload
-    def choose(self, choices: Mapping[str, T], **options: Unpack[HandleOptions]) -> Decision[T]: ...
+    def choose(self, choices: Mapping[str, T], **options: Unpack[ChooseKeywords]) -> Decision[T]: ...
     @overload
-    def choose(self, choices: Iterable[T], **options: Unpack[HandleOptions]) -> Decision[T]: ...
+    def choose(self, choices: Iterable[T], **options: Unpack[ChooseKeywords]) -> Decision[T]: ...
     @overload
-    def choose(self, choices: object, **options: Unpack[HandleOptions]) -> Decision[Any]: ...
+    def choose(self, choices: object, **options: Unpack[ChooseKeywords]) -> Decision[Any]: ...
     @overload
-    def choose(self, *, path: str, **options: Unpack[HandleOptions]) -> Decision[str]: ...
+    def choose(self, *, path: str, **options: Unpack[ChooseKeywords]) -> Decision[str]: ...
+    @takes(ChooseOptions)
     def choose(self, choices: ChoicesLike = None, *, path: str | None = None, **options: Any) -> Decision[Any]:
         """Let the model answer with one of a set behind what stands; the sequence goes on behind the answer.
 
@@ -70,10 +76,8 @@ class StreamHandle(RecordHandle):
         -----
         A trie that was set is taken away.
         """
-        check_names("choose", options, HandleOptions.__annotations__)
-        read, how = read_options(self._given(choices, path), **options)
-        with self._native.own():
-            return self._choose(read, how)
+        read = ChooseOptions.read("choose", options)
+        return run_behind(self, ChoiceRequest.read(self._given(choices, path), read))
 
     def _given(self, choices: ChoicesLike, path: str | None) -> ChoicesLike:
         if path is None:
@@ -82,88 +86,83 @@ class StreamHandle(RecordHandle):
             raise ArgumentError("choices and path: one of the two")
         return self._set_of(path)
 
-    def _choose(self, read: TokenTrie | Choices[Any], how: How) -> Decision[Any]:
-        with self._restored() as before:
-            thought, before = self._think(how, before)
-            spelled = how.leading_space, how.tokenization, how.heal
-            answers, n_kept = self._answers(before, read, *spelled)
-            check_decidable(answers, how)
-            decision = decide(self, answers, before[:n_kept], how)
-            n_now = self.state.n_tokens
-            # Also of nothing: the grammar begins anew behind the answer.
-            self._put(n_now, decision.tokens if n_now == n_kept else [])
-            self.clear_token_trie()
-            return replace(decision, thought=thought)
+    @takes(ScoreOptions)
+    def score(
+        self,
+        choices: ChoicesLike = None,
+        *,
+        prompt: Prompt | None = None,
+        path: str | None = None,
+        **options: Unpack[ScoreKeywords],
+    ) -> npt.NDArray[np.float64]:
+        """Score every answer behind what stands, or beside it behind a prompt; nothing of the handle changes.
 
-    def _think(self, how: How | ListHow, before: list[int]) -> tuple[str | None, list[int]]:
-        """Return what the model thinks first, if it is to, and the sequence to answer behind."""
-        if how.think is None or not before:
-            return None, before
-        return think_first(self, how.think, how.seed), self.tokens
+        Parameters
+        ----------
+        choices, path
+            As for `choose`.
+        prompt : str, sequence of int, or sequence of chat messages, optional
+            What the answers follow in place of the sequence; it is evaluated, and dropped again.
+        **options
+            Those of `token_trie.score`, calibrate apart.
 
-    def _answers(self, before: list[int], read: TokenTrie | Choices[Any], *spelled: Any) -> tuple[Answers[Any], int]:
-        """Return a set as it follows the sequence, and how many tokens of that it leaves."""
-        if not before:
-            raise ArgumentError("nothing to choose behind: prefill first")
-        if isinstance(read, TokenTrie):
-            answers: Answers[Any] = Answers(read)
-            n_kept = len(before)
-        else:
-            fitted = self._with_model(lambda vocab, known: fit(vocab, known, before, read.texts, *spelled))
-            answers, n_kept = answers_of(read, fitted), len(before) - fitted.n_moved
-        check_room(self._native.room, n_kept, answers.trie, "handle")
-        return answers, n_kept
+        Returns
+        -------
+        ndarray of float64, shape (n_choices,)
+            As of `token_trie.score`.
+
+        Raises
+        ------
+        ArgumentError, VocabularyError, ContextError, CancelledError, BusyError
+            As of `token_trie.score`.
+        """
+        return score_beside(self, self._given(choices, path), prompt, ScoreOptions.read("score", options))
 
     @overload
-    def choose_list(self, choices: TokenTrie, **options: Unpack[ListOptions]) -> ListDecision[str]: ...
+    def choose_list(self, choices: TokenTrie, **options: Unpack[ListKeywords]) -> ListDecision[str]: ...
     @overload
-    def choose_list(self, choices: Mapping[str, T], **options: Unpack[ListOptions]) -> ListDecision[T]: ...
+    def choose_list(self, choices: Mapping[str, T], **options: Unpack[ListKeywords]) -> ListDecision[T]: ...
     @overload
-    def choose_list(self, choices: Iterable[T], **options: Unpack[ListOptions]) -> ListDecision[T]: ...
+    def choose_list(self, choices: Iterable[T], **options: Unpack[ListKeywords]) -> ListDecision[T]: ...
     @overload
-    def choose_list(self, choices: object, **options: Unpack[ListOptions]) -> ListDecision[Any]: ...
+    def choose_list(self, choices: object, **options: Unpack[ListKeywords]) -> ListDecision[Any]: ...
     @overload
-    def choose_list(self, *, path: str, **options: Unpack[ListOptions]) -> ListDecision[str]: ...
+    def choose_list(self, *, path: str, **options: Unpack[ListKeywords]) -> ListDecision[str]: ...
+    @takes(ListOptions)
     def choose_list(self, choices: ChoicesLike = None, *, path: str | None = None, **options: Any) -> ListDecision[Any]:
         """Let the model list several of a set behind what stands; the sequence goes on behind the list.
 
         Parameters, result and errors are those of `token_trie.choose_list`; on failure the sequence and the trie are
         what they were. A trie that was set is taken away. `path` is as for `choose`.
         """
-        check_names("choose_list", options, ListOptions.__annotations__)
-        read, how = read_list_options(self._given(choices, path), **options)
-        with self._native.own(), self._restored() as before:
-            thought, before = self._think(how, before)
-            answers, n_kept = self._answers(before, read, *how.spelled.values())
-            decision = write_list(self, answers, before[:n_kept], how)
-            self.clear_token_trie()
-            return replace(decision, thought=thought)
+        read = ListOptions.read("choose_list", options)
+        return run_behind(self, ListRequest.read(self._given(choices, path), read))
 
     @overload
-    async def achoose(self, choices: TokenTrie, **options: Unpack[HandleOptions]) -> Decision[str]: ...
+    async def achoose(self, choices: TokenTrie, **options: Unpack[ChooseKeywords]) -> Decision[str]: ...
     @overload
-    async def achoose(self, choices: Mapping[str, T], **options: Unpack[HandleOptions]) -> Decision[T]: ...
+    async def achoose(self, choices: Mapping[str, T], **options: Unpack[ChooseKeywords]) -> Decision[T]: ...
     @overload
-    async def achoose(self, choices: Iterable[T], **options: Unpack[HandleOptions]) -> Decision[T]: ...
+    async def achoose(self, choices: Iterable[T], **options: Unpack[ChooseKeywords]) -> Decision[T]: ...
     @overload
-    async def achoose(self, choices: object, **options: Unpack[HandleOptions]) -> Decision[Any]: ...
+    async def achoose(self, choices: object, **options: Unpack[ChooseKeywords]) -> Decision[Any]: ...
     @overload
-    async def achoose(self, *, path: str, **options: Unpack[HandleOptions]) -> Decision[str]: ...
+    async def achoose(self, *, path: str, **options: Unpack[ChooseKeywords]) -> Decision[str]: ...
     async def achoose(self, choices: ChoicesLike = None, **options: Any) -> Decision[Any]:
         """Do as `choose` does, on a worker thread; a task that is cancelled ends it."""
         decision: Decision[Any] = await in_worker(lambda: self.choose(choices, **options), self._cancel_of)
         return decision
 
     @overload
-    async def achoose_list(self, choices: TokenTrie, **options: Unpack[ListOptions]) -> ListDecision[str]: ...
+    async def achoose_list(self, choices: TokenTrie, **options: Unpack[ListKeywords]) -> ListDecision[str]: ...
     @overload
-    async def achoose_list(self, choices: Mapping[str, T], **options: Unpack[ListOptions]) -> ListDecision[T]: ...
+    async def achoose_list(self, choices: Mapping[str, T], **options: Unpack[ListKeywords]) -> ListDecision[T]: ...
     @overload
-    async def achoose_list(self, choices: Iterable[T], **options: Unpack[ListOptions]) -> ListDecision[T]: ...
+    async def achoose_list(self, choices: Iterable[T], **options: Unpack[ListKeywords]) -> ListDecision[T]: ...
     @overload
-    async def achoose_list(self, choices: object, **options: Unpack[ListOptions]) -> ListDecision[Any]: ...
+    async def achoose_list(self, choices: object, **options: Unpack[ListKeywords]) -> ListDecision[Any]: ...
     @overload
-    async def achoose_list(self, *, path: str, **options: Unpack[ListOptions]) -> ListDecision[str]: ...
+    async def achoose_list(self, *, path: str, **options: Unpack[ListKeywords]) -> ListDecision[str]: ...
     async def achoose_list(self, choices: ChoicesLike = None, **options: Any) -> ListDecision[Any]:
         """Do as `choose_list` does, on a worker thread; a task that is cancelled ends it."""
         decision: ListDecision[Any] = await in_worker(lambda: self.choose_list(choices, **options), self._cancel_of)

@@ -3,65 +3,51 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sized
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.answers import Answers, ask
-from token_trie.decisions.batched import Question, read_choice
-from token_trie.decisions.choose import choose
-from token_trie.decisions.crowd import Asker, Crowd, paired
+from token_trie.decisions.choice import ChoiceRequest
+from token_trie.decisions.crowd import Asked, Crowd, paired
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.how import MAX_NODES, How, Mode, read_options
-from token_trie.decisions.native_scores import ENDS, End, check_scorable
+from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.decisions.run import Run
-from token_trie.decisions.score import score
-from token_trie.decisions.think import Think
+from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
 from token_trie.llama.chooser import room_of
 from token_trie.llama.sequential import Sequential
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
-from token_trie.native.ffi import lib
+from token_trie.native.options import takes
 from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.spelling import Tokenization
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from token_trie.decisions.options import ChooseKeywords, ScoreKeywords
 
 OnError: TypeAlias = Literal["raise", "return"]
 
 
+@takes(ChooseOptions)
 def choose_many(
     llm: Llama,
     prompts: Iterable[Prompt],
     choices: ChoicesLike = None,
     *,
     sets: Iterable[ChoicesLike] | None = None,
-    mode: Mode | None = None,
-    probabilities: bool = False,
-    calibrate: None = None,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    seed: int | None = None,
-    end: End = "longest",
-    n_best: int = 1,
-    beam_width: int = 16,
-    max_nodes: int | None = MAX_NODES,
-    timeout: float | None = None,
-    leading_space: bool | None = None,
-    tokenization: Tokenization = "canonical",
-    heal: bool = False,
-    think: Think | None = None,
     as_ready: bool = False,
     on_error: OnError = "raise",
     progress: bool = False,
     n_parallel: int | None = None,
     n_ctx: int | None = None,
+    **options: Unpack[ChooseKeywords],
 ) -> Iterator[Any]:
     """Let the model answer many prompts, each with one of a set, as `choose` answers one.
 
@@ -79,16 +65,10 @@ def choose_many(
         The answers, as of `choose`, for all prompts; one-shot iterables are read once.
     sets : iterable of choices
         In place of choices: those of each prompt.
-    mode, probabilities, temperature, top_p, seed, end, n_best, beam_width, max_nodes
-    timeout, leading_space, tokenization, heal, think
-        As of `choose`; a seed is each prompt's, and so is a timeout, which begins with its search. What prompts think
-        goes through the context together, too.
-    calibrate : None
-        `choose` calibrates, one prompt at a time.
     as_ready : bool
-        Whether to hand out pairs (place, decision) as they are ready, in place of decisions in order.
+        Whether to hand out pairs (position, decision) as they are ready, in place of decisions in order.
     on_error : {"raise", "return"}
-        What becomes of a prompt that cannot be answered: its error, which names its place, is raised, which ends the
+        What becomes of a prompt that cannot be answered: its error, which names its position, is raised, which ends the
         iteration, or handed out in place of a decision, and the others go on.
     progress : bool
         Whether to show on standard error how far it is, with the rate and, if prompts have a length, the time left: a
@@ -110,7 +90,7 @@ def choose_many(
     ArgumentError
         At once: options that do not fit each other or the choices.
     ArgumentError, VocabularyError, ContextError
-        Of a prompt, with its place.
+        Of a prompt, with its position.
     CancelledError
         The Llama was closed meanwhile.
 
@@ -120,34 +100,17 @@ def choose_many(
     the iterator, ends what is under way within a pass and leaves the Llama usable. Recurrent and hybrid models, whose
     sequences cannot share cells, answer one prompt after the other.
     """
-    _refuse_calibrate(calibrate)
-    options: dict[str, Any] = {
-        "mode": mode,
-        "probabilities": probabilities,
-        "temperature": temperature,
-        "top_p": top_p,
-        "seed": seed,
-        "end": end,
-        "n_best": n_best,
-        "beam_width": beam_width,
-        "max_nodes": max_nodes,
-        "timeout": timeout,
-        "leading_space": leading_space,
-        "tokenization": tokenization,
-        "heal": heal,
-        "think": think,
-    }
-    asker: Asker[Decision[Any]]
+    read = ChooseOptions.read("choose_many", options)
+    _refuse_calibrate(read.calibrate)
+    asked: Iterable[Asked[Decision[Any]]]
     if sets is None:
-        read, how = read_options(choices, **options)
-        asker = _Choosing(llm, how, options)
-        asked: Iterable[tuple[Prompt, ChoicesLike]] = zip(prompts, itertools.repeat(read))
+        request = ChoiceRequest.read(choices, read)
+        asked = zip(prompts, itertools.repeat(lambda: request))
     elif choices is not None:
         raise ArgumentError("choices and sets: one of the two")
     else:
-        asker = _Choosing(llm, None, options)
-        asked = paired(prompts, sets)
-    return _run(asker, asked, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
+        asked = paired(prompts, sets, lambda choices: ChoiceRequest.read(choices, read))
+    return _run(llm, asked, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
 
 
 def _refuse_calibrate(calibrate: object) -> None:
@@ -157,18 +120,16 @@ def _refuse_calibrate(calibrate: object) -> None:
         )
 
 
+@takes(ScoreOptions)
 def score_many(
     llm: Llama,
     prompts: Iterable[Prompt],
     choices: ChoicesLike,
     *,
-    end: End = "any",
-    branches: bool = False,
-    calibrate: None = None,
-    leading_space: bool | None = None,
     progress: bool = False,
     n_parallel: int | None = None,
     n_ctx: int | None = None,
+    **options: Unpack[ScoreKeywords],
 ) -> npt.NDArray[np.float64]:
     """Score every answer behind each of many prompts, as `score` does behind one.
 
@@ -176,10 +137,11 @@ def score_many(
     ----------
     llm, prompts, progress, n_parallel, n_ctx
         As of `choose_many`.
-    choices, end, branches, leading_space
-        As of `score`.
-    calibrate : None
-        `score` calibrates, one prompt at a time.
+    choices
+        The answers, as of `score`, for all prompts.
+    **options
+        Those of `score`; what needs other scores besides, calibrate and the normalization "prior", is for one prompt at
+        a time.
 
     Returns
     -------
@@ -189,15 +151,16 @@ def score_many(
     Raises
     ------
     ArgumentError, VocabularyError, ContextError
-        Of a prompt, with its place.
+        Of a prompt, with its position.
     """
-    _refuse_calibrate(calibrate)
-    lookup(end, ENDS, "end")
-    check_flags(branches=branches)
-    read, _ = read_options(choices, end=end, leading_space=leading_space, mode="exact")
-    asker = _Scoring(llm, end, branches, leading_space)
-    rows = list(_run(asker, zip(prompts, itertools.repeat(read)), prompts, False, "raise", progress, n_parallel, n_ctx))
-    return np.stack(rows) if rows else np.empty((0, len(read)))
+    read = ScoreOptions.read("score_many", options)
+    _refuse_calibrate(read.calibrate)
+    if read.normalize == "prior":
+        raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
+    request = ScoreRequest.read(choices, read)
+    asked = zip(prompts, itertools.repeat(lambda: request))
+    rows = list(_run(llm, asked, prompts, False, "raise", progress, n_parallel, n_ctx))
+    return np.stack(rows) if rows else np.empty((0, len(request.choices)))
 
 
 async def achoose_many(
@@ -219,70 +182,9 @@ async def achoose_many(
         decisions.close()
 
 
-class _Choosing(Asker[Decision[Any]]):
-    def __init__(self, llm: Llama, how: How | None, options: dict[str, Any]) -> None:
-        self.llm = llm
-        self._how = how  # None: another for each set
-        self._options = options
-
-    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Question[Decision[Any]]:
-        how = self._how
-        if how is None:
-            choices, how = read_options(choices, **self._options)
-        return read_choice(self.llm, prompt, choices, how, room)
-
-    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Callable[[], Decision[Any]]:
-        if self._how is None:
-            choices, _ = read_options(choices, **self._options)
-        return lambda: choose(self.llm, prompt, choices, **self._options)
-
-
-@dataclass(frozen=True)
-class _Scores(Question[npt.NDArray[np.float64]]):
-    tokens: list[int]
-    answers: Answers[Any]
-    end: End
-    branches: bool
-
-    n_tokens = 1
-
-    @property
-    def n_members(self) -> int:
-        return len(self.answers.trie)
-
-    def submit(self, batch: Batch) -> int:
-        return batch.submit(
-            self.answers.trie,
-            self.tokens,
-            mode=lib.TOKEN_TRIE_BATCH_SCORES,
-            leaf_end=ENDS[self.end],
-            branches=int(self.branches),
-        )
-
-    def read(self, answer: Answer) -> npt.NDArray[np.float64]:
-        return self.answers.aligned(answer.logprobs)
-
-
-class _Scoring(Asker[npt.NDArray[np.float64]]):
-    def __init__(self, llm: Llama, end: End, branches: bool, leading_space: bool | None) -> None:
-        self.llm = llm
-        self._end = end
-        self._branches = branches
-        self._leading_space = leading_space
-
-    def ask(self, prompt: Prompt, choices: ChoicesLike, room: int) -> Question[npt.NDArray[np.float64]]:
-        tokens, answers = ask(self.llm, prompt, choices, room=room, leading_space=self._leading_space)
-        check_scorable(answers.trie)
-        return _Scores(tokens, answers, self._end, self._branches)
-
-    def alone(self, prompt: Prompt, choices: ChoicesLike) -> Callable[[], npt.NDArray[np.float64]]:
-        how: Any = {"end": self._end, "branches": self._branches, "leading_space": self._leading_space}
-        return lambda: score(self.llm, prompt, choices, **how)
-
-
 def _run(
-    asker: Asker[Any],
-    asked: Iterable[tuple[Prompt, ChoicesLike]],
+    llm: Llama,
+    asked: Iterable[Asked[Any]],
     prompts: Iterable[Prompt],
     as_ready: bool,
     on_error: OnError,
@@ -296,15 +198,15 @@ def _run(
         check_counts(2, n_parallel=n_parallel)
     if isinstance(prompts, (str, bytes)):
         raise ArgumentError("prompts: a text where several belong; for one prompt there is choose")
-    room_of(asker.llm)
+    room_of(llm)
     total = len(prompts) if isinstance(prompts, Sized) else None
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
         with Progress(total, "prompts", wanted=progress) as shown:
-            for n, (place, result) in enumerate(Crowd(asker, batch, asked).results(in_order=not as_ready), 1):
+            for n, (position, result) in enumerate(Crowd(llm, batch, asked).results(in_order=not as_ready), 1):
                 shown.move(n)
                 if isinstance(result, TokenTrieError) and on_error == "raise":
                     raise result
-                yield (place, result) if as_ready else result
+                yield (position, result) if as_ready else result
 
-    return Run(asker.llm, n_parallel or 0, n_ctx, results)
+    return Run(llm, n_parallel or 0, n_ctx, results)

@@ -1,31 +1,39 @@
-"""Scores and searches of the C ABI, on a stream."""
+"""What a stream is asked about the leaves of a trie: the scores of all, the best of them, or one step by step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError
+from token_trie.decisions.options import LEAF_ENDS, LeafEnd
+from token_trie.errors import ArgumentError, CancelledError, InternalError
+from token_trie.llama.run_span import run_span
 from token_trie.llama.stream import StreamHandle
-from token_trie.native.arguments import lookup
 from token_trie.native.ffi import ffi, lib, new_struct
+from token_trie.sets.spelling import Tokenization
 from token_trie.sets.trie import TokenTrie
 
-End: TypeAlias = Literal["any", "longest", "follow"]
-"""What a score has beside the probability of an answer's tokens: see `score`."""
 
-ENDS = {"any": 0, "longest": 1, "follow": 2}
-
-
-def check_scorable(trie: TokenTrie) -> None:
-    """Raise ArgumentError for a set whose members have no one spelling to score."""
-    if trie.tokenization != "canonical":
+def check_scorable(tokenization: Tokenization) -> None:
+    """Raise ArgumentError for sets whose members have no one spelling to score."""
+    if tokenization != "canonical":
         raise ArgumentError(
             'choices: whole answers are scored in one spelling; make the set with tokenization="canonical"'
         )
+
+
+class Steps(NamedTuple):
+    """A leaf that was come to token by token."""
+
+    leaf: int
+    logprob: float
+    """Of the product of its shares among what was allowed, at branch points."""
+    tokens: tuple[int, ...]
+    counts: tuple[int, int, int] = (0, 0, 0)
+    """Branch points, forced tokens and forward passes that it took."""
 
 
 class Scores(NamedTuple):
@@ -59,16 +67,30 @@ class Search(NamedTuple):
     decode_ns: int
 
 
+def take_steps(handle: StreamHandle, temperature: float, top_p: float) -> Steps:
+    """Take the best or a drawn token at each branch point, to the end of the handle's span."""
+    before = handle._state()  # as C has it: `state` costs as much as a branch point
+    tokens = run_span(handle, temperature, top_p)
+    after = handle._state()
+    if after.leaf < 0:
+        if handle.state.stop == "cancelled":
+            raise CancelledError("the decision was cancelled")
+        raise InternalError(f"the decision ended as {handle.state} without an answer")
+    counted = "n_branches", "n_forced", "n_passes"
+    counts = tuple(getattr(after, name) - getattr(before, name) for name in counted)
+    return Steps(int(after.leaf), float(after.logprob), tuple(tokens), counts)
+
+
 def score_leaves(
     handle: StreamHandle,
     trie: TokenTrie,
     *,
-    end: End = "longest",
+    leaf_end: LeafEnd = "longest",
     branches: bool = False,
     prefix: Sequence[int] | None = None,
 ) -> Scores:
     """Score all leaves behind the handle's sequence, or behind a prefix instead."""
-    params, _kept = _params(handle, trie, end, branches, prefix)
+    params, _kept = _params(handle, trie, leaf_end, branches, prefix)
     leaves, nodes = np.empty(len(trie)), np.empty(trie.n_nodes)
     stats = new_struct("token_trie_score_stats")
     of_leaves, of_nodes = _doubles(leaves), _doubles(nodes)
@@ -81,13 +103,13 @@ def search_leaves(
     trie: TokenTrie,
     n_best: int = 1,
     *,
-    end: End = "longest",
+    leaf_end: LeafEnd = "longest",
     beam_width: int = 0,
     max_nodes: int = 0,
     timeout_ms: int = 0,
 ) -> Search:
     """Find the best leaves behind the handle's sequence; ``beam_width=0`` for the exact search, best first."""
-    params, _kept = _params(handle, trie, end, False, None)
+    params, _kept = _params(handle, trie, leaf_end, False, None)
     params.beam_width, params.max_nodes, params.timeout_ms = beam_width, max_nodes, timeout_ms
     n_best = min(n_best, len(trie))
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
@@ -100,9 +122,9 @@ def search_leaves(
 
 
 def _params(
-    handle: StreamHandle, trie: TokenTrie, end: End, branches: bool, prefix: Sequence[int] | None
+    handle: StreamHandle, trie: TokenTrie, leaf_end: LeafEnd, branches: bool, prefix: Sequence[int] | None
 ) -> tuple[Any, list[Any]]:
-    params = new_struct("token_trie_score_params", leaf_end=lookup(end, ENDS, "end"), branches=int(bool(branches)))
+    params = new_struct("token_trie_score_params", leaf_end=LEAF_ENDS[leaf_end], branches=int(bool(branches)))
     kept = []
     if handle._held is not trie:
         payload = trie._payload_bytes()

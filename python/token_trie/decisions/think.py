@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from token_trie.decisions.answers import Answers, ask
 from token_trie.errors import ArgumentError, CancelledError, InternalError
-from token_trie.llama.chooser import check_room, room_of
 from token_trie.llama.program import Program
 from token_trie.native.arguments import check_counts, check_draws
-from token_trie.native.core import Llama, _core
-from token_trie.native.lease import lease
-from token_trie.sets.choices import ChoicesLike
+from token_trie.native.core import _core
 from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.trie import TokenTrie
 
@@ -30,15 +25,20 @@ class Think:
     """Text, in which control tokens may be written out, or tokens."""
     max_tokens: int = 256
     """Tokens at most, the marker apart; 0 for the marker alone."""
-    temperature: float = 0.0
-    """0 takes the best token each time."""
+    temperature: float | None = None
+    """0, the default, takes the best token each time."""
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
         if not len(self.marker):
             raise ArgumentError("think: the marker is empty")
         check_counts(0, max_tokens=self.max_tokens)
-        check_draws(self.temperature, self.top_p, None, may_be_zero=True)
+        check_draws(self.warmth, self.top_p, None, may_be_zero=True)
+
+    @property
+    def warmth(self) -> float:
+        """The temperature, where none was given too."""
+        return 0.0 if self.temperature is None else self.temperature
 
 
 def check_think(think: object) -> None:
@@ -65,13 +65,13 @@ def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
     """
     marker = handle._native.with_vocab(lambda vocab: marker_tokens(think, vocab))
     if seed is not None:
-        handle.set_seed(int(seed))
+        handle.set_seed(seed)
     handle.set_token_trie(any_set(marker), start_after=marker, max_before=think.max_tokens)
     start = len(handle.tokens)
     tokens: list[int] = []
     ends: list[int] = []  # in the text, one a token
     written = ""
-    for step in (steps := handle.generate(temperature=float(think.temperature), top_p=float(think.top_p))):
+    for step in (steps := handle.generate(temperature=float(think.warmth), top_p=float(think.top_p))):
         tokens.append(step.token)
         written += step.text
         ends.append(len(written))
@@ -88,18 +88,3 @@ def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
     if handle.state.stop == "cancelled":
         raise CancelledError("the thought was cancelled")
     raise InternalError(f"the thought ended as {handle.state} without its marker")
-
-
-def ask_behind_thought(
-    llm: Llama, handle: Program, prompt: list[int], think: Think, seed: int | None, choices: ChoicesLike, **spelled: Any
-) -> tuple[str, list[int], Answers[Any]]:
-    """Let the model think behind a prompt; return the thought, and the tokens and answers of what is asked behind it.
-
-    Raises what `think_first`, `ask` and `check_room` raise.
-    """
-    handle.prefill(prompt)
-    thought = think_first(handle, think, seed)
-    with lease(llm):
-        tokens, answers = ask(llm, handle.tokens, choices, **spelled)
-        check_room(room_of(llm), len(tokens), answers.trie)
-    return thought, tokens, answers

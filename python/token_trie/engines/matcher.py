@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.engines.masks import Bitmask, host_array
 from token_trie.errors import ArgumentError, VocabularyError
-from token_trie.llama.span import OnComplete, follow_set, read_span
+from token_trie.llama.span import SpanOptions, follow_set, read_span
 from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import lease
+from token_trie.native.options import takes
 from token_trie.sets.tokens import Tokens, check_start, to_tokens
 from token_trie.sets.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from token_trie.llama.span import SpanKeywords
 
 
 class TrieMatcher:
@@ -34,14 +41,11 @@ class TrieMatcher:
         and may then be more than that model has, for logits that are padded.
     llm : llama_cpp.Llama, optional
         A model whose end tokens, vocabulary and tokenizer are used.
-    on_complete : {"end", "release", "restart"}
-        What may follow a member: an end token; anything; or the separator and another member.
-    end_tokens : sequence of int, optional
-        Tokens that end the answer; needed for "end" and most lists where no ``llm`` is given.
     prompt : sequence of int, optional
         Tokens that the sequence follows: a set with a `start_token` refuses those that do not end in it.
-    separator, max_items, min_items, unique, exclude, start_after, max_before, max_span
-        As of `constrain`. Texts among them need ``llm``; tokens do not.
+    **options
+        Those of `constrain`, mode apart. Texts among them need ``llm``, and so does an answer that ends by default
+        `end_tokens`.
 
     Raises
     ------
@@ -57,23 +61,15 @@ class TrieMatcher:
 
     _handle: _core.Matcher
 
+    @takes(SpanOptions)
     def __init__(
         self,
         trie: TokenTrie,
         vocab_size: int | None = None,
         *,
         llm: Llama | None = None,
-        on_complete: OnComplete = "end",
-        end_tokens: Sequence[int] | None = None,
-        separator: str | Sequence[int] = (),
-        max_items: int = 0,
-        min_items: int = 0,
-        unique: bool = False,
-        exclude: Iterable[str] = (),
-        start_after: str | Sequence[int] = (),
-        max_before: int | None = None,
-        max_span: int | None = 500,
         prompt: Tokens | None = None,
+        **options: Unpack[SpanKeywords],
     ) -> None:
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(f"trie: {type(trie).__name__} where a TokenTrie belongs")
@@ -82,21 +78,10 @@ class TrieMatcher:
         if prompt is not None:
             check_start(to_tokens(prompt, "prompt").tolist(), trie.start_token)
 
+        rules = SpanOptions.read("TrieMatcher", options)
+
         def make(vocab: _core.Vocab, n_vocab: int) -> _core.Matcher:
-            span = read_span(
-                vocab,
-                "sampled",
-                on_complete,
-                end_tokens,
-                separator,
-                max_items,
-                min_items,
-                unique,
-                exclude,
-                start_after,
-                max_before,
-                max_span,
-            )
+            span = read_span(vocab, "sampled", rules)
             return _core.Matcher(trie._handle, follow_set(trie._handle, vocab, span), n_vocab)
 
         if llm is None:

@@ -6,22 +6,28 @@ import copy
 import ctypes
 import inspect
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import llama_cpp
 
 from token_trie.errors import ArgumentError, BusyError
-from token_trie.llama.span import Mode, OnComplete, follow_set, read_span
+from token_trie.llama.span import SpanOptions, StepMode, follow_set, read_span
 from token_trie.llama.turns import THINKING, WALKING, Call, Turns, Walk
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
+from token_trie.native.options import takes
 from token_trie.sets.chat_form import warn_of_fallback
 from token_trie.sets.prompt import tokenize_chat
 from token_trie.sets.tokens import check_start
 from token_trie.sets.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from token_trie.llama.span import SpanKeywords
 
 _STOP = -1  # in place of a token
 _OVERRIDDEN = ("_create_completion", "_init_sampler", "create_chat_completion", "generate", "sample")
@@ -36,21 +42,12 @@ _DATA = ("messages", "functions", "function_call", "tools", "tool_choice")
 _TokenGenerator: TypeAlias = Generator[int, Sequence[int] | None, None]
 
 
+@takes(SpanOptions)
 def constrain(
     llm: Llama,
     trie: TokenTrie,
-    mode: Mode = "greedy",
-    on_complete: OnComplete = "end",
-    *,
-    end_tokens: Sequence[int] | None = None,
-    separator: str | Sequence[int] = (),
-    max_items: int = 0,
-    min_items: int = 0,
-    unique: bool = False,
-    exclude: Iterable[str] = (),
-    start_after: str | Sequence[int] = (),
-    max_before: int | None = None,
-    max_span: int | None = 500,
+    mode: StepMode | None = None,
+    **options: Unpack[SpanKeywords],
 ) -> Constraint:
     """Constrain every call of ``llm`` in a ``with`` block: completion, chat, streaming, `Llama.generate`.
 
@@ -71,31 +68,11 @@ def constrain(
         The model; one `constrain` at a time.
     trie : TokenTrie
         The set.
-    mode : {"greedy", "sampled"}
-        Greedy takes the best allowed token at each step, whatever the call's sampling options; sampled leaves all
-        allowed tokens to them.
-    on_complete : {"end", "release", "restart"}
-        What follows a finished member: the end of the answer, free text, or another member.
-    end_tokens : sequence of int, optional
-        For end and restart: tokens that end the answer; by default the vocabulary's end-of-generation tokens.
-    separator : str or sequence of int
-        For restart: text or tokens between two members.
-    max_items : int
-        For restart: members at most; 0 for no limit.
-    min_items : int
-        For restart: members at least; the answer does not end before.
-    unique : bool
-        For restart: whether no member comes twice; the list ends when none is left.
-    exclude : iterable of str
-        Names of members that are out from the beginning.
-    start_after : str or sequence of int
-        Text, in which control tokens may be written out, or tokens, behind which the set begins, wherever they come.
-        Until then the model writes what it likes, as the call's options say, but no end of generation.
-    max_before : int, optional
-        With `start_after`: tokens that it writes at most; what is missing of `start_after` then is forced.
-    max_span : int, optional
-        For restart: tokens after which the member under way is the last one, `min_items` permitting, with a warning: a
-        list that was forgotten open ends. None for no limit.
+    mode : {"greedy", "sampled"}, optional
+        Greedy, the default, takes the best allowed token at each step, whatever the call's sampling options; sampled
+        leaves all allowed tokens to them.
+    **options
+        Those of `SpanOptions`.
 
     Returns
     -------
@@ -110,8 +87,7 @@ def constrain(
         On entering, where the model is constrained already; from a call, where another thread is inside one; and from
         a stream that is read after its block, or after another call of its thread.
     """
-    follow = mode, on_complete, end_tokens, separator, max_items, min_items, unique, exclude
-    return Constraint(llm, trie, *follow, start_after, max_before, max_span)
+    return Constraint(llm, trie, mode, SpanOptions.read("constrain", options))
 
 
 class Constraint:
@@ -125,7 +101,7 @@ class Constraint:
         Names of the members that it produced, one unless ``on_complete="restart"``. One that a stop string cut is none.
     """
 
-    def __init__(self, llm: Llama, trie: TokenTrie, *how: Any) -> None:
+    def __init__(self, llm: Llama, trie: TokenTrie, mode: StepMode | None, options: SpanOptions) -> None:
         if not isinstance(trie, TokenTrie):
             raise ArgumentError(
                 f"trie: {type(trie).__name__} where TokenTrie belongs; make one with "
@@ -134,7 +110,7 @@ class Constraint:
         self._llm = llm
         with lease(llm):
             vocab = vocab_of(llm)
-            span = read_span(vocab, *how)
+            span = read_span(vocab, mode, options)
             vocab.check(trie._handle)
             self._end_of_generation = vocab.end_of_generation()
             self._eos = int(llm.token_eos())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from token_trie.errors import ArgumentError
-from token_trie.native.arguments import check_counts, check_flags, check_integers, check_numbers, check_seed
+from token_trie.native.arguments import check_counts, check_flags, check_integers, check_numbers, native_seed
 from token_trie.native.ffi import lib, new_struct
 
 
 def stream_params(
     *,
     n_ctx: int | None,
-    seed: int,
+    seed: int | None,
     top_k: int,
     min_p: float,
     penalty_last_n: int,
@@ -33,7 +33,6 @@ def stream_params(
     """
     if n_ctx is not None:
         check_counts(n_ctx=n_ctx)
-    check_seed(seed)
     check_flags(jump_forward=jump_forward)
     integers = {
         "top_k": top_k,
@@ -52,7 +51,7 @@ def stream_params(
     return new_struct(
         "token_trie_stream_params",
         n_ctx=n_ctx or 0,
-        seed=seed,
+        seed=native_seed(seed),
         step_by_step=int(not jump_forward),
         device_sampling=_device_of(device_sampling),
         **integers,

@@ -110,7 +110,7 @@ class Program(StreamHandle):
         self,
         max_tokens: int = 2**31 - 1,
         stop: str | Sequence[str] = (),
-        temperature: float = 0.0,
+        temperature: float | None = None,
         top_p: float = 1.0,
     ) -> Text:
         """Let the model go on, freely or under the grammar that is set; a trie is taken away first.
@@ -136,7 +136,7 @@ class Program(StreamHandle):
         with self._native.own():
             return self._text(max_tokens, stops, temperature, top_p)
 
-    def _text(self, max_tokens: int, stops: list[str], temperature: float, top_p: float) -> Text:
+    def _text(self, max_tokens: int, stops: list[str], temperature: float | None, top_p: float) -> Text:
         longest = max(map(len, stops), default=0)
         self.clear_token_trie()
         start = self.state.n_tokens

@@ -3,23 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, check_flags, encode_names, lookup
 from token_trie.native.core import _core
 from token_trie.native.ffi import ffi, new_struct
+from token_trie.native.options import Options
 from token_trie.sets.inner_text import inner_tokens
+from token_trie.sets.spelling import Speller
 from token_trie.sets.tokens import to_tokens
 from token_trie.sets.trie import TokenTrie
 
-Mode: TypeAlias = Literal["greedy", "sampled"]
+StepMode: TypeAlias = Literal["greedy", "sampled"]
 OnComplete: TypeAlias = Literal["release", "end", "restart"]
 
-MODES: dict[str, int] = {"greedy": 0, "sampled": 1}
+STEP_MODES: dict[str, int] = {"greedy": 0, "sampled": 1}
 _ON_COMPLETE: dict[str, int] = {"release": 0, "end": 1, "restart": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanOptions(Options):
+    """Rules of a span under a trie.
+
+    Parameters
+    ----------
+    on_complete : {"end", "release", "restart"}
+        What follows a finished member: the end of the answer, free text, or another member, which makes a list.
+    end_tokens : str or sequence of int, optional
+        For end and restart: text of one token, or tokens each of which ends the answer; by default the vocabulary's
+        end-of-generation tokens.
+    separator : str or sequence of int, optional
+        For restart: text or tokens between two members; by default nothing.
+    max_items : int, optional
+        For restart: members at most.
+    min_items : int
+        For restart: members at least; the answer does not end before.
+    unique : bool
+        For restart: whether no member comes twice, as by default; the list then ends when none is left.
+    exclude : iterable of str
+        Names of members that are out from the beginning.
+    start_after : str or sequence of int
+        Text, in which control tokens may be written out, or tokens, behind which the set begins, wherever they come.
+        Until then the model writes what it likes, as the call's options say, but no end of generation.
+    max_before : int, optional
+        With `start_after`: tokens that it writes at most; what is missing of `start_after` then is forced.
+    max_span : int, optional
+        For restart: tokens after which the member under way is the last one, `min_items` permitting, with a warning: a
+        list that was forgotten open ends. None for no limit.
+    """
+
+    on_complete: OnComplete = "end"
+    end_tokens: str | Sequence[int] | None = None
+    separator: str | Sequence[int] | None = None
+    max_items: int | None = None
+    min_items: int = 1
+    unique: bool = True
+    exclude: Iterable[str] = ()
+    start_after: str | Sequence[int] = ()
+    max_before: int | None = None
+    max_span: int | None = 500
+
+    def __post_init__(self) -> None:
+        lookup(self.on_complete, _ON_COMPLETE, "on_complete")
+        check_counts(min_items=self.min_items, max_items=1 if self.max_items is None else self.max_items)
+        check_flags(unique=self.unique)
+        if self.max_before is not None:
+            check_counts(0, max_before=self.max_before)
+        if self.max_span is not None:
+            check_counts(max_span=self.max_span)
 
 
 class Span(NamedTuple):
@@ -55,40 +111,38 @@ class Span(NamedTuple):
         return [] if self.releases else vocab.end_of_generation()
 
 
-def read_span(
-    vocab: _core.Vocab,
-    mode: str,
-    on_complete: str,
-    end_tokens: Sequence[int] | None,
-    separator: str | Sequence[int],
-    max_items: int,
-    min_items: int,
-    unique: bool,
-    exclude: Iterable[str],
-    start_after: str | Sequence[int],
-    max_before: int | None,
-    max_span: int | None,
-) -> Span:
-    """Check and convert the options of `constrain`; ArgumentError and VocabularyError as of there."""
-    check_counts(0, max_items=max_items, min_items=min_items)
-    check_flags(unique=unique)
-    if max_before is not None:
-        check_counts(0, max_before=max_before)
-    if max_span is not None:
-        check_counts(max_span=max_span)
+def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Span:
+    """Read a span's rules, for a vocabulary; by default the best token is taken at each branch point.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError
+        As of `constrain`.
+    """
+    is_list = options.on_complete == "restart"
     return Span(
-        lookup(mode, MODES, "mode"),
-        lookup(on_complete, _ON_COMPLETE, "on_complete"),
-        None if end_tokens is None else to_tokens(end_tokens, "end_tokens"),
-        inner_tokens(separator, "separator", vocab),
-        max_items,
-        min_items,
-        unique,
-        encode_names(exclude, "exclude"),
-        inner_tokens(start_after, "start_after", vocab, special=True),
-        -1 if max_before is None else max_before,
-        -1 if max_span is None else max_span,
+        0 if mode is None else lookup(mode, STEP_MODES, "mode"),
+        _ON_COMPLETE[options.on_complete],
+        None if options.end_tokens is None else read_end_tokens(vocab, options.end_tokens),
+        inner_tokens(() if options.separator is None else options.separator, "separator", vocab),
+        options.max_items or 0,
+        options.min_items if is_list or options.min_items > 1 else 0,
+        options.unique and is_list,
+        encode_names(options.exclude, "exclude"),
+        inner_tokens(options.start_after, "start_after", vocab, special=True),
+        -1 if options.max_before is None else options.max_before,
+        -1 if options.max_span is None else options.max_span,
     )
+
+
+def read_end_tokens(vocab: Speller, given: str | Sequence[int]) -> npt.NDArray[np.int32]:
+    """Return tokens each of which ends an answer; ArgumentError for a text of several."""
+    if not isinstance(given, str):
+        return to_tokens(given, "end_tokens")
+    tokens = inner_tokens(given, "end_tokens", vocab, special=True)
+    if len(tokens) != 1:
+        raise ArgumentError(f"end_tokens: {given!r} is {len(tokens)} tokens here; an answer ends in one")
+    return tokens
 
 
 def follow_set(trie: _core.Trie, vocab: _core.Vocab, span: Span) -> _core.FollowSet:
@@ -139,3 +193,20 @@ class SetTrie(NamedTuple):
     trie: TokenTrie
     span: Span
     native: NativeParams
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class SpanKeywords(TypedDict, total=False):
+        """Those of `SpanOptions`."""
+
+        on_complete: OnComplete
+        end_tokens: str | Sequence[int] | None
+        separator: str | Sequence[int] | None
+        max_items: int | None
+        min_items: int
+        unique: bool
+        exclude: Iterable[str]
+        start_after: str | Sequence[int]
+        max_before: int | None
+        max_span: int | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
@@ -18,13 +18,19 @@ from token_trie.llama.dropped import close_with, wait_for_dropped
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.generation import Generation, StreamState, new_token, state_of
 from token_trie.llama.options import stream_params
-from token_trie.llama.span import Mode, OnComplete, SetTrie, native_params, read_span
-from token_trie.native.arguments import check_integers, check_numbers, check_seed, encode
+from token_trie.llama.span import SetTrie, SpanOptions, StepMode, native_params, read_span
+from token_trie.native.arguments import check_integers, check_numbers, encode, native_seed
 from token_trie.native.core import Llama
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
+from token_trie.native.options import takes
 from token_trie.sets.prompt import Prompt, tokenize_alone, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from token_trie.llama.span import SpanKeywords
 
 
 class StreamHandle:
@@ -37,8 +43,8 @@ class StreamHandle:
     n_ctx : int, optional
         Tokens that it holds at most; by default as many as the Llama, or for a file what the model was trained with.
         The context is small at first and grows with what is asked of it.
-    seed : int
-        For draws: the same seed draws the same tokens. 0xFFFFFFFF for another each time.
+    seed : int, optional
+        For draws: the same seed draws the same tokens; by default others each time.
     top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
         Sampling beside temperature and top_p; 0 is off, as is ``penalty_repeat=1``.
     jump_forward : bool
@@ -73,7 +79,7 @@ class StreamHandle:
         llm: Llama | str | os.PathLike[str],
         *,
         n_ctx: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         top_k: int = 0,
         min_p: float = 0.0,
         penalty_last_n: int = 0,
@@ -213,26 +219,18 @@ class StreamHandle:
         text = ffi.NULL if gbnf is None else encode(gbnf, "gbnf")
         self._change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
 
+    @takes(SpanOptions)
     def set_token_trie(
         self,
         trie: TokenTrie | str | bytes | Mapping[str, Any] | None = None,
-        mode: Mode = "greedy",
-        on_complete: OnComplete = "end",
+        mode: StepMode | None = None,
         *,
-        end_tokens: Sequence[int] = (),
-        separator: str | Sequence[int] = (),
-        max_items: int = 0,
-        min_items: int = 0,
-        unique: bool = False,
-        exclude: Iterable[str] = (),
-        start_after: str | Sequence[int] = (),
-        max_before: int | None = None,
-        max_span: int | None = 500,
         path: str | None = None,
+        **options: Unpack[SpanKeywords],
     ) -> None:
         """Put what is generated from here on under a trie, from its root.
 
-        Parameters are those of `constrain`; the trie may also be a TokenTreePayload, as JSON or dict, then with `path`.
+        Parameters are those of `constrain`, and a trie may also be a TokenTreePayload, as JSON or dict, with `path`.
         Without one, it is the set of `path` in the payload that `set_payload` was given, which takes no time.
         `StreamState.n_closed` counts the spans that `max_span` ended.
 
@@ -246,9 +244,8 @@ class StreamHandle:
         elif not isinstance(trie, TokenTrie):
             payload = trie
             trie = self._native.with_vocab(lambda vocab: TokenTrie._read(payload, path, vocab))
-        follow = mode, on_complete, end_tokens, separator, max_items, min_items, unique, exclude
-        limits = start_after, max_before, max_span
-        span = self._native.with_vocab(lambda vocab: read_span(vocab, *follow, *limits))
+        rules = SpanOptions.read("set_token_trie", options)
+        span = self._native.with_vocab(lambda vocab: read_span(vocab, mode, rules))
         self._put_set(SetTrie(trie, span, native_params(span)))
 
     def _put_set(self, what: SetTrie) -> None:
@@ -296,10 +293,9 @@ class StreamHandle:
         if self._held is not trie:
             self.set_token_trie(trie)
 
-    def set_seed(self, seed: int) -> None:
-        """Begin draws anew from a seed in [0, 2**32)."""
-        check_seed(seed)
-        self._change(lib.token_trie_stream_set_seed, seed)
+    def set_seed(self, seed: int | None) -> None:
+        """Begin draws anew from a seed in [0, 2**32); None for another each time."""
+        self._change(lib.token_trie_stream_set_seed, native_seed(seed))
 
     def _change(self, function: Callable[..., int], *arguments: Any, after: Callable[[], None] | None = None) -> None:
         """Make a native call that changes what a generation under way would give."""
@@ -332,15 +328,17 @@ class StreamHandle:
         """Make a long native call that changes nothing."""
         interruptible(lambda: self._native.call(function, *arguments), self._native.cancel)
 
-    def generate(self, max_tokens: int = 2**31 - 1, temperature: float = 0.0, top_p: float = 1.0) -> Generation:
+    def generate(
+        self, max_tokens: int = 2**31 - 1, temperature: float | None = None, top_p: float = 1.0
+    ) -> Generation:
         """Generate token by token until the span is complete, the text ends, or max_tokens are out: see `state`.
 
         Parameters
         ----------
         max_tokens : int
             Tokens at most.
-        temperature : float
-            0 takes the best token; above 0 draws, in free text and under a trie in sampled mode.
+        temperature : float, optional
+            0, the default, takes the best token; above 0 draws, in free text and under a trie in sampled mode.
         top_p : float
             In (0, 1].
 
@@ -358,6 +356,8 @@ class StreamHandle:
         """
         if type(max_tokens) is not int:
             check_integers(max_tokens=max_tokens)
+        if temperature is None:
+            temperature = 0.0
         if type(temperature) is not float or type(top_p) is not float:
             check_numbers(temperature=temperature, top_p=top_p)
         return Generation(self, max_tokens, temperature, top_p)

@@ -10,6 +10,8 @@ import numpy as np
 
 from token_trie.errors import ArgumentError
 
+ANY_SEED = 0xFFFFFFFF
+
 
 def encode(text: object, what: str) -> bytes:
     """UTF-8 bytes of a text.
@@ -79,6 +81,14 @@ def check_seed(seed: int) -> None:
     """Raise ArgumentError for a seed that llama.cpp has no room for."""
     if not (_is_integer(seed) and 0 <= seed < 2**32):
         raise ArgumentError(f"seed: {_written(seed)} is not an integer in [0, 2**32)")
+
+
+def native_seed(seed: int | None) -> int:
+    """Return a seed as llama.cpp has it, for which the largest is another each time; ArgumentError as of `check_seed`."""
+    if seed is None:
+        return ANY_SEED
+    check_seed(seed)
+    return min(int(seed), ANY_SEED - 1)
 
 
 def check_draws(temperature: float, top_p: float, seed: int | None, may_be_zero: bool = False) -> None:

@@ -8,8 +8,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from token_trie.decisions.decision import LOW_COVERAGE, Decision
-from token_trie.show.terminal import describe_certainty, describe_coverage, percent_bar
+from token_trie.decisions.decision import LOW_MASS, Decision
+from token_trie.show.terminal import describe_certainty, describe_mass, percent_bar
 from token_trie.show.texts import percent, printable
 from token_trie.show.trie import plain
 
@@ -27,8 +27,8 @@ def draw_whole(decision: Decision[str], n: int) -> Group:
         assert decision.trie is not None
         if (n_more := len(decision.trie) - len(best)) > 0:
             table.add_row(f"[dim]… {n_more:,} more", "", f"[dim]{percent(max(0.0, 1 - sum(p for _, p in best)))}")
-        coverage = decision.coverage or 0.0
-        lines.append(Text(describe_coverage(coverage), "yellow" if coverage < LOW_COVERAGE else ""))
+        mass = decision.mass or 0.0
+        lines.append(Text(describe_mass(mass), "yellow" if mass < LOW_MASS else ""))
         lines.append(Text(describe_certainty(decision)))
     else:
         lines.append(Text(f"Of all that the model could write here. {_describe_gap(decision)}"))

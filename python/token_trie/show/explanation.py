@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from token_trie.decisions.explain import Explained, weigh_branches
-from token_trie.decisions.native_scores import End
+from token_trie.decisions.explain import Explained, ExplainRequest
+from token_trie.decisions.options import LeafEnd
+from token_trie.decisions.runner import run
 from token_trie.native.core import Llama
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
@@ -52,7 +53,7 @@ def explain(
     prompt: Prompt,
     choices: ChoicesLike,
     *,
-    end: End = "longest",
+    leaf_end: LeafEnd = "longest",
     leading_space: bool | None = None,
 ) -> Explanation:
     """Take a decision greedily and exactly, and keep the probability of every branch of the set.
@@ -67,7 +68,7 @@ def explain(
         As for `choose`.
     choices : iterable of str, mapping, Enum class, range, Literal, or TokenTrie
         The answers, as for `choose`.
-    end : {"longest", "any", "follow"}
+    leaf_end : {"longest", "any", "follow"}
         What the probability of an answer has beside its tokens; see `score`.
     leading_space : bool, optional
         As for `TokenTrie.from_choices`.
@@ -81,4 +82,5 @@ def explain(
     ArgumentError, VocabularyError, ContextError, BusyError
         As of `choose`.
     """
-    return Explanation(**vars(weigh_branches(llm, prompt, choices, end, leading_space)))
+    request = ExplainRequest.read(llm, choices, leaf_end, leading_space)
+    return Explanation(**vars(run(llm, prompt, request)))

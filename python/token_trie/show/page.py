@@ -20,10 +20,10 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from token_trie.decisions.decision import LOW_COVERAGE
+from token_trie.decisions.decision import LOW_MASS
 from token_trie.decisions.explain import Explained
 from token_trie.show.branches import Branch, branches_of, sentence_of
-from token_trie.show.terminal import describe_coverage
+from token_trie.show.terminal import describe_mass
 from token_trie.show.texts import clip, percent
 
 ROW, BAND, GAP = 46.0, 32.0, 48.0
@@ -76,9 +76,9 @@ def render(explained: Explained, max_branches: int) -> str:
     return _template().render(
         e=explained,
         sentence=sentence_of(explained),
-        coverage=explained.exact.coverage,
-        fits=describe_coverage(explained.exact.coverage or 0.0),
-        low=(explained.exact.coverage or 0.0) < LOW_COVERAGE,
+        mass=explained.exact.mass,
+        fits=describe_mass(explained.exact.mass or 0.0),
+        low=(explained.exact.mass or 0.0) < LOW_MASS,
         times=_times(p[exact], p[greedy]) if greedy != exact else "",
         alike=float(np.exp(explained.exact.entropy)),
         ranked=[

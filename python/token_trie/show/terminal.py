@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from token_trie.decisions.decision import LOW_COVERAGE, Decision
+from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.decisions.explain import Explained
 from token_trie.show.branches import Branch, branches_of, sentence_of
 from token_trie.show.texts import clip, percent, quote
@@ -24,11 +24,11 @@ def percent_bar(p: float, whose: str = "exact") -> Bar:
     return Bar(1.0, 0.0, p, width=30, color=COLORS[whose])
 
 
-def describe_coverage(coverage: float) -> str:
+def describe_mass(mass: float) -> str:
     """Say whether the set fits at all."""
-    if coverage < LOW_COVERAGE:
-        return f"The model gives the whole set only {percent(coverage)} – none of these may fit."
-    return f"The model gives the whole set {percent(coverage)} of all that it could write here."
+    if mass < LOW_MASS:
+        return f"The model gives the whole set only {percent(mass)} – none of these may fit."
+    return f"The model gives the whole set {percent(mass)} of all that it could write here."
 
 
 def describe_certainty(decision: Decision[Any]) -> str:
@@ -66,9 +66,9 @@ def draw_explanation(explained: Explained, n_ranked: int = 10, max_branches: int
         waiting += reversed([(tree.add(_branch_label(explained, child)), child) for child in branch.children])
         if branch.n_more:
             tree.add(f"[dim]… {branch.n_more:,} more ({percent(branch.more)})")
-    coverage = explained.exact.coverage or 0.0
-    facts = f"{describe_coverage(coverage)} {describe_certainty(explained.exact)}"
-    certainty = Text(facts, "yellow" if coverage < LOW_COVERAGE else "dim")
+    mass = explained.exact.mass or 0.0
+    facts = f"{describe_mass(mass)} {describe_certainty(explained.exact)}"
+    certainty = Text(facts, "yellow" if mass < LOW_MASS else "dim")
     return Group(draw_sentence(explained), "", answers, "", certainty, "", top)
 
 

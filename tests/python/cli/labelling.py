@@ -14,7 +14,7 @@ from token_trie.cli import main
 TEXTS = ["Pizza", 'say "yes", or no', "two\nlines", "", "Paris; Pizza,", " spaces ", "naïve café", "no no no"]
 PROMPT = "Review: {text}\\nAnswer:"
 CHOICES = ["yes", "no", "Paris, Pizza"]
-FIGURES = {"probability", "margin", "coverage"}
+FIGURES = {"probability", "margin", "mass"}
 
 
 # A shell's background job, as a test run may be, ignores the interrupt unless told otherwise.

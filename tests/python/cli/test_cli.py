@@ -83,17 +83,17 @@ def test_json_of_a_walk_has_what_a_walk_knows(mode: str) -> None:
     assert (numbers["value"], numbers["text"], numbers["index"]) == ("Paris", "Paris", 1)
     assert numbers["logprob"] is None
     assert numbers["branch_logprob"] < 0
-    assert [numbers[name] for name in ("probabilities", "coverage", "ranked", "fits")] == [None] * 4
+    assert [numbers[name] for name in ("probabilities", "mass", "ranked", "fits")] == [None] * 4
 
 
 @pytest.mark.parametrize("mode", ["exact", "aligned"])
 def test_json_of_whole_answers_has_all_numbers_aligned_with_the_choices(mode: str, smollm2: Any) -> None:
     result = run(*FRANCE, "--mode", mode, "--seed", "1", "--top", "2", "--n-best", "2", "--json")
     numbers = json.loads(result.stdout, parse_constant=no_constant)
-    rome, paris = np.exp(score(smollm2, "The capital of France is", ["Rome", "Paris"], end="longest"))
+    rome, paris = np.exp(score(smollm2, "The capital of France is", ["Rome", "Paris"], leaf_end="longest"))
     expected = np.array([rome, paris, rome]) / (rome + paris)
     assert numbers["probabilities"] == pytest.approx(expected, abs=0.01)
-    assert numbers["coverage"] == pytest.approx(rome + paris, abs=0.05)
+    assert numbers["mass"] == pytest.approx(rome + paris, abs=0.05)
     assert numbers["margin"] == pytest.approx((paris - rome) / (rome + paris), abs=0.01)
     assert numbers["entropy"] == pytest.approx(-sum(p * np.log(p) for p in expected[:2]), abs=0.05)
     assert [(answer["value"], answer["index"]) for answer in numbers["ranked"]] == [("Paris", 1), ("Rome", 0)]
@@ -107,7 +107,7 @@ def test_json_of_a_search_has_candidates_and_null_for_what_is_unknown(options: l
         "choose", "-p", "A:", "-c", "ab cd ef", "-c", "ab ce", "-c", "xy zz", *options, "--n-best", "3", "--json"
     )
     numbers = json.loads(result.stdout, parse_constant=no_constant)
-    assert [numbers[name] for name in ("probabilities", "coverage", "entropy", "margin", "ranked")] == [None] * 5
+    assert [numbers[name] for name in ("probabilities", "mass", "entropy", "margin", "ranked")] == [None] * 5
     assert numbers["candidates"][0]["value"] == numbers["value"]
     assert numbers["gap"] is None or numbers["gap"] >= 0
 

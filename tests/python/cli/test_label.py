@@ -24,8 +24,8 @@ def test_each_row_gets_what_choose_answers(cli: Cli, tiny: llama_cpp.Llama) -> N
         alone = choose(tiny, f"Review: {row['text']}\nAnswer:", CHOICES, probabilities=True)
         assert alone.probabilities is not None
         assert row["answer"] == alone.value
-        expected = [alone.probability(alone.value), alone.margin, alone.coverage, *alone.probabilities]
-        figures = [row["probability"], row["margin"], row["coverage"], *(row[f"p_{text}"] for text in CHOICES)]
+        expected = [alone.probability(alone.value), alone.margin, alone.mass, *alone.probabilities]
+        figures = [row["probability"], row["margin"], row["mass"], *(row[f"p_{text}"] for text in CHOICES)]
         assert [float(figure) for figure in figures] == pytest.approx(expected, rel=0.02, abs=1e-4)
     counts = {text: sum(row["answer"] == text for row in rows) for text in CHOICES}
     for text, n in counts.items():
@@ -82,12 +82,12 @@ def test_a_cell_is_text_whatever_it_spells(cli: Cli, tiny: llama_cpp.Llama) -> N
         tokens += tiny.tokenize(b"</s>Answer:", add_bos=False, special=True)
         alone = choose(tiny, tokens, CHOICES, probabilities=True)
         assert row["answer"] == alone.value
-        assert float(row["coverage"]) == pytest.approx(alone.coverage, rel=0.02, abs=1e-4)
+        assert float(row["mass"]) == pytest.approx(alone.mass, rel=0.02, abs=1e-4)
 
 
 def test_an_empty_table_becomes_an_empty_table(cli: Cli) -> None:
     done = cli.label(cli.table([]))
-    assert (done.code, cli.out.read_text()) == (0, "id,text,answer,probability,margin,coverage,row,run\n")
+    assert (done.code, cli.out.read_text()) == (0, "id,text,answer,probability,margin,mass,row,run\n")
     assert "0 rows labelled" in done.err
     nothing = cli.folder / "in.jsonl"
     nothing.touch()

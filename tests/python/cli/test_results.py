@@ -182,7 +182,7 @@ def test_a_reader_that_leaves_gets_whole_rows_until_then(cli: Cli) -> None:
         process.stdout.close()
         err = process.stderr.read().decode()
         assert process.wait(timeout=600) == 1
-    assert first == b"id,text,answer,probability,margin,coverage,row,run\n"
+    assert first == b"id,text,answer,probability,margin,mass,row,run\n"
     assert "Exception ignored" not in err
     assert "Traceback" not in err
 

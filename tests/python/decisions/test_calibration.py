@@ -11,25 +11,25 @@ PROMPT, EMPTY = "Request: wake me at seven.\nAction:", "Request:\nAction:"
 
 
 def test_calibrated_scores_are_less_those_behind_the_empty_prompt(precise: Any) -> None:
-    plain, empty = (score(precise, prompt, ACTIONS, end="longest") for prompt in (PROMPT, EMPTY))
-    calibrated = score(precise, PROMPT, ACTIONS, end="longest", calibrate=EMPTY)
+    plain, empty = (score(precise, prompt, ACTIONS, leaf_end="longest") for prompt in (PROMPT, EMPTY))
+    calibrated = score(precise, PROMPT, ACTIONS, leaf_end="longest", calibrate=EMPTY)
     assert calibrated == pytest.approx(plain - empty, abs=1e-4)
 
 
 def test_a_calibrated_decision_is_the_best_of_the_calibrated_scores(llm: Any) -> None:
-    scores = score(llm, PROMPT, ACTIONS, end="longest", calibrate=EMPTY)
+    scores = score(llm, PROMPT, ACTIONS, leaf_end="longest", calibrate=EMPTY)
     decision = choose(llm, PROMPT, ACTIONS, calibrate=EMPTY, n_best=5)
     assert decision.index == int(scores.argmax())
     weights = np.exp(scores) / np.exp(scores[:5]).sum()
     assert decision.probabilities == pytest.approx(weights, abs=1e-3)
-    assert decision.logprob == pytest.approx(score(llm, PROMPT, ACTIONS, end="longest")[decision.index], abs=1e-3)
+    assert decision.logprob == pytest.approx(score(llm, PROMPT, ACTIONS, leaf_end="longest")[decision.index], abs=1e-3)
     assert [c.value for c in decision.candidates] == [value for value, _ in decision.top(5)]
 
 
 def test_an_empty_prompt_of_another_seam_calibrates_the_same_choices(precise: Any) -> None:
     # Behind a line break no space stands before the answer.
-    plain, empty = (score(precise, prompt, ACTIONS, end="longest") for prompt in (PROMPT, "Action:\n"))
-    calibrated = score(precise, PROMPT, ACTIONS, end="longest", calibrate="Action:\n")
+    plain, empty = (score(precise, prompt, ACTIONS, leaf_end="longest") for prompt in (PROMPT, "Action:\n"))
+    calibrated = score(precise, PROMPT, ACTIONS, leaf_end="longest", calibrate="Action:\n")
     assert calibrated == pytest.approx(plain - empty, abs=1e-4)
 
 
@@ -58,7 +58,7 @@ def test_it_goes_with_whole_scores_alone(precise: Any, options: Any) -> None:
 
 def test_a_handle_keeps_its_sequence_and_is_not_calibrated(precise: Any) -> None:
     with StreamHandle(precise, n_ctx=128) as stream, pytest.raises(ArgumentError, match="calibrate: goes with a Llama"):
-        score(stream, PROMPT, ["yes"], calibrate=EMPTY)
+        stream.score(["yes"], prompt=PROMPT, calibrate=EMPTY)
 
 
 def test_an_empty_prompt_without_room_is_refused(precise: Any) -> None:

@@ -19,13 +19,13 @@ PROMPT = "Request: wake me at seven.\nAction:"
 def test_the_exact_answer_is_the_best_of_all_scores(llm: Any) -> None:
     for request in ("wake me at seven", "show me notes.txt", "text Sam that I am late", "thank you"):
         prompt = f"Request: {request}.\nAction:"
-        scores = score(llm, prompt, ACTIONS, end="longest")
+        scores = score(llm, prompt, ACTIONS, leaf_end="longest")
         decision = choose(llm, prompt, ACTIONS, probabilities=True)
         assert decision.index == int(scores.argmax())
         assert decision.value == ACTIONS[decision.index]
         assert decision.logprob == pytest.approx(scores.max(), abs=1e-6)
         assert decision.probabilities == pytest.approx(np.exp(scores) / np.exp(scores).sum(), abs=1e-6)
-        assert decision.coverage == pytest.approx(np.exp(scores).sum(), rel=1e-5)
+        assert decision.mass == pytest.approx(np.exp(scores).sum(), rel=1e-5)
 
 
 def test_probabilities_sum_to_one_and_have_their_figures(llm: Any) -> None:
@@ -42,13 +42,13 @@ def test_probabilities_sum_to_one_and_have_their_figures(llm: Any) -> None:
     assert decision.gap == 0
 
 
-def test_coverage_shows_when_none_of_the_answers_fits(llm: Any) -> None:
+def test_mass_shows_when_none_of_the_answers_fits(llm: Any) -> None:
     fits = choose(llm, "The capital of France is", ["Paris", "London", "the"], probabilities=True)
     does_not = choose(llm, "The capital of France is", ["quinoa", "hexagonal"], probabilities=True)
-    assert fits.coverage is not None
-    assert does_not.coverage is not None
-    assert fits.coverage > 0.1
-    assert does_not.coverage < 1e-4
+    assert fits.mass is not None
+    assert does_not.mass is not None
+    assert fits.mass > 0.1
+    assert does_not.mass < 1e-4
     assert (fits.fits, does_not.fits) == (True, False)
     searched = choose(llm, "The capital of France is", ["quinoa", "hexagonal"])
     many = list(choose_many(llm, ["The capital of France is"], ["quinoa", "hexagonal"]))
@@ -73,7 +73,7 @@ def test_a_walk_may_miss_the_most_probable_answer(precise: Any) -> None:
     for i in range(40):
         prompt = f"Request {i}.\nAction:"
         greedy, exact = (choose(precise, prompt, ACTIONS, mode=mode) for mode in ("greedy", "exact"))
-        scores = score(precise, prompt, ACTIONS, end="longest")
+        scores = score(precise, prompt, ACTIONS, leaf_end="longest")
         assert scores[exact.index] >= scores[greedy.index]
         differ += greedy.value != exact.value
     assert differ > 0
@@ -171,7 +171,7 @@ def test_a_large_set_is_searched(smollm2: Any) -> None:
 def test_the_lead_is_what_the_winner_has_on_every_other_answer(precise: Any) -> None:
     for i in range(30):
         prompt = f"Request {i}.\nAction:"
-        best, second = sorted(score(precise, prompt, ACTIONS, end="longest"), reverse=True)[:2]
+        best, second = sorted(score(precise, prompt, ACTIONS, leaf_end="longest"), reverse=True)[:2]
         for n_best in (1, 2, 3):
             decision = choose(precise, prompt, ACTIONS, n_best=n_best)
             assert decision.lead is not None
@@ -198,7 +198,7 @@ def words(n: int) -> list[str]:
 def test_a_search_ends_by_default_and_says_so_once(
     precise: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("token_trie.decisions.how._warned_of_search", False)
+    monkeypatch.setattr("token_trie.decisions.choice._warned", set())
     names = words(5000)
     decisions = [choose(precise, PROMPT, names) for _ in range(2)]
     assert not any(decision.proved for decision in decisions)
@@ -222,8 +222,8 @@ def test_an_answer_that_begins_another_is_one_of_the_events(llm: Any) -> None:
     decision = choose(llm, "Word:", ["READ", "READ_FILE"], probabilities=True)
     assert decision.probabilities is not None
     assert decision.probabilities.sum() == pytest.approx(1)
-    assert decision.coverage is not None
-    assert decision.coverage <= 1
+    assert decision.mass is not None
+    assert decision.mass <= 1
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_an_answer_that_begins_another_is_one_of_the_events(llm: Any) -> None:
         ({"timeout": 0}, "timeout: 0 is not in"),
         ({"timeout": float("nan")}, "timeout: nan is not in"),
         ({"timeout": "1"}, "timeout: str where a number belongs"),
-        ({"end": "never"}, "end: 'never' is none of"),
+        ({"leaf_end": "never"}, "leaf_end: 'never' is none of"),
     ],
 )
 def test_bad_options_are_refused(precise: Any, options: dict[str, Any], message: str) -> None:

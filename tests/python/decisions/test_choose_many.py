@@ -49,7 +49,7 @@ def check_same(decision: Decision[Any], alone: Decision[Any]) -> None:
     assert decision.branch_logprob == pytest.approx(alone.branch_logprob, abs=NEAR)
     assert decision.gap == pytest.approx(alone.gap, abs=NEAR)
     assert [c.index for c in decision.candidates] == [c.index for c in alone.candidates]
-    for figure in ("lead", "coverage", "probabilities"):
+    for figure in ("lead", "mass", "probabilities"):
         expected = getattr(alone, figure)
         if expected is None:
             assert getattr(decision, figure) is None
@@ -67,8 +67,8 @@ WAYS: list[dict[str, Any]] = [
     {"mode": "sampled", "seed": 4, "temperature": 2.5, "top_p": 0.9},
     {"mode": "aligned", "seed": 5},
     {"mode": "beam", "beam_width": 2, "n_best": 2},
-    {"mode": "exact", "n_best": 3, "end": "any"},
-    {"probabilities": True, "end": "follow"},
+    {"mode": "exact", "n_best": 3, "leaf_end": "any"},
+    {"probabilities": True, "leaf_end": "follow"},
     {"tokenization": "any"},
     {"think": Think("\n", max_tokens=4)},
     {"mode": "sampled", "seed": 6, "think": Think("e", max_tokens=9, temperature=1.0, top_p=0.95)},
@@ -334,10 +334,10 @@ def test_more_best_answers_than_there_are_take_no_memory(precise: Any) -> None:
 
 
 def test_scores_are_those_of_score(precise: Any) -> None:
-    scores = score_many(precise, prompts(5), ACTIONS, end="longest")
+    scores = score_many(precise, prompts(5), ACTIONS, leaf_end="longest")
     assert scores.shape == (5, len(ACTIONS))
     for prompt, row in zip(prompts(5), scores, strict=True):
-        assert row == pytest.approx(score(precise, prompt, ACTIONS, end="longest"), abs=NEAR)
+        assert row == pytest.approx(score(precise, prompt, ACTIONS, leaf_end="longest"), abs=NEAR)
     with pytest.raises(ContextError, match=r"prompts\[1\]"):
         score_many(precise, ["Action:", "x y " * 2000], ACTIONS)
 

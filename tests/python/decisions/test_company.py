@@ -23,7 +23,7 @@ WAYS: list[dict[str, Any]] = [
     {"mode": "sampled", "seed": 3},
     {"mode": "aligned", "seed": 5},
     {"mode": "beam", "beam_width": 2, "n_best": 2},
-    {"probabilities": True, "end": "follow"},
+    {"probabilities": True, "leaf_end": "follow"},
     {"tokenization": "any"},
     {"calibrate": "Request.\nAction:"},
     {"think": Think("\n", max_tokens=4)},

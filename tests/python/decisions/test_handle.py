@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import token_trie.decisions.handle as handle_module
 from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, choose
-from token_trie.decisions.how import decide
+from token_trie.decisions.choice import BoundChoice
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"
@@ -156,15 +155,17 @@ def test_nobody_gets_in_between_the_calls_of_a_decision(
             except BusyError as error:
                 refused.append(error)
 
-    def decide_beside_another(*arguments: Any) -> Any:
+    run = BoundChoice.run
+
+    def run_beside_another(*arguments: Any) -> Any:
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-        return decide(*arguments)
+        return run(*arguments)
 
     stream.prefill(PROMPT)
     before = stream.tokens
-    monkeypatch.setattr(handle_module, "decide", decide_beside_another)
+    monkeypatch.setattr(BoundChoice, "run", run_beside_another)
     decision = stream.choose(ACTIONS)
     assert len(refused) == 3
     assert stream.tokens == [*before, *decision.tokens]

@@ -61,7 +61,7 @@ def test_answers_that_exclude_each_other_sum_to_no_more_than_the_set_has(precise
     # A text begins with a member if it begins with one that no other member begins.
     shortest = [row for row in rows if not any(row != other and row[: len(other)] == other for other in rows)]
     whole = sum(np.exp(sum(oracle.logprobs(precise, prefix, row))) for row in shortest)
-    total = np.exp(score(precise, "Answer:", choices, end="longest")).sum()
+    total = np.exp(score(precise, "Answer:", choices, leaf_end="longest")).sum()
     assert total <= whole * 1.001
     if len(shortest) == len(rows):
         assert total == pytest.approx(whole, rel=1e-3)
@@ -70,7 +70,7 @@ def test_answers_that_exclude_each_other_sum_to_no_more_than_the_set_has(precise
 def test_an_end_may_be_part_of_the_score(precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ACTIONS, prompt=PROMPT)
     prompt = tokenize_prompt(precise, PROMPT)
-    plain, ended = score(precise, PROMPT, trie), score(precise, PROMPT, trie, end="follow")
+    plain, ended = score(precise, PROMPT, trie), score(precise, PROMPT, trie, leaf_end="follow")
     for leaf, (before, after) in enumerate(zip(plain, ended, strict=True)):
         p = oracle.next_probabilities(precise, [*prompt, *trie[leaf].tokens])
         assert after - before == pytest.approx(np.log(p[list(oracle.end_of_generation(precise))].sum()), abs=1e-4)
@@ -145,8 +145,8 @@ def test_a_handle_in_the_middle_of_a_span_is_left_as_it_is(smollm2: Any) -> None
             steps = list(stream.generate(max_tokens=1, temperature=2.0))
             before = stream.state
             if scored:
-                score(stream, None, other)
-                score(stream, "A colour:", other, normalize="prior")
+                stream.score(other)
+                stream.score(other, prompt="A colour:", normalize="prior")
                 # It has caught up, which it would have had to anyway.
                 assert stream.state == replace(before, n_cached=before.n_tokens)
             steps += stream.generate(temperature=2.0)
@@ -160,10 +160,10 @@ def test_a_handle_scores_behind_its_sequence_or_behind_a_prompt(precise: Any) ->
     trie = TokenTrie.from_choices(precise, ACTIONS, prompt=PROMPT)
     with StreamHandle(precise, n_ctx=256) as stream:
         stream.prefill("something else")
-        assert score(stream, PROMPT, trie) == pytest.approx(score(precise, PROMPT, trie), abs=1e-4)
-        assert score(stream, PROMPT, ACTIONS) == pytest.approx(score(precise, PROMPT, trie), abs=1e-4)
+        assert stream.score(trie, prompt=PROMPT) == pytest.approx(score(precise, PROMPT, trie), abs=1e-4)
+        assert stream.score(ACTIONS, prompt=PROMPT) == pytest.approx(score(precise, PROMPT, trie), abs=1e-4)
         stream.prefill(PROMPT)
-        assert score(stream, None, trie) == pytest.approx(score(precise, PROMPT, trie), abs=1e-4)
+        assert stream.score(trie) == pytest.approx(score(precise, PROMPT, trie), abs=1e-4)
 
 
 def test_a_score_does_not_depend_on_the_trie_that_is_set_nor_on_what_follows_it(precise: Any) -> None:
@@ -171,15 +171,15 @@ def test_a_score_does_not_depend_on_the_trie_that_is_set_nor_on_what_follows_it(
     other = TokenTrie.from_sequences({"a": [10], "b": [11]})
     with StreamHandle(precise, n_ctx=256) as stream:
         stream.prefill(PROMPT)
-        expected = score(stream, None, trie, end="follow")
+        expected = stream.score(trie, leaf_end="follow")
         stream.set_token_trie(trie)
-        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+        assert np.array_equal(stream.score(trie, leaf_end="follow"), expected)
         stream.set_token_trie(trie, on_complete="release")
-        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+        assert np.array_equal(stream.score(trie, leaf_end="follow"), expected)
         stream.set_token_trie(other)
-        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+        assert np.array_equal(stream.score(trie, leaf_end="follow"), expected)
         stream.clear_token_trie()
-        assert np.array_equal(score(stream, None, trie, end="follow"), expected)
+        assert np.array_equal(stream.score(trie, leaf_end="follow"), expected)
 
 
 def test_nobody_sets_another_trie_in_the_middle_of_a_score(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_nobody_sets_another_trie_in_the_middle_of_a_score(precise: Any, monkeyp
     with StreamHandle(precise, n_ctx=256) as handle:
         handle.prefill(PROMPT)
         handle.set_token_trie(tries[0])
-        expected = score(handle, None, tries[0])
+        expected = handle.score(tries[0])
         refused: list[BusyError] = []
 
         def interfere(*arguments: Any) -> Any:
@@ -205,16 +205,15 @@ def test_nobody_sets_another_trie_in_the_middle_of_a_score(precise: Any, monkeyp
 
         params = native_scores._params
         monkeypatch.setattr(native_scores, "_params", interfere)
-        assert score(handle, None, tries[0]) == expected
+        assert handle.score(tries[0]) == expected
         assert len(refused) == 1
 
 
-def test_a_handle_on_a_file_scores_tries(model_paths: dict[str, Path], precise: Any) -> None:
+def test_a_handle_on_a_file_scores_tries_and_texts(model_paths: dict[str, Path], precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ACTIONS, prompt=PROMPT)
     with StreamHandle(model_paths["tiny"], n_ctx=256) as stream:
-        assert score(stream, PROMPT, trie) == pytest.approx(score(precise, PROMPT, trie), abs=0.1)
-        with pytest.raises(ArgumentError, match="takes a TokenTrie"):
-            score(stream, PROMPT, ACTIONS)
+        assert stream.score(trie, prompt=PROMPT) == pytest.approx(score(precise, PROMPT, trie), abs=0.1)
+        assert stream.score(ACTIONS, prompt=PROMPT) == pytest.approx(score(precise, PROMPT, trie), abs=0.1)
 
 
 def test_threads_with_contexts_of_their_own_share_a_trie(precise: Any) -> None:
@@ -222,11 +221,11 @@ def test_threads_with_contexts_of_their_own_share_a_trie(precise: Any) -> None:
     prompts = [f"{i}: Pick" for i in range(8)]
     results: list[Any] = [None] * 8
     with StreamHandle(precise, n_ctx=256) as alone:
-        serial = [score(alone, prompt, trie) for prompt in prompts]
+        serial = [alone.score(trie, prompt=prompt) for prompt in prompts]
     handles = [StreamHandle(precise, n_ctx=256) for _ in prompts]
 
     def work(i: int) -> None:
-        results[i] = [score(handles[i], prompts[i], trie) for _ in range(5)]
+        results[i] = [handles[i].score(trie, prompt=prompts[i]) for _ in range(5)]
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     for thread in threads:
@@ -255,7 +254,7 @@ def test_a_score_is_cancelled_from_another_thread_and_the_handle_goes_on(long_sc
 
     def work() -> None:
         try:
-            score(stream, None, trie)
+            stream.score(trie)
         except TokenTrieError as error:
             failures.append(error)
 
@@ -304,7 +303,7 @@ token_trie.score(llm, "Pick", trie)
     [
         ((None, ACTIONS), {}, ArgumentError, "prompt: None"),
         (("Pick:", []), {}, ArgumentError, "choices: none given"),
-        (("Pick:", ACTIONS), {"end": "soon"}, ArgumentError, "end: 'soon' is none of"),
+        (("Pick:", ACTIONS), {"leaf_end": "soon"}, ArgumentError, "leaf_end: 'soon' is none of"),
         (("Pick:", ACTIONS), {"leading_space": 2}, ArgumentError, "leading_space: 2 is not True, False or None"),
         (("Pick:", ACTIONS), {"normalize": "softly"}, ArgumentError, "normalize: 'softly'"),
         (("Pick:", TokenTrie.from_sequences({"a": [10**6]})), {}, VocabularyError, "outside the vocabulary"),

@@ -178,7 +178,7 @@ def test_tokens_that_vllm_does_not_tell_fail_loudly() -> None:
 def test_what_is_wrong_ends_that_request_and_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     runner = RunnerV1()
     gone = asks_for(None)
-    gone.extra_args = {"token_trie": {"path": str(tmp_path / "gone.json")}}
+    gone.extra_args = {"token_trie": {"file": str(tmp_path / "gone.json")}}
     runner.update(3, added=[(0, gone, [1], []), (1, asks_for({"X": [V]}), [1], []), (2, asks_for(B), [1], [])])
     assert runner.allowed() == [{END}, {END}, {9}]
     assert "gone.json" in caplog.text

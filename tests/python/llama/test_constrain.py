@@ -127,7 +127,7 @@ def test_restart_makes_a_list_up_to_max_items(llm: Any) -> None:
     names = ["red", "green", "blue", "greenish"]
     trie = TokenTrie.from_choices(llm, names)
     comma = llm.tokenize(b",", add_bos=False)
-    with constrain(llm, trie, "sampled", "restart", separator=comma, max_items=3) as constraint:
+    with constrain(llm, trie, "sampled", on_complete="restart", separator=comma, max_items=3) as constraint:
         lengths = set()
         for seed in range(30):
             items = complete(llm, "Colours:\n", seed=seed, temperature=2.0).split(",")
@@ -301,11 +301,11 @@ def test_a_grammar_beside_a_trie_is_refused(smollm2: Any) -> None:
         ({"on_complete": None}, ArgumentError, "on_complete: None is none of"),
         ({"on_complete": "release", "end_tokens": [2]}, ArgumentError, "end_tokens go with"),
         ({"separator": [5]}, ArgumentError, "separator and max_items go with on_complete restart"),
-        ({"on_complete": "restart", "max_items": -1}, ArgumentError, "max_items: -1 is not a count from 0"),
-        ({"on_complete": "restart", "end_tokens": []}, ArgumentError, "the list could never end"),
-        ({"on_complete": "restart", "min_items": -1}, ArgumentError, "min_items: -1 is not a count from 0"),
+        ({"on_complete": "restart", "max_items": -1}, ArgumentError, "max_items: -1 is not a count from 1"),
+        ({"on_complete": "restart", "end_tokens": [], "unique": False}, ArgumentError, "the list could never end"),
+        ({"on_complete": "restart", "min_items": -1}, ArgumentError, "min_items: -1 is not a count from 1"),
         ({"on_complete": "restart", "unique": 1}, ArgumentError, "unique: int where True or False belongs"),
-        ({"unique": True}, ArgumentError, "min_items and unique go with on_complete restart"),
+        ({"min_items": 2}, ArgumentError, "min_items and unique go with on_complete restart"),
         ({"on_complete": "restart", "unique": True, "min_items": 2}, ArgumentError, "there are 1 members"),
         ({"exclude": "a"}, ArgumentError, "exclude: str where a list of names belongs"),
         ({"exclude": ["a"]}, ArgumentError, "exclude: no member of the set is left"),

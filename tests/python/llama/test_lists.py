@@ -20,7 +20,7 @@ def test_a_unique_list_under_constrain_has_no_repeat(llm: Any) -> None:
     trie = TokenTrie.from_choices(llm, COLOURS)
     options: dict[str, Any] = {"separator": ",", "unique": True, "exclude": ["black"]}
     for seed in range(5):
-        with constrain(llm, trie, "sampled", "restart", **options) as constraint:
+        with constrain(llm, trie, "sampled", on_complete="restart", **options) as constraint:
             made = llm.create_completion(PROMPT, max_tokens=64, seed=seed, temperature=2.0)
         items = made["choices"][0]["text"].split(",")
         assert constraint.names == items

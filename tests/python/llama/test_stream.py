@@ -208,7 +208,7 @@ def test_release_goes_on_with_free_text_and_restart_with_more_members(stream: St
     assert steps[0].token == 400
     assert len(steps) == 6
     stream.prefill(PROMPT)
-    stream.set_token_trie(trie, "sampled", "restart", separator=[500], max_items=2, end_tokens=[600])
+    stream.set_token_trie(trie, "sampled", on_complete="restart", separator=[500], max_items=2, end_tokens=[600])
     tokens = [step.token for step in stream.generate(temperature=2.0)]
     assert tokens[-1] == 600
     assert stream.state.n_items in (1, 2)

@@ -66,9 +66,9 @@ def test_both_decisions_are_those_of_choose(bill: Explanation, gemma: Any) -> No
 @pytest.mark.parametrize(("prompt", "choices"), [("Action:", PREFIXES), ("Answer:", ["yes", "no"]), ("A", ["Paris"])])
 def test_probabilities_are_those_of_score(precise: Any, prompt: str, choices: list[str]) -> None:
     explanation = explain(precise, prompt, choices)
-    whole = np.exp(score(precise, prompt, choices, end="longest"))
+    whole = np.exp(score(precise, prompt, choices, leaf_end="longest"))
     assert explanation.probabilities == pytest.approx(whole / whole.sum(), abs=1e-4)
-    assert explanation.exact.coverage == pytest.approx(whole.sum(), rel=1e-3)
+    assert explanation.exact.mass == pytest.approx(whole.sum(), rel=1e-3)
     assert explanation.walks == pytest.approx(np.exp(score(precise, prompt, choices, branches=True)), abs=1e-4)
 
 
@@ -139,7 +139,7 @@ def test_a_set_that_does_not_fit_is_said_not_to(smollm2: Any) -> None:
 
 def test_bad_arguments_are_refused(smollm2: Any) -> None:
     with pytest.raises(ArgumentError, match="end"):
-        explain(smollm2, "x", ["a"], end="never")  # type: ignore[arg-type]
+        explain(smollm2, "x", ["a"], leaf_end="never")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="choices"):
         explain(smollm2, "x", [])
     with pytest.raises(ArgumentError, match="prompt: None"):
@@ -219,7 +219,7 @@ def test_a_page_has_the_numbers(bill: Explanation) -> None:
     for leaf in np.argsort(-p)[:5]:
         assert bill.trie[int(leaf)].name in shown
         assert f"{100 * p[leaf]:.{1 if p[leaf] >= 0.01 else 2}f} %" in shown
-    assert f"{100 * (bill.exact.coverage or 0):.1f} %" in shown
+    assert f"{100 * (bill.exact.mass or 0):.1f} %" in shown
     assert f"{bill.exact.entropy:.2f} nats" in shown
     assert any("Settle the water bill" in text for text in shown)
 

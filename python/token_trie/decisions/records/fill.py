@@ -5,30 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from token_trie.decisions.how import ANY_SEED
-from token_trie.decisions.records.filling import FillOptions, fill_in, read_how
+from token_trie.decisions.options import RecordOptions
+from token_trie.decisions.records.filling import record_request
 from token_trie.decisions.records.record import Record
 from token_trie.decisions.records.types import read_form
-from token_trie.errors import ArgumentError
+from token_trie.decisions.runner import run
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.chooser import cancel, chooser, room_of
-from token_trie.native.arguments import check_names
+from token_trie.llama.chooser import cancel
 from token_trie.native.core import Llama
-from token_trie.native.lease import lease
-from token_trie.sets.prompt import Prompt, tokenize_prompt
+from token_trie.native.options import takes
+from token_trie.sets.prompt import Prompt
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from token_trie.decisions.options import RecordKeywords
 
 T = TypeVar("T")
 
 
 @overload
-def fill(llm: Llama, prompt: Prompt, schema: type[T], **options: Unpack[FillOptions]) -> Record[T]: ...
+def fill(llm: Llama, prompt: Prompt, schema: type[T], **options: Unpack[RecordKeywords]) -> Record[T]: ...
 @overload
-def fill(llm: Llama, prompt: Prompt, schema: Mapping[str, Any], **options: Unpack[FillOptions]) -> Record[Any]: ...
+def fill(llm: Llama, prompt: Prompt, schema: Mapping[str, Any], **options: Unpack[RecordKeywords]) -> Record[Any]: ...
 @overload
-def fill(llm: Llama, prompt: Prompt, schema: object, **options: Unpack[FillOptions]) -> Record[Any]: ...
+def fill(llm: Llama, prompt: Prompt, schema: object, **options: Unpack[RecordKeywords]) -> Record[Any]: ...
+@takes(RecordOptions)
 def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[Any]:
     """Let the model answer a prompt with a record by a schema.
 
@@ -45,29 +47,8 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
         A dict is a JSON Schema. Fields are written in its order. Lists and maps that do not say how many items they
         have at most end after 64, and references inside each other are followed 16 deep. Types need the extra
         ``records``.
-    mode : {"exact", "greedy", "sampled"}
-        How choices are made: "exact", the default, searches for the most probable whole value, as far as `max_nodes`
-        goes; "greedy" takes the best token at each branch point, which is fastest; "sampled" draws there. Integers
-        between near bounds are written digit by digit in every mode.
-    temperature : float, optional
-        Of free text, and of draws; by default 0, the best token each, and in sampled mode 1.
-    top_p : float
-        In (0, 1].
-    seed : int, optional
-        The same seed draws the same record.
-    max_nodes : int, optional
-        Nodes of a choice's trie that exact mode asks the model about at most; None for no limit, so that the most
-        probable value is proved. `RecordStats.n_unproved` counts the choices that it ended.
-    max_tokens : int
-        Tokens of a slot of free text at most. A string that is not closed by then is, and stands in
-        `Record.truncated`; where the schema does not let it end there, and for other values, that is a LimitError.
-    indent : int, optional
-        Spaces a level, each field on a line of its own; by default there is no white space.
-    on_text : callable, optional
-        Is given the record's text, part by part, as it is decided, on the thread that works. What it raises ends the
-        record.
-    think : Think, optional
-        Lets the model write freely up to a marker first, for `Record.thought`. The record follows the marker.
+    **options
+        Those of `RecordOptions`.
 
     Returns
     -------
@@ -94,26 +75,17 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     numbers between bounds have up to six digits behind the point.
     Alternatives that begin alike, so that no first token tells them apart, run under one grammar of them all.
     """
-    if prompt is None:
-        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
-    check_names("fill", options, FillOptions.__annotations__)
-    form, how = read_form(schema), read_how(**options)
-    with lease(llm):
-        tokens = tokenize_prompt(llm, prompt, room_of(llm))
-    with chooser(llm) as handle:
-        if how.seed is None:
-            handle.set_seed(ANY_SEED)
-        return fill_in(handle, form, how, tokens)
+    return run(llm, prompt, record_request(read_form(schema), RecordOptions.read("fill", options)))
 
 
 @overload
-async def afill(llm: Llama, prompt: Prompt, schema: type[T], **options: Unpack[FillOptions]) -> Record[T]: ...
+async def afill(llm: Llama, prompt: Prompt, schema: type[T], **options: Unpack[RecordKeywords]) -> Record[T]: ...
 @overload
 async def afill(
-    llm: Llama, prompt: Prompt, schema: Mapping[str, Any], **options: Unpack[FillOptions]
+    llm: Llama, prompt: Prompt, schema: Mapping[str, Any], **options: Unpack[RecordKeywords]
 ) -> Record[Any]: ...
 @overload
-async def afill(llm: Llama, prompt: Prompt, schema: object, **options: Unpack[FillOptions]) -> Record[Any]: ...
+async def afill(llm: Llama, prompt: Prompt, schema: object, **options: Unpack[RecordKeywords]) -> Record[Any]: ...
 async def afill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[Any]:
     """Do as `fill` does, on a worker thread; a task that is cancelled ends it."""
     record: Record[Any] = await in_worker(

@@ -1,6 +1,6 @@
-r"""Prompts that tell a model of tools, and the form in which it writes a call.
+r"""Prompts that tell a model of tools, and the template by which it writes a call.
 
-The form is read off the model's own chat template, by what it makes of a call with these marks:
+That is read off the model's own chat template, by what it makes of a call with these marks:
 
     <tool_call>\n{"name": "N", "arguments": {"K": "V"}}\n</tool_call><|im_end|>
     |---- before -----|   |-- between --|   A      |--- behind ---|
@@ -23,7 +23,7 @@ _NAME, _ARGUMENTS = "tool_name_here", {"argument": "value_here"}
 ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
 
 
-class Form(NamedTuple):
+class Template(NamedTuple):
     """What stands around a tool's name and its arguments."""
 
     before: str
@@ -38,8 +38,8 @@ def ask_for_tools(
     room: int,
     *,
     thinks: bool = False,
-) -> tuple[list[int], Form | None]:
-    """Return the tokens of a prompt that tells of tools, and the form of a call; None for one of our own.
+) -> tuple[list[int], Template | None]:
+    """Return the tokens of a prompt that tells of tools, and the template of a call; None for one of our own.
 
     How a call begins is part of the prompt, unless the model thinks in between.
 
@@ -67,10 +67,10 @@ def ask_for_tools(
         raise
     except Exception as error:
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
-    form = _form_of(llm, template(False), prompt.text, given, tools)
-    if form is None or thinks:
-        return tokenize_rendered(llm, prompt, room), form
-    return tokenize_rendered(llm, prompt.followed_by(llm, form.before), room), form._replace(before="")
+    written = _template_of(llm, template(False), prompt.text, given, tools)
+    if written is None or thinks:
+        return tokenize_rendered(llm, prompt, room), written
+    return tokenize_rendered(llm, prompt.followed_by(llm, written.before), room), written._replace(before="")
 
 
 def _template_with_tools(llm: Llama) -> Any:
@@ -84,7 +84,9 @@ def _template_with_tools(llm: Llama) -> Any:
     return lambda is_prompt: Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 
-def _form_of(llm: Llama, render: Any, prompt: str, messages: list[Any], tools: Sequence[dict[str, Any]]) -> Form | None:
+def _template_of(
+    llm: Llama, render: Any, prompt: str, messages: list[Any], tools: Sequence[dict[str, Any]]
+) -> Template | None:
     spelled = json.dumps(_ARGUMENTS)
     for arguments in (_ARGUMENTS, spelled):
         call = {"id": "call_000000", "type": "function", "function": {"name": _NAME, "arguments": arguments}}
@@ -96,7 +98,7 @@ def _form_of(llm: Llama, render: Any, prompt: str, messages: list[Any], tools: S
         before, found, rest = whole.removeprefix(prompt).partition(_NAME)
         between, found_too, behind = rest.partition(spelled)
         if whole.startswith(prompt) and found and found_too and between and not _has_control(llm, between):
-            return Form(before, between, _plain_beginning(llm, behind))
+            return Template(before, between, _plain_beginning(llm, behind))
     return None
 
 

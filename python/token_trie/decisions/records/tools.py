@@ -8,24 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from token_trie.decisions.how import ANY_SEED
-from token_trie.decisions.records.filling import FillOptions, How, filling, read_how
+from token_trie.decisions.options import RecordOptions
+from token_trie.decisions.records.filling import Filling, RecordRequest
 from token_trie.decisions.records.record import RecordStats
-from token_trie.decisions.records.templates import Form, ask_for_tools
+from token_trie.decisions.records.templates import Template, ask_for_tools
 from token_trie.decisions.records.toolset import Tool, read_tools
+from token_trie.decisions.runner import run
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.chooser import cancel, chooser, room_of
-from token_trie.llama.program import Program
-from token_trie.native.arguments import check_names
+from token_trie.llama.chooser import cancel, room_of
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
+from token_trie.native.options import takes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from token_trie.decisions.options import RecordKeywords
+
 T = TypeVar("T")
 
-PLAIN = Form('{"name":"', '","arguments":', "}")
+PLAIN = Template('{"name":"', '","arguments":', "}")
 """A call as it is written where the model's template has no way of its own."""
 
 
@@ -82,48 +84,44 @@ class ToolCall(Generic[T]):
         return {"id": self.id, "type": self.type, "function": self.function}
 
 
-def call_tool(
-    handle: Program, tools: tuple[Tool, ...], how: How, form: Form = PLAIN, prompt: list[int] | None = None
-) -> ToolCall[Any]:
-    """Let a call be written in the form given, behind what stands or a prompt in its place."""
-    with filling(handle, how, prompt, form.before) as under_way:
+def tool_request(
+    tools: tuple[Tool, ...], options: RecordOptions, template: Template = PLAIN
+) -> RecordRequest[ToolCall[Any]]:
+    """Request a call, written by a template."""
+
+    def fill(under_way: Filling) -> ToolCall[Any]:
+        walk = under_way.walk
         names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
-        index, probability = under_way.walk.choose(names, form.between)
+        index, probability = walk.choose(names, template.between)
         tool = tools[index]
-        under_way.writer.write(form.between)
-        text = under_way.walk.run(tool.node, form.behind)
+        under_way.writer.write(template.between)
+        text = walk.run(tool.node, template.behind)
         value = tool.read(text)
-        under_way.writer.write(form.behind)
-        under_way.writer.flush()
-        return ToolCall(
-            tool.name,
-            json.loads(text),
-            value,
-            tool.given,
-            text,
-            probability,
-            under_way.walk.probabilities,
-            *under_way.told(),
-        )
+        under_way.writer.write(template.behind)
+        own = tool.name, json.loads(text), value, tool.given, text
+        return ToolCall(*own, probability, walk.probabilities, *under_way.told())
+
+    return RecordRequest(options, fill, template.before)
 
 
 @overload
 def choose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[FillOptions]
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[RecordKeywords]
 ) -> ToolCall[T]: ...
 @overload
 def choose_tool(
     llm: Llama,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
-    **options: Unpack[FillOptions],
+    **options: Unpack[RecordKeywords],
 ) -> ToolCall[dict[str, Any]]: ...
 @overload
 def choose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
 ) -> ToolCall[Any]: ...
+@takes(RecordOptions)
 def choose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
 ) -> ToolCall[Any]:
     """Let the model call one of some tools.
 
@@ -140,7 +138,7 @@ def choose_tool(
         each parameter by ``Annotated[…, pydantic.Field(description=…)]``. Classes and functions need the extra
         ``records``.
     **options
-        Those of `fill`.
+        Those of `RecordOptions`.
 
     Returns
     -------
@@ -158,34 +156,30 @@ def choose_tool(
     the system message ends in "Answer with one call of these tools, as JSON of this form:", the form
     ``{"name":…,"arguments":{…}}``, and each tool's function as JSON on a line, and so the call is written.
     """
-    check_names("choose_tool", options, FillOptions.__annotations__)
-    read, how = read_tools(tools), read_how(**options)
+    asked, read = RecordOptions.read("choose_tool", options), read_tools(tools)
     shown = [tool.shown for tool in read]
     with lease(llm):
-        tokens, form = ask_for_tools(llm, messages, shown, room_of(llm), thinks=how.think is not None)
-    with chooser(llm) as handle:
-        if how.seed is None:
-            handle.set_seed(ANY_SEED)
-        return call_tool(handle, read, how, form or PLAIN, tokens)
+        tokens, template = ask_for_tools(llm, messages, shown, room_of(llm), thinks=asked.think is not None)
+    return run(llm, tokens, tool_request(read, asked, template or PLAIN))
 
 
 @overload
 async def achoose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[FillOptions]
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[RecordKeywords]
 ) -> ToolCall[T]: ...
 @overload
 async def achoose_tool(
     llm: Llama,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
-    **options: Unpack[FillOptions],
+    **options: Unpack[RecordKeywords],
 ) -> ToolCall[dict[str, Any]]: ...
 @overload
 async def achoose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
 ) -> ToolCall[Any]: ...
 async def achoose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[FillOptions]
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
 ) -> ToolCall[Any]:
     """Do as `choose_tool` does, on a worker thread; a task that is cancelled ends it."""
     return await in_worker(lambda: choose_tool(llm, messages, tools, **options), lambda thread: cancel(llm, thread))

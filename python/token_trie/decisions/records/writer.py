@@ -24,16 +24,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.native_scores import search_leaves
+from token_trie.decisions.native_scores import search_leaves, take_steps
+from token_trie.decisions.options import RecordMode
 from token_trie.errors import CancelledError, InternalError, VocabularyError
 from token_trie.llama.program import Program
-from token_trie.llama.run_span import run_span
 from token_trie.native.core import _core
 from token_trie.sets.memory import Memory
 from token_trie.sets.spelling import Seam, inner_seam
 from token_trie.sets.trie import TokenTrie
 
-Mode: TypeAlias = Literal["exact", "greedy", "sampled"]
 Followers: TypeAlias = tuple[tuple[str, ...], ...]
 """Of each option, how what follows it may begin."""
 
@@ -72,7 +71,7 @@ class Writer:
     def __init__(
         self,
         handle: Program,
-        mode: Mode,
+        mode: RecordMode,
         temperature: float,
         top_p: float,
         max_nodes: int | None,
@@ -102,7 +101,7 @@ class Writer:
         where the mode would have the whole text searched for.
         """
         self._check_cancelled()
-        mode: Mode = "greedy" if by_steps and self._mode == "exact" else self._mode
+        mode: RecordMode = "greedy" if by_steps and self._mode == "exact" else self._mode
         spelled = self._handle._with_model(lambda vocab, known: self._spell(vocab, known, texts, followers, mode))
         assert spelled.trie is not None
         self._settle(spelled)
@@ -173,15 +172,10 @@ class Writer:
             self._put(self._n_settled, [])
 
     def _walk(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
-        handle = self._handle
-        handle.set_token_trie(trie, mode)
-        self._standing += run_span(handle, *self._draw)
-        state = handle._state()
-        if state.leaf < 0:
-            if handle.state.stop == "cancelled":
-                raise CancelledError("the record was cancelled")
-            raise InternalError(f"a choice ended as {handle.state}")
-        return int(state.leaf), float(state.logprob)
+        self._handle.set_token_trie(trie, mode)
+        steps = take_steps(self._handle, *self._draw)
+        self._standing += steps.tokens
+        return steps.leaf, steps.logprob
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
         found = search_leaves(self._handle, trie, max_nodes=self._max_nodes)
@@ -211,7 +205,7 @@ class Writer:
         self._n_settled = len(whole)
 
     def _spell(
-        self, vocab: _core.Vocab, known: dict[object, Any], texts: tuple[str, ...], followers: Followers, mode: Mode
+        self, vocab: _core.Vocab, known: dict[object, Any], texts: tuple[str, ...], followers: Followers, mode: RecordMode
     ) -> Spelled:
         before = self._standing[max(0, self._n_settled - 64) : self._n_settled]
         memory: Memory[Spelled] = known.setdefault("records", Memory(_SETS_KEPT, _TEXTS_KEPT))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from token_trie.decisions.choose import choose
-from token_trie.decisions.native_scores import ENDS
+from token_trie.decisions.options import LEAF_ENDS
 from token_trie.llama.batch import Batch, can_share
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
@@ -166,7 +166,7 @@ class _Batched(_Scorer):
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
         self._most = max(self._most, n_best)
         best = lib.TOKEN_TRIE_BATCH_BEST
-        return self._batch.submit(trie, tokens, mode=best, leaf_end=ENDS["any"], n_best=n_best)
+        return self._batch.submit(trie, tokens, mode=best, leaf_end=LEAF_ENDS["any"], n_best=n_best)
 
     def _next(self) -> tuple[int, Found]:
         answer = self._batch.wait(self._most, 0)
@@ -186,7 +186,7 @@ class _Alone(_Scorer):
         self._n = 0
 
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
-        decision = choose(self._llm, tokens, trie, end="any", n_best=n_best)
+        decision = choose(self._llm, tokens, trie, leaf_end="any", n_best=n_best)
         self._n += 1
         self._done.append((self._n, [(one.index, one.logprob) for one in decision.candidates]))
         return self._n

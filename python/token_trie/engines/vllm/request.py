@@ -7,14 +7,14 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from token_trie.engines.matcher import TrieMatcher
 from token_trie.engines.vllm.vocabulary import EngineVocabulary
 from token_trie.errors import ArgumentError, PayloadError
-from token_trie.llama.span import MODES
+from token_trie.llama.span import STEP_MODES, SpanOptions
 from token_trie.native.arguments import encode, lookup
 from token_trie.sets.choices import read_choices
 from token_trie.sets.inner_text import inner_tokens
@@ -25,10 +25,10 @@ KEY = "token_trie"
 FOLDER = "TOKEN_TRIE_SETS"
 """Variable of the environment: the folder that names are looked up in, and that paths must then lie in."""
 
-_SETS = ("choices", "payload", "path", "name")
-_OF_MATCHER = ("on_complete", "max_items", "min_items", "unique", "exclude", "max_before", "max_span")
+_SETS = ("choices", "payload", "file", "name")
 _OF_TEXTS = ("separator", "start_after")
-_OPTIONS = ("mode", "descriptor", "leading_space", *_OF_MATCHER, *_OF_TEXTS)
+_OF_MATCHER = tuple(field.name for field in fields(SpanOptions) if field.name not in ("end_tokens", *_OF_TEXTS))
+_OPTIONS = ("mode", "path", "leading_space", *_OF_MATCHER, *_OF_TEXTS)
 
 _files: Memory[TokenTrie] = Memory(128, 1 << 30)
 
@@ -43,18 +43,18 @@ class TrieRequest:
     options: Mapping[str, Any]
     is_greedy: bool
     may_open: bool
-    """Whether any path will do: an object can come only from who runs the engine, a text from anybody."""
+    """Whether any file will do: an object can come only from who runs the engine, a text from anybody."""
 
     def set_for(self, vocabulary: EngineVocabulary, prompt: list[int]) -> TokenTrie:
         """Return the set, for a vocabulary and behind a prompt; errors as of `matcher`."""
-        descriptor = self.options.get("descriptor")
+        path = self.options.get("path")
         if self.source == "choices":
             texts = read_choices(self.given).texts
             return vocabulary.set_of(texts, prompt, self.options.get("leading_space"))
         if self.source == "payload":
-            return TokenTrie.from_payload(self.given, descriptor)
-        path = _named(self.given) if self.source == "name" else _allowed(self.given, self.may_open)
-        return _read_set(path, descriptor)
+            return TokenTrie.from_payload(self.given, path)
+        file = _named(self.given) if self.source == "name" else _allowed(self.given, self.may_open)
+        return _read_set(file, path)
 
     def matcher(self, vocabulary: EngineVocabulary, prompt: list[int], end_tokens: Sequence[int]) -> TrieMatcher:
         """Begin a walk, for a vocabulary, behind a prompt, with the engine's tokens that end an answer.
@@ -68,7 +68,9 @@ class TrieRequest:
         vocabulary.check(trie)
         options = {name: self.options[name] for name in _OF_MATCHER if name in self.options}
         for name in _OF_TEXTS:
-            given = self.options.get(name, ())
+            given = self.options.get(name)
+            if given is None:
+                continue
             is_text = isinstance(given, str)
             options[name] = inner_tokens(given, name, vocabulary, special=True).tolist() if is_text else given
         if options.get("on_complete") != "release":
@@ -102,9 +104,9 @@ def read_request(params: Any) -> TrieRequest | None:
         named = " and ".join(sources) or "none"
         raise ArgumentError(f"{KEY}: one of {', '.join(_SETS)} or a payload belongs there, not {named}")
     options = {key: value for key, value in given.items() if key in _OPTIONS}
-    if options.get("descriptor") is not None:
-        encode(options["descriptor"], "descriptor")
-    is_greedy = lookup(options.get("mode", "sampled"), MODES, "mode") == MODES["greedy"]
+    if options.get("path") is not None:
+        encode(options["path"], "path")
+    is_greedy = lookup(options.get("mode", "sampled"), STEP_MODES, "mode") == STEP_MODES["greedy"]
     _check_company(params, options.get("on_complete") == "release")
     return TrieRequest(sources[0], given[sources[0]], options, is_greedy, may_open=not is_text)
 
@@ -134,26 +136,26 @@ def _named(name: object) -> Path:
     return Path(folder, f"{name}.json")
 
 
-def _allowed(path: object, may_open: bool) -> Path:
-    if not isinstance(path, (str, os.PathLike)):
-        raise ArgumentError(f"path: {type(path).__name__} where a path belongs")
-    encode(os.fspath(path), "path")
+def _allowed(file: object, may_open: bool) -> Path:
+    if not isinstance(file, (str, os.PathLike)):
+        raise ArgumentError(f"file: {type(file).__name__} where a path belongs")
+    encode(os.fspath(file), "file")
     folder = os.environ.get(FOLDER)
-    if folder and not Path(path).resolve().is_relative_to(Path(folder).resolve()):
-        raise ArgumentError(f"path: {str(path)!r} is outside the folder that {FOLDER} names")
+    if folder and not Path(file).resolve().is_relative_to(Path(folder).resolve()):
+        raise ArgumentError(f"file: {str(file)!r} is outside the folder that {FOLDER} names")
     if not folder and not may_open:
-        raise ArgumentError(f"path: files are opened for no text, unless {FOLDER} names their folder")
-    return Path(path)
+        raise ArgumentError(f"file: files are opened for no text, unless {FOLDER} names their folder")
+    return Path(file)
 
 
-def _read_set(path: Path, descriptor: Any) -> TokenTrie:
+def _read_set(file: Path, path: Any) -> TokenTrie:
     try:
-        now = path.stat()
+        now = file.stat()
         if not stat.S_ISREG(now.st_mode):
-            raise ArgumentError(f"path: {str(path)!r} is no file")
-        key = (str(path), now.st_mtime_ns, now.st_size, now.st_ino, descriptor)
-        return _files.get(key, now.st_size, lambda: TokenTrie.from_payload(path.read_bytes(), descriptor))
+            raise ArgumentError(f"file: {str(file)!r} is no file")
+        key = (str(file), now.st_mtime_ns, now.st_size, now.st_ino, path)
+        return _files.get(key, now.st_size, lambda: TokenTrie.from_payload(file.read_bytes(), path))
     except OSError as error:
-        raise ArgumentError(f"{KEY}: {path.name}: {error.strerror}") from error
+        raise ArgumentError(f"{KEY}: {file.name}: {error.strerror}") from error
     except PayloadError as error:
-        raise PayloadError(f"{path.name}: {error}") from error
+        raise PayloadError(f"{file.name}: {error}") from error

@@ -170,7 +170,7 @@ def test_the_end_of_a_value_is_weighed_where_another_goes_on_from_it(
         n_value = next(k for k in range(1, len(value)) if b'"' in smollm2.detokenize(value[:k]))
         stream.prefill(tokens[:n])
         weighed = TokenTrie.from_sequences({"value": value[: n_value - (not begins_another)]})
-        whole = score(stream, None, weighed, end="any")
+        whole = stream.score(weighed, leaf_end="any")
     assert record.value["unit"] == "celsius"
     # Not with a quote of its own, which nobody writes where "," is one token. Quantized weights are not exact.
     assert smollm2.detokenize(value[n_value - 1 : n_value]) == b'","'

@@ -1,28 +1,29 @@
-"""A set as it was asked for: the answers of its leaves, in the caller's own values."""
+"""Choices bound to what they follow: the leaves of a trie, in the caller's own values."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import room_of
-from token_trie.native.core import Llama, vocab_of
+from token_trie.llama.chooser import check_room, room_of
+from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization
 from token_trie.sets.tokens import check_start
-from token_trie.sets.trie import FittedSet, TokenTrie, fit
+from token_trie.sets.trie import TokenTrie, fit
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Answers(Generic[T]):
+class BoundChoices(Generic[T]):
     """What the leaves of a trie stand for: choices in the order given, or the leaves' own names."""
 
     trie: TokenTrie
@@ -83,47 +84,66 @@ def is_same(a: object, b: object) -> bool:
         return False
 
 
-def ask(
-    llm: Llama,
-    prompt: Prompt,
-    choices: ChoicesLike,
-    *,
+def read_set(
+    choices: ChoicesLike, tokenization: Tokenization = "canonical", heal: bool = False
+) -> TokenTrie | Choices[Any]:
+    """Read choices that are spelled so; ArgumentError for a trie and another spelling than its own."""
+    if not isinstance(choices, TokenTrie):
+        return read_choices(choices)
+    if heal or tokenization != "canonical":
+        raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
+    return choices
+
+
+class Reader(NamedTuple):
+    """What prompts and choices are tokenized by, as long as the model's lease is held."""
+
+    vocab: _core.Vocab
+    known: dict[object, Any]
+    """What is remembered of the model."""
+    tokenize: Callable[[Prompt], list[int]]
+    room: int
+    """In tokens."""
+    owner: str = "Llama"
+    """Of that room; none where the room is checked by who has it."""
+
+
+def reader_of(llm: Llama, room: int | None = None) -> Reader:
+    """Return a Llama's, for its own context, or for so many tokens of another's; the caller holds a lease."""
+    vocab, known = vocab_of(llm), attachment(llm).known
+    if room is None:
+        own = room_of(llm)
+        return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, own), own)
+    return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, room), room, "")
+
+
+def bind(
+    reader: Reader,
+    prompt: list[int],
+    choices: TokenTrie | Choices[T],
     leading_space: bool | None = None,
     tokenization: Tokenization = "canonical",
     heal: bool = False,
-    room: int | None = None,
-) -> tuple[list[int], Answers[Any]]:
-    """Return the tokens of a prompt, and the set of choices that its sequences follow.
-
-    The caller holds a lease. `room` is in tokens; by default the Llama's.
+) -> tuple[list[int], BoundChoices[T]]:
+    """Bind choices to a prompt; return what of the prompt stands before them.
 
     Raises
     ------
     ArgumentError, VocabularyError, ContextError
         For choices or prompts that fit neither each other nor the model.
     """
-    room = room_of(llm) if room is None else room
     if isinstance(choices, TokenTrie):
-        tokens = tokenize_prompt(llm, prompt, room)
-        check_start(tokens, choices.start_token)
-        return tokens, Answers(choices)
-    read = read_choices(choices)
-    tokens = tokenize_prompt(llm, prompt, room)
-    fitted = fit(vocab_of(llm), attachment(llm).known, tokens, read.texts, leading_space, tokenization, heal)
-    return tokens[: len(tokens) - fitted.n_moved], answers_of(read, fitted)
-
-
-def answers_of(choices: Choices[Any], fitted: FittedSet) -> Answers[Any]:
-    """Return the answers that choices are.
-
-    Raises
-    ------
-    ArgumentError
-        Two of them are one answer, and stand for different values.
-    """
-    if len(fitted.trie) < len(choices) and not choices.are_texts:
-        _require_one_value_a_leaf(choices, fitted.leaf_of)
-    return Answers(fitted.trie, choices, fitted.leaf_of)
+        check_start(prompt, choices.start_token)
+        bound = BoundChoices[T](choices)
+    else:
+        fitted = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space, tokenization, heal)
+        if len(fitted.trie) < len(choices) and not choices.are_texts:
+            _require_one_value_a_leaf(choices, fitted.leaf_of)
+        bound = BoundChoices(fitted.trie, choices, fitted.leaf_of)
+        prompt = prompt[: len(prompt) - fitted.n_moved]
+    if reader.owner:
+        check_room(reader.room, len(prompt), bound.trie, reader.owner)
+    return prompt, bound
 
 
 def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int64]) -> None:

@@ -1,0 +1,204 @@
+"""A request for one of some choices, run step by step, by the scores of all, or by a search for the best."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.calibration import Prior, bind_empty
+from token_trie.decisions.decision import Decision, Stats
+from token_trie.decisions.native_scores import (
+    Scores,
+    Search,
+    Steps,
+    check_scorable,
+    score_leaves,
+    search_leaves,
+    take_steps,
+)
+from token_trie.decisions.options import LEAF_ENDS, ChooseOptions, Mode
+from token_trie.decisions.request import Batched, Bound, Prefix, Written
+from token_trie.decisions.ways import Clock, by_scores, by_search, by_steps
+from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.program import Program
+from token_trie.native.arguments import native_seed
+from token_trie.native.ffi import lib
+from token_trie.sets.choices import Choices, ChoicesLike
+from token_trie.sets.trie import TokenTrie
+
+
+@dataclass(frozen=True)
+class ChoiceRequest(Written[Decision[Any]]):
+    """One of some choices."""
+
+    choices: TokenTrie | Choices[Any]
+    options: ChooseOptions
+    mode: Mode
+
+    @classmethod
+    def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
+        """Read choices; ArgumentError where they and the options do not fit each other."""
+        read = read_set(choices, options.tokenization, options.heal)
+        tokenization = read.tokenization if isinstance(read, TokenTrie) else options.tokenization
+        mode = options.mode or options.default_mode(tokenization)
+        options.require_fitting(mode)
+        if mode not in ("greedy", "sampled"):
+            check_scorable(tokenization)
+        return cls(read, options, mode)
+
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundChoice:
+        """Bind it to what it stands behind."""
+        options = self.options
+        spelled = options.leading_space, options.tokenization, options.heal
+        tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
+        prior = bind_empty(reader, options.calibrate, self.choices, *spelled)
+        return BoundChoice(self, tokens, choices, prior, prefix.thought_text)
+
+
+@dataclass(frozen=True)
+class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
+    """Choices behind a prompt."""
+
+    request: ChoiceRequest
+    tokens: list[int]
+    choices: BoundChoices[Any]
+    prior: Prior | None
+    thought: str | None
+
+    def run(self, stream: Program) -> Decision[Any]:
+        """Decide."""
+        options, mode, trie = self.request.options, self.request.mode, self.choices.trie
+        prior = None
+        if self.prior is not None:
+            prior = self.prior.scores(stream, options.leaf_end)[self.choices.firsts()]
+        if mode == "greedy" or mode == "sampled":
+            if mode == "sampled" and options.seed is not None:
+                stream.set_seed(options.seed)
+            stream.set_token_trie(trie, mode)
+            clock = Clock(stream, self.tokens)
+            steps = take_steps(stream, self._temperature, options.top_p)
+            return self._decide(steps, clock.stats(*steps.counts))
+        stream._hold(trie)
+        clock = Clock(stream, self.tokens)
+        found: Scores | Search
+        if options.scores_all:
+            found = score_leaves(stream, trie, leaf_end=options.leaf_end)
+        else:
+            found = search_leaves(stream, trie, options.n_best, leaf_end=options.leaf_end, **self._bounds)
+        return self._decide(found, clock.stats(n_passes=found.n_passes, n_evaluated=found.n_evaluated), prior)
+
+    def missing(self, answer: Decision[Any]) -> Sequence[int]:
+        """Return an answer's tokens, where whole ones were weighed."""
+        return () if self.request.mode in ("greedy", "sampled") else answer.tokens
+
+    def batched(self) -> BoundChoice | None:
+        """Return it, unless it calibrates, which is done in the prompt's place."""
+        return self if self.prior is None else None
+
+    @property
+    def n_members(self) -> int:
+        """Those that its answer may have at most."""
+        n = len(self.choices.trie)
+        return n if self.request.options.scores_all else min(self.request.options.n_best, n)
+
+    @property
+    def n_tokens(self) -> int:
+        """Likewise."""
+        return self.choices.trie.max_tokens
+
+    def submit(self, batch: Batch) -> int:
+        """Put it into a batch; return its ticket."""
+        options = self.request.options
+        modes = {"greedy": lib.TOKEN_TRIE_BATCH_GREEDY, "sampled": lib.TOKEN_TRIE_BATCH_SAMPLED}
+        whole = lib.TOKEN_TRIE_BATCH_SCORES if options.scores_all else lib.TOKEN_TRIE_BATCH_BEST
+        return batch.submit(
+            self.choices.trie,
+            self.tokens,
+            mode=modes.get(self.request.mode, whole),
+            seed=native_seed(options.seed),
+            temperature=self._temperature,
+            top_p=options.top_p,
+            leaf_end=LEAF_ENDS[options.leaf_end],
+            n_best=self.n_members,
+            **self._bounds,
+        )
+
+    def read(self, answer: Answer) -> Decision[Any]:
+        """Return what its answer says."""
+        told = answer.figures
+        stats = Stats(
+            n_prompt=len(self.tokens),
+            n_branches=told.n_branches,
+            n_forced=told.n_forced,
+            n_passes=told.n_passes,
+            prompt_ms=told.prompt_ns / 1e6,
+            decide_ms=told.decide_ns / 1e6,
+            n_evaluated=told.n_evaluated,
+        )
+        cost = stats.n_evaluated, stats.n_passes, 0
+        found: Steps | Scores | Search
+        if self.request.mode in ("greedy", "sampled"):
+            found = Steps(answer.leaf, answer.logprob, answer.tokens)
+        elif self.request.options.scores_all:
+            found = Scores(answer.logprobs, np.empty(0), *cost)
+        else:
+            found = Search(answer.leaves, answer.logprobs, told.gap, told.rival_max, told.mass_max, *cost)
+        return self._decide(found, stats)
+
+    def _decide(self, found: Steps | Scores | Search, stats: Stats, prior: Any = None) -> Decision[Any]:
+        options, mode = self.request.options, self.request.mode
+        if isinstance(found, Steps):
+            return by_steps(self.choices, found, stats, self.thought)
+        if isinstance(found, Search):
+            decision = by_search(self.choices, found, stats, self.thought)
+            if mode == "exact" and not decision.proved:
+                _warn_once(
+                    "search",
+                    "a search ended after %d nodes with the best answer until then: another may be up to %.2g nats "
+                    "more probable. max_nodes=None goes on to the proof. (Said once a process; decision.proved tells "
+                    "for each.)",
+                    decision.stats.n_evaluated,
+                    decision.gap,
+                )
+            return decision
+        drawn = (options.seed,) if mode == "aligned" else None
+        decision = by_scores(self.choices, found, stats, self.thought, n_best=options.n_best, prior=prior, drawn=drawn)
+        if not decision.fits:
+            _warn_once(
+                "fits",
+                "the model gives all answers together %.2g %% of what it could write here: none may fit the prompt. "
+                "Let it show some questions with their answers. (Said once a process; decision.fits tells for each.)",
+                100 * (decision.mass or 0.0),
+            )
+        return decision
+
+    @property
+    def _temperature(self) -> float:
+        given = self.request.options.temperature
+        return 1.0 if given is None else given
+
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        """What ends a search, as struct token_trie_score_params has it."""
+        options, mode = self.request.options, self.request.mode
+        is_exact = mode == "exact"
+        return {
+            "beam_width": options.beam_width if mode == "beam" else 0,
+            "max_nodes": (options.max_nodes or 0) if is_exact else 0,
+            "timeout_ms": math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
+        }
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(what: str, message: str, *figures: object) -> None:
+    if what not in _warned:
+        _warned.add(what)
+        logging.getLogger(f"token_trie.{what}").warning(message, *figures)

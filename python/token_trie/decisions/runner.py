@@ -1,0 +1,127 @@
+"""Runs requests: on a Llama's own stream, in the batch of those who ask one at the same time, behind what stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from token_trie.decisions.bound import Reader, reader_of
+from token_trie.decisions.request import Batched, Prefix, Request, Thought
+from token_trie.decisions.think import marker_tokens, think_first
+from token_trie.decisions.thinking import Thinking
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.chooser import chooser
+from token_trie.llama.company import Company, company_of
+from token_trie.llama.program import Program
+from token_trie.native.core import Llama, vocab_of
+from token_trie.native.lease import lease
+from token_trie.sets.prompt import Prompt
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
+    """Answer a request behind a prompt.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError
+        They fit neither each other nor the model.
+    BusyError, CancelledError
+        As of `chooser`.
+    """
+    if prompt is None:
+        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
+    with lease(llm):
+        reader = reader_of(llm)
+        tokens = reader.tokenize(prompt)
+        bound = request.bind(reader, Prefix(tokens))
+        batched = bound.batched()
+        if batched is not None:
+            batched = _first_of(llm, request, tokens, batched, None)
+    company = None if batched is None else company_of(llm)
+    if batched is not None and company is not None:
+        return _run_in(company, batched)
+    with chooser(llm) as stream:
+        if request.draws and request.seed is None:
+            stream.set_seed(None)
+        if request.think is None:
+            return bound.run(stream)
+        stream.prefill(tokens)
+        thought = _think(stream, request)
+        with lease(llm):
+            bound = request.bind(reader, Prefix(stream.tokens, is_standing=True, thought=thought))
+        return bound.run(stream)
+
+
+def begin(llm: Llama, prompt: Prompt, request: Request[R], room: int) -> Batched[R]:
+    """Read a prompt for a batch of so many tokens, and bind a request to it; the caller holds a lease.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError
+        They fit neither each other nor the model.
+    """
+    reader = reader_of(llm, room)
+    tokens = reader.tokenize(prompt)
+    batched = request.bind(reader, Prefix(tokens)).batched()
+    if batched is None:
+        raise ArgumentError("calibrate and normalize='prior': score something else besides, which a batch does not")
+    return _first_of(llm, request, tokens, batched, room)
+
+
+def _first_of(llm: Llama, request: Request[R], tokens: list[int], batched: Batched[R], room: int | None) -> Batched[R]:
+    """Return what a batch is to do first about a request: think, where it is to."""
+    if request.think is None:
+        return batched
+    return Thinking(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), room)
+
+
+def run_behind(stream: Program, request: Request[R]) -> R:
+    """Answer a request behind what stands; the sequence goes on behind the answer, and a trie is taken away.
+
+    Where that fails, the sequence and the trie are what they were.
+    """
+    with stream._native.own(), stream._restored() as before:
+        if not before:
+            raise ArgumentError("nothing to answer behind: prefill first")
+        thought = None
+        if request.think is not None:
+            thought = _think(stream, request)
+            before = stream.tokens
+        prefix = Prefix(before, is_standing=True, thought=thought)
+        bound = read_on(stream, lambda reader: request.bind(reader, prefix))
+        answer = bound.run(stream)
+        # Also of nothing: the grammar begins anew behind the answer.
+        stream._put(stream.state.n_tokens, bound.missing(answer))
+        stream.clear_token_trie()
+        return answer
+
+
+def read_on(stream: Program, use: Callable[[Reader], T]) -> T:
+    """Let something be read by a stream's own model."""
+    room, tokenize = stream._native.room, stream._tokenize_prompt
+    return stream._with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, room, "handle")))
+
+
+def _think(stream: Program, request: Request[Any]) -> Thought:
+    assert request.think is not None
+    started = time.perf_counter()
+    text = think_first(stream, request.think, request.seed)
+    return Thought(text, (time.perf_counter() - started) * 1e3)
+
+
+def _run_in(company: Company, batched: Batched[R]) -> R:
+    """Answer together with other threads."""
+    while True:
+        answer = company.answer(batched.submit, batched.n_members, batched.n_tokens)
+        try:
+            told = batched.read(answer)
+        except TokenTrieError:
+            company.require_open()
+            raise
+        if not isinstance(told, Batched):
+            return told
+        batched = told

@@ -1,0 +1,83 @@
+"""Options, declared once: a frozen dataclass a family, of which signatures, docstrings and command lines are made.
+
+A family is written as any dataclass is, with its parameters described in its docstring as numpydoc has them. Beside it,
+``scripts/keywords`` keeps what mypy and editors know of ``**options``: a TypedDict with the same names and types.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_INDENT = "    "
+
+
+class Options:
+    """What the families share."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @classmethod
+    def read(cls, function: str, given: Mapping[str, Any]) -> Self:
+        """Make options of the keywords that a function was given.
+
+        Raises
+        ------
+        TypeError
+            As Python does, for a name that there is none of; it names those near it.
+        ArgumentError
+            They are out of range, or do not fit each other.
+        """
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                near = difflib.get_close_matches(name, cls.__dataclass_fields__)
+                hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+        return cls(**given)
+
+
+def takes(family: type[Options]) -> Callable[[F], F]:
+    """Show a family's fields in the place of a function's ``**options``.
+
+    They stand in its signature and, described, in its docstring: where that says of ``**options`` that they are those of
+    the family, and no more.
+    """
+
+    def show(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        shown = [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            for field in _fields(family)
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        if function.__doc__ is not None and family.__doc__ is not None:
+            lines = inspect.cleandoc(family.__doc__).partition("----------\n")[2].splitlines()
+            told = f"{_INDENT}**options\n{_INDENT * 2}Those of `{family.__name__}`.\n"
+            there = "".join(f"{_INDENT}{line}".rstrip() + "\n" for line in lines)
+            function.__doc__ = function.__doc__.replace(told, there)
+        return function
+
+    return show
+
+
+def described(family: type[Options]) -> dict[str, str]:
+    """Return the names that a family's docstring describes, with what it says of each."""
+    told: dict[str, str] = {}
+    for entry in re.split(r"\n(?=\S)", inspect.cleandoc(family.__doc__ or "").partition("----------\n")[2]):
+        names, _, text = entry.partition("\n")
+        told |= dict.fromkeys(names.partition(" : ")[0].split(", "), " ".join(text.split()))
+    return told
+
+
+def _fields(family: Any) -> Iterator[Field[Any]]:
+    yield from fields(family)
