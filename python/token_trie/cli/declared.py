@@ -26,14 +26,14 @@ class Flags:
 F = TypeVar("F", bound=Flags)
 
 
-def flags_of(family: type[Options], *, without: Collection[str], **help: str) -> Callable[[type[F]], type[F]]:
+def flags_of(family: type[Options], *, without: Collection[str], **helps: str) -> Callable[[type[F]], type[F]]:
     """Give a group the options of a family, some apart: by the same names, types and defaults.
 
     Where a number has a default and None is no limit, 0 stands for that. What no help is given for is described as in
     Python.
     """
     types = get_type_hints(family)
-    texts = {**described(family), **help}
+    texts = {**described(family), **helps}
 
     def declare(group: type[F]) -> type[F]:
         group.limits = set()
@@ -52,7 +52,7 @@ def flags_of(family: type[Options], *, without: Collection[str], **help: str) ->
             declared.append((field.name, Annotated[kind, option], field.default))
         made: Any = make_dataclass(group.__name__, declared, bases=(group,), frozen=True)
         made.__module__, made.__doc__ = group.__module__, group.__doc__
-        kind: type[F] = made
-        return kind
+        flags: type[F] = made
+        return flags
 
     return declare

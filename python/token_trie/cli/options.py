@@ -16,9 +16,8 @@ from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
 
-
 LEAF_END_HELP = (
-    "What the probability of a whole answer has beside its tokens: longest, that no longer answer goes on from it; any, "
+    "What the probability of a whole answer has beside its tokens: longest, that no longer one goes on from it; any, "
     "nothing; follow, that the text ends there."
 )
 LeafEndOption = Annotated[LeafEnd, typer.Option(help=LEAF_END_HELP)]

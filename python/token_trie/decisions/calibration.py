@@ -23,9 +23,7 @@ from token_trie.sets.trie import TokenTrie
 _KEPT, _WEIGHT = 64, 1_000_000
 
 
-def bind_empty(
-    reader: Reader, empty: Prompt | None, choices: TokenTrie | Choices[Any], *spelled: Any
-) -> Prior | None:
+def bind_empty(reader: Reader, empty: Prompt | None, choices: TokenTrie | Choices[Any], *spelled: Any) -> Prior | None:
     """Bind choices to an empty prompt, if there is one; ArgumentError on a handle, whose sequence it would take."""
     if empty is None:
         return None

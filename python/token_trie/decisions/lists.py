@@ -169,7 +169,13 @@ class BoundList(Bound[ListDecision[Any]]):
         stream.set_token_trie(trie, options.mode, **vars(self.rules))
         clock = Clock(stream, self.tokens)
         before = stream._state()
-        run_span(stream, 1.0 if options.temperature is None else options.temperature, options.top_p, self.max_tokens, _is_over)
+        run_span(
+            stream,
+            1.0 if options.temperature is None else options.temperature,
+            options.top_p,
+            self.max_tokens,
+            _is_over,
+        )
         after = stream._state()
         if stream.state.stop == "cancelled":
             raise CancelledError("the list was cancelled")

@@ -63,9 +63,7 @@ def score(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Unpack[Sc
     return run(llm, prompt, ScoreRequest.read(choices, ScoreOptions.read("score", options)))
 
 
-def score_beside(
-    stream: Program, choices: ChoicesLike, prompt: Prompt | None, options: ScoreOptions
-) -> Floats:
+def score_beside(stream: Program, choices: ChoicesLike, prompt: Prompt | None, options: ScoreOptions) -> Floats:
     """Score behind a stream's sequence, or beside it behind a prompt; the stream is left as it is."""
     request = ScoreRequest.read(choices, options)
     with stream._native.own():

@@ -328,9 +328,7 @@ class StreamHandle:
         """Make a long native call that changes nothing."""
         interruptible(lambda: self._native.call(function, *arguments), self._native.cancel)
 
-    def generate(
-        self, max_tokens: int = 2**31 - 1, temperature: float | None = None, top_p: float = 1.0
-    ) -> Generation:
+    def generate(self, max_tokens: int = 2**31 - 1, temperature: float | None = None, top_p: float = 1.0) -> Generation:
         """Generate token by token until the span is complete, the text ends, or max_tokens are out: see `state`.
 
         Parameters

@@ -84,7 +84,7 @@ def check_seed(seed: int) -> None:
 
 
 def native_seed(seed: int | None) -> int:
-    """Return a seed as llama.cpp has it, for which the largest is another each time; ArgumentError as of `check_seed`."""
+    """Return a seed as llama.cpp has it, whose largest is another each time; ArgumentError as of `check_seed`."""
     if seed is None:
         return ANY_SEED
     check_seed(seed)

@@ -48,8 +48,8 @@ class Options:
 def takes(family: type[Options]) -> Callable[[F], F]:
     """Show a family's fields in the place of a function's ``**options``.
 
-    They stand in its signature and, described, in its docstring: where that says of ``**options`` that they are those of
-    the family, and no more.
+    They stand in its signature and, described, in its docstring: where that says of ``**options`` that they are those
+    of the family, and no more.
     """
 
     def show(function: F) -> F:

@@ -81,7 +81,10 @@ def test_an_end_of_ones_own(smollm2: Any) -> None:
     with StreamHandle(smollm2, n_ctx=128) as stream:
         stream.prefill("{ x |")
         for end in ("}", smollm2.tokenize(b"}", add_bos=False)):
-            assert stream.choose_list(["a", "b", "c"], mode="sampled", seed=1, end_tokens=end).stop in ("end", "none_left")
+            assert stream.choose_list(["a", "b", "c"], mode="sampled", seed=1, end_tokens=end).stop in (
+                "end",
+                "none_left",
+            )
         with pytest.raises(ArgumentError, match=r"end_tokens: '.*' is \d+ tokens here; an answer ends in one"):
             stream.choose_list(["a"], end_tokens="the end of this list")
 

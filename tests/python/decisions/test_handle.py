@@ -113,7 +113,7 @@ def test_without_room_the_sequence_is_what_it_was(precise: Any) -> None:
 
 
 def test_without_a_prompt_there_is_nothing_to_choose_behind(stream: StreamHandle) -> None:
-    with pytest.raises(ArgumentError, match="nothing to choose behind: prefill first"):
+    with pytest.raises(ArgumentError, match="nothing to answer behind: prefill first"):
         stream.choose(ACTIONS)
 
 
@@ -222,6 +222,6 @@ def test_a_decision_that_fails_puts_the_trie_back(precise: Any, stream: StreamHa
     with pytest.raises(ContextError):
         stream.choose(["x" * 3000, "y"])
     assert stream.state.span == "walking"
-    with pytest.raises(TypeError, match=r"choose\(\) got an unexpected keyword argument 'calibrate'"):
+    with pytest.raises(ArgumentError, match="calibrate: goes with a Llama"):
         stream.choose(ACTIONS, calibrate=PROMPT)
     assert "".join(step.text for step in stream.generate()).strip() in ("yes", "no")

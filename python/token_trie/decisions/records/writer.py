@@ -205,7 +205,12 @@ class Writer:
         self._n_settled = len(whole)
 
     def _spell(
-        self, vocab: _core.Vocab, known: dict[object, Any], texts: tuple[str, ...], followers: Followers, mode: RecordMode
+        self,
+        vocab: _core.Vocab,
+        known: dict[object, Any],
+        texts: tuple[str, ...],
+        followers: Followers,
+        mode: RecordMode,
     ) -> Spelled:
         before = self._standing[max(0, self._n_settled - 64) : self._n_settled]
         memory: Memory[Spelled] = known.setdefault("records", Memory(_SETS_KEPT, _TEXTS_KEPT))

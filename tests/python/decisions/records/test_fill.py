@@ -23,7 +23,6 @@ from token_trie import (
     afill,
     choose,
     fill,
-    score,
 )
 from typing_extensions import TypedDict
 
@@ -386,5 +385,5 @@ def test_what_a_validator_refuses_is_an_error(stream: StreamHandle) -> None:
 
 
 def test_nothing_is_written_behind_nothing(stream: StreamHandle) -> None:
-    with pytest.raises(ArgumentError, match="nothing to write behind: prefill first"):
+    with pytest.raises(ArgumentError, match="nothing to answer behind: prefill first"):
         stream.fill(Point)
