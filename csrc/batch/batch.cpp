@@ -1,5 +1,7 @@
 #include "batch/batch.h"
 
+#include "batch/decode_task.h"
+
 #include <algorithm>
 #include <chrono>
 
@@ -69,7 +71,7 @@ void Batch::check(const Question & question) const {
         throw Error(Status::argument, "n_best: 0");
     }
     if (question.is_walk()) {
-        static_cast<void>(Walk(facts_.get(), question));  // which checks its options
+        static_cast<void>(DecodeTask(question, facts_.get(), {}));  // which checks its options
     }
 }
 

@@ -47,7 +47,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
       capacity_(llama_n_ctx(context_.get())),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
-      held_(memory_, n_ids_, n_swa_),
+      cells_(memory_, n_ids_, n_swa_),
       n_shared_(n_ids_),
       holds_text_(n_ids_),
       texts_(n_ids_) {
@@ -56,9 +56,11 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
     clear_cache();
 }
 
+Scheduler::~Scheduler() = default;
+
 void Scheduler::clear_cache() noexcept {
     resting_.clear();
-    held_.clear();
+    cells_.clear();
     empty_.clear();
     for (auto id = static_cast<llama_seq_id>(n_ids_); id > 0;) {
         empty_.push_back(--id);
@@ -76,7 +78,7 @@ void Scheduler::add(Questions & questions) noexcept {
 bool Scheduler::is_behind_text(const std::vector<Token> & prompt) const noexcept {
     return std::any_of(resting_.begin(), resting_.end(), [&](llama_seq_id id) {
         const auto i = static_cast<std::size_t>(id);
-        const std::size_t n = holds_text_[i] ? held_.n_common(id, prompt) : 0;
+        const std::size_t n = holds_text_[i] ? cells_.n_common(id, prompt) : 0;
         return n > texts_[i].begin && n + kSeam >= texts_[i].end;
     });
 }
@@ -93,7 +95,7 @@ void Scheduler::cancel(Ticket ticket, const OnAnswer & on_answer) noexcept {
     on_answer(ticket, failure(Status::cancelled, "cancelled"));
 }
 
-void Scheduler::admit(PassRows & rows, std::size_t part, const OnAnswer & on_answer) {
+void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer) {
     // Whether those behind it may go on.
     const auto admit_one = [&](Questions & from, Questions::iterator at) {
         const Ticket ticket = at->first;
@@ -103,7 +105,7 @@ void Scheduler::admit(PassRows & rows, std::size_t part, const OnAnswer & on_ans
                 return false;
             }
         } catch (...) {
-            if (!held_.has_count()) {
+            if (!cells_.has_count()) {
                 throw;
             }
             on_answer(ticket, failure());
@@ -116,13 +118,13 @@ void Scheduler::admit(PassRows & rows, std::size_t part, const OnAnswer & on_ans
         }
         return true;
     };
-    if (n_overtaken_ >= kOvertakers && rows.has_room(true) && !oldest().empty() &&
+    if (n_overtaken_ >= kOvertakers && rows.has_place(true) && !oldest().empty() &&
         !admit_one(oldest(), oldest().begin())) {
         return;
     }
     std::size_t n_left = kLookAhead * n_ids_;
     for (Questions * const from : {&behind_texts_, &waiting_}) {
-        for (auto next = from->begin(); next != from->end() && n_left > 0 && rows.has_room(true); --n_left) {
+        for (auto next = from->begin(); next != from->end() && n_left > 0 && rows.has_place(true); --n_left) {
             const auto at = next++;
             if (n_overtaken_ < kOvertakers && !is_worth_waiting(at->second.prompt) && !admit_one(*from, at)) {
                 return;
@@ -167,11 +169,11 @@ bool Scheduler::begin(Ticket ticket, Question & question, const OnAnswer & on_an
     }
     if (id >= 0) {
         if (source >= 0) {
-            held_.share(source, id, n_shared);
+            cells_.share(source, id, n_shared);
         }
     } else if (rests) {
         id = source;
-        held_.cut(id, n_shared);
+        cells_.cut(id, n_shared);
         if (n_cells_left() < n_needed) {
             give_back();
             return false;
@@ -184,7 +186,7 @@ bool Scheduler::begin(Ticket ticket, Question & question, const OnAnswer & on_an
     count_shared(source, id, n_shared);
     holds_text_[static_cast<std::size_t>(id)] = false;
     jobs_.emplace_back(ticket, std::move(question), vocab_, memory_, id, path_id, n_shared, n_paths_);
-    if (jobs_.back().is_decided()) {
+    if (jobs_.back().is_done()) {
         answer(std::prev(jobs_.end()), on_answer);
     }
     return true;
@@ -219,7 +221,7 @@ bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
 }
 
 void Scheduler::give_up(llama_seq_id id) noexcept {
-    held_.cut(id, 0);
+    cells_.cut(id, 0);
     n_shared_[static_cast<std::size_t>(id)] = 0;
     empty_.push_back(id);
 }
@@ -247,7 +249,7 @@ void Scheduler::lend_ids(Job & job) {
 
 // Beside what jobs have a right to.
 std::size_t Scheduler::n_cells_left() const noexcept {
-    std::size_t n = held_.n_cells();
+    std::size_t n = cells_.n_cells();
     for (const Job & job : jobs_) {
         n += job.n_prompt_left() + job.n_cells();
     }
@@ -255,7 +257,7 @@ std::size_t Scheduler::n_cells_left() const noexcept {
 }
 
 void Scheduler::end(Jobs::iterator job) noexcept {
-    job->clear_cache(memory_);
+    job->clear_cache(cells_);
     for (const llama_seq_id id : job->lent()) {
         empty_.push_back(id);
     }
@@ -269,13 +271,13 @@ void Scheduler::end(Jobs::iterator job) noexcept {
 // Unless another at rest holds most of it, or nothing can begin with it.
 void Scheduler::let_rest(llama_seq_id id, bool holds_text) noexcept {
     cut_to_shared(id);
-    const std::size_t n_held = held_.n_held(id);
+    const std::size_t n_held = cells_.n_held(id);
     const std::size_t n_may_go = was_shared(id) || holds_text ? kMuch : n_held / 2;
     const auto like = std::find_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
-        const std::size_t n = held_.n_common(each, id);
-        return n + n_may_go >= n_held && held_.has_window(each, n);
+        const std::size_t n = cells_.n_common(each, id);
+        return n + n_may_go >= n_held && cells_.has_window(each, n);
     });
-    if (n_held == 0 || like != resting_.end() || !held_.has_window(id, n_held)) {
+    if (n_held == 0 || like != resting_.end() || !cells_.has_window(id, n_held)) {
         give_up(id);
         if (like != resting_.end()) {
             std::rotate(like, std::next(like), resting_.end());

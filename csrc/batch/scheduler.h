@@ -1,6 +1,5 @@
 #pragma once
 
-#include "batch/held_tokens.h"
 #include "batch/job.h"
 #include "stream/context_maker.h"
 #include "stream/output_head.h"
@@ -36,6 +35,11 @@ class [[gnu::visibility("default")]] Scheduler {
     // Throws Error (argument) where the model's sequences cannot share cells, or there is room for less than two; of
     // memory, where there is none for the context.
     Scheduler(const ContextMaker & maker, const Options & options);
+    ~Scheduler();
+    Scheduler(const Scheduler &) = delete;
+    Scheduler & operator=(const Scheduler &) = delete;
+    Scheduler(Scheduler &&) = delete;
+    Scheduler & operator=(Scheduler &&) = delete;
 
     const llama_vocab * vocab() const noexcept { return vocab_; }
     std::size_t n_ids() const noexcept { return n_ids_; }
@@ -59,8 +63,8 @@ class [[gnu::visibility("default")]] Scheduler {
     // Tokens that are worth a pass's delay to have them evaluated once.
     static constexpr std::size_t kMuch = 16;
 
-    void plan(PassRows & rows, const OnAnswer & on_answer);
-    void admit(PassRows & rows, std::size_t part, const OnAnswer & on_answer);
+    void plan(BatchRows & rows, const OnAnswer & on_answer);
+    void admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer);
     bool begin(Ticket ticket, Question & question, const OnAnswer & on_answer);
     bool outgrows_window(const Question & question) const noexcept;
     bool was_shared(llama_seq_id id) const noexcept { return n_shared_[static_cast<std::size_t>(id)] > 0; }
@@ -77,8 +81,8 @@ class [[gnu::visibility("default")]] Scheduler {
     void give_up(llama_seq_id id) noexcept;
     void lend_ids(Job & job);
     std::size_t n_cells_left() const noexcept;
-    void decode(PassRows & rows);
-    const float * logits_of(const WantedRow & row, const Walk * walk);
+    void decode(BatchRows & rows);
+    const float * logits_of(const WantedRow & row, const Task & task);
     void answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept;
     void end(Jobs::iterator job) noexcept;
     void let_rest(llama_seq_id id, bool holds_text = false) noexcept;
@@ -94,8 +98,10 @@ class [[gnu::visibility("default")]] Scheduler {
     const std::size_t capacity_;
     const std::size_t n_paths_;
     OutputHead head_;
-    std::vector<float> few_logits_;  // of what a walk needs, where passes can be cut
-    HeldTokens held_;
+    std::vector<float> few_logits_;  // of what is wanted, where passes can be cut
+    CellTable cells_;
+    BatchRows rows_;
+    std::vector<llama_seq_id> filler_;   // the id of rows that fill up a pass
     std::vector<llama_seq_id> empty_;    // ids that hold nothing
     std::vector<llama_seq_id> resting_;  // that no job has, the oldest first
     std::vector<std::size_t> n_shared_;  // tokens of an id that other prompts began with

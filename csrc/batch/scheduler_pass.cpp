@@ -7,16 +7,14 @@ namespace token_trie {
 
 void Scheduler::pass(const OnAnswer & on_answer) noexcept {
     try {
-        PassRows rows;
-        rows.max_rows = n_batch_;
-        rows.max_wanted = n_ids_;
-        plan(rows, on_answer);
-        if (rows.tokens.empty()) {
+        rows_.clear(n_batch_, n_ids_);
+        plan(rows_, on_answer);
+        if (rows_.size() == 0) {
             return;
         }
-        decode(rows);
+        decode(rows_);
         for (const Job & job : jobs_) {
-            held_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
+            cells_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
         }
     } catch (...) {
         fail_all(on_answer);
@@ -25,8 +23,8 @@ void Scheduler::pass(const OnAnswer & on_answer) noexcept {
     for (auto job = jobs_.begin(); job != jobs_.end();) {
         const auto next = std::next(job);
         try {
-            job->take([this](const WantedRow & row, const Walk * walk) { return logits_of(row, walk); });
-            if (job->is_decided()) {
+            job->take([this](const WantedRow & row, const Task & task) { return logits_of(row, task); });
+            if (job->is_done()) {
                 answer(job, on_answer);
             }
         } catch (...) {
@@ -42,7 +40,7 @@ void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept 
     Answer made;
     try {
         made = job->answer();
-        job->keep_text(held_);
+        job->keep_text(cells_);
     } catch (...) {
         made = failure();
     }
@@ -51,14 +49,14 @@ void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept 
 }
 
 // First what is nearest to its answer.
-void Scheduler::plan(PassRows & rows, const OnAnswer & on_answer) {
+void Scheduler::plan(BatchRows & rows, const OnAnswer & on_answer) {
     for (Job & job : jobs_) {
-        if (job.needs_wave() && rows.has_room(true)) {
+        if (job.needs_cells() && rows.has_place(true)) {
             lend_ids(job);
             // Of a large tree, no more cells than a pass or so takes.
             const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), 2 * n_batch_);
-            job.place_wave(rows.n_wanted_left(), std::max(job.n_cells(), max_cells));
-            for (llama_seq_id id = job.give_back(); id >= 0; id = job.give_back()) {
+            job.place_rows(rows.n_wanted_left(), std::max(job.n_cells(), max_cells));
+            for (llama_seq_id id = job.return_id(); id >= 0; id = job.return_id()) {
                 empty_.push_back(id);
             }
         }
@@ -67,42 +65,35 @@ void Scheduler::plan(PassRows & rows, const OnAnswer & on_answer) {
         }
     }
     // A long prompt leaves room for others, as long as there are any.
-    const std::size_t part = std::max<std::size_t>(rows.max_rows / 2, 1);
+    const std::size_t part = std::max<std::size_t>(n_batch_ / 2, 1);
     for (Job & job : jobs_) {
         job.plan(rows, part);
     }
     admit(rows, part, on_answer);
     for (Job & job : jobs_) {
-        job.plan(rows, rows.max_rows);
+        job.plan(rows, n_batch_);
     }
 }
 
-void Scheduler::decode(PassRows & rows) {
-    const bool cut = rows.n_wanted > 0 && rows.are_few;
-    if (!cut) {
-        rows.fill_up(empty_.empty() ? -1 : empty_.back(), empty_.empty() ? 0 : n_cells_left());
-    }
-    const llama_batch batch = {static_cast<std::int32_t>(rows.tokens.size()),
-                               rows.tokens.data(),
-                               nullptr,
-                               rows.positions.data(),
-                               rows.n_ids.data(),
-                               rows.ids.data(),
-                               rows.wanted.data()};
-    const std::int32_t result = head_.decode(context_.get(), batch, cut);
+void Scheduler::decode(BatchRows & rows) {
+    const bool cut =
+        rows.n_wanted() > 0 && std::all_of(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.wants_few(); });
+    filler_.assign(empty_.end() - (empty_.empty() ? 0 : 1), empty_.end());
+    const bool is_filled = !cut && rows.fill_up(filler_, filler_.empty() ? 0 : n_cells_left());
+    const std::int32_t result = head_.decode(context_.get(), rows.batch(), cut);
     if (result != 0) {
         throw Error(Status::context,
                     result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
     }
-    for (const llama_seq_id id : rows.filler) {
-        llama_memory_seq_rm(memory_, id, -1, -1);
+    if (is_filled) {
+        cells_.cut(filler_.front(), 0);
     }
 }
 
-const float * Scheduler::logits_of(const WantedRow & row, const Walk * walk) {
+const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {
     if (head_.was_cut()) {
         few_logits_.resize(static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
-        head_.multiply(walk->allowed(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
+        head_.multiply(task.wanted(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
         return few_logits_.data();
     }
     const float * logits = llama_get_logits_ith(context_.get(), row.row);

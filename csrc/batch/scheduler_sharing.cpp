@@ -35,8 +35,8 @@ void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n
 // Of one that rests, or is about to: with more behind it, the window before what was shared would not stay.
 void Scheduler::cut_to_shared(llama_seq_id id) noexcept {
     const std::size_t n = n_shared_[static_cast<std::size_t>(id)];
-    if (n_swa_ > 0 && n > 0 && held_.n_held(id) >= static_cast<std::size_t>(n_swa_) && held_.has_window(id, n)) {
-        held_.cut(id, n);
+    if (n_swa_ > 0 && n > 0 && cells_.n_held(id) >= static_cast<std::size_t>(n_swa_) && cells_.has_window(id, n)) {
+        cells_.cut(id, n);
     }
 }
 
@@ -46,7 +46,7 @@ bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
     for (const Job & job : jobs_) {
         if (job.n_prompt_left() > 0) {
             const std::size_t n = common_prefix(job.prompt(), prompt);
-            n_soon = std::max(n_soon, held_.n_held(job.id()) < n ? n : 0);
+            n_soon = std::max(n_soon, cells_.n_held(job.id()) < n ? n : 0);
         }
     }
     return n_soon >= kMuch && n_soon >= find_source(prompt).second + kMuch;
@@ -56,8 +56,8 @@ bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
 std::pair<llama_seq_id, std::size_t> Scheduler::find_source(const std::vector<Token> & prompt) const {
     std::pair<llama_seq_id, std::size_t> best{-1, 0};
     const auto look_at = [&](llama_seq_id id) {
-        const std::size_t n = std::min(held_.n_common(id, prompt), prompt.size() - 1);
-        if (n > best.second && held_.has_window(id, n)) {
+        const std::size_t n = std::min(cells_.n_common(id, prompt), prompt.size() - 1);
+        if (n > best.second && cells_.has_window(id, n)) {
             best = {id, n};
         }
     };

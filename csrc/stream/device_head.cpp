@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 namespace token_trie {
 namespace {
@@ -130,6 +129,7 @@ bool DeviceHead::prepare(llama_context * context, std::size_t n_taken, const All
         detach();
         context_ = context;
         here_ = static_cast<llama_seq_id>(llama_n_seq_max(context)) - 1;
+        ids_ = {here_};
         attach(width_for(n), want);
     }
     return !is_refused_;
@@ -161,23 +161,17 @@ void DeviceHead::detach() noexcept {
 }
 
 std::int32_t DeviceHead::decode(const Token * tokens, std::size_t n, std::size_t n_cached, const AllowedSet & wanted) {
-    std::vector<Token> ids(tokens, tokens + n);
-    std::vector<llama_pos> positions(n);
-    std::vector<std::int32_t> n_sequences(n, 1);
-    llama_seq_id here = here_;  // NOLINT(misc-const-correctness): llama.cpp takes a pointer to change by
-    std::vector<llama_seq_id *> sequences(n, &here);
-    std::vector<std::int8_t> has_output(n, 0);
-    has_output.back() = 1;
     const auto first = static_cast<llama_pos>(n_cached);
-    std::iota(positions.begin(), positions.end(), first);
-    const llama_batch batch = {static_cast<std::int32_t>(n), ids.data(),       nullptr,          positions.data(),
-                               n_sequences.data(),           sequences.data(), has_output.data()};
+    rows_.clear(n, 1);
+    for (std::size_t i = 0; i < n; ++i) {
+        rows_.add(tokens[i], first + static_cast<llama_pos>(i), ids_, i + 1 == n);
+    }
     llama_memory_t memory = llama_get_memory(context_);
     llama_memory_seq_cp(memory, 0, here_, -1, -1);
     part_->wanted = &wanted;
     std::int32_t result = -1;
     try {
-        result = llama_decode(context_, batch);
+        result = llama_decode(context_, rows_.batch());
     } catch (...) {
         part_->wanted = nullptr;
         llama_memory_seq_rm(memory, here_, -1, -1);
@@ -186,21 +180,24 @@ std::int32_t DeviceHead::decode(const Token * tokens, std::size_t n, std::size_t
     part_->wanted = nullptr;
     if (result == 0) {
         llama_memory_seq_cp(memory, here_, 0, first, -1);
+        ++n_passes_;
     }
     llama_memory_seq_rm(memory, here_, -1, -1);
     return result;
 }
 
-void DeviceHead::fetch(const AllowedSet & wanted, float * logits) const {
+const float * DeviceHead::fetch(const AllowedSet & wanted) {
     const float * row = llama_get_sampled_logits_ith(context_, -1);
     if (row == nullptr) {
         throw Error(Status::context, "the context gives no logits");
     }
+    logits_.resize(static_cast<std::size_t>(part_->n_vocab));
     std::size_t at = part_->width;
     wanted.for_each([&](Token token) {
-        logits[token] = row[--at];
+        logits_[static_cast<std::size_t>(token)] = row[--at];
         return true;
     });
+    return logits_.data();
 }
 
 DeviceHead::Best DeviceHead::best() const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "stream/batch_rows.h"
 #include "walk/cursor.h"
 
 #include <ggml-backend.h>
@@ -47,10 +48,12 @@ class DeviceHead {
     // Returns what llama_decode returns, and where that is not 0, sequence 0 is as it was. After prepare.
     std::int32_t decode(const Token * tokens, std::size_t n, std::size_t n_cached, const AllowedSet & wanted);
 
-    // Of the pass before. Puts each logit at its token's index; the others are left as they are. Throws Error (context)
-    // where there are none.
-    void fetch(const AllowedSet & wanted, float * logits) const;
+    // Of the pass before: each logit at its token's index, valid until the next call; the others mean nothing. Throws
+    // Error (context) where there are none.
+    const float * fetch(const AllowedSet & wanted);
     Best best() const;
+    // Passes that ended so.
+    std::uint64_t n_passes() const noexcept { return n_passes_; }
 
     // Before the context evaluates something that its last sequence is part of, or is freed.
     void detach() noexcept;
@@ -64,10 +67,14 @@ class DeviceHead {
     void attach(std::size_t width, Want want);
 
     llama_context * context_ = nullptr;
-    std::int32_t here_ = 0;  // the last sequence
+    std::int32_t here_ = 0;          // the last sequence
+    std::vector<std::int32_t> ids_;  // it alone
+    BatchRows rows_;
     std::unique_ptr<llama_sampler, Free> chain_;
     Part * part_ = nullptr;  // in the chain
     bool is_refused_ = false;
+    std::vector<float> logits_;  // as fetched
+    std::uint64_t n_passes_ = 0;
 };
 
 }  // namespace token_trie

@@ -209,7 +209,7 @@ class BestLeaves final : public Search {
             const bool known = has_open && (guesses.empty() || guesses.top() < open_.top());
             Heap & from = known ? open_ : guesses;
             const double behind = best - from.top().logprob;
-            const bool fills_up = batch.size() % TreeEvaluator::kRowGroup != 0 && behind <= kFill * spread;
+            const bool fills_up = batch.size() % kRowGroup != 0 && behind <= kFill * spread;
             if ((behind > spread || batch.size() >= width) && !fills_up) {
                 break;
             }

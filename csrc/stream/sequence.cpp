@@ -1,12 +1,9 @@
 #include "stream/sequence.h"
 
-#include "llama/version.h"
 #include "stream/common_prefix.h"
-#include "stream/window.h"
 #include "walk/make_room.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -14,66 +11,14 @@ namespace {
 // A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there
 // are would wait for each other longer than they work.
 constexpr std::size_t kStep = 32;
-// A context keeps logits for each of its sequence ids. They are added so many at a time.
-constexpr std::size_t kIds = 4;
-
-std::uint64_t ns_since(std::chrono::steady_clock::time_point start) {
-    return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
-}
 
 }  // namespace
 
-Sequence::Sequence(llama_context * context) {
-    require_same_llama();
-    adopt(context);
-}
+Sequence::Sequence(llama_context * context) : context_(context) {}
 
-Sequence::Sequence(ContextMaker maker)
-    : maker_(std::make_unique<ContextMaker>(std::move(maker))), owned_context_(maker_->make_first()), is_own_(true) {
-    if (owned_context_ == nullptr) {
-        throw Error(Status::argument, "no context could be made of the model and the params");
-    }
-    adopt(owned_context_.get());
-    capacity_ = maker_->max_tokens();
-    n_ids_ = maker_->max_ids();
-}
+Sequence::Sequence(ContextMaker maker) : context_(std::move(maker)) {}
 
-Sequence::~Sequence() {
-    if (owned_context_ == nullptr && context_ != nullptr) {
-        take_threads(/* of_step = */ false);
-    }
-}
-
-void Sequence::adopt(llama_context * context) {
-    const llama_model * model = llama_get_model(context);
-    check_model(model, "context: its model");
-    check_threads(llama_n_threads(context), "context: n_threads");
-    check_threads(llama_n_threads_batch(context), "context: n_threads_batch");
-    if (llama_get_memory(context) == nullptr) {
-        throw Error(Status::argument, "context: it has no memory for a sequence");
-    }
-    context_ = context;
-    vocab_ = llama_model_get_vocab(model);
-    n_vocab_ = static_cast<std::size_t>(llama_vocab_n_tokens(vocab_));
-    n_swa_ = llama_model_n_swa(model);
-    n_batch_ = llama_n_batch(context);
-    n_ubatch_ = llama_n_ubatch(context);
-    n_threads_ = llama_n_threads(context);
-    n_threads_batch_ = llama_n_threads_batch(context);
-    has_threads_of_step_ = false;
-    head_.expect_another();
-    n_ids_ = llama_n_seq_max(context);
-    capacity_ = room_ = llama_n_ctx_seq(context);
-}
-
-// There is no asking whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no logits,
-// or ends the process.
-void Sequence::make_own() {
-    llama_memory_clear(llama_get_memory(context_), true);
-    llama_set_embeddings(context_, false);
-    llama_set_causal_attn(context_, true);
-    is_own_ = true;
-}
+Sequence::~Sequence() = default;
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
     if (tokens.size() > capacity()) {
@@ -119,31 +64,24 @@ void Sequence::cut(std::size_t n) {
 }
 
 const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled) {
-    const bool few = OutputHead::are_few(wanted, n_vocab_);
+    const bool few = OutputHead::are_few(wanted, context_.n_vocab());
     if (evaluate(step_by_step, !step_by_step && few, few ? &wanted : nullptr, DeviceHead::Want::logits, cancelled)) {
-        device_logits_.resize(n_vocab_);
-        const auto started = std::chrono::steady_clock::now();
-        device_.fetch(wanted, device_logits_.data());
-        decode_ns_ += ns_since(started);
-        return device_logits_.data();
+        return context_.wait_for([&] { return device_.fetch(wanted); });
     }
-    return last_logits(wanted);
+    return logits_.get(context_, wanted);
 }
 
 std::optional<DeviceHead::Best> Sequence::best(const AllowedSet & wanted,
                                                bool step_by_step,
                                                const std::atomic<bool> & cancelled) {
-    if (!is_on_device() || (has_logits_ && n_cached_ == tokens_.size())) {
+    if (!is_on_device() || has_logits()) {
         return std::nullopt;
     }
-    const bool cut = !step_by_step && OutputHead::are_few(wanted, n_vocab_);
+    const bool cut = !step_by_step && OutputHead::are_few(wanted, context_.n_vocab());
     if (!evaluate(step_by_step, cut, &wanted, DeviceHead::Want::best, cancelled)) {
         return std::nullopt;
     }
-    const auto started = std::chrono::steady_clock::now();
-    const DeviceHead::Best best = device_.best();
-    decode_ns_ += ns_since(started);
-    return best;
+    return context_.wait_for([&] { return device_.best(); });
 }
 
 // Catches up; with tokens wanted, the last pass ends on the device if it can, and then true is returned: the context
@@ -156,7 +94,7 @@ bool Sequence::evaluate(bool step_by_step,
     if (tokens_.empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
-    if (has_logits_ && n_cached_ == tokens_.size()) {
+    if (has_logits()) {
         return false;
     }
     if (n_cached_ == tokens_.size()) {
@@ -166,110 +104,93 @@ bool Sequence::evaluate(bool step_by_step,
     }
     trim_cache();
     make_room(tokens_.size());
+    // What llama.cpp evaluates at a time, however large the batch.
+    const std::size_t n_most = step_by_step ? 1 : llama_n_ubatch(context());
     while (n_cached_ < tokens_.size()) {
         if (cancelled) {
             throw Error(Status::cancelled, "cancelled");
         }
         const std::size_t n_left = tokens_.size() - n_cached_;
-        const std::size_t n = std::min(step_by_step ? 1 : n_ubatch_, n_left);
+        const std::size_t n = std::min(n_most, n_left);
         const bool is_last = n == n_left;
-        if (is_last && wanted != nullptr && is_on_device() &&
-            device_.prepare(context_, static_cast<std::size_t>(first_free_id()), *wanted, want)) {
-            decode_on_device(n, *wanted);
+        Token * const tokens = &tokens_[n_cached_];
+        const bool ends_on_device =
+            is_last && wanted != nullptr && is_on_device() &&
+            device_.prepare(context(), static_cast<std::size_t>(first_free_id()), *wanted, want);
+        begin_pass();
+        if (ends_on_device) {
+            check_pass(context_.decode_by(n <= kStep, [&] { return device_.decode(tokens, n, n_cached_, *wanted); }));
+        } else {
+            const llama_batch batch = llama_batch_get_one(tokens, static_cast<std::int32_t>(n));
+            check_pass(context_.decode(batch, n <= kStep, cut && is_last));
+            logits_.end_pass();
+        }
+        n_cached_ += n;
+        cache_is_longer_ = false;
+        if (ends_on_device) {
             return true;
         }
-        decode(&tokens_[n_cached_], n, cut && is_last);
     }
     return false;
 }
 
-const float * Sequence::last_logits(const AllowedSet & wanted) {
-    if (!kept_logits_.empty()) {
-        return kept_logits_.data();
-    }
-    const auto started = std::chrono::steady_clock::now();
-    float * row = llama_get_logits_ith(context_, -1);  // waits for the pass to end
-    if (row == nullptr) {
-        throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
-    }
-    if (head_.was_cut()) {
-        head_.multiply(wanted, llama_n_threads(context_), row);
-    }
-    decode_ns_ += ns_since(started);
-    return row;
+const float * Sequence::row(std::int32_t i) {
+    return context_.wait_for([&] { return LastLogits::row_of(context_, i); });
 }
 
-const float * Sequence::row(std::int32_t i) {
-    const auto started = std::chrono::steady_clock::now();
-    const float * logits = llama_get_logits_ith(context_, i);  // waits for the pass to end
-    decode_ns_ += ns_since(started);
-    if (logits == nullptr) {
-        throw Error(Status::context, "the context gives no logits (was it made for embeddings?)");
-    }
-    return logits;
+void Sequence::begin_pass() noexcept {
+    logits_.begin_pass();
+    cache_is_longer_ = true;  // some of a batch that fails may have been taken in
 }
 
 // Before the context's go.
 void Sequence::keep_logits() {
-    has_logits_ = has_logits_ && n_cached_ == tokens_.size();  // those of a token with others behind it are not kept
-    if (has_logits_ && kept_logits_.empty()) {
-        const float * logits = last_logits({true, {}, {}});
-        kept_logits_.assign(logits, logits + n_vocab_);
+    if (!has_logits()) {
+        logits_.forget();  // those of a token with others behind it are not kept
     }
+    logits_.keep(context_);
 }
 
 void Sequence::make_room(std::size_t n_tokens, std::size_t n_ids) {
-    const std::size_t n_ids_here = llama_n_seq_max(context_);
     n_tokens += n_elsewhere();
     n_ids += static_cast<std::size_t>(first_free_id()) - 1;
-    if (!maker_ || (n_tokens <= room_ && n_ids <= n_ids_here)) {
+    if (context_.has(n_tokens, n_ids)) {
         return;
     }
     trim_cache();
     keep_logits();
-    // What grows token by token is not copied for each few of them.
-    const std::size_t n_next = n_tokens <= room_ ? room_
-                               : n_cached_ > 0   ? std::max(n_tokens, room_ + room_ / 2)
-                                                 : n_tokens;
-    OwnedContext next = maker_->make(n_next, n_ids <= n_ids_here ? n_ids_here : (n_ids + kIds - 1) / kIds * kIds);
-    if (next == nullptr) {
-        throw Error(Status::memory, "no context of " + std::to_string(n_next) + " tokens could be made");
-    }
+    OwnedContext next = context_.make_larger(n_tokens, n_ids, /* by_steps = */ n_cached_ > 0);
     // The state of an empty cache is none to go on from: llama.cpp may end the process on it.
-    if (n_cached_ > 0 && !SavedState(context_, 0).restore(next.get(), 0)) {
+    if (n_cached_ > 0 && !SavedState(context(), 0).restore(next.get(), 0)) {
         forget_cache();
+        forget_sharing();
     }
     device_.detach();
-    move_resting(next.get());
-    adopt(next.get());
-    capacity_ = maker_->max_tokens();
-    n_ids_ = maker_->max_ids();
-    owned_context_ = std::move(next);
+    move_cells(llama_get_memory(next.get()));
+    context_.replace(std::move(next));
 }
 
 // After the tokens behind the first n have changed.
 void Sequence::count_cached(std::size_t n) {
-    if (!taken_over_.empty()) {
-        count_taken_over();
-        has_logits_ = false;
+    if (!import_.held.empty()) {
+        count_imported();
+        logits_.forget();
     } else if (n_cached_ > n) {
         n_cached_ = n;
         cache_is_longer_ = true;
-        has_logits_ = false;
+        logits_.forget();
     }
 }
 
-void Sequence::count_taken_over() {
-    n_cached_ = common_prefix(taken_over_, tokens_);
-    cache_is_longer_ = n_cached_ < taken_over_.size();
+void Sequence::count_imported() {
+    n_cached_ = common_prefix(import_.held, tokens_);
+    cache_is_longer_ = n_cached_ < import_.held.size();
 }
 
 void Sequence::evaluate_beside(const llama_batch & batch) {
     device_.detach();
     keep_logits();
-    take_threads(/* of_step = */ true);
-    const std::int32_t result = timed_decode(batch, false);
-    check_pass(result);
+    check_pass(context_.decode(batch, /* is_step = */ true, /* cut = */ false));
 }
 
 // Of a batch that fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
@@ -277,7 +198,7 @@ void Sequence::check_pass(std::int32_t result) {
     if (result == 0) {
         return;
     }
-    if (n_swa_ > 0) {
+    if (context_.n_swa() > 0) {
         forget_all_branches();
     }
     throw Error(Status::context,
@@ -286,13 +207,13 @@ void Sequence::check_pass(std::int32_t result) {
 
 void Sequence::forget_cache() noexcept {
     n_cached_ = 0;
-    taken_over_.clear();
+    import_.held.clear();
     cache_is_longer_ = true;
-    has_logits_ = false;
+    logits_.forget();
 }
 
 void Sequence::check_window() noexcept {
-    if (!has_window(llama_get_memory(context_), 0, n_cached_, n_swa_)) {
+    if (!cells_.has_window(0, n_cached_)) {
         forget_cache();
     }
 }
@@ -300,77 +221,20 @@ void Sequence::check_window() noexcept {
 // Drops the cache entries behind n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
 // of sliding attention before them is gone, the cache begins anew.
 void Sequence::trim_cache() {
-    if (!is_own_) {
-        make_own();
-    }
-    taken_over_.clear();
+    context_.take();
+    import_.held.clear();
     if (!cache_is_longer_) {
         return;
     }
     keep_logits();
-    llama_memory_t memory = llama_get_memory(context_);
-    const auto keep = static_cast<llama_pos>(n_cached_);
-    if (keep == 0 || !has_window(memory, 0, n_cached_, n_swa_) || !llama_memory_seq_rm(memory, 0, keep, -1)) {
-        llama_memory_seq_rm(memory, 0, -1, -1);
+    if (!cells_.has_window(0, n_cached_) || !cells_.cut(0, n_cached_)) {
+        cells_.cut(0, 0);
         n_cached_ = 0;
     }
-    cells_.resize(std::min(cells_.size(), n_cached_));
     cache_is_longer_ = false;
-    has_logits_ = has_logits_ && n_cached_ == tokens_.size();
-}
-
-void Sequence::decode(Token * tokens, std::size_t n, bool cut) {
-    has_logits_ = false;
-    kept_logits_.clear();
-    cache_is_longer_ = true;  // some of a batch that fails may have been taken in
-    take_threads(n <= kStep);
-    const std::int32_t result = timed_decode(llama_batch_get_one(tokens, static_cast<std::int32_t>(n)), cut);
-    check_pass(result);
-    n_cached_ += n;
-    cache_is_longer_ = false;
-    has_logits_ = true;
-}
-
-void Sequence::decode_on_device(std::size_t n, const AllowedSet & wanted) {
-    has_logits_ = false;
-    kept_logits_.clear();
-    cache_is_longer_ = true;
-    take_threads(n <= kStep);
-    const auto started = std::chrono::steady_clock::now();
-    const std::int32_t result = device_.decode(&tokens_[n_cached_], n, n_cached_, wanted);
-    decode_ns_ += ns_since(started);
-    ++n_passes_;
-    check_pass(result);
-    ++n_on_device_;
-    n_cached_ += n;
-    cache_is_longer_ = false;
-}
-
-// Not for each pass and back: llama.cpp logs a change, and what listens may be slow, or Python.
-void Sequence::take_threads(bool of_step) {
-    if (of_step != has_threads_of_step_ && n_threads_ < n_threads_batch_) {
-        llama_set_n_threads(context_, n_threads_, of_step ? n_threads_ : n_threads_batch_);
-        has_threads_of_step_ = of_step;
+    if (!has_logits()) {
+        logits_.forget();
     }
-}
-
-// What draws on the backend keeps the logits there. Costs next to nothing where none is set.
-void Sequence::take_off_samplers() {
-    if (maker_) {
-        return;  // there are none but the device head's
-    }
-    for (std::uint32_t id = 0; id < llama_n_seq_max(context_); ++id) {
-        llama_set_sampler(context_, static_cast<llama_seq_id>(id), nullptr);
-    }
-}
-
-std::int32_t Sequence::timed_decode(const llama_batch & batch, bool cut) {
-    take_off_samplers();
-    const auto started = std::chrono::steady_clock::now();
-    const std::int32_t result = head_.decode(context_, batch, cut);
-    decode_ns_ += ns_since(started);
-    ++n_passes_;
-    return result;
 }
 
 }  // namespace token_trie

@@ -1,14 +1,13 @@
 #pragma once
 
-#include "stream/context_maker.h"
+#include "stream/cell_table.h"
 #include "stream/device_head.h"
-#include "stream/output_head.h"
+#include "stream/last_logits.h"
 #include "stream/saved_state.h"
 
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -53,26 +52,28 @@ class Sequence {
     Sequence & operator=(Sequence &&) = delete;
 
     // Until room is made.
-    llama_context * context() const noexcept { return context_; }
-    const llama_vocab * vocab() const noexcept { return vocab_; }
+    llama_context * context() const noexcept { return context_.get(); }
+    const llama_vocab * vocab() const noexcept { return context_.vocab(); }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     std::size_t n_cached() const noexcept { return n_cached_; }
     // Tokens that there is room for, or can be, beside what resting branches hold: where a context's sequences do not
     // share one cache, in one of these.
-    std::size_t capacity() const noexcept { return capacity_ - std::min(capacity_, n_elsewhere()); }
+    std::size_t capacity() const noexcept {
+        return context_.n_ctx_max() - std::min(context_.n_ctx_max(), n_elsewhere());
+    }
     // Sequence ids, likewise: 0, and from first_free_id on.
-    std::size_t n_ids() const noexcept { return n_ids_ + 1 - static_cast<std::size_t>(first_free_id()); }
+    std::size_t n_ids() const noexcept { return context_.n_ids_max() + 1 - static_cast<std::size_t>(first_free_id()); }
     llama_seq_id first_free_id() const noexcept;
     // Tokens that the present context has room for.
-    std::size_t room() const noexcept { return room_; }
+    std::size_t room() const noexcept { return context_.n_ctx(); }
     // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
-    std::size_t cache_bytes() const noexcept { return head_.cache_bytes(); }
+    std::size_t cache_bytes() const noexcept { return context_.head().cache_bytes(); }
     // Tokens whose cache entries came from elsewhere, in all.
-    std::uint64_t n_taken_over() const noexcept { return n_taken_over_; }
-    std::size_t n_batch() const noexcept { return n_batch_; }
-    std::uint64_t n_passes() const noexcept { return n_passes_; }
+    std::uint64_t n_taken_over() const noexcept { return import_.n_tokens; }
+    std::size_t n_batch() const noexcept { return llama_n_batch(context()); }
+    std::uint64_t n_passes() const noexcept { return context_.n_passes(); }
     // Time inside forward passes, rows of the output matrix included.
-    std::uint64_t decode_ns() const noexcept { return decode_ns_; }
+    std::uint64_t decode_ns() const noexcept { return context_.decode_ns(); }
 
     using Branch = std::size_t;
     // The one at work.
@@ -115,10 +116,10 @@ class Sequence {
     enum class Device { automatic = 0, on = 1, off = 2 };
     void set_device(Device device) noexcept { device_use_ = device; }
     // Passes that ended so.
-    std::uint64_t n_on_device() const noexcept { return n_on_device_; }
+    std::uint64_t n_on_device() const noexcept { return device_.n_passes(); }
     // Whether all layers are on devices, where a batch of some tens of tokens takes about as long as one of one. Told
     // by the first pass of a context that reports its passes here; until then, and of others: no.
-    bool has_layers_on_device() const noexcept { return head_.has_layers_on_device(); }
+    bool has_layers_on_device() const noexcept { return context_.head().has_layers_on_device(); }
 
     // Makes the cache hold these tokens, as far as a sequence of another context on the same model does: where that is
     // more of them than it holds itself. They count when the sequence begins with them, and are then not evaluated.
@@ -139,7 +140,7 @@ class Sequence {
     // Says that the cache was lost; it begins anew when it is needed.
     void forget_cache() noexcept;
     // Says that its cells are no longer those of other branches.
-    void forget_sharing() noexcept { cells_.clear(); }
+    void forget_sharing() noexcept { cells_.forget(0); }
     // Forgets it if the window of sliding attention before its end is gone.
     void check_window() noexcept;
 
@@ -148,83 +149,55 @@ class Sequence {
     struct Resting {
         std::vector<Token> tokens;
         std::size_t n_cached = 0;
-        bool has_logits = false;
-        std::vector<float> logits;
-        std::vector<std::uint64_t> cells;
+        LastLogits logits;
         llama_seq_id id = 0;              // that its cells have; 0: none,
         std::optional<SavedState> state;  // but a copy
 
         // Takes note that it has no more than n tokens of the cache.
         void keep(std::size_t n) noexcept;
     };
+    // What came from another context's cache.
+    struct Import {
+        std::vector<Token> held;  // by the cache here, if not tokens of the sequence, or more than these
+        std::uint64_t n_tokens = 0;
+        const llama_context * like_this = nullptr;  // from where it has worked; maybe no longer there
+    };
 
     bool shares_cells() const noexcept;
-    bool copy_cells(llama_context * context, llama_seq_id from, llama_seq_id to, llama_pos n) noexcept;
     Resting copy_at_work();
     void put_to_work(Resting & branch) noexcept;
-    std::size_t n_elsewhere() const noexcept;
-    void name_cells();
-    void move_resting(llama_context * to) noexcept;
+    std::size_t n_elsewhere() const noexcept { return cells_.n_cells() - cells_.n_held(0); }
+    void move_cells(llama_memory_t to) noexcept;
     void forget_all_branches() noexcept;
-    void adopt(llama_context * context);
-    void make_own();
     void count_cached(std::size_t n);
-    void count_taken_over();
+    void count_imported();
+    bool has_logits() const noexcept { return logits_.are_there() && n_cached_ == tokens_.size(); }
     bool is_on_device() const noexcept {
-        return maker_ != nullptr &&
-               (device_use_ == Device::on || (device_use_ == Device::automatic && head_.is_on_device()));
+        return context_.is_own() &&
+               (device_use_ == Device::on || (device_use_ == Device::automatic && context_.head().is_on_device()));
     }
     bool evaluate(bool step_by_step,
                   bool cut,
                   const AllowedSet * wanted,
                   DeviceHead::Want want,
                   const std::atomic<bool> & cancelled);
-    void decode_on_device(std::size_t n, const AllowedSet & wanted);
-    const float * last_logits(const AllowedSet & wanted);
     void keep_logits();
-    void decode(Token * tokens, std::size_t n, bool cut);
+    void begin_pass() noexcept;
     void check_pass(std::int32_t result);
-    std::int32_t timed_decode(const llama_batch & batch, bool cut);
-    void take_threads(bool of_step);
-    void take_off_samplers();
 
-    std::unique_ptr<const ContextMaker> maker_;
     DeviceHead device_;  // goes after the context, which borrows it
     Device device_use_ = Device::automatic;
-    OwnedContext owned_context_;
-    llama_context * context_ = nullptr;
-    const llama_vocab * vocab_ = nullptr;
-    std::size_t capacity_ = 0;
-    std::size_t n_ids_ = 0;
-    std::size_t room_ = 0;
-    std::size_t n_batch_ = 0;
-    std::size_t n_ubatch_ = 0;  // what llama.cpp evaluates at a time, however large the batch
-    std::size_t n_vocab_ = 0;
-    std::int32_t n_swa_ = 0;
-    std::int32_t n_threads_ = 0;        // as the context was made: of a step,
-    std::int32_t n_threads_batch_ = 0;  // and of a prompt
-    bool has_threads_of_step_ = false;
-    bool is_own_ = false;  // until then the context is as the caller left it
-
-    OutputHead head_;
+    GrowingContext context_;
+    CellTable cells_{context_.memory(), context_.n_ids_max(), context_.n_swa()};  // of the branches that share some
     std::vector<Token> tokens_;
-    std::vector<Token> taken_over_;   // what the cache holds, if not tokens of the sequence, or more than these
-    std::size_t n_cached_ = 0;        // tokens whose cache entries are right
-    bool cache_is_longer_ = false;    // entries of dropped tokens follow them
-    bool has_logits_ = false;         // of the last cached token, in the context or, after a cut, to be had of the head
-    std::vector<float> kept_logits_;  // these, when the context holds others
-    std::vector<std::uint64_t> cells_;  // names of the cells of the first tokens cached, the same in every branch
-    std::uint64_t n_cells_named_ = 0;
+    std::size_t n_cached_ = 0;      // tokens whose cache entries are right
+    bool cache_is_longer_ = false;  // entries of dropped tokens follow them
+    LastLogits logits_;
+    Import import_;
     static constexpr Branch kNone = static_cast<Branch>(-1);
     Branch branch_ = 0;      // kNone once it is dropped
     Branch n_branches_ = 1;  // made so far
     std::map<Branch, Resting> resting_;
-    std::vector<float> device_logits_;  // as fetched, of the tokens wanted
-    std::uint64_t n_on_device_ = 0;
-    std::uint64_t n_taken_over_ = 0;
-    const llama_context * like_this_ = nullptr;  // taken over from with success; maybe no longer there
-    std::uint64_t n_passes_ = 0;
-    std::uint64_t decode_ns_ = 0;
 };
 
 }  // namespace token_trie

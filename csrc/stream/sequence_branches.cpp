@@ -1,28 +1,9 @@
 #include "stream/sequence.h"
-#include "stream/window.h"
 
 #include <algorithm>
+#include <new>
 
 namespace [[gnu::visibility("default")]] token_trie {
-namespace {
-
-// How many cells two branches share: those they had in common when they parted, as names that once differ stay
-// different.
-std::size_t n_shared(const std::vector<std::uint64_t> & a, const std::vector<std::uint64_t> & b) {
-    std::size_t low = 0;
-    std::size_t high = std::min(a.size(), b.size());
-    while (low < high) {
-        const std::size_t middle = low + (high - low) / 2;
-        if (a[middle] == b[middle]) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
-}
-
-}  // namespace
 
 llama_seq_id Sequence::first_free_id() const noexcept {
     llama_seq_id last = 0;
@@ -34,89 +15,59 @@ llama_seq_id Sequence::first_free_id() const noexcept {
 
 // Half of the ids are left for what evaluates many nodes at a time.
 bool Sequence::shares_cells() const noexcept {
-    return can_drop_newest(llama_get_model(context_)) && llama_n_ctx_seq(context_) == llama_n_ctx(context_) &&
-           static_cast<std::size_t>(first_free_id()) <= n_ids_ / 2;
-}
-
-std::size_t Sequence::n_elsewhere() const noexcept {
-    std::size_t n = 0;
-    for (auto at = resting_.begin(); at != resting_.end(); ++at) {
-        std::size_t n_known = n_shared(at->second.cells, cells_);
-        for (auto before = resting_.begin(); before != at; ++before) {
-            n_known = std::max(n_known, n_shared(at->second.cells, before->second.cells));
-        }
-        n += at->second.cells.size() - n_known;
-    }
-    return n;
-}
-
-void Sequence::name_cells() {
-    cells_.resize(std::min(cells_.size(), n_cached_));
-    while (cells_.size() < n_cached_) {
-        cells_.push_back(n_cells_named_++);
-    }
-}
-
-// Of the first n positions; -1: all. Where memory runs out halfway, llama.cpp has lost count, and the cache begins anew
-// for all branches.
-bool Sequence::copy_cells(llama_context * context, llama_seq_id from, llama_seq_id to, llama_pos n) noexcept {
-    llama_memory_t memory = llama_get_memory(context);
-    try {
-        llama_memory_seq_cp(memory, from, to, -1, n);
-        return true;
-    } catch (...) {
-        llama_memory_clear(memory, true);
-        forget_all_branches();
-        return false;
-    }
+    return context_.shares_cells() && static_cast<std::size_t>(first_free_id()) <= context_.n_ids_max() / 2;
 }
 
 Sequence::Resting Sequence::copy_at_work() {
-    if (!is_own_) {
-        make_own();
-    }
+    context_.take();
     keep_logits();
     trim_cache();
     Resting out;
     out.tokens = tokens_;
     const bool shares = n_cached_ > 0 && shares_cells();
     if (shares) {
-        if (maker_) {
-            make_room(tokens_.size(), 2);
-        }
-        name_cells();
-        out.cells = cells_;
+        make_room(tokens_.size(), 2);
+        cells_.forget(0, n_cached_);
+        const std::size_t n_named = cells_.n_held(0);
+        cells_.append(0, tokens_.data() + n_named, n_cached_ - n_named);
         out.id = first_free_id();
     } else if (n_cached_ > 0) {
-        out.state.emplace(context_, 0);
+        out.state.emplace(context(), 0);
     }
     out.n_cached = n_cached_;
-    out.has_logits = has_logits_;
-    out.logits = kept_logits_;
-    if (shares && !copy_cells(context_, 0, out.id, -1)) {  // last, as nothing else takes them away again
-        throw std::bad_alloc();
+    out.logits = logits_;
+    if (shares) {
+        try {
+            cells_.share(0, out.id, n_cached_);  // last, as nothing else takes them away again
+        } catch (...) {
+            if (!cells_.has_count()) {
+                forget_all_branches();
+            }
+            throw;
+        }
     }
     return out;
 }
 
 // In the place of what was at work, which is lost.
 void Sequence::put_to_work(Resting & branch) noexcept {
-    llama_memory_t memory = llama_get_memory(context_);
-    llama_memory_seq_rm(memory, 0, -1, -1);
+    cells_.cut(0, 0);
     bool is_there = true;
     if (branch.id != 0) {
-        is_there = copy_cells(context_, branch.id, 0, -1);
-        llama_memory_seq_rm(memory, branch.id, -1, -1);
+        try {
+            cells_.move(branch.id, 0);
+        } catch (...) {
+            forget_all_branches();
+            is_there = false;
+        }
     } else if (branch.state) {
-        is_there = branch.state->restore(context_, 0);
+        is_there = branch.state->restore(context(), 0);
     }
     tokens_ = std::move(branch.tokens);
-    taken_over_.clear();
-    cells_ = std::move(branch.cells);
+    import_.held.clear();
     n_cached_ = branch.n_cached;
     cache_is_longer_ = false;
-    has_logits_ = branch.has_logits;
-    kept_logits_ = std::move(branch.logits);
+    logits_ = std::move(branch.logits);
     if (!is_there) {
         forget_cache();
     }
@@ -154,18 +105,16 @@ void Sequence::switch_to(Branch branch) {
 }
 
 void Sequence::drop(Branch branch) noexcept {
-    llama_memory_t memory = llama_get_memory(context_);
     if (branch != branch_) {
         const auto at = resting_.find(branch);
         if (at->second.id != 0) {
-            llama_memory_seq_rm(memory, at->second.id, -1, -1);
+            cells_.cut(at->second.id, 0);
         }
         resting_.erase(at);
     } else if (!resting_.empty()) {
         tokens_.clear();
         forget_cache();
-        cells_.clear();
-        llama_memory_seq_rm(memory, 0, -1, -1);
+        cells_.cut(0, 0);
         branch_ = kNone;
     }
 }
@@ -179,9 +128,8 @@ std::size_t Sequence::n_cached(Branch branch) const {
 }
 
 void Sequence::forget_all_branches() noexcept {
-    llama_memory_clear(llama_get_memory(context_), false);
-    forget_cache();
     cells_.clear();
+    forget_cache();
     for (auto & [branch, resting] : resting_) {
         if (resting.id != 0) {
             resting.keep(0);
@@ -190,27 +138,25 @@ void Sequence::forget_all_branches() noexcept {
 }
 
 // What a resting branch has in common with the one at work comes along; the rest is evaluated again when it is needed.
-void Sequence::move_resting(llama_context * to) noexcept {
+void Sequence::move_cells(llama_memory_t to) noexcept {
+    try {
+        cells_.move_to(to);
+    } catch (...) {
+        forget_all_branches();
+        return;
+    }
     for (auto & [branch, resting] : resting_) {
-        if (resting.id == 0) {
-            continue;
+        if (resting.id != 0) {
+            resting.keep(cells_.n_held(resting.id));
         }
-        const std::size_t n_same = std::min(n_shared(resting.cells, cells_), n_cached_);
-        const std::size_t n = has_window(llama_get_memory(to), 0, n_same, n_swa_) ? n_same : 0;
-        if (n > 0 && !copy_cells(to, 0, resting.id, static_cast<llama_pos>(n))) {
-            return;
-        }
-        resting.keep(n);
     }
 }
 
 void Sequence::Resting::keep(std::size_t n) noexcept {
     if (n < n_cached) {
         n_cached = n;
-        has_logits = false;
-        logits.clear();
+        logits = {};
     }
-    cells.resize(std::min(cells.size(), n));
 }
 
 }  // namespace token_trie

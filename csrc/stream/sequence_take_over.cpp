@@ -46,13 +46,13 @@ void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
 
 void Sequence::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
     const std::size_t n = tokens.size();
-    const std::size_t n_here =
-        taken_over_.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens)) : common_prefix(taken_over_, tokens);
+    const std::size_t n_here = import_.held.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens))
+                                                    : common_prefix(import_.held, tokens);
     if (n <= n_here) {
         return;
     }
-    const llama_model * model = llama_get_model(context_);
-    if (from == context_ || llama_get_model(from) != model || llama_get_memory(from) == nullptr) {
+    const llama_model * model = context_.model();
+    if (from == context() || llama_get_model(from) != model || llama_get_memory(from) == nullptr) {
         throw Error(Status::argument, "from: not another context on the stream's model, with a memory");
     }
     if (id < 0 || static_cast<std::uint32_t>(id) >= llama_n_seq_max(from)) {
@@ -65,34 +65,35 @@ void Sequence::take_over(llama_context * from, std::int32_t id, const std::vecto
                                          " tokens do not fit the context of " + std::to_string(capacity()));
     }
     const std::size_t turn = turning_point(model);
-    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (capacity_ > turn)) {
+    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (context_.n_ctx_max() > turn)) {
         throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
     }
     const SavedState state(from, id);
-    std::vector<Token> taken_over = tokens;  // before anything is changed, as there may be no memory
-    if (!is_own_) {
-        make_own();
-    }
+    std::vector<Token> held = tokens;  // before anything is changed, as there may be no memory
+    context_.take();
     make_room(n_held);
-    llama_memory_t memory = llama_get_memory(context_);
+    llama_memory_t memory = context_.memory();
     // Contexts from which it has worked once are made as this one is.
     std::optional<SavedState> before;
-    if (from != like_this_ && llama_memory_seq_pos_max(memory, 0) >= 0) {
-        before.emplace(context_, 0);
+    if (from != import_.like_this && llama_memory_seq_pos_max(memory, 0) >= 0) {
+        before.emplace(context(), 0);
     }
-    if (!state.restore(context_, 0) || (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
-        if (!before || !before->restore(context_, 0)) {
+    if (!state.restore(context(), 0) ||
+        (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
+        if (!before || !before->restore(context(), 0)) {
             forget_cache();
         }
         throw Error(Status::context, "from: its memory is not made as the stream's is");
     }
-    like_this_ = from;
+    import_.like_this = from;
     forget_sharing();
-    const bool had_logits = has_logits_ && n_cached_ == tokens_.size();
-    taken_over_ = std::move(taken_over);
-    count_taken_over();
-    has_logits_ = had_logits && n_cached_ == tokens_.size();
-    n_taken_over_ += n;
+    const bool had_logits = has_logits();
+    import_.held = std::move(held);
+    count_imported();
+    if (!had_logits || n_cached_ != tokens_.size()) {
+        logits_.forget();
+    }
+    import_.n_tokens += n;
 }
 
 }  // namespace token_trie

@@ -1,21 +1,44 @@
 #include "stream/stream.h"
 
-#include "llama/log.h"
-#include "stream/finish_span.h"
-
 #include <llama.h>
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
 namespace token_trie {
+
+// The sequence, for as long as a step takes.
+class Stream::Host final : public Decoder::Host {
+   public:
+    explicit Host(const Stream & stream) : stream_(stream), sequence_(*stream.sequence_) {}
+
+    void reserve() override { sequence_.reserve(1); }
+    const float * logits(const AllowedSet & wanted) override {
+        return sequence_.logits(wanted, !stream_.jump_forward_, stream_.cancelled_);
+    }
+    std::optional<Picker::Pick> best(const AllowedSet & wanted) override {
+        const auto best = sequence_.best(wanted, !stream_.jump_forward_, stream_.cancelled_);
+        return best ? std::optional<Picker::Pick>({best->token, best->logprob}) : std::nullopt;
+    }
+    void before_forced(const AllowedSet & allowed) override {
+        if (!stream_.jump_forward_) {
+            static_cast<void>(logits(allowed));
+        }
+    }
+    void check_not_full() const override { sequence_.check_not_full(); }
+    std::size_t n_tokens() const noexcept override { return sequence_.tokens().size(); }
+    void append(Token token) noexcept override { sequence_.append(token); }
+
+   private:
+    const Stream & stream_;
+    Sequence & sequence_;
+};
 
 Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),
       branch_(sequence_->branch()),
       facts_(std::make_shared<const Vocab>(sequence_->vocab())),
-      picker_(sequence_->vocab(), options.picker),
+      decoder_(sequence_->vocab(), {options.picker}),
       jump_forward_(options.jump_forward) {
     sequence_->set_device(options.device);
 }
@@ -24,15 +47,10 @@ Stream::Stream(Stream & other, Forked)
     : sequence_(other.sequence_),
       branch_(other.branch_),
       facts_(other.facts_),
-      picker_(other.picker_),
-      text_(other.text_),
+      decoder_(other.decoder_),
       sets_(other.sets_),
-      cursor_(other.cursor_),
-      mode_(other.mode_),
-      jump_forward_(other.jump_forward_),
-      items_(other.items_),
-      n_span_(other.n_span_) {
-    stats_.span_logprob = other.stats_.span_logprob;
+      jump_forward_(other.jump_forward_) {
+    decoder_.forget_counts();
     branch_ = sequence_->fork();  // last, as what is dropped is a whole stream's
 }
 
@@ -46,9 +64,7 @@ void Stream::prefill(std::vector<Token> tokens) {
     }
     check_tokens(tokens, "tokens");
     sequence_->replace(std::move(tokens), cancelled_);
-    picker_.restart();
-    text_.reset();
-    begin_span();
+    decoder_.restart();
 }
 
 void Stream::append(std::size_t n_kept, const std::vector<Token> & tokens) {
@@ -70,9 +86,7 @@ void Stream::put(std::size_t n_kept, const std::vector<Token> & tokens) {
     for (const Token token : tokens) {
         sequence_->append(token);
     }
-    picker_.restart();
-    text_.reset();
-    begin_span();
+    decoder_.restart();
 }
 
 void Stream::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
@@ -80,38 +94,38 @@ void Stream::take_over(llama_context * from, std::int32_t id, const std::vector<
     sequence_->take_over(from, id, tokens);
 }
 
-void Stream::set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
-
-void Stream::set_trie(Cursor cursor, Mode mode) {
-    cursor_ = std::move(cursor);
-    mode_ = mode;
-    begin_span();
-}
-
-void Stream::clear_trie() {
-    cursor_.reset();
-    items_.clear();
-}
-
-void Stream::set_seed(std::uint32_t seed) { picker_.set_seed(seed); }
-
 Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
     return generate(max_tokens, temperature, top_p, on_step, nullptr);
 }
 
+Stop Stream::generate_until(std::int32_t max_tokens,
+                            float temperature,
+                            float top_p,
+                            const std::vector<std::string> & stop_strings,
+                            const OnStep & on_step,
+                            std::size_t & stop_string) {
+    const std::size_t n_start = tokens().size();
+    const std::size_t n_left = capacity() - std::min(capacity(), n_start);
+    WrittenText written(stop_strings);
+    const Stop stop = generate(max_tokens, temperature, top_p, on_step, &written);
+    if (stop != Stop::string) {
+        return stop;
+    }
+    const WrittenText::End end = written.end(vocab(), std::min(static_cast<std::size_t>(max_tokens), n_left));
+    put(n_start + end.n_kept, end.rest);  // also where another branch has taken the place of what stood before
+    stop_string = written.stop_string();
+    return stats_.stop = end.is_cut ? Stop::max_tokens : Stop::string;
+}
+
 Stop Stream::generate(
-    std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, const Joins & joins) {
+    std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, WrittenText * written) {
     if (max_tokens < 0) {
         throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
     }
     if (sequence_->tokens().empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
-    picker_.set_temperature(temperature, top_p);
-    // A span that has ended begins again; but text that was released stays free.
-    if (cursor_ && !cursor_->is_active() && cursor_->follow().on_complete() != OnComplete::release) {
-        begin_span();
-    }
+    decoder_.begin(temperature, top_p);
     const auto started = std::chrono::steady_clock::now();
     const std::uint64_t passes = sequence_->n_passes();
     const std::uint64_t decode_ns = sequence_->decode_ns();
@@ -123,11 +137,11 @@ Stop Stream::generate(
     };
     stats_.stop = Stop::none;
     try {
-        std::optional<Stop> stop;
-        for (std::int32_t n = 0; !stop; ++n) {
-            stop = cancelled_ ? Stop::cancelled : n == max_tokens ? Stop::max_tokens : step(on_step, joins);
+        Stop stop = Stop::none;
+        for (std::int32_t n = 0; stop == Stop::none; ++n) {
+            stop = cancelled_ ? Stop::cancelled : n == max_tokens ? Stop::max_tokens : step(on_step, written);
         }
-        stats_.stop = *stop;
+        stats_.stop = stop;
     } catch (const Error & error) {
         account();
         if (error.status() != Status::cancelled) {
@@ -151,73 +165,11 @@ Stream::Next Stream::next(float temperature, float top_p) {
     return out;
 }
 
-// Emits a token, or finds that there is none; returns the reason to stop, if any. First what may fail: a token that is
-// part of the sequence is passed on; and of that first what needs no token, so that it costs no draw.
-std::optional<Stop> Stream::step(const OnStep & on_step, const Joins & joins) {
-    items_.make_room();
-    picker_.make_room();
-    sequence_->reserve(1);
-    const bool under_trie = cursor_ && cursor_->is_active();
-    const AllowedSet allowed = under_trie ? cursor_->allowed() : AllowedSet{true, {}, {}};
-    const auto logits = [&] { return sequence_->logits(allowed, !jump_forward_, cancelled_); };
-    Step & step = last_;
-    step = {-1, false, 0, {}};
-    if (allowed.everything) {
-        step.token = picker_.pick_any(logits(), /* under_grammar = */ !cursor_, allowed.except);
-        step.logprob = std::numeric_limits<float>::quiet_NaN();
-    } else if (const Token only = allowed.only(); only >= 0) {
-        step.token = only;
-        step.forced = true;
-        if (!jump_forward_) {
-            static_cast<void>(logits());
-        }
-    } else {
-        const bool greedy = mode_ == Mode::greedy;
-        const auto best =
-            picker_.takes_the_best(greedy) ? sequence_->best(allowed, !jump_forward_, cancelled_) : std::nullopt;
-        const Picker::Pick pick =
-            best ? Picker::Pick{best->token, best->logprob} : picker_.pick_allowed(allowed, logits(), greedy);
-        step.token = pick.token;
-        step.logprob = pick.logprob;
-    }
-    const double span_logprob = stats_.span_logprob + (allowed.everything ? 0 : static_cast<double>(step.logprob));
-    if (llama_vocab_is_eog(vocab(), step.token) && (!under_trie || cursor_->ends_with(step.token))) {
-        // An end is not part of the text: neither passed on nor put into the sequence.
-        stats_.n_branches += !allowed.everything && !step.forced ? 1 : 0;
-        stats_.span_logprob = span_logprob;
-        if (under_trie) {
-            cursor_->accept(step.token);
-        }
-        return allowed.everything ? Stop::end : Stop::complete;
-    }
-    Utf8Stream text = text_;
-    step.text = text.feed(detokenize(vocab(), step.token, /* special = */ false));
-    std::uint64_t & count = allowed.everything ? stats_.n_free : step.forced ? stats_.n_forced : stats_.n_branches;
-    if (joins && !joins(step, text.is_whole())) {
-        ++count;
-        return Stop::string;
-    }
-    sequence_->check_not_full();
-    if (under_trie) {
-        const bool thought = cursor_->state() == State::thinking;
-        const ItemLog::Place before = ItemLog::place_of(*cursor_);
-        cursor_->accept(step.token);
-        n_span_ += thought ? 0 : 1;
-        items_.add(before, *cursor_, sequence_->tokens().size() + 1, stats_.span_logprob, span_logprob);
-    }
-    sequence_->append(step.token);
-    text_ = std::move(text);
-    stats_.span_logprob = span_logprob;
-    picker_.accept(step.token);
-    ++count;
-    if (under_trie && cursor_) {
-        close_if_long(*cursor_);
-    }
-    const bool over = under_trie && cursor_ && finish_span(*cursor_, vocab());
-    if (!on_step(step)) {
-        return Stop::callback;
-    }
-    return over ? std::optional<Stop>(Stop::complete) : std::nullopt;
+// Returns the reason to stop, or none.
+Stop Stream::step(const OnStep & on_step, WrittenText * written) {
+    Host host(*this);
+    const Decoder::Outcome outcome = decoder_.step(host, written);
+    return outcome.has_token && !on_step(decoder_.last()) ? Stop::callback : outcome.stop;
 }
 
 Scores Stream::score(const Cursor & cursor, const ScoreOptions & options) {
@@ -264,24 +216,10 @@ void Stream::check_tokens(const std::vector<Token> & tokens, const char * what) 
     }
 }
 
-void Stream::begin_span() {
-    stats_.span_logprob = 0;
-    items_.clear();
-    n_span_ = 0;
-    if (cursor_) {
-        cursor_->reset();
-    }
-}
-
-void Stream::close_if_long(Cursor & cursor) {
-    if (cursor.follow().is_long(n_span_) && cursor.close()) {
-        ++stats_.n_closed;
-        log_warning(kSpanClosed);
-    }
-}
-
 Stream::Snapshot Stream::snapshot() const {
-    return {stats_,
+    Stats stats = stats_;
+    static_cast<Decoder::Counts &>(stats) = decoder_.counts();
+    return {stats,
             sequence_->tokens(branch_).size(),
             sequence_->n_cached(branch_),
             sequence_->room(),
@@ -289,7 +227,7 @@ Stream::Snapshot Stream::snapshot() const {
             sequence_->cache_bytes(),
             sequence_->n_taken_over(),
             sequence_->n_on_device(),
-            cursor_};
+            cursor()};
 }
 
 }  // namespace token_trie

@@ -1,13 +1,9 @@
 #pragma once
 
 #include "llama/vocab.h"
-#include "sampler/sampler.h"
-#include "stream/item_log.h"
-#include "stream/picker.h"
+#include "stream/decoder.h"
 #include "stream/scorer.h"
 #include "stream/search.h"
-#include "stream/stop.h"
-#include "stream/utf8.h"
 #include "trie/cache.h"
 
 #include <atomic>
@@ -34,26 +30,16 @@ class Stream {
         Sequence::Device device = Sequence::Device::automatic;
     };
 
-    struct Step {
-        Token token;
-        bool forced;
-        float logprob;  // among the allowed tokens; 0 if forced, NaN in free text
-        std::string text;
-    };
-
+    using Step = Decoder::Step;
     // Returns whether to go on.
     using OnStep = std::function<bool(const Step &)>;
 
-    struct Stats {
+    // Of generate.
+    struct Stats : Decoder::Counts {
         Stop stop = Stop::none;
-        double span_logprob = 0;  // of this span, summed over its branch points, ends among them
-        std::uint64_t n_forced = 0;
-        std::uint64_t n_branches = 0;
-        std::uint64_t n_free = 0;
-        std::uint64_t n_passes = 0;  // in generate
+        std::uint64_t n_passes = 0;
         std::uint64_t decode_ns = 0;
         std::uint64_t generate_ns = 0;
-        std::uint64_t n_closed = 0;  // spans that were to begin no further item, as they had become too long
     };
 
     Stream(std::unique_ptr<Sequence> sequence, const Options & options);
@@ -79,17 +65,17 @@ class Stream {
     void append(std::size_t n_kept, const std::vector<Token> & tokens);
     const std::vector<Token> & tokens() const noexcept { return sequence_->tokens(); }
     // Of this span.
-    const ItemLog & items() const noexcept { return items_; }
-    const std::optional<Cursor> & cursor() const noexcept { return cursor_; }
+    const ItemLog & items() const noexcept { return decoder_.items(); }
+    const std::optional<Cursor> & cursor() const noexcept { return decoder_.cursor(); }
     // What a prefill that begins with these tokens need not evaluate; see Sequence.
     void take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
-    void set_grammar(const char * gbnf, const char * root);
-    void set_trie(Cursor cursor, Mode mode);
+    void set_grammar(const char * gbnf, const char * root) { decoder_.set_grammar(gbnf, root); }
+    void set_trie(Cursor cursor, Mode mode) { decoder_.set_trie(std::move(cursor), mode); }
     // Tries to choose from by path, which the stream only keeps.
     void set_sets(TrieSets sets) { sets_ = std::make_shared<const TrieSets>(std::move(sets)); }
     const TrieSets & sets() const noexcept { return *sets_; }
-    void clear_trie();
-    void set_seed(std::uint32_t seed);
+    void clear_trie() noexcept { decoder_.clear_trie(); }
+    void set_seed(std::uint32_t seed) { decoder_.set_seed(seed); }
     Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
 
     // generate, until one of some texts has been written, and that without it: the tokens in which it lies are taken
@@ -132,16 +118,13 @@ class Stream {
     Snapshot snapshot() const;
 
    private:
+    class Host;
     struct Forked {};
     Stream(Stream & other, Forked);
-    // Returns whether a step is to be part of the sequence, with whether its text ends as a character does; else it
-    // ends the generation with Stop::string. Null: all are.
-    using Joins = std::function<bool(const Step &, bool is_whole)>;
-    Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, const Joins & joins);
-    std::optional<Stop> step(const OnStep & on_step, const Joins & joins);
+    Stop generate(
+        std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, WrittenText * written);
+    Stop step(const OnStep & on_step, WrittenText * written);
     void put(std::size_t n_kept, const std::vector<Token> & tokens);
-    void begin_span();
-    void close_if_long(Cursor & cursor);
     void check_cancelled() const;
     void check_scoring(const Cursor & cursor, const ScoreOptions & options) const;
     void check_tokens(const std::vector<Token> & tokens, const char * what) const;
@@ -150,16 +133,10 @@ class Stream {
     std::shared_ptr<Sequence> sequence_;
     Sequence::Branch branch_;
     std::shared_ptr<const Vocab> facts_;
-    Picker picker_;
-    Utf8Stream text_;
+    Decoder decoder_;
     std::shared_ptr<const TrieSets> sets_ = std::make_shared<const TrieSets>();
-    std::optional<Cursor> cursor_;
-    Mode mode_ = Mode::greedy;
     bool jump_forward_;
-    ItemLog items_;
-    std::int64_t n_span_ = 0;  // tokens of this span, those before its marker apart
-    Stats stats_;
-    Step last_{};  // passed on, or under way
+    Stats stats_;  // but for the decoder's
 };
 
 }  // namespace token_trie

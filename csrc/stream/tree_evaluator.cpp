@@ -135,15 +135,15 @@ void TreeEvaluator::answer(Inquiry & inquiry) {
 // Where two or three rows of a group remain, rows that nobody asks about, behind the last path, fill it up. The next
 // wave drops their cells.
 void TreeEvaluator::fill_up(TreePaths::Wave & wave) const {
-    const std::size_t n_left = wave.rows.size() % kRowGroup;
-    if (wave.rows.size() < kRowGroup || n_left < 2 || wave.n_cells + kRowGroup - n_left > room_) {
+    const std::size_t n_more = n_to_fill_up(wave.rows.size());
+    if (n_more == 0 || wave.n_cells + n_more > room_) {
         return;
     }
     Row filler = wave.rows.back();
     filler.node = kFiller;
-    filler.visited = true;  // the last layer multiplies logits
-    for (std::size_t i = n_left; i < kRowGroup; ++i) {
-        ++filler.pos;
+    filler.wanted = true;  // the last layer multiplies logits
+    for (std::size_t i = 0; i < n_more; ++i) {
+        ++filler.position;
         wave.rows.push_back(filler);
     }
 }
@@ -202,28 +202,14 @@ void TreeEvaluator::decode(std::vector<Row> rows, std::size_t max_rows, const Vi
     const std::size_t n_batch = std::min(sequence_.n_batch(), max_rows);
     for (auto begin = rows.begin(); begin != rows.end();) {
         check_cancelled();
-        tokens_.clear();
-        positions_.clear();
-        n_ids_of_.clear();
-        ids_of_.clear();
-        wanted_.clear();
-        std::size_t n_visited = 0;
-        auto end = begin;
-        for (; end != rows.end() && tokens_.size() < n_batch; ++end) {
-            if (end->visited && ++n_visited > max_visited) {
-                break;
-            }
-            tokens_.push_back(end->token);
-            positions_.push_back(end->pos);
-            n_ids_of_.push_back(static_cast<std::int32_t>(end->ids.size()));
-            ids_of_.push_back(end->ids.data());
-            wanted_.push_back(end->visited ? 1 : 0);
+        batch_.clear(n_batch, max_visited);
+        for (auto row = begin; row != rows.end() && batch_.has_place(row->wanted); ++row) {
+            batch_.add(row->token, row->position, row->ids, row->wanted);
         }
-        sequence_.evaluate_beside({static_cast<std::int32_t>(tokens_.size()), tokens_.data(), nullptr,
-                                   positions_.data(), n_ids_of_.data(), ids_of_.data(), wanted_.data()});
-        for (std::int32_t i = 0; begin != end; ++begin, ++i) {
-            if (begin->visited && begin->node != kFiller) {
-                visit(begin->node, sequence_.row(i));
+        sequence_.evaluate_beside(batch_.batch());
+        for (std::size_t i = 0; i < batch_.size(); ++begin, ++i) {
+            if (begin->wanted && begin->node != kFiller) {
+                visit(begin->node, sequence_.row(static_cast<std::int32_t>(i)));
             }
         }
     }

@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // Evaluates nodes of a trie behind a sequence, as many in one batch as the context has room for, each node once. The
 // sequence and its cache are as before when this goes away.
@@ -50,8 +50,6 @@ class TreeEvaluator {
     bool one_at_a_time() const noexcept { return n_ids_ == 0; }
     // That nodes of one batch may be on.
     std::size_t n_paths() const noexcept { return std::max<std::size_t>(n_ids_, 1); }
-    // llama.cpp multiplies so many rows at a time, and two or three that remain take longer than these.
-    static constexpr std::size_t kRowGroup = 4;
     // Rows of one batch. From 64 on llama.cpp's flash attention takes another way than below, and scores would depend
     // on how many there are. A multiple of what is multiplied at a time.
     static constexpr std::size_t kMaxRows = 60;
@@ -62,7 +60,6 @@ class TreeEvaluator {
     }
 
    private:
-    using Row = TreePaths::Row;
     static constexpr NodeId kFiller = std::numeric_limits<NodeId>::max();
 
     void begin();
@@ -102,11 +99,7 @@ class TreeEvaluator {
     std::vector<SavedState> states_;    // after each node of the path, where they are kept
     std::uint64_t n_evaluated_ = 0;
 
-    std::vector<Token> tokens_;  // of a batch, and so on
-    std::vector<llama_pos> positions_;
-    std::vector<std::int32_t> n_ids_of_;
-    std::vector<llama_seq_id *> ids_of_;
-    std::vector<std::int8_t> wanted_;
+    BatchRows batch_;
 };
 
 }  // namespace token_trie

@@ -61,8 +61,8 @@ TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::s
     // Both are in depth-first order.
     const NodeId * asked = nodes;
     for (Row & row : wave.rows) {
-        row.visited = asked != nodes + wave.n_asked && *asked == row.node;
-        asked += row.visited ? 1 : 0;
+        row.wanted = asked != nodes + wave.n_asked && *asked == row.node;
+        asked += row.wanted ? 1 : 0;
     }
     return wave;
 }
@@ -80,7 +80,7 @@ void TreePaths::drop_torn() noexcept {
 }
 
 // Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
-std::vector<TreePaths::Row> TreePaths::place(const std::vector<TreePath> & tips) {
+std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
     struct Source {
         std::size_t id;      // index into ids_
         std::size_t n_kept;  // nodes of the path that it holds

@@ -1,12 +1,8 @@
 #pragma once
 
-#include "trie/trie.h"
+#include "stream/batch_rows.h"
 
-#include <llama.h>
-
-#include <vector>
-
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // From below the root to a node.
 using TreePath = std::vector<NodeId>;
@@ -39,14 +35,6 @@ class TreePaths {
     // Gives back one lent that no path is on, with nothing in it; -1: there is none.
     llama_seq_id take_idle_id() noexcept;
 
-    // A token on its way into a batch.
-    struct Row {
-        NodeId node;
-        Token token;
-        llama_pos pos;
-        bool visited;  // whether it was asked about
-        std::vector<llama_seq_id> ids;
-    };
     struct Wave {
         std::vector<Row> rows;    // those before them that are not in the cache, too; parents come first
         std::size_t n_asked = 0;  // nodes that are in it

@@ -7,7 +7,7 @@
 
 struct llama_vocab;
 
-namespace token_trie {
+namespace [[gnu::visibility("default")]] token_trie {
 
 // Text as it is written token by token, until one of some stop strings stands in it, wherever in a token it begins:
 //

@@ -1,0 +1,50 @@
+#include "batch/tree_task.h"
+
+#include <algorithm>
+
+namespace token_trie {
+
+TreeTask::TreeTask(Inquiry & query, const Trie & trie, const Place & place)
+    : query_(query),
+      trie_(trie),
+      paths_(place.memory, trie, place.id, static_cast<llama_pos>(place.n_before)),
+      nodes_(query.ask(0)),
+      wants_root_(!nodes_.empty() && nodes_.front() == kRoot) {
+    n_placed_ = wants_root_ ? 1 : 0;
+}
+
+std::size_t TreeTask::n_ids_wanted() const noexcept {
+    const std::size_t n = std::min<std::size_t>(nodes_.size() - n_placed_, trie_.n_leaves());
+    return n - std::min(n, paths_.n_ids());
+}
+
+std::vector<Row> TreeTask::next_rows(std::size_t max_nodes, std::size_t max_cells) {
+    if (!needs_cells()) {
+        return {};
+    }
+    TreePaths::Wave wave =
+        paths_.next_wave(nodes_.data() + n_placed_, std::min(nodes_.size() - n_placed_, max_nodes), max_cells);
+    n_placed_ += wave.n_asked;
+    n_evaluated_ += wave.rows.size();
+    n_cells_ = wave.n_cells;
+    return std::move(wave.rows);
+}
+
+void TreeTask::advance() {
+    if (!needs_cells()) {
+        nodes_ = query_.ask(n_evaluated_);
+        n_placed_ = 0;
+    }
+}
+
+void write(SearchResult result, Answer & answer) {
+    answer.found = std::move(result.found);
+    answer.gap = result.gap;
+    answer.rival_min = result.rival_min;
+    answer.rival_max = result.rival_max;
+    answer.mass_max = result.mass_max;
+}
+
+void write(Scores result, Answer & answer) { answer.scores = std::move(result.leaves); }
+
+}  // namespace token_trie

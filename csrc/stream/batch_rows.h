@@ -1,0 +1,103 @@
+#pragma once
+
+#include "trie/trie.h"
+
+#include <llama.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace token_trie {
+
+// llama.cpp multiplies so many rows at a time, and two or three that remain take longer than these.
+constexpr std::size_t kRowGroup = 4;
+// Rows that fill up the last group, where that is worth it, for n rows; 0: it is not.
+constexpr std::size_t n_to_fill_up(std::size_t n) {
+    return n < kRowGroup || n % kRowGroup < 2 ? 0 : kRowGroup - n % kRowGroup;
+}
+
+// A token on its way into a batch.
+struct Row {
+    NodeId node;
+    Token token;
+    llama_pos position;
+    bool wanted;  // whether the logits behind it are
+    std::vector<llama_seq_id> ids;
+};
+
+// The rows of a pass: tokens, some of which have logits.
+class BatchRows {
+   public:
+    // Begins another batch, of as many rows and logits at most.
+    void clear(std::size_t max_rows, std::size_t max_wanted) noexcept {
+        max_rows_ = max_rows;
+        max_wanted_ = max_wanted;
+        n_wanted_ = 0;
+        tokens_.clear();
+        positions_.clear();
+        n_ids_.clear();
+        ids_.clear();
+        wanted_.clear();
+    }
+    std::size_t size() const noexcept { return tokens_.size(); }
+    std::size_t n_wanted() const noexcept { return n_wanted_; }
+    bool has_place(bool for_wanted) const noexcept {
+        return size() < max_rows_ && (!for_wanted || n_wanted_ < max_wanted_);
+    }
+    std::size_t n_wanted_left() const noexcept { return std::min(max_rows_ - size(), max_wanted_ - n_wanted_); }
+
+    // The ids are the owner's until the pass has ended.
+    void add(Token token, llama_pos position, std::vector<llama_seq_id> & ids, bool wanted) {
+        tokens_.push_back(token);
+        positions_.push_back(position);
+        n_ids_.push_back(static_cast<std::int32_t>(ids.size()));
+        ids_.push_back(ids.data());
+        wanted_.push_back(wanted ? 1 : 0);
+        n_wanted_ += wanted ? 1 : 0;
+    }
+
+    // Wants rows that nobody observes as well, where the last logits would be multiplied in a group that is not full.
+    // Where there are none and the group is worth filling up, adds some, of ids that hold nothing, max_more at most.
+    // Returns whether it has added any.
+    bool fill_up(std::vector<llama_seq_id> & empty, std::size_t max_more) {
+        if (n_wanted_ <= kRowGroup) {
+            return false;
+        }
+        for (std::size_t i = size(); i-- > 0 && n_wanted_ % kRowGroup != 0 && n_wanted_ < max_wanted_;) {
+            n_wanted_ += wanted_[i] == 0 ? 1 : 0;
+            wanted_[i] = 1;
+        }
+        const std::size_t n_more = n_to_fill_up(n_wanted_);
+        if (n_more == 0 || n_more > std::min(max_more, n_wanted_left())) {
+            return false;
+        }
+        for (std::size_t i = 0; i < n_more; ++i) {
+            add(tokens_.back(), static_cast<llama_pos>(i), empty, true);
+        }
+        return true;
+    }
+
+    // Valid until the next change.
+    llama_batch batch() noexcept {
+        return {static_cast<std::int32_t>(size()),
+                tokens_.data(),
+                nullptr,
+                positions_.data(),
+                n_ids_.data(),
+                ids_.data(),
+                wanted_.data()};
+    }
+
+   private:
+    std::size_t max_rows_ = 0;
+    std::size_t max_wanted_ = 0;
+    std::size_t n_wanted_ = 0;
+    std::vector<Token> tokens_;
+    std::vector<llama_pos> positions_;
+    std::vector<std::int32_t> n_ids_;
+    std::vector<llama_seq_id *> ids_;
+    std::vector<std::int8_t> wanted_;
+};
+
+}  // namespace token_trie

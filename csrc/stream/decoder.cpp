@@ -1,0 +1,137 @@
+#include "stream/decoder.h"
+
+#include "llama/log.h"
+#include "llama/vocab.h"
+
+#include <llama.h>
+
+#include <limits>
+
+namespace token_trie {
+namespace {
+
+// Whether the span is over, which it is too where only end-of-generation tokens are left: no need to query the model
+// which. The cursor then takes one.
+bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
+    const bool released = cursor.follow().on_complete() == OnComplete::release;
+    if (cursor.state() == State::walking && !released) {
+        const AllowedSet next = cursor.allowed();
+        Token end = -1;
+        if (!next.everything && next.for_each([&](Token token) {
+                end = token;
+                return llama_vocab_is_eog(vocab, token) && cursor.ends_with(token);
+            })) {
+            cursor.accept(end);
+        }
+    }
+    return cursor.state() == State::complete && !released;
+}
+
+}  // namespace
+
+Decoder::Decoder(const llama_vocab * vocab, const Options & options)
+    : vocab_(vocab), until_marker_(options.until_marker), has_text_(options.has_text), picker_(vocab, options.picker) {}
+
+void Decoder::set_trie(Cursor cursor, Mode mode) {
+    cursor_ = std::move(cursor);
+    mode_ = mode;
+    begin_span();
+}
+
+void Decoder::clear_trie() noexcept {
+    cursor_.reset();
+    items_.clear();
+}
+
+void Decoder::set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
+
+void Decoder::set_seed(std::uint32_t seed) { picker_.set_seed(seed); }
+
+void Decoder::begin(float temperature, float top_p) {
+    picker_.set_temperature(temperature, top_p);
+    if (cursor_ && !cursor_->is_active() && cursor_->follow().on_complete() != OnComplete::release) {
+        begin_span();
+    }
+}
+
+void Decoder::restart() noexcept {
+    picker_.restart();
+    text_.reset();
+    begin_span();
+}
+
+void Decoder::begin_span() noexcept {
+    counts_.span_logprob = 0;
+    items_.clear();
+    n_span_ = 0;
+    if (cursor_) {
+        cursor_->reset();
+    }
+}
+
+Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
+    items_.make_room();
+    picker_.make_room();
+    host.reserve();
+    const bool under_trie = is_constrained();
+    const AllowedSet allowed = this->allowed();
+    last_ = pick(host, allowed);
+    const Step & step = last_;
+    const double span_logprob = counts_.span_logprob + (allowed.everything ? 0 : static_cast<double>(step.logprob));
+    if (llama_vocab_is_eog(vocab_, step.token) && (!under_trie || cursor_->ends_with(step.token))) {
+        counts_.n_branches += !allowed.everything && !step.forced ? 1 : 0;
+        counts_.span_logprob = span_logprob;
+        if (under_trie) {
+            cursor_->accept(step.token);
+        }
+        return {false, allowed.everything ? Stop::end : Stop::complete};
+    }
+    Utf8Stream text = text_;
+    if (has_text_) {
+        last_.text = text.feed(detokenize(vocab_, step.token, /* special = */ false));
+    }
+    std::uint64_t & count = allowed.everything ? counts_.n_free : step.forced ? counts_.n_forced : counts_.n_branches;
+    if (written != nullptr && written->add(step.text, text.is_whole())) {
+        ++count;
+        return {false, Stop::string};
+    }
+    host.check_not_full();
+    if (under_trie) {
+        const bool thought = cursor_->state() == State::thinking;
+        const ItemLog::Place before = ItemLog::place_of(*cursor_);
+        cursor_->accept(step.token);
+        n_span_ += thought ? 0 : 1;
+        items_.add(before, *cursor_, host.n_tokens() + 1, counts_.span_logprob, span_logprob);
+    }
+    host.append(step.token);
+    text_ = std::move(text);
+    counts_.span_logprob = span_logprob;
+    picker_.accept(step.token);
+    ++count;
+    return {true, under_trie && cursor_ && ends_behind(*cursor_) ? Stop::complete : Stop::none};
+}
+
+Decoder::Step Decoder::pick(Host & host, const AllowedSet & allowed) {
+    if (allowed.everything) {
+        const Token token = picker_.pick_any(host.logits(allowed), /* under_grammar = */ !cursor_, allowed.except);
+        return {token, false, std::numeric_limits<float>::quiet_NaN(), {}};
+    }
+    if (const Token only = allowed.only(); only >= 0) {
+        host.before_forced(allowed);
+        return {only, true, 0, {}};
+    }
+    const bool greedy = mode_ == Mode::greedy;
+    const std::optional<Picker::Pick> best = picker_.takes_the_best(greedy) ? host.best(allowed) : std::nullopt;
+    const Picker::Pick pick = best ? *best : picker_.pick_allowed(allowed, host.logits(allowed), greedy);
+    return {pick.token, false, pick.logprob, {}};
+}
+
+bool Decoder::ends_behind(Cursor & cursor) {
+    if (cursor.follow().is_long(n_span_) && cursor.close()) {
+        ++counts_.n_closed;
+        log_warning(kSpanClosed);
+    }
+    return until_marker_ ? cursor.state() != State::thinking : finish_span(cursor, vocab_);
+}
+
+}  // namespace token_trie

@@ -1,0 +1,121 @@
+#pragma once
+
+#include "sampler/sampler.h"
+#include "stream/item_log.h"
+#include "stream/picker.h"
+#include "stream/stop.h"
+#include "stream/utf8.h"
+#include "stream/written_text.h"
+
+#include <optional>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// Generates text token by token, under a trie, a grammar, or nothing, on tokens that a host holds and evaluates:
+//
+//     GET        branch point: chosen by the logits behind what stands before it
+//     _          forced: needs none
+//     WEATHER    branch point: by those behind GET _
+//
+// A stream and a batch are hosts.
+class Decoder {
+   public:
+    class Host {
+       public:
+        Host() = default;
+        virtual ~Host() = default;
+        Host(const Host &) = delete;
+        Host & operator=(const Host &) = delete;
+        Host(Host &&) = delete;
+        Host & operator=(Host &&) = delete;
+
+        // So that an append finds memory.
+        virtual void reserve() = 0;
+        // Logits behind the last token, of which those of the tokens wanted mean something. Throws Error.
+        virtual const float * logits(const AllowedSet & wanted) = 0;
+        // Of the tokens wanted the best by its logit, where that is to be had without these. Throws Error.
+        virtual std::optional<Picker::Pick> best(const AllowedSet & /*wanted*/) { return std::nullopt; }
+        // A token comes that needs no logits, the only one allowed. Throws Error.
+        virtual void before_forced(const AllowedSet & /*allowed*/) {}
+        // Throws Error (context) where there is no place for one more token.
+        virtual void check_not_full() const {}
+        virtual std::size_t n_tokens() const noexcept = 0;
+        // Behind reserve and check_not_full.
+        virtual void append(Token token) noexcept = 0;
+    };
+
+    struct Options {
+        Picker::Options picker;
+        bool until_marker = false;  // a set's marker ends the text
+        bool has_text = true;       // steps come with their text
+    };
+
+    struct Step {
+        Token token;
+        bool forced;
+        float logprob;  // among the allowed tokens; 0 if forced, NaN in free text
+        std::string text;
+    };
+
+    struct Counts {
+        double span_logprob = 0;  // of this span, summed over its branch points, ends among them
+        std::uint64_t n_forced = 0;
+        std::uint64_t n_branches = 0;
+        std::uint64_t n_free = 0;
+        std::uint64_t n_closed = 0;  // spans that were to begin no further item, as they had become too long
+    };
+
+    // Throws Error (argument) on values that llama.cpp does not take.
+    Decoder(const llama_vocab * vocab, const Options & options);
+
+    void set_trie(Cursor cursor, Mode mode);
+    void clear_trie() noexcept;
+    // As Picker has them.
+    void set_grammar(const char * gbnf, const char * root);
+    void set_seed(std::uint32_t seed);
+
+    // Begins to generate: in a new span where the last one has ended, but text that was released stays free. Throws
+    // Error (argument).
+    void begin(float temperature, float top_p);
+    // What stands before the next token is new.
+    void restart() noexcept;
+
+    // What the next token may be.
+    AllowedSet allowed() const noexcept { return is_constrained() ? cursor_->allowed() : AllowedSet{true, {}, {}}; }
+
+    struct Outcome {
+        bool has_token;  // last() was appended; an end and what completes a stop string are no part of the text
+        Stop stop;       // none: more may follow
+    };
+    // One token, or none where the text ends. With stop strings, the text so far is looked through for these. What
+    // throws leaves things as they were: first comes what may fail, and of that first what costs no draw.
+    Outcome step(Host & host, WrittenText * written = nullptr);
+    const Step & last() const noexcept { return last_; }
+
+    const std::optional<Cursor> & cursor() const noexcept { return cursor_; }
+    // Of this span.
+    const ItemLog & items() const noexcept { return items_; }
+    const Counts & counts() const noexcept { return counts_; }
+    // Begins them anew, but for the span's.
+    void forget_counts() noexcept { counts_ = {counts_.span_logprob}; }
+
+   private:
+    bool is_constrained() const noexcept { return cursor_ && cursor_->is_active(); }
+    Step pick(Host & host, const AllowedSet & allowed);
+    void begin_span() noexcept;
+    bool ends_behind(Cursor & cursor);
+
+    const llama_vocab * vocab_;
+    bool until_marker_;
+    bool has_text_;
+    Picker picker_;
+    Utf8Stream text_;
+    std::optional<Cursor> cursor_;
+    Mode mode_ = Mode::greedy;
+    ItemLog items_;
+    std::int64_t n_span_ = 0;  // tokens of this span, those before its marker apart
+    Counts counts_;
+    Step last_{};  // appended, or under way
+};
+
+}  // namespace token_trie
