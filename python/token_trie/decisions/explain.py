@@ -24,6 +24,7 @@ from token_trie.decisions.ways import Clock, by_scores, by_steps
 from token_trie.llama.program import Program
 from token_trie.native.arguments import lookup
 from token_trie.native.core import Llama
+from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie
 
@@ -123,7 +124,9 @@ class ExplainRequest(Request[Explained]):
         read = read_set(choices)
         if isinstance(read, TokenTrie):
             check_scorable(read.tokenization)
-        return cls(read, leaf_end, leading_space, str(llm.metadata.get("general.name", "")))
+        with lease(llm):
+            model = str(llm.metadata.get("general.name", ""))
+        return cls(read, leaf_end, leading_space, model)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
         """Bind it to what it stands behind."""
