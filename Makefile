@@ -71,13 +71,13 @@ soak: $(VENV)/test ## DECISIONS=1000000 random decisions and ROUNDS=10000 of str
 	@build/release/tests/soak/token_trie_soak --decisions $(DECISIONS) --rounds $(ROUNDS) $(SOAK_ARGS)
 
 lint: $(VENV)/lint $(VENV)/installed ## ruff, mypy --strict, clang-format, clang-tidy, warnings as errors
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@scripts/keywords --check && $(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(shell find csrc include tests/cpp tests/fuzz tests/soak bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
 	@scripts/tidy $(BIN)
 
 format: $(VENV)/lint ## rewrite the sources in the project's style
-	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+	@scripts/keywords ; $(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(shell find csrc include tests/cpp tests/fuzz tests/soak bench examples -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance and xgrammar: table, JSON and PNG under build/
