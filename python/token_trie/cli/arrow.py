@@ -1,4 +1,4 @@
-"""Cells of Parquet as values of Python: what Python's own cannot hold, such as nanoseconds, as its exact text."""
+"""Cells of Parquet as values of Python; one that no type of Python holds, such as nanoseconds, as its exact text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def import_pyarrow() -> tuple[Any, Any]:
 
 
 def reader_of(kind: Any) -> Callable[[Any], Any]:
-    """Return what makes a value of a cell, a ``pyarrow.Scalar`` of this type.
+    """Return a function that makes a value of Python of a cell, a ``pyarrow.Scalar`` of this type.
 
-    It raises ArgumentError, or whatever ``as_py`` does, for a cell that cannot be one.
+    For a cell that Python has no value for, the function raises ArgumentError, or what ``as_py`` raises.
     """
     types = import_pyarrow()[0].types
     read: Callable[[Any], Any]

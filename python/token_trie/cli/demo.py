@@ -18,7 +18,7 @@ from token_trie.decisions.choose import choose
 from token_trie.native.core import Llama
 from token_trie.progress import Progress
 
-# Each action with a request that asks for it, which is all the model is told.
+# Each action with an example request. The prompt holds nothing else.
 ACTIONS = {
     "add_contact": "Save Maria's new phone number.",
     "add_to_cart": "Put two litres of milk in my shopping cart.",
@@ -52,7 +52,7 @@ ACTIONS = {
     "translate_text": "What is 'thank you' in Spanish?",
 }
 
-# Each with what a person would pick.
+# Each with the action that a person would pick.
 REQUESTS = {
     "Wake me up at 6:30 tomorrow.": "set_alarm",
     "Will it rain in Oslo this weekend?": "get_weather",

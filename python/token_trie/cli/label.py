@@ -32,7 +32,7 @@ from token_trie.show.trie import plain
 
 
 class OnError(str, Enum):
-    """What becomes of the run when a row cannot be labelled."""
+    """What to do with a row that cannot be labelled."""
 
     stop = "stop"
     skip = "skip"
@@ -93,7 +93,7 @@ def label(
     """Answer a prompt for each row of a table, many at once; write the table with the answers.
 
     The columns added are answer, probability (that it is this one of the choices), margin (by which it is above the
-    next), mass (the model's own probability for all choices together; near 0, none of them fits), row (the place in
+    next), mass (the model's own probability for all choices together; near 0, none of them fits), row (its number in
     TABLE) and run (a digest of choices and options); greedy answers have no probability, margin and mass. Rows that
     cannot be labelled are named on standard error.
     """
@@ -126,7 +126,7 @@ def label(
         if not status.is_terminal:
             status.print(f"labelling {plain(opened.name)}", highlight=False, soft_wrap=True)
         llm = model.load(4096)
-        TokenTrie.from_choices(llm, texts)  # what is wrong with them is wrong with no row
+        TokenTrie.from_choices(llm, texts)  # a mistake in the choices is not reported as one of the first row
         if not resume:
             results.begin()
         try:
@@ -150,7 +150,7 @@ _SOME_BYTES = 1 << 20
 
 
 def _identity(model: Path) -> list[Any]:
-    """Return what a model is known by without reading all of it: its size, and what begins, halves and ends it."""
+    """Return what identifies a model, without reading all of it: its size, and its first, middle and last megabyte."""
     some = hashlib.sha256()
     size = model.stat().st_size
     with model.open("rb") as file:
@@ -161,7 +161,7 @@ def _identity(model: Path) -> list[Any]:
 
 
 class _Labelling:
-    """Rows on their way from the table to the results."""
+    """Answers the rows of a table, and writes the results."""
 
     def __init__(
         self, table: Table, template: Template, choices: list[str], results: Results, chat: bool, on_error: OnError
@@ -179,7 +179,7 @@ class _Labelling:
         self._counts: Counter[str] = Counter()
 
     def go_on(self) -> None:
-        """Go on behind the rows that are labelled already."""
+        """Skip the rows that an earlier run has labelled."""
         self._results.go_on(self._choices, lambda text: self._counts.update([text]))
 
     def run(self, llm: Llama, mode: LabelMode, leaf_end: LeafEnd, probabilities: bool) -> None:
@@ -205,7 +205,7 @@ class _Labelling:
     def _prompts(self) -> Iterator[Prompt]:
         seen = 0
         for row in self._table.rows():
-            seen = row.place
+            seen = row.number
             bad = row.bad
             text = ""
             try:
@@ -240,7 +240,7 @@ class _Labelling:
         status.print(f"{plain(row.where)}: {plain(message)}", highlight=False, soft_wrap=True)
 
     def tell_how_to_go_on(self) -> None:
-        """Print where the rows are that are labelled."""
+        """Print which file has the rows that are labelled."""
         if self._results.can_go_on:
             status.print(
                 f"{self._results.n_written:,} rows are in {plain(self._results.name)}; --resume goes on behind them",

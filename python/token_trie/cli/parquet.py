@@ -12,27 +12,27 @@ from token_trie.cli.arrow import import_pyarrow
 from token_trie.cli.tables import ParquetTable, Table, reopen, text_of
 from token_trie.errors import ArgumentError
 
-_ROWS = 1024  # of a batch
+_ROWS = 1024  # rows of a batch
 
 
 def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict[str, Any]], path: Path) -> None:
-    """Write the rows of a table that have something added, in one go.
+    """Write those rows of a table that have values to add, all at once.
 
     Parameters
     ----------
     table : Table
-        Read again. The columns of a Parquet table stay as they are, others are texts.
+        The table, which is read again. Columns of a Parquet table keep their types; those of other tables are texts.
     columns : list of str
-        Its columns.
+        The table's columns.
     added : list of str
-        Those added, of which the last but one has the place of the row in the table.
+        The columns added; the last but one has the number of the row in the table.
     rows : iterator of dict
-        What is added, by ascending place.
+        The values to add, by ascending number.
 
     Raises
     ------
     ArgumentError
-        The table has not got those rows, or a type that cannot be written; `path` is then what it was.
+        The table does not have these rows, or has a type that cannot be written; `path` is then unchanged.
     """
     arrow, parquet = import_pyarrow()
     kinds = [arrow.string(), *[arrow.float64()] * (len(added) - 3), arrow.int64(), arrow.string()]
@@ -48,8 +48,8 @@ def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict
             for field in fields:
                 schema = schema.append(field)
             with parquet.ParquetWriter(partial, schema) as writer:
-                for batch, places, values in _side_by_side(batches, rows, added[-2], table.name):
-                    own = arrow.Table.from_batches([batch]).take(arrow.array(places, arrow.int64()))
+                for batch, positions, values in _side_by_side(batches, rows, added[-2], table.name):
+                    own = arrow.Table.from_batches([batch]).take(arrow.array(positions, arrow.int64()))
                     more = [arrow.array([row[field.name] for row in values], field.type) for field in fields]
                     writer.write_table(arrow.Table.from_arrays([*own.columns, *more], schema=schema))
         partial.replace(path)
@@ -60,20 +60,20 @@ def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict
 
 
 def _side_by_side(
-    batches: Iterator[Any], rows: Iterator[dict[str, Any]], place: str, name: str
+    batches: Iterator[Any], rows: Iterator[dict[str, Any]], number: str, name: str
 ) -> Iterator[tuple[Any, list[int], list[dict[str, Any]]]]:
-    """Iterate over batches, the places in each that something is added to, and that."""
+    """Iterate over batches, each with the positions of the rows that have values to add, and these."""
     n = 0
     waiting = next(rows, None)
     for batch in batches:
         values = []
-        while waiting is not None and waiting[place] <= n + batch.num_rows:
+        while waiting is not None and waiting[number] <= n + batch.num_rows:
             values.append(waiting)
             waiting = next(rows, None)
-        yield batch, [row[place] - n - 1 for row in values], values
+        yield batch, [row[number] - n - 1 for row in values], values
         n += batch.num_rows
     if waiting is not None:
-        raise ArgumentError(f"{name}: row {waiting[place]} is gone; the table has changed")
+        raise ArgumentError(f"{name}: row {waiting[number]} is gone; the table has changed")
 
 
 def _batches(table: Table, schema: Any) -> Iterator[Any]:

@@ -1,13 +1,13 @@
-"""The table that a run writes, row by row, so that it can go on where it was interrupted.
+"""The table that a run writes, row by row, so that an interrupted run can be resumed.
 
     reviews.csv        labels.csv
     text               text,     answer, probability, margin, mass, row, run
     Great!             Great!,   good,   0.93,        0.86,   0.41,     1,   5d1e08c2-91b0aa37
     Awful.             Awful.,   bad,    0.88,        0.76,   0.39,     2,   5d1e08c2-91b0aa37
-    So so.             So so.,   ba                                           <- cut when the run goes on
+    So so.             So so.,   ba                                           <- removed when the run resumes
 
-``row`` is the place in the table that was read, ``run`` a digest of the choices and one of how they were asked for.
-Parquet cannot grow by rows: what is added waits in JSON lines beside it until all is there.
+``row`` is the number of the row in the table that was read, ``run`` a digest of the choices and one of the options. A
+Parquet file cannot grow row by row: the columns added are kept in JSON lines beside it until all rows are written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROWS: dict[Format, Callable[[], Rows]] = {Format.csv: CsvRows, Format.jsonl: Js
 
 
 def _lock(file: io.FileIO) -> bool:
-    """Lock a file until it is closed, where there are locks; return whether nobody else has."""
+    """Lock a file until it is closed, where locks are supported; return False if another process holds the lock."""
     try:
         import fcntl
 
@@ -43,20 +43,20 @@ def _lock(file: io.FileIO) -> bool:
 
 
 class Results:
-    """The file that rows go to, each at once.
+    """The file that results are written to, each row as soon as it is known.
 
     Parameters
     ----------
     path : Path
         The file; ``-`` is standard output.
     table : Table
-        What is read.
+        The table that is read.
     added : list of str
-        The columns beside those of the table, of which the first is the answer.
+        The columns added to those of the table; the first is the answer.
     prefix : str
-        Stands in front of the names of these.
+        Begins the names of these.
     run : str
-        Digests of the choices and of the rest, with a hyphen between them.
+        Digests of the choices and of the options, with a hyphen between them.
     """
 
     def __init__(self, path: Path, kind: Format, table: Table, added: list[str], prefix: str, run: str) -> None:
@@ -70,7 +70,7 @@ class Results:
         self._rows = _ROWS[kind]()
         self._has_fixed_columns = self._is_parquet or self._rows.has_columns
         self.columns: list[str] | None = None
-        """Of the table; None: those of the first row, which is still to come."""
+        """The table's columns; None before the first row, where rows bring their own."""
         if table.columns is not None:
             self._require_no_clash(table.columns, table.name)
             self.columns = table.columns
@@ -83,20 +83,20 @@ class Results:
         self._working = path.with_name(f"{path.name}.rows") if self._is_parquet else path
         self.name = "standard output" if self._is_standard_output else str(self._working)
         self._file: io.FileIO | None = None
-        self._cut: int | None = None  # where the file ends as soon as something is written
+        self._cut: int | None = None  # where to cut the file before the next row is written
         self._has_head = False
-        self._place = 0  # of the last row that is there
-        self._old: Iterator[dict[str, Any]] = iter(())  # the rows that are there, to be compared with the table
-        self._oldest: dict[str, Any] | None = None  # of these
+        self._last = 0  # number of the last row written
+        self._old: Iterator[dict[str, Any]] = iter(())  # rows written before, to be compared with the table
+        self._oldest: dict[str, Any] | None = None  # the next of them
         self.n_written = 0
 
     @property
     def can_go_on(self) -> bool:
-        """Whether a run may go on with what is written."""
+        """Whether a later run can resume this one."""
         return not self._is_standard_output and self._working.is_file()
 
     def begin(self) -> None:
-        """Make the file; ArgumentError if it is there and no device or pipe."""
+        """Create the file; ArgumentError if it exists and is no device or pipe."""
         if self._is_standard_output:
             self._file = io.FileIO(1, "wb", closefd=False)
             return
@@ -106,12 +106,12 @@ class Results:
         self._open("wb" if self._working.exists() else "xb")
 
     def go_on(self, choices: list[str], count: Callable[[str], None]) -> None:
-        """Go on with the file, or make it.
+        """Resume with the file, or create it.
 
         Raises
         ------
         ArgumentError
-            The file is another run's, or another run is writing it; it stays as it is.
+            The file is that of a run with other choices or options, or another run is writing it; it is not changed.
         """
         if self._is_standard_output:
             raise ArgumentError("--resume: goes on with a file; name it with --output")
@@ -131,7 +131,7 @@ class Results:
             end = lines.end
             try:
                 for row in self._rows.decode(lines, columns):
-                    self._place = self._place_of(row, self._place, choices)
+                    self._last = self._number_of(row, self._last, choices)
                     count(row[self._answer])
                     self.n_written += 1
                     end = lines.end
@@ -144,29 +144,29 @@ class Results:
         self._begin_to_compare()
 
     def has(self, row: Row) -> bool:
-        """Whether that row, or one behind it, was written before; call it for each from the first one on.
+        """Tell whether a row was written before; to be called for each row, from the first one on.
 
         Raises
         ------
         ArgumentError
-            Another one was written in its place.
+            Another row was written under its number.
         """
-        if self._oldest is not None and int(self._oldest[self._row]) == row.place:
+        if self._oldest is not None and int(self._oldest[self._row]) == row.number:
             own = {column: value for column, value in self._oldest.items() if column not in self.added}
             if row.bad or not self._rows.is_same(own, row.values):
                 raise ArgumentError(
-                    f"{row.where} is not what {self.name!r} has as row {row.place}; the table has changed"
+                    f"{row.where} is not what {self.name!r} has as row {row.number}; the table has changed"
                 )
             self._oldest = next(self._old, None)
-        return row.place <= self._place
+        return row.number <= self._last
 
     def require_all(self, n: int) -> None:
-        """Raise ArgumentError where more rows than a table has were written before."""
-        if n < self._place:
-            raise ArgumentError(f"{self._table.name} has {n:,} rows, and row {self._place:,} was labelled before")
+        """Raise ArgumentError if more rows were written before than the n that the table has."""
+        if n < self._last:
+            raise ArgumentError(f"{self._table.name} has {n:,} rows, and row {self._last:,} was labelled before")
 
     def check(self, row: Row) -> None:
-        """Raise ArgumentError for columns that a row of its own ones must not have."""
+        """Raise ArgumentError for columns that a row must not have, in a table whose rows bring their own."""
         if self._table.columns is not None:
             return
         self._require_no_clash(list(row.values), "")
@@ -178,19 +178,19 @@ class Results:
                 raise ArgumentError(f"column {new[0]!r}, which the first row has not")
 
     def write(self, row: Row, added: list[Any]) -> None:
-        """Write a row; OSError if there is no room, in which case only what is behind the rows before is broken."""
-        values = dict(zip(self.added, [*added, row.place, self._run], strict=True))
+        """Write a row; OSError where the disk is full: then the rows before it are whole."""
+        values = dict(zip(self.added, [*added, row.number, self._run], strict=True))
         self._put(self._head() + self._rows.encode(self._all_columns(), row.values, values))
         self.n_written += 1
-        self._place = row.place
+        self._last = row.number
 
     def finish(self) -> None:
-        """Write what is left when all rows are there.
+        """Complete the file behind the last row.
 
         Raises
         ------
         ArgumentError
-            It is Parquet, and the table, which is read again, has changed.
+            The file is Parquet, and the table, which is read again for it, has changed.
         """
         self._put(self._head())
         if self._is_parquet:
@@ -202,7 +202,7 @@ class Results:
             self._working.unlink()
 
     def close(self) -> None:
-        """Close the file, which another run may go on with from then on."""
+        """Close the file; from then on another run may resume."""
         self._old = iter(())
         if self._file is not None:
             self._file.close()
@@ -216,7 +216,7 @@ class Results:
             raise ArgumentError(f"--output: another run writes {self.name!r}")
 
     def _is_in_place(self) -> bool:
-        """Whether the file is the one that has its name, and nobody has put it away."""
+        """Tell whether the file still has its name: nobody has moved or replaced it."""
         assert self._file is not None
         with suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self._file.fileno()), self._working.stat())
@@ -227,19 +227,19 @@ class Results:
         self._oldest = next(self._old, None)
 
     def _compare(self) -> None:
-        """Raise ArgumentError where the table or the file is not what it was."""
+        """Raise ArgumentError if the table or the file has changed."""
         if not self._is_in_place():
             raise ArgumentError(f"{self.name!r} was removed or replaced")
         self._begin_to_compare()
-        place = 0
+        number = 0
         with closing(reopen(self._table)) as again:
             for row in again.rows():
-                place = row.place
+                number = row.number
                 self.has(row)
-        self.require_all(place)
+        self.require_all(number)
 
     def _read(self) -> Generator[dict[str, Any], None, None]:
-        """Read the rows that are there."""
+        """Read the rows of the file."""
         with self._working.open("rb") as file:
             lines = WholeLines(file)
             yield from self._rows.decode(lines, self._rows.read_head(lines))
@@ -267,8 +267,8 @@ class Results:
     def _require_no_clash(self, columns: list[str], name: str) -> None:
         clash = [column for column in columns if column in self.added]
         if clash:
-            place = f"{name}: " if name else ""
-            raise ArgumentError(f"{place}column {clash[0]!r} is one that is added; name those otherwise by --prefix")
+            where = f"{name}: " if name else ""
+            raise ArgumentError(f"{where}column {clash[0]!r} is one that is added; name those otherwise by --prefix")
 
     def _require_columns(self, columns: list[str]) -> None:
         read = [column for column in columns if column not in self.added]
@@ -277,16 +277,16 @@ class Results:
             raise ArgumentError(f"--resume: {self.name!r} has the columns {', '.join(columns)}; this run writes {ours}")
         self.columns = read
 
-    def _place_of(self, values: dict[str, Any], before: int, choices: list[str]) -> int:
+    def _number_of(self, values: dict[str, Any], before: int, choices: list[str]) -> int:
         if not self._rows.has_columns and not set(self.added) <= set(values):
             raise ArgumentError(f"has the columns {', '.join(values)}; this run adds {', '.join(self.added)}")
-        asked, how = self._run.split("-")
-        their_asked, _, their_how = str(values[self._run_column]).partition("-")
-        if their_asked != asked or values[self._answer] not in choices:
+        choices_digest, options_digest = self._run.split("-")
+        written_choices, _, written_options = str(values[self._run_column]).partition("-")
+        if written_choices != choices_digest or values[self._answer] not in choices:
             raise ArgumentError("was written with other choices")
-        if their_how != how:
+        if written_options != options_digest:
             raise ArgumentError("was written with another prompt, model or option")
-        place = str(values[self._row])
-        if not place.isdecimal() or int(place) <= before:
-            raise ArgumentError(f"row {place} behind row {before}: it was changed since")
-        return int(place)
+        number = str(values[self._row])
+        if not number.isdecimal() or int(number) <= before:
+            raise ArgumentError(f"row {number} behind row {before}: it was changed since")
+        return int(number)

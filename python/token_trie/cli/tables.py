@@ -19,7 +19,7 @@ from token_trie.errors import ArgumentError
 
 
 class Format(str, Enum):
-    """What a table is written in."""
+    """The format of a table."""
 
     csv = "csv"
     jsonl = "jsonl"
@@ -27,12 +27,12 @@ class Format(str, Enum):
 
 
 STANDARD_INPUT = "standard input"
-_DEPTH = 200  # of nested JSON, far below what Python's own reader and writer can bear
+_DEPTH = 200  # of nested JSON, far below the limit of Python's own reader and writer
 _ENDINGS = {".csv": Format.csv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl, ".parquet": Format.parquet}
 
 
 def format_of(path: Path, given: Format | None, option: str) -> Format:
-    """Return the format that a file's name or an option tells."""
+    """Return the format that an option or the file's name gives."""
     found = given or _ENDINGS.get(path.suffix.lower())
     if found is None:
         endings = ", ".join(_ENDINGS)
@@ -42,25 +42,25 @@ def format_of(path: Path, given: Format | None, option: str) -> Format:
 
 @dataclass(frozen=True)
 class Row:
-    """A row, at its place in the table; a bad one has a message in place of values."""
+    """A row of a table; a bad one has a message and no values."""
 
-    place: int
-    """From 1 on, bad ones counted."""
+    number: int
+    """From 1 on, bad rows included."""
     where: str
-    """As it is called in messages."""
+    """The row's name in messages."""
     values: dict[str, Any]
     bad: str | None = None
     read: int = 0
-    """What was read until behind it, in the unit of the table's size."""
+    """How much of the table is read with it, in the unit of the table's size."""
 
 
 class Table(ABC):
     """A table that is read once, row by row."""
 
     columns: list[str] | None = None
-    """None: they are what each row has."""
+    """None: each row brings its own."""
     size: int | None = None
-    """None: it is not known."""
+    """Bytes or rows; None: unknown."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,7 +81,7 @@ def open_table(path: Path, kind: Format) -> Table:
     Raises
     ------
     ArgumentError, OSError
-        There is none, or none of that format.
+        There is no such file, or it is not of that format.
     """
     if kind is Format.parquet:
         return ParquetTable(path)
@@ -103,7 +103,7 @@ class _Lines(Table):
         else:
             self._file = path.open("rb")
             self.size = os.fstat(self._file.fileno()).st_size or None
-        self._read = 0  # bytes
+        self._read = 0  # in bytes
         self._n_lines = 0
 
     def close(self) -> None:
@@ -116,14 +116,14 @@ class _Lines(Table):
             self._read += len(line)
             yield line.removeprefix(b"\xef\xbb\xbf") if self._n_lines == 1 else line
 
-    def _row(self, place: int, line: int, values: dict[str, Any], bad: str | None = None) -> Row:
-        return Row(place, f"{self.name}, line {line}", values, bad, self._read)
+    def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> Row:
+        return Row(number, f"{self.name}, line {line}", values, bad, self._read)
 
 
 class _Csv(_Lines):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        # What is not UTF-8 comes through, for the row to tell.
+        # Bytes that are not UTF-8 are kept, so that the row is reported, not the file.
         lines = (line.decode("utf-8", "surrogateescape") for line in self._lines())
         self._records = read_csv(lines)
         try:
@@ -144,9 +144,9 @@ class _Csv(_Lines):
         return columns
 
     def rows(self) -> Iterator[Row]:
-        """Read the rows; ArgumentError at quotes and line breaks that leave open where a row ends."""
+        """Read the rows; ArgumentError where quotes and line breaks leave open where a row ends."""
         assert self.columns is not None
-        place = 0
+        number = 0
         while True:
             line = self._n_lines + 1
             values: dict[str, Any] = {}
@@ -169,17 +169,17 @@ class _Csv(_Lines):
                 ) from error
             except ArgumentError as error:
                 bad = str(error)
-            place += 1
-            yield self._row(place, line, values, bad)
+            number += 1
+            yield self._row(number, line, values, bad)
 
 
 class _JsonLines(_Lines):
     def rows(self) -> Iterator[Row]:
-        place = 0
+        number = 0
         for line in self._lines():
             if not line.strip():
                 continue
-            place += 1
+            number += 1
             values: Any = {}
             bad = None
             try:
@@ -196,7 +196,7 @@ class _JsonLines(_Lines):
                 bad = str(error)
             except (ValueError, RecursionError) as error:
                 bad = f"no JSON ({error})"
-            yield self._row(place, self._n_lines, values if bad is None else {}, bad)
+            yield self._row(number, self._n_lines, values if bad is None else {}, bad)
 
 
 class ParquetTable(Table):
@@ -223,12 +223,12 @@ class ParquetTable(Table):
         self._file.close()
 
     def rows(self) -> Iterator[Row]:
-        """Read the rows; a cell that cannot be a value of Python makes a bad one."""
+        """Read the rows; a row with a cell that Python has no value for is bad."""
         readers = [reader_of(field.type) for field in self.schema]
-        place = 0
+        number = 0
         for batch in self.batches(256):
             for cells in zip(*batch.columns, strict=True):
-                place += 1
+                number += 1
                 values, bad = {}, None
                 try:
                     read = (reader(cell) for reader, cell in zip(readers, cells, strict=True))
@@ -237,28 +237,28 @@ class ParquetTable(Table):
                     bad = f"not UTF-8 ({error})"
                 except (ArgumentError, ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
                     bad = str(error)
-                yield Row(place, f"{self.name}, row {place}", values, bad, place)
+                yield Row(number, f"{self.name}, row {number}", values, bad, number)
 
     def batches(self, n: int) -> Iterator[Any]:
-        """Read the rows as ``pyarrow.RecordBatch`` of at most so many."""
+        """Read the rows as ``pyarrow.RecordBatch`` of at most n rows."""
         arrow, _ = import_pyarrow()
-        place = 0
+        number = 0
         try:
             for batch in self._file.iter_batches(n):
                 yield batch
-                place += batch.num_rows
+                number += batch.num_rows
         except (arrow.ArrowException, OSError) as error:
-            raise ArgumentError(f"{self.name}: behind row {place}: {error}") from error
+            raise ArgumentError(f"{self.name}: behind row {number}: {error}") from error
 
 
 def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Return the records of lines, in which cells of any length may be; csv.Error where quotes are not CSV's."""
-    csv.field_size_limit(2**31 - 1)  # what a long holds everywhere
+    """Return the records of lines, with cells of any length; csv.Error where quotes are not CSV's."""
+    csv.field_size_limit(2**31 - 1)  # the largest that every platform takes
     return csv.reader(lines, strict=True)
 
 
 def text_of(value: Any) -> str:
-    """Return a value as the text that stands for it in a prompt or a field of CSV: what is no text is JSON."""
+    """Return the text of a value for a prompt or a field of CSV: other types than texts are written as JSON."""
     if value is None:
         return ""
     if isinstance(value, (bool, int, float)):
@@ -267,7 +267,7 @@ def text_of(value: Any) -> str:
 
 
 def to_json(value: Any, sort_keys: bool = False) -> str:
-    """Return a value as JSON; of what JSON has not, numbers that are none or infinite are null, all else is text."""
+    """Return a value as JSON; NaN and infinities become null, other types that JSON has not become text."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False, sort_keys=sort_keys)
     except ValueError:
@@ -309,7 +309,7 @@ def _check_utf8(text: str) -> None:
 
 
 def _check_columns(columns: list[str], name: str) -> None:
-    """Raise ArgumentError for names that are given twice."""
+    """Raise ArgumentError if two columns have one name."""
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         raise ArgumentError(f"{name}: two columns of one name: {', '.join(map(repr, twice))}")

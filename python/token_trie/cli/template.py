@@ -1,4 +1,4 @@
-"""Prompts with a place for each column."""
+"""Prompts with columns of a table in them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
 class Template:
-    r"""A text in which ``{text}`` stands for what a row has in its column text, and ``{{`` for a brace.
+    r"""A text in which ``{text}`` stands for the value that a row has in column text, and ``{{`` for a brace.
 
     Parameters
     ----------
     has_escapes : bool
-        Whether ``\n``, ``\t`` and ``\\`` are what they are in Python, as a shell passes them on as they are.
+        Whether ``\n``, ``\t`` and ``\\`` mean what they mean in Python; a shell does not translate them.
 
     Raises
     ------
     ArgumentError
-        It has no column, or a brace too many.
+        The text has no column, or a brace too many.
     """
 
     def __init__(self, text: str, has_escapes: bool) -> None:
@@ -32,8 +32,8 @@ class Template:
             text = re.sub(r"\\[nt\\]", lambda found: _ESCAPES[found[0]], text)
         try:
             self._parts = [
-                (literal, None if name is None else name + ("!" + how if how else "") + (":" + spec if spec else ""))
-                for literal, name, spec, how in Formatter().parse(text)
+                (literal, None if name is None else name + ("!" + kind if kind else "") + (":" + spec if spec else ""))
+                for literal, name, spec, kind in Formatter().parse(text)
             ]
         except ValueError as error:
             raise ArgumentError(f"--prompt: {error}; write a brace twice where it stands for itself") from error
@@ -43,13 +43,13 @@ class Template:
             raise ArgumentError("--prompt: no {column} in it, so that all rows would be one prompt")
 
     def check(self, columns: list[str], where: str = "") -> None:
-        """Raise ArgumentError for a column that is none of these."""
+        """Raise ArgumentError if a column of the text is none of these."""
         for name in self.columns:
             if name not in columns:
                 raise ArgumentError(f"{where}no column {name!r}, which the prompt has; there are {', '.join(columns)}")
 
     def fill(self, values: dict[str, Any]) -> Filled:
-        """Return the prompt of a row, whose values are data; ArgumentError where it lacks one."""
+        """Return the prompt of a row, with its values as data; ArgumentError where one is missing."""
         self.check(list(values))
         empty = [name for name in self.columns if values[name] is None]
         if empty:

@@ -1,4 +1,4 @@
-"""Rows as bytes that a file grows by, and what of them is whole when it is read again."""
+"""Rows as bytes to append to a file, and the rows of a file that were written to their end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from token_trie.errors import ArgumentError
 
 
 def digest(*parts: Any) -> str:
-    """Return eight letters that stand for values which JSON has."""
+    """Return a digest, of eight letters, of values that JSON has."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 class WholeLines(Iterator[bytes]):
-    """The lines of a file that have an end."""
+    """The lines of a file, without a last one that has no line break."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.n = 0
         self.end = 0
-        """Of the last one, in bytes."""
+        """Where the last line ends, in bytes."""
         self.are_over = False
 
     def __next__(self) -> bytes:
@@ -43,7 +43,7 @@ class Rows(ABC):
     """A way of writing rows, each ended by a line break."""
 
     has_columns = True
-    """Whether all rows have the same ones."""
+    """Whether all rows have the same columns."""
 
     @abstractmethod
     def head(self, columns: list[str]) -> bytes:
@@ -51,7 +51,7 @@ class Rows(ABC):
 
     @abstractmethod
     def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
-        """Return a row of these columns, from what a table has and what is added."""
+        """Return a row of these columns, with the values of the table and those added."""
 
     @abstractmethod
     def read_head(self, lines: WholeLines) -> list[str] | None:
@@ -59,17 +59,17 @@ class Rows(ABC):
 
     @abstractmethod
     def decode(self, lines: WholeLines, columns: list[str] | None) -> Iterator[dict[str, Any]]:
-        """Iterate over the rows up to one that was not written to its end.
+        """Iterate over the rows; a last one that was not written to its end is left out.
 
         Raises
         ------
         ArgumentError
-            One is broken that is not the last.
+            A row is broken that is not the last.
         """
 
     @abstractmethod
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Whether that, beside what was added, is how the values of a table read that were written."""
+        """Tell whether values of a table, as written, are those of a row; `written` is without the columns added."""
 
 
 class CsvRows(Rows):
@@ -103,7 +103,7 @@ class CsvRows(Rows):
                 raise ArgumentError(f"line {lines.n}: {error}") from error
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Whether the texts are the same, where a column that a row has not is empty."""
+        """Tell whether the texts are the same; a column that a row does not have is empty."""
         columns = written.keys() | values.keys()
         return all(written.get(column) == text_of(values.get(column)) for column in columns)
 
@@ -137,21 +137,21 @@ class JsonRows(Rows):
             yield values
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Whether the JSON is the same."""
+        """Tell whether the JSON is the same."""
         return _canonical(written) == _canonical(values)
 
 
 class AddedRows(JsonRows):
-    """JSON lines of what is added alone, with a digest of the row that it is added to."""
+    """JSON lines of the columns added alone, with a digest of the row that they are added to."""
 
-    _OF = "of"  # such as no added column is named
+    _OF = "of"  # no added column has this name
 
     def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
         """Return the object."""
         return super().encode(columns, {}, {**added, self._OF: digest(_canonical(values))})
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Whether the digest is the same."""
+        """Tell whether the digest is the same."""
         return written == {self._OF: digest(_canonical(values))}
 
 
@@ -161,7 +161,7 @@ def _canonical(values: dict[str, Any]) -> str:
 
 def _csv_line(fields: list[str]) -> bytes:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(fields)  # either of which is quoted where a field has it
+    csv.writer(line, lineterminator="\r\n").writerow(fields)  # the writer quotes fields with either character
     return line.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 

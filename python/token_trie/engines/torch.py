@@ -205,8 +205,8 @@ class DeviceTries:
         if not len(self._keys):
             return logits
         out = ~self._free[nodes][:, None]
-        # A node with fewer children than the width lists its last child again. A node without children belongs to a free
-        # row, whose tokens keep their logits.
+        # A node with fewer children than the width lists its last child again. A row at a node without children is
+        # free, and its tokens keep their logits.
         first = self._first[nodes]
         last = self._first[nodes + 1] - 1
         at = torch.arange(self._width, device=self.device)

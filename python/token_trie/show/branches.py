@@ -15,46 +15,46 @@ from token_trie.show.texts import clip, percent, quote
 
 MAX_BRANCHES = 40
 MIN_MASS, FEW = 1e-4, 12
-"""Less than this is drawn among the first few branches alone."""
+"""A branch with a smaller share is drawn only among the first few."""
 
 
 class Phrase(NamedTuple):
-    """A piece of a sentence, and whose it is."""
+    """A piece of a sentence, and the answer that it is about."""
 
     text: str
     whose: str = ""
-    """"greedy", "exact", or nobody's."""
+    """"greedy", "exact", or "" for neither."""
 
 
 @dataclass
 class Branch:
-    """A token that may come next, with those that leave no choice after it; or an end where longer answers go on."""
+    """A token that may come next, with the forced tokens behind it; or the end of an answer that others go on from."""
 
     tokens: tuple[int, ...]
-    """None for an end."""
+    """Empty for the end of an answer."""
     share: float
     mass: float
     n_leaves: int
-    """Answers behind it."""
+    """The number of answers behind it."""
     leaf: int | None = None
     """The answer that ends with it."""
     greedy: bool = False
-    """Whether the greedy walk takes it."""
+    """Whether the greedy answer takes it."""
     exact: bool = False
-    """Whether the most probable answer does."""
+    """Whether the most probable answer takes it."""
     parting: bool = False
-    """Whether the two part ways behind it."""
+    """Whether the two answers part behind it."""
     children: list[Branch] = field(default_factory=list)
-    """Those to draw, the most probable first."""
+    """The branches to draw, the most probable first."""
 
     @property
     def n_more(self) -> int:
-        """Answers behind it that are not drawn."""
+        """The number of answers behind it that are not drawn."""
         return 0 if self.leaf is not None else self.n_leaves - sum(child.n_leaves for child in self.children)
 
     @property
     def more(self) -> float:
-        """Their mass."""
+        """The mass of these answers."""
         return max(0.0, self.mass - sum(child.mass for child in self.children))
 
 
@@ -111,7 +111,7 @@ def branches_of(explained: Explained, max_branches: int = MAX_BRANCHES) -> Branc
 
 
 def _opener(explained: Explained) -> Callable[[int], Iterator[tuple[Branch, int]]]:
-    """Return what opens a node: the branches behind it, each with the node that it leads to."""
+    """Return a function from a node to the branches behind it, each with the node that it leads to."""
     core = explained.trie._handle
     greedy, exact = (set(path_to(explained.trie, leaf)) for leaf in (explained.greedy_leaf, explained.exact_leaf))
     n_leaves = add_up(explained.trie, np.ones(len(explained.trie)))
@@ -142,7 +142,7 @@ def _opener(explained: Explained) -> Callable[[int], Iterator[tuple[Branch, int]
 
 
 def _step(explained: Explained, leaf: int, depth: int) -> tuple[str, float]:
-    """Name what the path of a leaf takes at a depth, and its share there."""
+    """Return the text of the token that the path of a leaf takes at a depth, and its share there."""
     path = path_to(explained.trie, leaf)
     if depth + 1 < len(path):
         return quote(explained.pieces[explained.trie[leaf].tokens[depth]]), float(explained.shares[path[depth + 1]])

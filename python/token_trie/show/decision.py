@@ -15,7 +15,7 @@ from token_trie.show.trie import plain
 
 
 def draw_whole(decision: Decision[str], n: int) -> Group:
-    """Draw the n best answers of a decision by whole answers."""
+    """Draw the n best answers of a decision whose mode takes whole answers."""
     known = decision.probabilities is not None
     best = decision.top(n) if known else [(c.value, math.exp(c.logprob)) for c in decision.candidates]
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -41,7 +41,7 @@ def draw_whole(decision: Decision[str], n: int) -> Group:
 
 
 def describe_time(decision: Decision[str]) -> str:
-    """Say what a decision took."""
+    """Return how long a decision took, as a sentence."""
     stats = decision.stats
     return f"{stats.decide_ms:.1f} ms after {stats.prompt_ms:.1f} ms for {stats.n_prompt} prompt tokens"
 

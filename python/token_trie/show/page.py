@@ -1,6 +1,6 @@
-"""An explanation as one HTML page: this module places the branches, page.html says what all of it looks like.
+"""An explanation as one HTML page: this module computes positions, page.html has the layout.
 
-Answers are rows, depth is columns; a branch is a band as thick as its mass, at the height where most of its mass goes:
+Rows are answers, columns are depths. A branch is a band as thick as its mass, at the height of its heaviest answer:
 
     x0         x1     x0              names
     label             label           │
@@ -27,7 +27,7 @@ from token_trie.show.terminal import describe_mass
 from token_trie.show.texts import clip, percent
 
 ROW, BAND, GAP = 46.0, 32.0, 48.0
-"""Height of an answer without its band, height of a band of 100 %, width between columns; in pixels."""
+"""Pixels: the height of an answer without its band, the height of a band of 100 %, the width between columns."""
 FOLDED_ROW = 26.0
 CHAR, SMALL_CHAR, BOLD_CHAR = 7.9, 6.7, 8.7
 """Widths of characters in the fonts of the page."""
@@ -37,7 +37,7 @@ N_RANKED = 12
 
 @dataclass
 class Placed:
-    """A branch on the page, or the line for those left out (branch None)."""
+    """A branch on the page, or the line for branches left out (branch None)."""
 
     branch: Branch | None
     depth: int
@@ -50,22 +50,22 @@ class Placed:
     x0: float = 0.0
     x1: float = 0.0
     bar: float = 0.0
-    """Width that its share would have at 100 %."""
+    """The width that stands for a share of 100 %."""
     y: float = 0.0
     thickness: float = 0.0
     line: str = ""
-    """From the parent to its end, as an SVG path."""
+    """The SVG path from the parent to the end of the branch."""
 
     @property
     def classes(self) -> str:
-        """Whose way it lies on."""
+        """Names of the answers whose path has this branch, for CSS."""
         if self.branch is None:
             return "folded"
         return " ".join(name for name, on in (("greedy", self.branch.greedy), ("exact", self.branch.exact)) if on)
 
 
 def render(explained: Explained, max_branches: int) -> str:
-    """Write the page."""
+    """Return the page."""
     p = explained.probabilities
     ranked = explained.ranked(N_RANKED)
     rest = [leaf for leaf in range(len(p)) if leaf not in ranked]
@@ -85,7 +85,7 @@ def render(explained: Explained, max_branches: int) -> str:
             {
                 "name": clip(explained.trie[leaf].name, 60),
                 "p": float(p[leaf]),
-                "walk": float(explained.walks[leaf]),
+                "stepwise": float(explained.walks[leaf]),
                 "greedy": leaf == greedy,
                 "exact": leaf == exact,
             }
@@ -95,8 +95,8 @@ def render(explained: Explained, max_branches: int) -> str:
         rest=float(p[rest].sum()),
         p_greedy=float(p[greedy]),
         p_exact=float(p[exact]),
-        walk_greedy=float(explained.walks[greedy]),
-        walk_exact=float(explained.walks[exact]),
+        stepwise_greedy=float(explained.walks[greedy]),
+        stepwise_exact=float(explained.walks[exact]),
         prompt=prompt,
         tail=("…" if len(tail) < len(prompt) else "") + tail,
         **picture,
@@ -138,7 +138,7 @@ def _place(explained: Explained, root: Branch) -> dict[str, Any]:
             weights = [child.branch.mass if child.branch else 0.0 for child in own]
             total = sum(weights)
             item.y = sum(w * c.y for w, c in zip(weights, own, strict=True)) / total if total > 0 else own[0].y
-            # Bands leave side by side, in the order of the rows.
+            # The bands of children begin side by side, in the order of the rows.
             at = item.y - sum(child.thickness for child in own) / 2
             for child in own:
                 child.line = _line(item.x1, at + child.thickness / 2, child)
@@ -148,7 +148,7 @@ def _place(explained: Explained, root: Branch) -> dict[str, Any]:
 
 
 def _unfold(explained: Explained, root: Branch) -> Iterator[Placed]:
-    """Branches depth first, what is left out after its neighbours."""
+    """Yield the branches depth first; the line for those left out comes last."""
     stack = [Placed(root, 0, None, "prompt", "", mass="100 %")]
     while stack:
         item = stack.pop()
@@ -194,7 +194,7 @@ def _cells(text: str) -> int:
 
 
 def _times(p: float, of: float) -> str:
-    """How many times as probable, in digits that count."""
+    """Return how many times p is of, rounded."""
     ratio = p / of if of > 0 else np.inf
     return f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else "over a million"
 

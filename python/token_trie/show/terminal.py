@@ -20,39 +20,39 @@ COLORS = {"greedy": "yellow", "exact": "green", "": ""}
 
 
 def percent_bar(p: float, whose: str = "exact") -> Bar:
-    """Bar of 100 % in 30 columns."""
+    """Return a bar; 100 % is 30 columns wide."""
     return Bar(1.0, 0.0, p, width=30, color=COLORS[whose])
 
 
 def describe_mass(mass: float) -> str:
-    """Say whether the set fits at all."""
+    """Return a sentence on whether the set fits at all."""
     if mass < LOW_MASS:
         return f"The model gives the whole set only {percent(mass)} – none of these may fit."
     return f"The model gives the whole set {percent(mass)} of all that it could write here."
 
 
 def describe_certainty(decision: Decision[Any]) -> str:
-    """Margin and entropy of a decision with probabilities."""
+    """Return a sentence with margin and entropy of a decision with probabilities."""
     return f"Margin {percent(decision.margin)}, entropy {decision.entropy:.2f} nats."
 
 
 def draw_sentence(explained: Explained) -> Text:
-    """Color the sentence of an explained."""
+    """Return the sentence of an explanation, in color."""
     phrases = sentence_of(explained)
     return Text.assemble(*((text, f"bold {COLORS[whose]}" if whose else "") for text, whose in phrases))
 
 
 def draw_explanation(explained: Explained, n_ranked: int = 10, max_branches: int = 30) -> Group:
-    """Draw an explained: its sentence, the best answers as bars, and the branches that matter."""
+    """Draw an explanation: its sentence, the best answers as bars, and the branches that matter."""
     ranked = explained.ranked(n_ranked)
     answers = Table(box=None, padding=(0, 2, 0, 0))
     for title, whose in (("answer", ""), ("", ""), ("whole", "exact"), ("step by step", "greedy")):
         answers.add_column(title, justify="right" if whose else "left", header_style=f"dim {COLORS[whose]}")
     for leaf in ranked:
         whose = "exact" if leaf == explained.exact_leaf else "greedy" if leaf == explained.greedy_leaf else ""
-        p, walk = float(explained.probabilities[leaf]), float(explained.walks[leaf])
+        p, stepwise = float(explained.probabilities[leaf]), float(explained.walks[leaf])
         name = Text(clip(explained.trie[leaf].name), f"bold {COLORS[whose]}" if whose else "")
-        answers.add_row(name, percent_bar(p), f"[green]{percent(p)}", f"[yellow]{percent(walk)}")
+        answers.add_row(name, percent_bar(p), f"[green]{percent(p)}", f"[yellow]{percent(stepwise)}")
     if (n_more := len(explained.trie) - len(ranked)) > 0:
         rest = max(0.0, 1 - sum(float(explained.probabilities[leaf]) for leaf in ranked))
         answers.add_row(f"[dim]… {n_more:,} more", "", f"[dim]{percent(rest)}")

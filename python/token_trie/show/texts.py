@@ -1,15 +1,15 @@
-"""Texts for those who read."""
+"""Texts and numbers as people read them."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Text with control characters, line breaks and marks of direction written out."""
+    """Return a text with control characters, line breaks and marks of direction written out."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def percent(p: float) -> str:
-    """Probability in percent; never 0 or 100 for what is neither."""
+    """Return a probability in percent; it is 0 or 100 only if it is so exactly."""
     if 0 < p < 0.0001:
         return "<0.01 %"
     if 0.999 < p < 1:
@@ -18,7 +18,7 @@ def percent(p: float) -> str:
 
 
 def clip(text: str | bytes, width: int = 48) -> str:
-    """Text for a label: printable, and not too long."""
+    """Return a text for a label: printable, and not too long."""
     if isinstance(text, bytes):
         text = text.decode(errors="backslashreplace")
     text = printable(text)
@@ -26,5 +26,5 @@ def clip(text: str | bytes, width: int = 48) -> str:
 
 
 def quote(text: str | bytes) -> str:
-    """Text of tokens inside a sentence."""
+    """Return the text of tokens in quotes, for a sentence."""
     return f"“{clip(text)}”"

@@ -14,7 +14,7 @@ ROOT = 0
 
 
 def show_bytes(piece: bytes) -> str:
-    """Text of a token, in quotes, so that spaces and half characters can be seen."""
+    """Return the text of a token in quotes, so that spaces and parts of characters can be seen."""
     try:
         return repr(piece.decode())
     except UnicodeDecodeError:
@@ -22,12 +22,12 @@ def show_bytes(piece: bytes) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that a terminal prints and nothing else: no markup, no control characters."""
+    """Return a text for a terminal, without markup and control characters."""
     return escape(printable(text))
 
 
 def count_leaves(trie: TokenTrie) -> str:
-    """Say how many leaves there are."""
+    """Return the number of leaves, with the noun."""
     return "1 leaf" if len(trie) == 1 else f"{len(trie):,} leaves"
 
 
