@@ -19,7 +19,7 @@ def _spell(expression: Expression) -> str:
     if isinstance(expression, Sequence):
         return "".join(map(_spell, expression.parts))
     if isinstance(expression, Either):
-        return "(?:" + "|".join(map(_spell, expression.options)) + ")"
+        return "(?:" + "|".join(map(_spell, expression.parts)) + ")"
     if isinstance(expression, Repeat):
         return f"(?:{_spell(expression.part)}){{{expression.low},{'' if expression.high is None else expression.high}}}"
     assert isinstance(expression, Rule)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.admission import Admission, Asked, paired
 from token_trie.decisions.choice import ChoiceRequest
-from token_trie.decisions.crowd import Asked, Crowd, paired
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Run
+from token_trie.decisions.results import Results
 from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
@@ -171,7 +171,7 @@ async def achoose_many(
     A task that is cancelled ends it within a pass, and waits for no prompt that is still to come.
     """
     decisions = choose_many(llm, prompts, choices, **options)
-    assert isinstance(decisions, Run)
+    assert isinstance(decisions, Results)
     nothing = object()
     try:
         while (
@@ -191,7 +191,7 @@ def _run(
     progress: bool,
     n_parallel: int | None,
     n_ctx: int | None,
-) -> Run:
+) -> Results:
     check_flags(as_ready=as_ready, progress=progress)
     lookup(on_error, {"raise": 0, "return": 1}, "on_error")
     if n_parallel is not None:
@@ -203,10 +203,10 @@ def _run(
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
         with Progress(total, "prompts", wanted=progress) as shown:
-            for n, (position, result) in enumerate(Crowd(llm, batch, asked).results(in_order=not as_ready), 1):
+            for n, (position, result) in enumerate(Admission(llm, batch, asked).results(in_order=not as_ready), 1):
                 shown.move(n)
                 if isinstance(result, TokenTrieError) and on_error == "raise":
                     raise result
                 yield (position, result) if as_ready else result
 
-    return Run(llm, n_parallel or 0, n_ctx, results)
+    return Results(llm, n_parallel or 0, n_ctx, results)

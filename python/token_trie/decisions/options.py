@@ -168,10 +168,10 @@ class ListOptions(Options):
         For sampled mode: the same seed draws the same list.
     max_tokens : int, optional
         Tokens at most; by default as many as there is room for. Fewer than min_items come only if these are out.
-    leading_space, tokenization, heal
-        As for `choose`.
     think : Think, optional
         Lets the model write freely up to a marker first, for `ListDecision.thought`. The list follows the marker.
+    leading_space, tokenization, heal
+        As for `choose`.
     """
 
     max_items: int | None = None
@@ -185,10 +185,10 @@ class ListOptions(Options):
     top_p: float = 1.0
     seed: int | None = None
     max_tokens: int | None = None
+    think: Think | None = None
     leading_space: bool | None = None
     tokenization: Tokenization = "canonical"
     heal: bool = False
-    think: Think | None = None
 
     def __post_init__(self) -> None:
         _check_spelling(self.tokenization, self.heal)
@@ -345,10 +345,10 @@ if TYPE_CHECKING:  # by scripts/keywords
         top_p: float
         seed: int | None
         max_tokens: int | None
+        think: Think | None
         leading_space: bool | None
         tokenization: Tokenization
         heal: bool
-        think: Think | None
 
     class ScoreKeywords(TypedDict, total=False):
         """Those of `ScoreOptions`."""

@@ -30,17 +30,16 @@ class Chars:
 
 
 @dataclass(frozen=True, eq=False)
-class Sequence:
-    """One after the other."""
-
+class _Several:
     parts: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Either:
-    """One of these."""
+class Sequence(_Several):
+    """One after the other."""
 
-    options: tuple[Expression, ...]
+
+class Either(_Several):
+    """One of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +56,14 @@ class Repeat:
             raise ValueError(f"more than {MOST_REPEATED} times")
 
 
+_EMPTY = Sequence(())
+
+
 @dataclass(eq=False)
 class Rule:
     """What has a name, so that it may stand in several places, and in itself."""
 
-    body: Expression = Sequence(())
+    body: Expression = _EMPTY
 
 
 Expression: TypeAlias = Text | Chars | Sequence | Either | Repeat | Rule
@@ -103,7 +105,7 @@ class _Printer:
         if isinstance(expression, Sequence):
             return " ".join(map(self.text, expression.parts)) or '""'
         if isinstance(expression, Either):
-            return "( " + " | ".join(map(self.text, expression.options)) + " )"
+            return "( " + " | ".join(map(self.text, expression.parts)) + " )"
         if isinstance(expression, Rule):
             return self._name(expression, expression.body)
         most = "" if expression.high is None else expression.high

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 MOST = 10**9 - 1
 """Largest that is written where there is no bound: with six digits behind the point, a double still tells all apart."""
 
@@ -11,21 +13,20 @@ _ONE = 10**N_DECIMALS
 
 def integers(low: int, high: int) -> str:
     """Return the pattern of all integers from low to high."""
-    parts = []
-    if low < 0:
-        parts.append(f"-({_naturals(max(-high, 1), -low)})")
-    if high >= 0:
-        parts.append(_naturals(max(low, 0), high))
-    return "|".join(parts)
+    return _signed(low, high, _naturals)
 
 
 def decimals(low: int, high: int) -> str:
     """Return the pattern of the numbers from low to high, in millionths, with up to six digits behind the point."""
+    return _signed(low, high, _positives)
+
+
+def _signed(low: int, high: int, unsigned: Callable[[int, int], str]) -> str:
     parts = []
     if low < 0:
-        parts.append(f"-({_positives(max(-high, 1), -low)})")
+        parts.append(f"-({unsigned(max(-high, 1), -low)})")
     if high >= 0:
-        parts.append(_positives(max(low, 0), high))
+        parts.append(unsigned(max(low, 0), high))
     return "|".join(parts)
 
 

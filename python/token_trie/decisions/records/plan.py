@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from token_trie.decisions.records.gbnf import Expression, Grammar, print_grammar
 
@@ -63,8 +63,7 @@ class Union:
     options: tuple[Node, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Field:
+class Field(NamedTuple):
     """A key of an object, and its value."""
 
     name: str
@@ -79,24 +78,28 @@ class Object:
     fields: tuple[Field, ...]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Counted:
+    """What has so many items."""
+
+    min_items: int
+    max_items: int
+
+
 @dataclass(frozen=True, eq=False)
-class Map:
+class Map(Counted):
     """Free keys, and values of one kind."""
 
     key: String
     node: Node
-    min_items: int
-    max_items: int
 
 
 @dataclass(frozen=True, eq=False)
-class Array:
+class Array(Counted):
     """Items; the first ones may be of kinds of their own."""
 
     heads: tuple[Node, ...]
     item: Node | None
-    min_items: int
-    max_items: int
     unique: bool
 
     def kind(self, index: int) -> Node:

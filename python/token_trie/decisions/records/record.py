@@ -9,31 +9,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class RecordStats:
-    """What one record took."""
-
-    n_prompt: int
-    """Tokens before it."""
-    n_tokens: int
-    """Tokens of it."""
-    n_choices: int
-    """Decisions: values, and which fields and items there are."""
-    n_branches: int
-    """Branch points passed, in the modes that go step by step: where two or more tokens were allowed."""
-    n_free: int
-    """Tokens that were generated under a grammar, those that only told where a value ends among them."""
-    n_passes: int
-    """Forward passes of the model behind what was evaluated before and, by `fill`, together with the prompt: step by
-    step as many as branch points and free tokens, those apart that stand right behind what is evaluated."""
-    n_evaluated: int
-    """Nodes of tries that the model was asked about, in exact mode."""
-    n_unproved: int
-    """Decisions of exact mode that ended with `max_nodes` before it was proved that nothing else is more probable."""
-    fill_ms: float
-    """Time it took, that of a prompt and a thought included."""
-
-
-@dataclass(frozen=True)
 class Record(Generic[T]):
     """A record, valid by its schema.
 
@@ -65,3 +40,28 @@ class Record(Generic[T]):
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True)
+class RecordStats:
+    """What one record took."""
+
+    n_prompt: int
+    """Tokens before it."""
+    n_tokens: int
+    """Tokens of it."""
+    n_choices: int
+    """Decisions: values, and which fields and items there are."""
+    n_branches: int
+    """Branch points passed, in the modes that go step by step: where two or more tokens were allowed."""
+    n_free: int
+    """Tokens that were generated under a grammar, those that only told where a value ends among them."""
+    n_passes: int
+    """Forward passes of the model behind what was evaluated before and, by `fill`, together with the prompt: step by
+    step as many as branch points and free tokens, those apart that stand right behind what is evaluated."""
+    n_evaluated: int
+    """Nodes of tries that the model was asked about, in exact mode."""
+    n_unproved: int
+    """Decisions of exact mode that ended with `max_nodes` before it was proved that nothing else is more probable."""
+    fill_ms: float
+    """Time it took, that of a prompt and a thought included."""

@@ -196,7 +196,7 @@ class _Reader:
             return None if low else Object(())
         key = read_string({"type": "string", "maxLength": MAX_ITEMS}, pointer)
         assert isinstance(key, String)
-        return Map(key, node, low, high)
+        return Map(key, node, min_items=low, max_items=high)
 
     def _read_array(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         low = count(schema, "minItems", pointer, 0)
@@ -224,14 +224,14 @@ class _Reader:
         if low > high:
             return None
         if schema.get("uniqueItems") is not True or high <= 1:
-            return Array(tuple(kinds), item, low, high, False)
+            return Array(tuple(kinds), item, False, min_items=low, max_items=high)
         choices = None if kinds else choices_of(item)
         if choices is None:
             raise refuse(f"{pointer}/uniqueItems", "of items that are no choice among values it is not supported")
         n = len(choices.values)
         if low > n:
             raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
-        return Array((), choices, low, min(high, n), True)
+        return Array((), choices, True, min_items=low, max_items=min(high, n))
 
 
 def _union(nodes: list[Node | None], pointer: str) -> Node | None:

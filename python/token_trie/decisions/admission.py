@@ -1,4 +1,4 @@
-"""Prompts that are answered together: taken in as there is room, handed out in order or as they come."""
+"""Prompts that are answered together: admitted as there is room, handed out in order or as they come."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _pair(
         raise ArgumentError(f"sets: at least {n + 1:,}, where there are {n:,} prompts")
 
 
-class Crowd(Generic[R]):
+class Admission(Generic[R]):
     """Prompts with their requests, each with its position; at most `WINDOW` of them are held at a time."""
 
     def __init__(self, llm: Llama, batch: Batch | Sequential, asked: Iterable[Asked[R]]) -> None:
@@ -72,7 +72,7 @@ class Crowd(Generic[R]):
         """Iterate over positions and results."""
         next_position = 0
         while True:
-            self._take_in()
+            self._admit()
             for position in [next_position] if in_order else list(self._done):
                 if position in self._done:
                     next_position = position + 1
@@ -85,7 +85,7 @@ class Crowd(Generic[R]):
         if self._failed is not None:
             raise self._failed
 
-    def _take_in(self) -> None:
+    def _admit(self) -> None:
         until = time.monotonic() + WAIT_MS / 1000
         # Whoever answers alone has nothing to choose from; and who waits is not to wait for slow prompts.
         window = 1 if isinstance(self._batch, Sequential) else WINDOW

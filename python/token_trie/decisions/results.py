@@ -28,7 +28,7 @@ class _Work:
             raise CancelledError(ENDED)
 
 
-class Run(Iterator[Any]):
+class Results(Iterator[Any]):
     """The results of prompts under way in a batch, which is made when the first is asked for.
 
     Parameters
@@ -84,7 +84,7 @@ class Run(Iterator[Any]):
 def _generate(
     work: _Work, make: Callable[[], None], results: Callable[[Batch | Sequential], Generator[Any, None, None]]
 ) -> Generator[Any, None, None]:
-    """Make the batch, hand out its results, close it; without a reference to the `Run`, which may be dropped."""
+    """Make the batch, hand out its results, close it; without a reference to the `Results`, which may be dropped."""
     work.is_opening = True
     try:
         work.require_open()
