@@ -45,4 +45,4 @@ def spell_choices(
     tokens = [] if prompt is None else tokenize_prompt(llm, prompt)
     fitted = fit(vocab_of(llm), {}, tokens, tuple(choices), leading_space, "any", heal)
     kept = tokens[: len(tokens) - fitted.n_moved]
-    return Spelled(kept, [fitted.trie._handle.text(int(leaf)).decode() for leaf in fitted.leaf_of])
+    return Spelled(kept, [fitted.trie.core.text(int(leaf)).decode() for leaf in fitted.leaf_of])

@@ -26,7 +26,7 @@ def inspect(
 ) -> None:
     """Draw the trie of a payload, with names, tokens and counts."""
     vocabulary = None if model is None else Vocabulary(model)
-    trie = TokenTrie._read(read(payload), path, None if vocabulary is None else vocabulary.vocab)
+    trie = TokenTrie.read_payload(read(payload), path, None if vocabulary is None else vocabulary.vocab)
     piece = None
     if vocabulary is not None:
         vocabulary.check(trie)

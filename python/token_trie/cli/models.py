@@ -53,7 +53,7 @@ class Vocabulary:
 
     def check(self, trie: TokenTrie) -> None:
         """Raise VocabularyError if the trie's tokens do not fit this vocabulary."""
-        self.vocab.check(trie._handle)
+        self.vocab.check(trie.core)
 
     def piece(self, token: int) -> bytes:
         """Bytes of a token."""

@@ -207,7 +207,7 @@ class Decision(Generic[T]):
     def _ranked(self) -> list[int]:
         answers = self._asked()
         firsts = answers.firsts()
-        order: list[int] = firsts[np.lexsort((answers.trie._handle.leaf_nodes(), -self._known()[firsts]))].tolist()
+        order: list[int] = firsts[np.lexsort((answers.trie.core.leaf_nodes(), -self._known()[firsts]))].tolist()
         return order
 
 

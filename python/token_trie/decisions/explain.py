@@ -80,7 +80,7 @@ class Explained:
 
     def ranked(self, n: int) -> list[int]:
         """Return the n most probable leaves, and the greedy walk's if it is not among them."""
-        order: list[int] = np.lexsort((self.trie._handle.leaf_nodes(), -self.probabilities)).tolist()
+        order: list[int] = np.lexsort((self.trie.core.leaf_nodes(), -self.probabilities)).tolist()
         return order[:n] + ([self.greedy_leaf] if self.greedy_leaf not in order[:n] else [])
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class ExplainRequest(Request[Explained]):
         """Bind it to what it stands behind."""
         tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
         text = reader.vocab.detokenize(tokens).decode(errors="replace")
-        spelled = np.unique(choices.trie._handle.arrays()[0]).tolist()
+        spelled = np.unique(choices.trie.core.arrays()[0]).tolist()
         pieces = {token: reader.vocab.detokenize([token]) for token in spelled}
         return BoundExplanation(self, tokens, choices, text, pieces)
 
@@ -184,8 +184,8 @@ class BoundExplanation(Bound[Explained]):
 
 def children_of(trie: TokenTrie, node: int) -> range:
     """Nodes behind a node, in the order of their tokens."""
-    tokens = trie._handle.children(node)
-    first = trie._handle.child(node, int(tokens[0])) if len(tokens) else 0
+    tokens = trie.core.children(node)
+    first = trie.core.child(node, int(tokens[0])) if len(tokens) else 0
     assert first is not None
     return range(first, first + len(tokens))
 
@@ -193,8 +193,8 @@ def children_of(trie: TokenTrie, node: int) -> range:
 def path_to(trie: TokenTrie, leaf: int) -> list[int]:
     """Nodes from the root to a leaf's end."""
     nodes = [ROOT]
-    for token in trie._handle.sequence(leaf).tolist():
-        child = trie._handle.child(nodes[-1], token)
+    for token in trie.core.sequence(leaf).tolist():
+        child = trie.core.child(nodes[-1], token)
         assert child is not None
         nodes.append(child)
     return nodes
@@ -202,7 +202,7 @@ def path_to(trie: TokenTrie, leaf: int) -> list[int]:
 
 def add_up(trie: TokenTrie, of_leaves: Floats) -> Floats:
     """Sum of the leaves behind each node, its own included."""
-    core = trie._handle
+    core = trie.core
     # Level by level, the children of a node are neighbours, behind those of the node before.
     parents = np.repeat(np.arange(trie.n_nodes), [len(core.children(node)) for node in range(trie.n_nodes)])
     sums = np.zeros(trie.n_nodes)

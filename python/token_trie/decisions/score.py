@@ -157,5 +157,5 @@ class BoundScores(Bound[Floats], Batched[Floats]):
 
     def _of_choices(self, scores: Floats) -> Floats:
         if self.options.normalize == "tokens":
-            scores = scores / np.diff(self.choices.trie._handle.arrays()[1])
+            scores = scores / np.diff(self.choices.trie.core.arrays()[1])
         return self.choices.aligned(scores)

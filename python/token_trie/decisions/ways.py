@@ -41,7 +41,7 @@ def by_scores(
     weights = np.exp(ranks - best)
     p = weights / weights.sum()
     # By tokens, so that the order in which the choices were given changes nothing.
-    nodes = choices.trie._handle.leaf_nodes()
+    nodes = choices.trie.core.leaf_nodes()
     order = np.lexsort((nodes, -ranks))
     if drawn is None:
         leaf = int(order[0])

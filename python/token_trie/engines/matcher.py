@@ -82,7 +82,7 @@ class TrieMatcher:
 
         def make(vocab: _core.Vocab, n_vocab: int) -> _core.Matcher:
             span = read_span(vocab, "sampled", rules)
-            return _core.Matcher(trie._handle, follow_set(trie._handle, vocab, span), n_vocab)
+            return _core.Matcher(trie.core, follow_set(trie.core, vocab, span), n_vocab)
 
         if llm is None:
             if vocab_size is None:
@@ -91,7 +91,7 @@ class TrieMatcher:
             return
         with lease(llm):
             vocab = vocab_of(llm)
-            vocab.check(trie._handle)
+            vocab.check(trie.core)
             if vocab_size is not None and vocab_size < len(vocab):
                 raise ArgumentError(f"vocab_size: {vocab_size} is less than the model has ({len(vocab)} tokens)")
             self._handle = make(vocab, vocab_size or len(vocab))
@@ -192,6 +192,11 @@ class TrieMatcher:
     def allowed_tokens(self) -> npt.NDArray[np.int32]:
         """Return the tokens that are legal next, ascending; where everything is, all of the vocabulary."""
         return self._handle.allowed()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the next token is outside the span: before ``start_after``'s marker, or behind a release."""
+        return self._handle.is_free
 
     @property
     def max_rollback_tokens(self) -> int:

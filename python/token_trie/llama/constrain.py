@@ -111,14 +111,14 @@ class Constraint:
         with lease(llm):
             vocab = vocab_of(llm)
             span = read_span(vocab, mode, options)
-            vocab.check(trie._handle)
+            vocab.check(trie.core)
             self._end_of_generation = vocab.end_of_generation()
             self._eos = int(llm.token_eos())
-            follow = follow_set(trie._handle, vocab, span)
+            follow = follow_set(trie.core, vocab, span)
         self._mode = span.mode
         self._releases = span.releases
         self._trie = trie
-        self._start = _core.Cursor(trie._handle, follow)
+        self._start = _core.Cursor(trie.core, follow)
         self._restore: Callable[[], None] | None = None
         self._turns = Turns(llm)
         self._prompts = threading.local()
@@ -177,7 +177,7 @@ class Constraint:
     def names(self) -> list[str]:
         """Names of the members that the last call produced."""
         walk = self._turns.walk
-        return [] if walk is None else [self._trie._handle.name(leaf) for leaf in walk.leaves]
+        return [] if walk is None else [self._trie.core.name(leaf) for leaf in walk.leaves]
 
     def _init_sampler(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("grammar") is not None:

@@ -90,7 +90,7 @@ def state_of(state: Any, cancelled: bool, trie: TokenTrie | None) -> StreamState
         ending=ENDINGS[state.ending],
         n_items=state.n_items,
         leaf=leaf,
-        name=None if leaf is None or trie is None else trie._handle.name(leaf),
+        name=None if leaf is None or trie is None else trie.core.name(leaf),
         logprob=float(state.logprob),
         **{name: int(getattr(state, name)) for name in counts},
     )

@@ -237,7 +237,7 @@ class Program(StreamHandle):
         sets: dict[str | None, TokenTrie] = {}
         if payload is not None:
             tries = self._native.with_vocab(lambda vocab: _core.tries_by_path(read, vocab))
-            sets |= {path: TokenTrie._wrap(trie) for path, trie in tries.items()}
+            sets |= {path: TokenTrie.of_core(trie) for path, trie in tries.items()}
 
         def keep() -> None:
             self._sets = sets

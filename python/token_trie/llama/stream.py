@@ -243,7 +243,7 @@ class StreamHandle:
             trie = self._set_of(path)
         elif not isinstance(trie, TokenTrie):
             payload = trie
-            trie = self._native.with_vocab(lambda vocab: TokenTrie._read(payload, path, vocab))
+            trie = self._native.with_vocab(lambda vocab: TokenTrie.read_payload(payload, path, vocab))
         rules = SpanOptions.read("set_token_trie", options)
         span = self._native.with_vocab(lambda vocab: read_span(vocab, mode, rules))
         self._put_set(SetTrie(trie, span, native_params(span)))

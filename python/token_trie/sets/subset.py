@@ -21,11 +21,11 @@ class Subsets:
 
     __slots__ = ()
 
-    _handle: _core.Trie
+    core: _core.Trie
     _start: int | None
 
     @classmethod
-    def _wrap(cls: type[T], core: _core.Trie) -> T:
+    def of_core(cls: type[T], core: _core.Trie, start_token: int | None = None) -> T:  # noqa: D102
         raise NotImplementedError
 
     def only(self: T, names: Iterable[str], *, llm: Llama | None = None) -> T:
@@ -50,9 +50,7 @@ class Subsets:
         return self._subset(names, llm, keep=False)
 
     def _subset(self: T, names: Iterable[str], llm: Llama | None, *, keep: bool) -> T:
-        trie = self._wrap(_subset(self._handle, names, llm, keep=keep))
-        trie._start = self._start
-        return trie
+        return self.of_core(_subset(self.core, names, llm, keep=keep), self._start)
 
 
 def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:

@@ -45,9 +45,10 @@ class TokenTrie(Subsets, Collection[Leaf]):
     for a name and ``[7, 8] in trie`` for a token sequence.
     """
 
-    __slots__ = ("_handle", "_json", "_names", "_start")
+    __slots__ = ("_json", "_names", "_start", "core")
 
-    _handle: _core.Trie
+    core: _core.Trie
+    """The native set, for the package's own use."""
     _names: frozenset[str] | None
     _json: bytes | None
     _start: int | None
@@ -56,10 +57,11 @@ class TokenTrie(Subsets, Collection[Leaf]):
         raise TypeError("a TokenTrie is made with from_choices or another of its from_ methods")
 
     @classmethod
-    def _wrap(cls, core: _core.Trie) -> TokenTrie:
+    def of_core(cls, core: _core.Trie, start_token: int | None = None) -> TokenTrie:
+        """Wrap a native set, for the package's own use."""
         trie = object.__new__(cls)
-        trie._handle = core
-        trie._names = trie._json = trie._start = None
+        trie.core, trie._start = core, start_token
+        trie._names = trie._json = None
         return trie
 
     @classmethod
@@ -132,7 +134,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         tokens = np.concatenate(rows) if rows else np.empty(0, np.int32)
-        return cls._wrap(_core.Trie.build(tokens, offsets, names, ""))
+        return cls.of_core(_core.Trie.build(tokens, offsets, names, ""))
 
     @classmethod
     def from_payload(
@@ -158,14 +160,17 @@ class TokenTrie(Subsets, Collection[Leaf]):
             A text cannot be spelled, or there is no model to spell it with.
         """
         if llm is None:
-            return cls._read(payload, path, None)
+            return cls.read_payload(payload, path, None)
         with lease(llm):
-            return cls._read(payload, path, vocab_of(llm))
+            return cls.read_payload(payload, path, vocab_of(llm))
 
     @classmethod
-    def _read(cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None) -> TokenTrie:
+    def read_payload(
+        cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None
+    ) -> TokenTrie:
+        """Read the set from a payload, for a vocabulary or for none; see `from_payload`."""
         named = None if path is None else encode(path, "path").decode()
-        return cls._wrap(_core.cached_trie(json_of(payload), named, vocab))
+        return cls.of_core(_core.cached_trie(json_of(payload), named, vocab))
 
     @classmethod
     def from_arrays(
@@ -200,11 +205,15 @@ class TokenTrie(Subsets, Collection[Leaf]):
             names = [name.decode() for name in encode_names(names, "names")]
             if len(names) != len(ends) - 1:
                 raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
-        return cls._wrap(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
+        return cls.of_core(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
 
     @classmethod
     def from_prefix_dict(cls, given: str | os.PathLike[str] | Mapping[str, Any]) -> TokenTrie:
         """Read the set from RTP-LLM's tree decode configuration, described and written by `engines.rtp_llm`.
+
+        Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
+        start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
+        token ends an answer; give it as ``end_tokens``.
 
         Parameters
         ----------
@@ -212,12 +221,6 @@ class TokenTrie(Subsets, Collection[Leaf]):
             The configuration, or the path of a file that holds it as JSON, which is read as a stream. Start token, end
             token and separator are 225, 2 and ``"_"`` where left out. Ids in lists that are negative or beyond 32 bits
             are skipped with a warning, as are keys that nothing leads to.
-
-        Notes
-        -----
-        Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
-        start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
-        token ends an answer; give it as ``end_tokens``.
 
         Raises
         ------
@@ -227,10 +230,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
             A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
             an answer that may end before it began; a separator that token ids cannot be told apart with.
         """
-        core, start = read_prefix_dict(given)
-        trie = cls._wrap(core)
-        trie._start = start
-        return trie
+        return cls.of_core(*read_prefix_dict(given))
 
     def __copy__(self) -> TokenTrie:
         return self
@@ -247,31 +247,31 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return TokenTrie.from_payload, (self.payload(),), (None, {"_start": self._start})
 
     def __len__(self) -> int:
-        return self._handle.n_leaves
+        return self.core.n_leaves
 
     def __iter__(self) -> Iterator[Leaf]:
-        tokens, offsets = self._handle.arrays()
+        tokens, offsets = self.core.arrays()
         for i in range(len(self)):
-            yield Leaf(self._handle.name(i), tuple(tokens[offsets[i] : offsets[i + 1]].tolist()))
+            yield Leaf(self.core.name(i), tuple(tokens[offsets[i] : offsets[i + 1]].tolist()))
 
     def __getitem__(self, index: int) -> Leaf:
         if not -len(self) <= index < len(self):
             raise IndexError(f"leaf {index} of {len(self)}")
         index %= len(self)
-        return Leaf(self._handle.name(index), tuple(self._handle.sequence(index).tolist()))
+        return Leaf(self.core.name(index), tuple(self.core.sequence(index).tolist()))
 
     def __contains__(self, item: object) -> bool:
         if isinstance(item, str):
             if self._names is None:
-                self._names = frozenset(self._handle.name(i) for i in range(len(self)))
+                self._names = frozenset(self.core.name(i) for i in range(len(self)))
             return item in self._names
         name, tokens = (item.name, item.tokens) if isinstance(item, Leaf) else (None, item)
         try:
-            node = self._handle.descend(to_tokens(tokens, "item"))
+            node = self.core.descend(to_tokens(tokens, "item"))
         except ArgumentError:
             return False
-        leaf = None if node is None else self._handle.leaf(node)
-        return leaf is not None and name in (None, self._handle.name(leaf))
+        leaf = None if node is None else self.core.leaf(node)
+        return leaf is not None and name in (None, self.core.name(leaf))
 
     def children(self, prefix: Tokens = ()) -> npt.NDArray[np.int32]:
         """Tokens that may follow a prefix, ascending; empty at the end of a leaf and for what is no prefix.
@@ -285,8 +285,8 @@ class TokenTrie(Subsets, Collection[Leaf]):
         -------
         ndarray of int32, shape (n_children,)
         """
-        node = self._handle.descend(to_tokens(prefix, "prefix"))
-        return np.empty(0, np.int32) if node is None else self._handle.children(node)
+        node = self.core.descend(to_tokens(prefix, "prefix"))
+        return np.empty(0, np.int32) if node is None else self.core.children(node)
 
     def payload(self, model_id: str = "", path: str = "") -> str:
         """Write the set, aliases too, as TokenTreePayload JSON for `from_payload`, C and other hosts.
@@ -294,13 +294,13 @@ class TokenTrie(Subsets, Collection[Leaf]):
         With ``tokenization="any"`` it holds the texts, and fits any model.
         """
         encode(model_id, "model_id"), encode(path, "path")
-        return payload_of(self._handle, model_id, path)
+        return payload_of(self.core, model_id, path)
 
     def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
         """Leaf of each of the names that the trie was built of."""
         if len(names) == len(self):
             return np.arange(len(names))
-        leaf_of = {self._handle.name(i): i for i in range(len(self))} | dict(self._handle.aliases)
+        leaf_of = {self.core.name(i): i for i in range(len(self))} | dict(self.core.aliases)
         return np.array([leaf_of[name] for name in names], np.int64)
 
     def _payload_bytes(self) -> bytes:
@@ -311,17 +311,17 @@ class TokenTrie(Subsets, Collection[Leaf]):
     @property
     def names(self) -> list[str]:
         """Names of all leaves, in order."""
-        return [self._handle.name(i) for i in range(len(self))]
+        return [self.core.name(i) for i in range(len(self))]
 
     @property
     def aliases(self) -> dict[str, str]:
         """Names that gave way to another with the same tokens, and that other."""
-        return {name: self._handle.name(leaf) for name, leaf in self._handle.aliases}
+        return {name: self.core.name(leaf) for name, leaf in self.core.aliases}
 
     @property
     def vocab(self) -> str:
         """Fingerprint of the vocabulary the tokens were made with, ``""`` if unknown."""
-        return self._handle.vocab
+        return self.core.vocab
 
     @property
     def start_token(self) -> int | None:
@@ -331,25 +331,25 @@ class TokenTrie(Subsets, Collection[Leaf]):
     @property
     def tokenization(self) -> Tokenization:
         """Whether a member is one token sequence, or any that spells its text."""
-        return "canonical" if self._handle.is_tree else "any"
+        return "canonical" if self.core.is_tree else "any"
 
     @property
     def n_nodes(self) -> int:
         """Nodes of the tree or graph, the root included."""
-        return self._handle.n_nodes
+        return self.core.n_nodes
 
     @property
     def max_tokens(self) -> int:
         """Tokens of the longest leaf; with ``tokenization="any"``, of the longest spelling of one."""
-        return self._handle.max_length
+        return self.core.max_length
 
     @property
     def nbytes(self) -> int:
         """Memory held, names included, in bytes."""
-        return self._handle.total_bytes
+        return self.core.total_bytes
 
     def __repr__(self) -> str:
-        shown = [self._handle.name(i) for i in range(min(3, len(self)))]
+        shown = [self.core.name(i) for i in range(min(3, len(self)))]
         dots = ", …" if len(self) > len(shown) else ""
         leaves = "1 leaf" if len(self) == 1 else f"{len(self):,} leaves"
         return f"<TokenTrie: {leaves}, {self.n_nodes:,} nodes: {', '.join(map(repr, shown))}{dots}>"
@@ -388,13 +388,13 @@ def fit(
         if tokenization == "any":
             spelled = [taken + text.decode() for text in following(seam, texts, all_spaced=all_spaced)]
             payload = payload_of_texts(texts, spelled).encode()
-            trie, n_moved = TokenTrie._wrap(_core.cached_trie(payload, None, vocab)), n_taken
+            trie, n_moved = TokenTrie.of_core(_core.cached_trie(payload, None, vocab)), n_taken
             trie._json = payload
         else:
             spelling = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
             fingerprint = vocab.fingerprint()
             core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), fingerprint)
-            trie, n_moved = TokenTrie._wrap(core), spelling.n_moved
+            trie, n_moved = TokenTrie.of_core(core), spelling.n_moved
         return FittedSet(trie, trie._leaves_of(texts), n_moved)
 
     return memory.get(key, len(texts), make)

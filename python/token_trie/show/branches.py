@@ -112,7 +112,7 @@ def branches_of(explained: Explained, max_branches: int = MAX_BRANCHES) -> Branc
 
 def _opener(explained: Explained) -> Callable[[int], Iterator[tuple[Branch, int]]]:
     """Return a function from a node to the branches behind it, each with the node that it leads to."""
-    core = explained.trie._handle
+    core = explained.trie.core
     greedy, exact = (set(path_to(explained.trie, leaf)) for leaf in (explained.greedy_leaf, explained.exact_leaf))
     n_leaves = add_up(explained.trie, np.ones(len(explained.trie)))
 

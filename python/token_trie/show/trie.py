@@ -43,7 +43,7 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
     max_lines : int
         Lines at most, the root apart; what is left out is counted.
     """
-    core = trie._handle
+    core = trie.core
 
     def label(token: int) -> str:
         return f"[cyan]{plain(show_bytes(piece(token)))}[/] [dim]{token}[/]" if piece else f"[cyan]{token}[/]"

@@ -30,8 +30,8 @@ def random_trie(rng: np.random.Generator) -> TokenTrie:
 
 
 def cursor_at(trie: TokenTrie, walked: list[int]) -> _core.Cursor:
-    follow = _core.FollowSet(trie._handle, _core.Vocab(0), 1, [END], [], 0, 0, False, [], [], -1)
-    cursor = _core.Cursor(trie._handle, follow)
+    follow = _core.FollowSet(trie.core, _core.Vocab(0), 1, [END], [], 0, 0, False, [], [], -1)
+    cursor = _core.Cursor(trie.core, follow)
     for token in walked:
         assert cursor.accept(token)
     return cursor

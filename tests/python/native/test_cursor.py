@@ -29,7 +29,7 @@ def make_cursor(
     start_after: tuple[int, ...] = (),
     max_before: int = -1,
 ) -> _core.Cursor:
-    trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)})._handle
+    trie = TokenTrie.from_sequences({repr(leaf): leaf for leaf in sorted(leaves)}).core
     out = [repr(leaf) for leaf in sorted(exclude)]
     follow = _core.FollowSet(
         trie,

@@ -125,7 +125,7 @@ def test_memory_is_at_most_16_bytes_a_node() -> None:
     for n_leaves in (1, 2, 100, 20_000):
         tokens = rng.integers(0, 50, n_leaves * 6)
         trie = TokenTrie.from_arrays(tokens, np.arange(0, len(tokens) + 1, 6))
-        assert trie._handle.structure_bytes <= 16 * trie.n_nodes
+        assert trie.core.structure_bytes <= 16 * trie.n_nodes
 
 
 def test_a_million_leaves_are_a_matter_of_seconds() -> None:

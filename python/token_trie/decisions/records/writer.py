@@ -280,7 +280,7 @@ def _spell(
     ends = np.concatenate([[0], np.cumsum([len(member) for member in members])]).astype(np.int64)
     flat = np.array([token for member in members for token in member], np.int32)
     core = _core.Trie.build(flat, ends, [str(i) for i in range(len(rows))], vocab.fingerprint())
-    trie = TokenTrie._wrap(core)
+    trie = TokenTrie.of_core(core)
     option_of = np.array([options[int(core.name(leaf))][0] for leaf in range(core.n_leaves)], np.int64)
     return Spelled(n_back, forced, trie, option_of, rests)
 

@@ -146,7 +146,7 @@ def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
     logits[:, size:].index_fill_(0, at[0], -torch.inf)
     is_dead = logits.amax(1)[at[0]] == -torch.inf
     logits[at[0], at[1]] = torch.where(is_dead, 0.0, logits[at[0], at[1]])
-    greedy = [row.at for row in kept if row.is_greedy and not row.matcher._handle.is_free]
+    greedy = [row.at for row in kept if row.is_greedy and not row.matcher.is_free]
     if greedy:
         best = torch.tensor(greedy, device=logits.device)
         token = logits[best].argmax(1, keepdim=True)

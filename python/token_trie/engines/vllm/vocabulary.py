@@ -123,7 +123,7 @@ class EngineVocabulary:
 
         def make() -> TokenTrie:
             tokens, offsets, _ = spelled()
-            return TokenTrie._wrap(_core.Trie.build(tokens, offsets, list(texts), self.fingerprint()))
+            return TokenTrie.of_core(_core.Trie.build(tokens, offsets, list(texts), self.fingerprint()))
 
         return self._sets.get((texts, seam, leading_space), len(texts), make)
 
