@@ -23,13 +23,13 @@ R = TypeVar("R")
 WINDOW = 256
 
 
-Asked: TypeAlias = tuple[Prompt, Callable[[], Request[R]]]
+Prompted: TypeAlias = tuple[Prompt, Callable[[], Request[R]]]
 """A prompt, and what reads the request that stands behind it."""
 
 
 def paired(
     prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Asked[R]]:
+) -> Iterator[Prompted[R]]:
     """Pair prompts with requests for one of their sets, as they come.
 
     Raises
@@ -44,7 +44,7 @@ def paired(
 
 def _pair(
     prompts: Iterator[Prompt], sets: Iterator[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
-) -> Iterator[Asked[R]]:
+) -> Iterator[Prompted[R]]:
     n, none = 0, object()
     for n, prompt in enumerate(prompts, 1):
         choices = next(sets, none)
@@ -58,10 +58,10 @@ def _pair(
 class Admission(Generic[R]):
     """Prompts with their requests, each with its position; at most `WINDOW` of them are held at a time."""
 
-    def __init__(self, llm: Llama, batch: Batch | Sequential, asked: Iterable[Asked[R]]) -> None:
+    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Prompted[R]]) -> None:
         self._llm = llm
         self._batch = batch
-        self._asked = enumerate(asked)
+        self._requests = enumerate(requests)
         self._failed: BaseException | None = None  # what the prompts themselves ended with
         self._under_way: dict[int, tuple[int, Batched[R]]] = {}  # with their positions, by ticket
         self._done: dict[int, R | TokenTrieError] = {}  # by position
@@ -93,7 +93,7 @@ class Admission(Generic[R]):
             if self._under_way and time.monotonic() > until:
                 return
             try:
-                position, (prompt, read) = next(self._asked)
+                position, (prompt, read) = next(self._requests)
             except StopIteration:
                 self._is_over = True
             except Exception as error:

@@ -35,7 +35,7 @@ class BoundChoices(Generic[T]):
         return len(self.trie) if self.choices is None else len(self.choices)
 
     def index(self, leaf: int) -> int:
-        """Return the place of a leaf among the choices: of equal ones, the first."""
+        """Return the position of a leaf among the choices: of equal ones, the first."""
         if self.leaf_of is None or len(self.leaf_of) == len(self.trie):
             return leaf
         return int(np.flatnonzero(self.leaf_of == leaf)[0])
@@ -53,7 +53,7 @@ class BoundChoices(Generic[T]):
         return self.choices.values[index]
 
     def find(self, choice: object) -> int:
-        """Return the place of a choice, given as its value or its text.
+        """Return the position of a choice, given as its value or its text.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class BoundChoices(Generic[T]):
         return of_leaves if self.leaf_of is None else of_leaves[self.leaf_of]
 
     def firsts(self) -> npt.NDArray[np.int64]:
-        """Return the place of each leaf among the choices, in the order of the leaves."""
+        """Return the position of each leaf among the choices, in the order of the leaves."""
         return np.arange(len(self)) if self.leaf_of is None else np.unique(self.leaf_of, return_index=True)[1]
 
 

@@ -49,7 +49,7 @@ class Candidate(Generic[T]):
     value: T = field(compare=False)
     text: str
     index: int
-    """Its place among the choices; of a `TokenTrie`, the leaf's."""
+    """Its position among the choices; of a `TokenTrie`, the leaf's."""
     logprob: float
     """Natural logarithm of its probability."""
 
@@ -66,7 +66,7 @@ class Decision(Generic[T]):
     text : str
         What the model chose to write.
     index : int
-        Its place among the choices; of a `TokenTrie`, the leaf's.
+        Its position among the choices; of a `TokenTrie`, the leaf's.
     tokens : tuple of int
         Its tokens.
     logprob : float or None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.admission import Admission, Asked, paired
+from token_trie.decisions.admission import Admission, Prompted, paired
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
@@ -102,15 +102,15 @@ def choose_many(
     """
     read = ChooseOptions.read("choose_many", options)
     _refuse_calibrate(read.calibrate)
-    asked: Iterable[Asked[Decision[Any]]]
+    requests: Iterable[Prompted[Decision[Any]]]
     if sets is None:
         request = ChoiceRequest.read(choices, read)
-        asked = zip(prompts, itertools.repeat(lambda: request))
+        requests = zip(prompts, itertools.repeat(lambda: request))
     elif choices is not None:
         raise ArgumentError("choices and sets: one of the two")
     else:
-        asked = paired(prompts, sets, lambda choices: ChoiceRequest.read(choices, read))
-    return _run(llm, asked, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
+        requests = paired(prompts, sets, lambda choices: ChoiceRequest.read(choices, read))
+    return _run(llm, requests, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
 
 
 def _refuse_calibrate(calibrate: object) -> None:
@@ -158,8 +158,8 @@ def score_many(
     if read.normalize == "prior":
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)
-    asked = zip(prompts, itertools.repeat(lambda: request))
-    rows = list(_run(llm, asked, prompts, False, "raise", progress, n_parallel, n_ctx))
+    requests = zip(prompts, itertools.repeat(lambda: request))
+    rows = list(_run(llm, requests, prompts, False, "raise", progress, n_parallel, n_ctx))
     return np.stack(rows) if rows else np.empty((0, len(request.choices)))
 
 
@@ -184,7 +184,7 @@ async def achoose_many(
 
 def _run(
     llm: Llama,
-    asked: Iterable[Asked[Any]],
+    requests: Iterable[Prompted[Any]],
     prompts: Iterable[Prompt],
     as_ready: bool,
     on_error: OnError,
@@ -203,7 +203,7 @@ def _run(
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
         with Progress(total, "prompts", wanted=progress) as shown:
-            for n, (position, result) in enumerate(Admission(llm, batch, asked).results(in_order=not as_ready), 1):
+            for n, (position, result) in enumerate(Admission(llm, batch, requests).results(in_order=not as_ready), 1):
                 shown.move(n)
                 if isinstance(result, TokenTrieError) and on_error == "raise":
                     raise result

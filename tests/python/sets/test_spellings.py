@@ -294,7 +294,7 @@ def test_what_does_not_fit_is_refused_naming_it(smollm2: Any) -> None:
         choose(llm, "x", ["a"], tokenization="some")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="tokenization: 'some' is none of"):
         TokenTrie.from_choices(llm, ["a"], tokenization="some")  # type: ignore[arg-type]
-    for options in ({"heal": True}, {"tokenization": "any"}):
+    for options in ({"heal": True, "tokenization": "any"}, {"tokenization": "any"}):
         with pytest.raises(ArgumentError, match="tokenization and heal go with choices given as texts"):
             choose(llm, "x", trie, **options)
     for mode in ("exact", "aligned", "beam"):

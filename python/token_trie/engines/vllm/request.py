@@ -106,7 +106,8 @@ def read_request(params: Any) -> TrieRequest | None:
     options = {key: value for key, value in given.items() if key in _OPTIONS}
     if options.get("path") is not None:
         encode(options["path"], "path")
-    is_greedy = lookup(options.get("mode", "sampled"), STEP_MODES, "mode") == STEP_MODES["greedy"]
+    mode = options.get("mode")
+    is_greedy = mode is not None and lookup(mode, STEP_MODES, "mode") == STEP_MODES["greedy"]
     _check_company(params, options.get("on_complete") == "release")
     return TrieRequest(sources[0], given[sources[0]], options, is_greedy, may_open=not is_text)
 
