@@ -94,7 +94,7 @@ def main(
     [bold]decide[/bold]: all of these, taking turns, what token-trie promises, and 10,000 draws from random sets.
 
     [bold]score[/bold]: the probability of whole answers: 30 actions as one tree, one by one, and by create_completion;
-    the two forms of score and the greedy walk over the 63 requests; the best of 100,000 names of places.
+    the two forms of score and greedy decoding over the 63 requests; the best of 100,000 names of places.
 
     [bold]record[/bold]: 100 tool calls with their arguments, beside llama-cpp-python's grammar of the schema and
     llguidance with its fast-forward tokens.

@@ -31,7 +31,7 @@ def _cmake(*arguments: str) -> None:
 
 @cache
 def _loops() -> ctypes.CDLL:
-    # Asked anew each time where llama.cpp is, for this may be another interpreter than last time.
+    # llama.cpp's folder is found anew each time, as another interpreter may run this.
     (_BUILD / "CMakeCache.txt").unlink(missing_ok=True)
     _cmake("-S", str(_SOURCE), "-B", str(_BUILD), f"-DLlama_PYTHON={sys.executable}")
     _cmake("--build", str(_BUILD))
@@ -45,7 +45,7 @@ def _loops() -> ctypes.CDLL:
 
 @cache
 def clock_ns() -> int:
-    """Nanoseconds that two readings of the clock take by themselves; already taken off what apply and step return."""
+    """Nanoseconds that two readings of the clock take; the results of apply and step are without them."""
     out = np.empty(100_000, dtype=np.int64)
     _loops().token_trie_bench_clock(len(out), out.ctypes.data)
     return int(np.median(out))
@@ -68,7 +68,7 @@ def apply(sampler: Any, model: Model, n: int, paths: NDArray[np.int32] | None = 
 
 
 def evict() -> None:
-    """Empty the caches of what a benchmark would keep there, and a forward pass would not."""
+    """Empty the processor's caches, as a forward pass does between two samplings."""
     _loops().token_trie_bench_evict()
 
 

@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bar:
-    """A promise, and what was measured: ratio has to be at least, or at most, the limit."""
+    """A bar, and what was measured: the ratio has to be at least, or at most, the limit."""
 
     text: str
     ratio: float | None  # None: could not be measured
@@ -61,7 +61,7 @@ class Bar:
 
     @property
     def met(self) -> bool | None:
-        """Return whether it is kept; None if unknown."""
+        """Return whether the bar is met; None if unknown."""
         if self.ratio is None:
             return None
         return self.ratio >= self.limit if self.at_least else self.ratio <= self.limit
@@ -78,7 +78,7 @@ class Results(Generic[R]):
     checks: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """Write the JSON, with the machine and the versions it was measured on; a sole row stands at the top, too."""
+        """Write the JSON, with the machine and the versions; a single row is also at the top level."""
         document = {
             **(asdict(self.rows[0]) if len(self.rows) == 1 else {}),
             "schema": SCHEMA,
@@ -96,7 +96,7 @@ class Results(Generic[R]):
 
 
 def machine() -> dict[str, Any]:
-    """Return what the numbers depend on, and nothing that names the machine."""
+    """Return what the numbers depend on, without anything that names the machine."""
     cpuinfo = Path("/proc/cpuinfo")
     cpu = platform.processor() or platform.machine()
     if cpuinfo.exists():

@@ -1,4 +1,4 @@
-"""Contenders take turns, so that a machine's noise meets all of them."""
+"""Contenders take turns, so that the noise of the machine is the same for all."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -9,8 +9,8 @@ import numpy as np
 from bench.contenders import Measure
 from bench.native import Samples
 
-_SLICE_S = 0.015  # a turn, for what is quicker than that
-_MOST_S = 6.0  # all turns together, for what is slower
+_SLICE_S = 0.015  # a turn, at least
+_MOST_S = 6.0  # all turns together, at most
 _MOST_REPEATS = 2000
 
 

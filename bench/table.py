@@ -27,7 +27,7 @@ def short(value: float) -> str:
 
 
 def wide_console(width: int) -> Console:
-    """Return where to print, so wide where that is no terminal."""
+    """Return a console, of this width where it is no terminal."""
     console = Console()
     if not console.is_terminal:
         console.width = width
@@ -35,18 +35,18 @@ def wide_console(width: int) -> Console:
 
 
 def progress_bar(console: Console, *, counts: bool = True) -> Progress:
-    """Return a bar that goes when it is done; with how many of how many, if `counts`."""
+    """Return a bar that disappears at the end; with the count of steps, if `counts`."""
     count: list[ProgressColumn] = [MofNCompleteColumn()] if counts else []
     columns = TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn()
     return Progress(*columns, console=console, transient=True)
 
 
 Begin = Callable[[str, int | None], None]
-"""Says what begins, and in how many steps."""
+"""Shows which part of the work begins, and its number of steps."""
 
 
 def model_bars(names: Iterable[str], console: Console) -> Iterator[tuple[str, Begin, Callable[[], None]]]:
-    """Yield the models' names, each under a bar, with what begins a part of its work there and what ends a step."""
+    """Yield each model's name, under a bar of its own, with the functions that begin a part and end a step there."""
     with progress_bar(console) as progress:
         for name in names:
             bar = progress.add_task(f"{name}: loading", total=None)
@@ -76,7 +76,7 @@ def plain_table(title: str, *columns: str, caption: str | None = None) -> Table:
 
 
 class _Cells(Formatter):
-    """Writes what is not there as nothing."""
+    """Writes None as nothing."""
 
     def format_field(self, value: object, format_spec: str) -> str:
         return "" if value is None else str(super().format_field(value, format_spec))

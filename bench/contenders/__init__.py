@@ -1,4 +1,4 @@
-"""Who is measured: each module knows one engine, and how its users call it.
+"""The contenders: each module has one engine, called as its users call it.
 
 A contender is made for a model (what that costs is reported as its setup) and then gives, for a set of answers, the
 quantities it can be timed on:
@@ -42,5 +42,5 @@ ALL = {**OURS, FREE: Unconstrained, **PEERS}
 
 
 def engine(contender: str) -> str:
-    """Return the engine of a contender: itself, but for what stands in parentheses."""
+    """Return the engine of a contender: its name without the part in parentheses."""
     return contender.partition(" (")[0]

@@ -1,4 +1,4 @@
-"""What a contender is."""
+"""The interface of a contender."""
 
 from collections.abc import Callable
 from time import perf_counter_ns

@@ -12,7 +12,7 @@ from bench.sets import Answers
 def literal(text: str) -> str:
     r"""Return a text as a GBNF literal: quoted, with \, " and control characters escaped."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    # By four digits: of \x0A xgrammar reads on into what follows.
+    # With four digits: behind \x0A, xgrammar would read the next characters as digits.
     return '"' + "".join(f"\\u{ord(c):04X}" if ord(c) < 32 else c for c in escaped) + '"'
 
 

@@ -66,7 +66,7 @@ class LLGuidance(MaskContender):
     def _matcher(self, grammar: str) -> "LLMatcher":
         from llguidance import LLMatcher
 
-        # It reports a grammar that it could not build by a flag.
+        # llguidance reports a grammar that it could not build by a flag.
         matcher = LLMatcher(self._tokenizer, grammar)
         if matcher.is_error():
             raise RuntimeError(matcher.get_error())

@@ -25,7 +25,7 @@ def single_threaded_torch() -> Any:
 
 
 class MaskContender(ABC):
-    """Called from Python, which is the door that these packages have; the rest of a step is llama.cpp's greedy one."""
+    """An engine called from Python, the interface that these packages have; llama.cpp then samples greedily."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

@@ -21,7 +21,7 @@ SAMPLED = 1
 
 @cache
 def _library() -> ctypes.CDLL:
-    # Beside llama_cpp, which has loaded the one llama.cpp of this process.
+    # After llama_cpp, which has loaded the one llama.cpp of this process.
     spec = find_spec("token_trie")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("pip install . first: the benchmark measures the installed token-trie")
@@ -34,7 +34,7 @@ def _library() -> ctypes.CDLL:
 
 
 class TokenTrie:
-    """llama_sampler_init_token_trie, in the one or the other mode, of tokens or of texts to be spelled in any way."""
+    """llama_sampler_init_token_trie, in one of its modes, with a set of tokens or of texts in any tokenization."""
 
     def __init__(self, model: Model, mode: int, *, any_spelling: bool = False) -> None:
         self._model = model

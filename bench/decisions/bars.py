@@ -1,4 +1,4 @@
-"""What token-trie promises of a decision, against what was measured."""
+"""The bars of decisions, and what was measured."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from bench.decisions.figures import DecisionRow
 from bench.decisions.tasks import ACTIONS_TASK
 from bench.results import Bar
 
-# Of a known model: how many times as fast as GBNF, and the share of the time that may pass outside the model.
+# By model: how many times as fast as GBNF it has to be, and the share of the time that may pass outside the model.
 _ASKED = {"gemma3": (25, 0.01), "smollm2": (8, 0.02)}
 
 

@@ -1,4 +1,4 @@
-"""Who decides, each as its users would call it, with the prompt evaluated before the clock starts."""
+"""The contenders, each called as its users call it. Prompts are evaluated before the clock starts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ class Outcome:
     tokens: list[int]  # without an end
     text: str
     wall_ns: int  # as the caller sees it
-    inner_ns: int  # inside the engine, where that tells; else the same
+    inner_ns: int  # as the engine measures it; else the same
     decode_ns: int  # of that, in the model's forward passes
     n_passes: int
     n_bytes: int = 0  # that came from a device to the host, as llama.cpp fetches them behind its passes

@@ -1,4 +1,4 @@
-"""What is made of decisions: one row for each model, set and contender."""
+"""The figures of decisions: one row for each model, set and contender."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from bench.decisions.contenders import FFI, FREE, GUIDED, STEPPING, TRIE, Outcom
 from bench.decisions.tasks import Case, Task
 from bench.decisions.tree import n_branch_points_after_first, skip_ratios
 
-# Of the decisions, in sums of time; not in percentiles.
+# Share of the decisions left out of sums of time; percentiles have all.
 SLOWEST_LEFT_OUT = 0.05
 
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """What is not known, or has no meaning for a mode, is None. Shares are in [0, 1]."""
+    """The figures of one contender; unknown ones, and those that a mode has not, are None. Shares are in [0, 1]."""
 
     mode: str
     model: str
@@ -39,10 +39,10 @@ class DecisionRow:
     bytes_per_pass: float | None  # that come from the device to the host; None where logits are on the host
     without_a_pass: float  # share of decisions that cost none
     passes_as_predicted: float | None  # share of decisions with just one pass a branch point after the first token's
-    token_accuracy: float | None  # share that an independent greedy walk over the allowed sets agrees with
+    token_accuracy: float | None  # share that independent greedy decoding over the allowed sets agrees with
     grammar_agreement: float | None  # share of texts that are the grammar's
-    differs_from_stepping: float | None  # share that comes out otherwise without jump-forward
-    widest_gap_lost_nats: float | None  # among those, the widest between the two best at the walk's nearest tie
+    differs_from_stepping: float | None  # share with another answer without jump-forward
+    widest_gap_lost_nats: float | None  # the widest of these gaps between the two best, at the nearest tie
     valid: float  # share of members of the set
     right: float | None  # share that a person would agree with
     skip_ratio_mean: float | None
@@ -58,8 +58,8 @@ class Decided:
     case: Case
     outcomes: dict[str, Outcome]
     prefill_ns: dict[str, int]
-    walk: list[int]
-    nearest: float  # nats between the two best of the walk's nearest tie
+    greedy: list[int]
+    nearest: float  # nats between the two best tokens at the nearest tie
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Log:
                 sizes is not None and o.n_passes == n_branch_points_after_first(sizes)
                 for o, sizes in zip(outcomes, steps, strict=True)
             ) if who == FFI else None,
-            token_accuracy=None if who == FREE else _share(d.outcomes[who].tokens == d.walk for d in self.decided),
+            token_accuracy=None if who == FREE else _share(d.outcomes[who].tokens == d.greedy for d in self.decided),
             grammar_agreement=_share(
                 d.outcomes[who].text.strip() == d.outcomes[GUIDED].text.strip() for d in self.decided
             ) if self._has(GUIDED) else None,

@@ -45,7 +45,7 @@ def draw(model: Model, n: int, advance: Callable[[], object]) -> dict[str, Any]:
 
 
 def _random_set(rng: np.random.Generator, vocabulary: Any) -> list[tuple[int, ...]]:
-    """Return sequences that mostly part at the first token; of every fifth set, also later, and inside one another."""
+    """Return sequences that mostly differ in the first token; in every fifth set also later, some inside others."""
     alphabet = rng.choice(vocabulary, size=3 if rng.random() < 0.2 else 200, replace=False)
     count = int(rng.integers(1, _MOST_LEAVES + 1))
     drawn = [tuple(rng.choice(alphabet, size=rng.integers(1, _MOST_TOKENS + 1)).tolist()) for _ in range(count)]

@@ -35,10 +35,10 @@ def decide(task: Task, who: Sequence[str], rounds: int, advance: Callable[[], ob
 
 def _decide_once(watched: Watched, contenders: dict[str, Contender], order: list[str], case: Case) -> Decided:
     prompt_ns = watched.prepare(case)  # the one time that all of it is evaluated in the Llama's context
-    walk, nearest = watched.task.tree.walk(watched.task.model)
+    greedy, nearest = watched.task.tree.decode(watched.task.model)
     prefill_ns, outcomes = {}, {}
     for name in order:
         elapsed = contenders[name].prepare(case)
         prefill_ns[name] = elapsed if isinstance(contenders[name], Handle) else prompt_ns
         outcomes[name] = contenders[name].decide(case)
-    return Decided(case, outcomes, prefill_ns, walk, nearest)
+    return Decided(case, outcomes, prefill_ns, greedy, nearest)

@@ -9,9 +9,9 @@ from bench.decisions.figures import DecisionRow
 from bench.table import PROMPTS, plain_table
 
 _CAPTION = (
-    "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. Walk: same\n"
-    "tokens as an independent greedy walk. GBNF: same text as the grammar's. Right: as a person would answer. Host:\n"
-    "share of the time of generate (llama-cpp-python: of the call) outside forward passes. Skipped: share of the\n"
+    "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. Greedy:\n"
+    "same tokens as independent greedy decoding. GBNF: same text as the grammar's. Right: as a person would answer.\n"
+    "Host: share of the time of generate (llama-cpp-python: of the call) outside forward passes. Skipped: share of the\n"
     "vocabulary not asked about, a step. Bytes: from the device to the host, a pass.\n" + PROMPTS
 )
 
@@ -22,7 +22,7 @@ def tables(rows: Sequence[DecisionRow]) -> Iterator[Table]:
         table = plain_table(
             f"{model}, {n_vocab:,} tokens, on {where}: milliseconds a decision",
             "set", "mode", ">p50", ">p90", ">p99", ">x GBNF", ">tokens/s", ">x GBNF", ">passes", ">bytes", ">none",
-            ">saved", ">walk", ">GBNF", ">right", ">host", ">skipped",
+            ">saved", ">greedy", ">GBNF", ">right", ">host", ">skipped",
             caption=_CAPTION,
         )  # fmt: skip
         for (name, decisions), of_set in groupby(of_model, key=lambda row: (row.set, row.decisions)):

@@ -1,4 +1,4 @@
-"""What is decided: prompts, and the sets that their answers come from."""
+"""The tasks: prompts, and the sets that their answers come from."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from bench.models import Model
 from bench.sets import data, ids
 
 _N_IDS = 1000
-# Of labels and ids; the actions are asked for all requests.
+# Cases of labels and ids; the actions have a case for each request.
 _N_LABELLED, _N_LOOKED_UP = 16, 10
 
 
@@ -31,7 +31,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Case:
-    """A question in a model's tokens."""
+    """A prompt in a model's tokens."""
 
     tokens: list[int]
     expected: str | None
@@ -51,7 +51,7 @@ class Task:
 
     @property
     def max_tokens(self) -> int:
-        """Enough for any spelling of any member."""
+        """Tokens that any spelling of any member fits in."""
         return max(len(text.encode()) for text in self.texts) + 1
 
     @cached_property

@@ -41,7 +41,7 @@ class Tree:
             return None
         return [*sizes, len(self.allowed(node))] if self._children[node] else sizes
 
-    def walk(self, model: Model) -> tuple[list[int], float]:
+    def decode(self, model: Model) -> tuple[list[int], float]:
         """Return the best answer, token by token, and how near a tie it came, in nats.
 
         The model's prompt is evaluated; its logits are read from llama-cpp-python's context after every token.

@@ -1,4 +1,4 @@
-"""Who answers many prompts: token-trie together and one by one, a grammar one by one, llama.cpp's bare passes."""
+"""Contenders for many prompts: token-trie together and one by one, a grammar one by one, llama.cpp's bare passes."""
 
 from collections.abc import Callable
 from time import perf_counter, process_time
@@ -10,16 +10,16 @@ from llama_cpp.llama_grammar import LlamaGrammar
 from token_trie import choose, choose_many
 
 from bench.contenders.gbnf import alternatives
-from bench.many.prompts import Crowd
+from bench.many.prompts import Prompts
 from bench.models import Model
 
-# Of the slow ones, whose rate does not depend on how many there are.
+# Prompts that slow contenders answer; their rate does not depend on the number.
 _AT_MOST = 16
 _ROWS, _IDS = 256, 64
 
 
 class Took(NamedTuple):
-    """What so many prompts took, from a beginning that nobody has seen yet."""
+    """What n prompts took, with nothing of them evaluated beforehand."""
 
     n: int
     wall_s: float
@@ -30,65 +30,65 @@ class Took(NamedTuple):
     n_tokens: int = 0  # evaluated, where that is known
 
 
-def together(model: Model, crowd: Crowd, mode: str) -> Took:
+def together(model: Model, prompts: Prompts, mode: str) -> Took:
     """Answer by choose_many."""
-    n_tokens = crowd.n_shared
+    n_tokens = prompts.n_shared
     ready = []
 
     def decide() -> None:
         nonlocal n_tokens
         start = perf_counter()
-        for _, decision in choose_many(model.llm, crowd.prompts, crowd.choices, mode=mode, as_ready=True):  # type: ignore[arg-type]
+        for _, decision in choose_many(model.llm, prompts.tokens, prompts.choices, mode=mode, as_ready=True):  # type: ignore[arg-type]
             ready.append(perf_counter() - start)
-            n_tokens += decision.stats.n_prompt - crowd.n_shared + decision.stats.n_evaluated
+            n_tokens += decision.stats.n_prompt - prompts.n_shared + decision.stats.n_evaluated
 
-    took = _timed(len(crowd.prompts), decide)
+    took = _timed(len(prompts.tokens), decide)
     p50, p99 = np.percentile(ready, [50, 99])
     return took._replace(first_s=ready[0], p50_s=float(p50), p99_s=float(p99), n_tokens=n_tokens)
 
 
-def one_by_one(model: Model, crowd: Crowd, mode: str) -> Took:
+def one_by_one(model: Model, prompts: Prompts, mode: str) -> Took:
     """Answer by choose, prompt after prompt."""
-    return _loop(model, crowd, lambda prompt: choose(model.llm, prompt, crowd.choices, mode=mode))  # type: ignore[call-overload]
+    return _loop(model, prompts, lambda prompt: choose(model.llm, prompt, prompts.choices, mode=mode))  # type: ignore[call-overload]
 
 
-def by_grammar(model: Model, crowd: Crowd) -> Took:
+def by_grammar(model: Model, prompts: Prompts) -> Took:
     """Answer by create_completion with the same set in GBNF, likewise."""
-    grammar = LlamaGrammar.from_string(alternatives([f" {text}" for text in crowd.choices]), verbose=False)
+    grammar = LlamaGrammar.from_string(alternatives([f" {text}" for text in prompts.choices]), verbose=False)
     llm: Any = model.llm
     return _loop(
         model,
-        crowd,
+        prompts,
         lambda prompt: llm.create_completion(prompt, grammar=grammar, temperature=0.0, max_tokens=16),
     )
 
 
-def _loop(model: Model, crowd: Crowd, ask: Callable[[list[int]], object]) -> Took:
-    """Ask the first prompt and some others, behind its beginning; all others are taken to cost as much as these."""
+def _loop(model: Model, prompts: Prompts, answer: Callable[[list[int]], object]) -> Took:
+    """Answer the first prompt and some others; all others are taken to cost as much as these."""
     llm: Any = model.llm
     llm.reset()
-    ask(model.tokenize("Something else:"))
+    answer(model.tokenize("Something else:"))
     llm.reset()
-    first, *others = crowd.prompts[: _AT_MOST + 1]
-    took = _timed(1, lambda: ask(first))
+    first, *others = prompts.tokens[: _AT_MOST + 1]
+    took = _timed(1, lambda: answer(first))
     if others:
-        each = _timed(len(others), lambda: [ask(prompt) for prompt in others])
-        n_more = len(crowd.prompts) - 1
+        each = _timed(len(others), lambda: [answer(prompt) for prompt in others])
+        n_more = len(prompts.tokens) - 1
         wall_s = took.wall_s + n_more * each.wall_s / each.n
         cpu_s = took.cpu_s + n_more * each.cpu_s / each.n
-        return Took(len(crowd.prompts), wall_s, cpu_s, took.wall_s)
+        return Took(len(prompts.tokens), wall_s, cpu_s, took.wall_s)
     return took._replace(first_s=took.wall_s)
 
 
-def bare(model: Model, crowd: Crowd) -> Took:
+def bare(model: Model, prompts: Prompts) -> Took:
     """Evaluate what the prompts do not share in full batches, with the logits behind each: llama.cpp alone."""
     params = type(model.llm.context_params).from_buffer_copy(model.llm.context_params)
     params.n_seq_max, params.kv_unified, params.n_ctx = _IDS, True, max(params.n_ctx, 2048)
     context = llama_cpp.llama_init_from_model(model.llm.model, params)
     memory = llama_cpp.llama_get_memory(context)
     batch = llama_cpp.llama_batch_init(_ROWS, 0, 1)
-    n_shared = crowd.n_shared
-    rests = [prompt[n_shared:] for prompt in crowd.prompts]
+    n_shared = prompts.n_shared
+    rests = [prompt[n_shared:] for prompt in prompts.tokens]
 
     def decode(rows: list[tuple[int, int, int, bool]]) -> None:
         batch.n_tokens = len(rows)
@@ -99,7 +99,7 @@ def bare(model: Model, crowd: Crowd) -> Took:
             raise RuntimeError("llama_decode failed")
         llama_cpp.llama_synchronize(context)
 
-    beginning = crowd.prompts[0][:n_shared]
+    beginning = prompts.tokens[0][:n_shared]
 
     def evaluate() -> None:
         for start in range(0, n_shared, _ROWS):

@@ -18,8 +18,8 @@ from bench.table import bars_table, model_bars, wide_console
 
 _DRAWS = 10_000
 _N_BATCH = 512
-# A mode, and who takes turns with it to compare with.
-_COMPANY: dict[str, Sequence[str]] = {
+# The contenders that a mode measures, in turns.
+_CONTENDERS: dict[str, Sequence[str]] = {
     FREE: (FREE, GUIDED),
     GUIDED: (GUIDED,),
     TRIE: (TRIE, GUIDED),
@@ -32,7 +32,7 @@ def run(options: Options) -> None:
     """Decide everything with all models; print, and write what was asked for."""
     alone = options.mode in MODES
     rounds = options.rounds or 1
-    who = _COMPANY[options.mode]
+    who = _CONTENDERS[options.mode]
     makers = tasks_for(options.prompt, options.descriptor)
     loading: dict[str, Any] = {
         "n_gpu_layers": options.n_gpu_layers,

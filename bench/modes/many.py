@@ -7,7 +7,7 @@ from functools import partial
 from rich.table import Table
 
 from bench.many.contenders import Took, bare, by_grammar, one_by_one, together
-from bench.many.prompts import SETS, crowd
+from bench.many.prompts import SETS, make_prompts
 from bench.models import load
 from bench.options import Options
 from bench.results import Bar, Results
@@ -25,7 +25,7 @@ _BARS = {  # by the model's name: decisions against choose, and against a gramma
 
 @dataclass(frozen=True)
 class ManyRow:
-    """One contender on prompts of one kind. CPU seconds are of all threads, and what a crowded machine leaves alone."""
+    """One contender on prompts of one kind. CPU seconds are of all threads; a busy machine hardly changes them."""
 
     model: str
     set: str
@@ -48,7 +48,7 @@ class ManyRow:
 
 
 def run(options: Options) -> None:
-    """Measure with all models; print, and write what was asked for."""
+    """Measure with all models; print, and write what was prompts for."""
     sizes = sorted({*(n for n in _SIZES if n < options.prompts), options.prompts})
     rounds = options.rounds or 1
     results = Results[ManyRow](options.mode, {"threads": options.threads, "n_ctx": _N_CTX, "rounds": rounds})
@@ -78,14 +78,14 @@ def _measure(
     model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
     rows = []
     for n, set_name, is_shared in kinds:
-        asked = crowd(model, SETS[set_name], n, is_shared=is_shared)
+        prompts = make_prompts(model, SETS[set_name], n, is_shared=is_shared)
         contenders: dict[tuple[str, str], Callable[[], Took]] = {
-            ("bare", ""): partial(bare, model, asked),
-            ("choose_many", "greedy"): partial(together, model, asked, "greedy"),
-            ("choose", "greedy"): partial(one_by_one, model, asked, "greedy"),
-            ("choose_many", "exact"): partial(together, model, asked, "exact"),
-            ("choose", "exact"): partial(one_by_one, model, asked, "exact"),
-            ("grammar", "greedy"): partial(by_grammar, model, asked),
+            ("bare", ""): partial(bare, model, prompts),
+            ("choose_many", "greedy"): partial(together, model, prompts, "greedy"),
+            ("choose", "greedy"): partial(one_by_one, model, prompts, "greedy"),
+            ("choose_many", "exact"): partial(together, model, prompts, "exact"),
+            ("choose", "exact"): partial(one_by_one, model, prompts, "exact"),
+            ("grammar", "greedy"): partial(by_grammar, model, prompts),
         }
         took: dict[tuple[str, str], list[Took]] = {}
         for _ in range(rounds):

@@ -5,9 +5,9 @@ from bench.device import About, on
 from bench.models import find, load
 from bench.options import Options
 from bench.results import Results
-from bench.scoring.company import N_COMPANY_REQUESTS, company
 from bench.scoring.contenders import COMPLETED
 from bench.scoring.exact import N_NAME_PROMPTS, exact, exact_names
+from bench.scoring.independence import N_INDEPENDENCE_REQUESTS, independence
 from bench.scoring.measure import MAIN_SET, N_REQUESTS, city_prompts, forms, requests, scoring, search
 from bench.scoring.rows import AnyRow, bars
 from bench.scoring.table import tables
@@ -52,8 +52,8 @@ def run(options: Options) -> None:
         results.rows.append(exact(model, rounds, n_ctx, advance))
         begin("proving among names", N_NAME_PROMPTS)
         results.rows.append(exact_names(model, rounds, n_ctx, advance))
-        begin("in company", N_COMPANY_REQUESTS)
-        results.rows.append(company(model, n_ctx, advance))
+        begin("independence", N_INDEPENDENCE_REQUESTS)
+        results.rows.append(independence(model, n_ctx, advance))
         begin("weighing", len(requests()))
         results.rows.append(variants(model, advance))
     results.bars = bars(results.rows, known, MAIN_SET)

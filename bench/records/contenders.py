@@ -1,4 +1,4 @@
-"""Who writes them, each as its users would, with the prompt evaluated and grammars read before the clock starts."""
+"""The contenders, each called as its users call it. Prompts are evaluated and grammars read before the clock starts."""
 
 import json
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CONTENDERS = (GREEDY, EXACT, GRAMMAR, GUIDANCE)
 
 @dataclass(frozen=True)
 class Call:
-    """One call."""
+    """A record that was written, and its cost."""
 
     text: str
     wall_ns: int
@@ -74,11 +74,11 @@ class Grammar:
         return Call(outcome.text, outcome.wall_ns, outcome.cpu_ns, len(outcome.tokens), outcome.n_passes)
 
     def close(self) -> None:
-        """Nothing of its own."""
+        """Do nothing: there is nothing to free."""
 
 
 class Guidance:
-    """llguidance in a loop of one's own: what it forces is evaluated in one batch with the next token."""
+    """llguidance in a loop of our own: forced tokens are evaluated in one batch with the next token."""
 
     def __init__(self, requests: Requests) -> None:
         import llguidance.numpy as with_numpy
@@ -136,4 +136,4 @@ class Guidance:
         return Call(self._model.text(tokens), wall_ns, cpu_ns, len(tokens), n_passes)
 
     def close(self) -> None:
-        """Nothing of its own."""
+        """Do nothing: there is nothing to free."""

@@ -1,4 +1,4 @@
-"""What is made of the calls."""
+"""The figures of the records."""
 
 import json
 from collections.abc import Callable
@@ -26,15 +26,15 @@ class RecordRow:
     p90_ms: float
     total_ms: float
     cpu_ms: float  # median, of all threads together
-    tokens: float  # a call
-    passes: float  # a call
-    passes_beside: int | None  # other than branch points and free tokens, in all
+    tokens: float  # per record
+    passes: float  # per record
+    passes_beside: int | None  # beside those of branch points and free tokens, in all
     valid: float
     right_tool: float | None
 
 
 def measure(requests: Requests, rounds: int, advance: Callable[[], object]) -> list[RecordRow]:
-    """Let all write every one, taking turns."""
+    """Let the contenders write every record, in turns."""
     contenders: dict[str, Any] = {
         GREEDY: Trie(requests, "greedy"),
         EXACT: Trie(requests, "exact"),
@@ -42,7 +42,7 @@ def measure(requests: Requests, rounds: int, advance: Callable[[], object]) -> l
         GUIDANCE: Guidance(requests),
     }
     calls: dict[str, list[Call]] = {who: [] for who in CONTENDERS}
-    for contender in contenders.values():  # what is made on first use
+    for contender in contenders.values():  # what they build at the first use is not timed
         contender.prepare(requests.cases[0])
         contender.call(requests.cases[0])
     for _ in range(rounds):
@@ -80,7 +80,7 @@ def _row(requests: Requests, who: str, calls: list[Call]) -> RecordRow:
 
 
 def _read(requests: Requests, text: str) -> dict[str, Any] | None:
-    """Return a call if it is valid."""
+    """Return a record if it is valid."""
     import jsonschema
 
     try:
@@ -92,7 +92,7 @@ def _read(requests: Requests, text: str) -> dict[str, Any] | None:
 
 
 def bars(rows: list[RecordRow]) -> list[Bar]:
-    """Return what is promised of each model."""
+    """Return the bars of each model."""
     out = []
     for model, task in dict.fromkeys((row.model, row.task) for row in rows):
         of = {row.contender: row for row in rows if (row.model, row.task) == (model, task)}

@@ -1,4 +1,4 @@
-"""What is asked, and how it would be written."""
+"""The requests, and the records that answer them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _RECORD = {"action": "OPEN_URL", "urgent": False, "priority": "medium", "minutes
 
 @dataclass(frozen=True)
 class Request:
-    """One request, and what a person would call."""
+    """One request, and the record that a person would write."""
 
     tokens: list[int]
     tool: str | None
 
 
 class Requests(Protocol):
-    """All of them, in a model's tokens."""
+    """All requests, in a model's tokens."""
 
     name: str
     model: Model
@@ -45,14 +45,14 @@ class Requests(Protocol):
     """Of what is written."""
 
     def write(self, handle: StreamHandle, mode: Literal["exact", "greedy"]) -> tuple[str, RecordStats | None]:
-        """Write one behind what stands; return its text."""
+        """Write a record behind the sequence; return its text."""
 
     @property
     def n_shared(self) -> int:
         """Tokens that all prompts begin with."""
 
     def portions(self, case: Request) -> list[int]:
-        """Where a prompt is cut; everyone evaluates it in these portions."""
+        """Return the positions at which a prompt is cut: every contender evaluates it in these portions."""
 
 
 class _Shared:
@@ -65,7 +65,7 @@ class _Shared:
         return sum(takewhile(bool, (len(set(column)) == 1 for column in columns)))
 
     def portions(self, case: Request) -> list[int]:
-        """Where a prompt is cut."""
+        """Return the positions at which a prompt is cut."""
         n = len(case.tokens)
         return sorted({self.n_shared, n - 1, n} - {0})
 
@@ -94,7 +94,7 @@ class Records(_Shared):
         return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
     def write(self, handle: StreamHandle, mode: Literal["exact", "greedy"]) -> tuple[str, RecordStats | None]:
-        """Fill one in."""
+        """Write a record."""
         record = handle.fill(self.schema, mode=mode)
         return record.text, record.stats
 

@@ -19,19 +19,19 @@ N_NAME_PROMPTS = 20
 
 def exact(model: Model, rounds: int, n_ctx: int, advance: Advance) -> ExactRow:
     """Choose among the actions for all bundled requests."""
-    asked = requests()
+    cases = requests()
     names = list(ACTIONS)
-    expected = [names.index(request["action"]) for request in asked]
-    prompts = [prompt_for(request["text"]) for request in asked]
+    expected = [names.index(request["action"]) for request in cases]
+    prompts = [prompt_for(request["text"]) for request in cases]
     return _measure(model, MAIN_SET, names, prompts, expected, rounds, n_ctx, advance, whole=True)
 
 
 def exact_names(model: Model, rounds: int, n_ctx: int, advance: Advance) -> ExactRow:
     """Choose among names of places, of which scoring all would take seconds."""
     names = cities()[:N_NAMES]
-    asked = [question for question in city_prompts() if question["city"] in names][:N_NAME_PROMPTS]
-    expected = [names.index(question["city"]) for question in asked]
-    prompts = [question["prompt"] for question in asked]
+    cases = [question for question in city_prompts() if question["city"] in names][:N_NAME_PROMPTS]
+    expected = [names.index(question["city"]) for question in cases]
+    prompts = [question["prompt"] for question in cases]
     return _measure(
         model, f"{N_NAMES:,} names of places", names, prompts, expected, rounds, n_ctx, advance, whole=False
     )

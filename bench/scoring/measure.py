@@ -108,7 +108,7 @@ def scoring(model: Model, threads: int, rounds: int, n_ctx: int, advance: Advanc
 
 
 def forms(model: Model, n_ctx: int, advance: Advance) -> FormsRow:
-    """Compare the two forms of score, and the greedy walk, over all bundled requests."""
+    """Compare the two forms of score, and greedy decoding, over all bundled requests."""
     names, asked = list(ACTIONS), requests()
     trie = TokenTrie.from_choices(model.llm, names, prompt=prompt_for(asked[0]["text"]))
     times: dict[str, list[float]] = {"full": [], "branches": []}

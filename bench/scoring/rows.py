@@ -7,7 +7,7 @@ from bench.results import Bar
 
 TREE, ONE_BY_ONE, COMPLETIONS = "token-trie", "one by one", "create_completion"
 
-# Of a known model: how many times as fast as answers one by one.
+# By model: how many times as fast the tree has to be as answers one by one.
 _ASKED = {"gemma3": 5, "smollm2": 2.5}
 
 
@@ -21,9 +21,9 @@ class ScoringRow:
     contender: str
     calls: int
     ms: float
-    cpu_ms: float  # of all threads, which other work on the machine moves less
+    cpu_ms: float  # of all threads; a busy machine hardly changes it
     times_tree: float
-    n_evaluated: int | None  # tokens that the model was asked about
+    n_evaluated: int | None  # tokens that the model evaluated
     n_passes: int
     outside: float | None  # share of the tree's time outside llama.cpp's forward passes
     off_median: float | None  # nats from the tree's scores
@@ -32,7 +32,7 @@ class ScoringRow:
 
 @dataclass(frozen=True)
 class FormsRow:
-    """The branch-wise form against the full one, and the greedy walk against both."""
+    """The branch-wise form against the full one, and greedy decoding against both."""
 
     model: str
     set: str
@@ -96,7 +96,7 @@ class ExactRow:
 
 
 @dataclass(frozen=True)
-class CompanyRow:
+class IndependenceRow:
     """Nats between two scores that should be one."""
 
     model: str
@@ -125,7 +125,7 @@ class VariantsRow:
     right: dict[str, float]
 
 
-AnyRow = ScoringRow | FormsRow | SearchRow | ExactRow | CompanyRow | VariantsRow
+AnyRow = ScoringRow | FormsRow | SearchRow | ExactRow | IndependenceRow | VariantsRow
 
 
 def bars(rows: Sequence[AnyRow], known: dict[str, str], main_set: str) -> list[Bar]:

@@ -11,9 +11,9 @@ from bench.scoring.rows import (
     COMPLETIONS,
     TREE,
     AnyRow,
-    CompanyRow,
     ExactRow,
     FormsRow,
+    IndependenceRow,
     ScoringRow,
     SearchRow,
     VariantsRow,
@@ -80,7 +80,7 @@ _KINDS = (
         """,
     ),
     _Kind(
-        CompanyRow,
+        IndependenceRow,
         "What a member's score depends on beside its meaning: nats",
         """
         model = {0.model} | >prompts = {0.prompts} | among = {0.among} | >median = {0.among_median:.3f} |
@@ -104,7 +104,7 @@ def tables(rows: Sequence[AnyRow]) -> Iterator[Table]:
 
 
 def _shown(row: AnyRow) -> AnyRow:
-    """Leave out what the row above has, and what is not known."""
+    """Leave out cells that the row above has, and figures that are not known."""
     if isinstance(row, ScoringRow) and row.contender == COMPLETIONS:
         row = replace(row, n_evaluated=None)
     return replace(row, model="", set="") if isinstance(row, ScoringRow) and row.contender != TREE else row

@@ -1,4 +1,4 @@
-"""How often each way to weigh whole answers picks what a person would."""
+"""How often each way to weigh whole answers chooses as a person does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def variants(model: Model, advance: Advance) -> VariantsRow:
     """Weigh the actions for all bundled requests in every way."""
     llm: Any = model.llm
-    names, asked = list(ACTIONS), requests()
+    names, cases = list(ACTIONS), requests()
     ways: dict[str, Callable[[str], int]] = {
         "greedy": lambda prompt: choose(llm, prompt, names, mode="greedy").index,
         **{
@@ -36,13 +36,13 @@ def variants(model: Model, advance: Advance) -> VariantsRow:
         },
     }
     right: dict[str, list[bool]] = {way: [] for way in ways}
-    for request in asked:
+    for request in cases:
         for way, pick in ways.items():
             right[way].append(names[pick(prompt_for(request["text"]))] == request["action"])
         advance()
     return VariantsRow(
         model=model.name,
         set=MAIN_SET,
-        requests=len(asked),
+        requests=len(cases),
         right={way: float(np.mean(those)) for way, those in right.items()},
     )

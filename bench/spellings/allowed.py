@@ -1,4 +1,4 @@
-"""Random sets, and random walks through their spellings with other engines at hand."""
+"""Random sets, and random spellings of their members, compared with other engines."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _Mask = NDArray[np.bool_]
 
 @dataclass
 class Compared:
-    """What came of it."""
+    """How many steps were the same."""
 
     model: str
     engine: str
@@ -38,7 +38,7 @@ class Compared:
 
 
 class _Engine(Protocol):
-    """Another engine; apart are tokens that it treats in a way of its own, by design."""
+    """Another engine; `apart` has the tokens that it treats in its own way by design, which are not compared."""
 
     apart: list[int]
 
@@ -48,7 +48,7 @@ class _Engine(Protocol):
 
 
 class _LLGuidance:
-    """Told not to force the canonical tokens where the text leaves no choice.
+    """llguidance, told not to force the canonical tokens where the text leaves no choice.
 
     Its bridge to llama.cpp takes user-defined tokens such as <table> for control tokens; GBNF does not.
     """
@@ -97,7 +97,7 @@ _ENGINES: dict[str, Callable[[Model], _Engine]] = {"llguidance": _LLGuidance, "x
 
 
 def compare(model: Model, n: int, advance: Callable[[], object]) -> list[Compared]:
-    """Walk n random sets at random, and compare what is allowed at every step."""
+    """Go through n random sets at random, and compare the allowed tokens at every step."""
     rng = np.random.default_rng(0)
     engines = {name: make(model) for name, make in _ENGINES.items()}
     out = {name: Compared(model.name, name) for name in engines}
@@ -110,7 +110,7 @@ def compare(model: Model, n: int, advance: Callable[[], object]) -> list[Compare
         trie = TokenTrie.from_choices(model.llm, texts, leading_space=False, tokenization="any")
         cursor = constrain(model.llm, trie).new_cursor()
         members = {text.encode() for text in texts}
-        walked = b""
+        so_far = b""
         for engine in engines.values():
             engine.begin(texts)
         for compared in out.values():
@@ -128,21 +128,21 @@ def compare(model: Model, n: int, advance: Callable[[], object]) -> list[Compare
                 out[name].steps += 1
                 if differs or unlike.any():
                     tokens = np.flatnonzero(unlike).tolist()
-                    right = may_end == (walked in members) and all(
-                        ours[t] == (pieces[t] != b"" and any(m.startswith(walked + pieces[t]) for m in members))
+                    right = may_end == (so_far in members) and all(
+                        ours[t] == (pieces[t] != b"" and any(m.startswith(so_far + pieces[t]) for m in members))
                         for t in tokens
                     )
                     out[name].different += 1
                     out[name].wrong += not right
                     out[name].first_difference = out[name].first_difference or (
-                        f"after {walked!r}, tokens {tokens[:9]}, of {texts}"
+                        f"after {so_far!r}, tokens {tokens[:9]}, of {texts}"
                     )
             ours[apart] = False
             tokens = np.flatnonzero(ours)
             if not len(tokens):
                 break
             token = int(rng.choice(tokens))
-            walked += pieces[token]
+            so_far += pieces[token]
             cursor.accept(token)
             for engine in engines.values():
                 engine.accept(token)

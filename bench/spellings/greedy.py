@@ -10,7 +10,7 @@ from bench.decisions.tasks import Task
 
 @dataclass
 class Decided:
-    """What came of it."""
+    """How many decisions were the same."""
 
     model: str
     set: str

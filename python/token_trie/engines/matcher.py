@@ -1,4 +1,4 @@
-"""`TrieMatcher`: a set as engines of constrained decoding walk one."""
+"""`TrieMatcher`: a position in a set, with the methods that engines of constrained decoding use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class TrieMatcher:
     """One sequence's position in a set, for an engine that has the logits.
 
-    Names and meanings are those of xgrammar's ``GrammarMatcher``, with tokens where that has texts. No llama.cpp model
+    Names and meanings are those of xgrammar's ``GrammarMatcher``, with tokens in the place of texts. No llama.cpp model
     is needed: a set, the number of tokens of the engine's vocabulary and its end tokens are enough.
 
     Parameters
@@ -37,12 +37,12 @@ class TrieMatcher:
     trie : TokenTrie
         The set.
     vocab_size : int, optional
-        Tokens of the vocabulary, which is what a row of a mask has bits for. May be left out where ``llm`` is given,
-        and may then be more than that model has, for logits that are padded.
+        Tokens of the vocabulary: a row of a mask has a bit for each. With ``llm`` it is optional, and may be more than
+        that model has, for logits that are padded.
     llm : llama_cpp.Llama, optional
         A model whose end tokens, vocabulary and tokenizer are used.
     prompt : sequence of int, optional
-        Tokens that the sequence follows: a set with a `start_token` refuses those that do not end in it.
+        Tokens that the answer follows: a set with a `start_token` refuses those that do not end in it.
     **options
         Those of `constrain`, mode apart. Texts among them need ``llm``, and so does an answer that ends by default
         `end_tokens`.
@@ -50,11 +50,11 @@ class TrieMatcher:
     Raises
     ------
     ArgumentError, VocabularyError
-        Options that contradict each other, tokens outside the vocabulary, or a set of another vocabulary.
+        Options contradict each other, tokens are outside the vocabulary, or the set is of another vocabulary.
 
     Notes
     -----
-    Threads may call one matcher at once; each call is then whole, in some order. A call that fails changes nothing.
+    Several threads may call one matcher; the calls then run one after the other. A call that fails changes nothing.
     """
 
     __slots__ = ("_handle",)

@@ -1,4 +1,4 @@
-"""What a request asks for: ``extra_args["token_trie"]``, read and checked."""
+"""The set and the rules of a request: ``extra_args["token_trie"]``, read and checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from token_trie.sets.trie import TokenTrie
 
 KEY = "token_trie"
 FOLDER = "TOKEN_TRIE_SETS"
-"""Variable of the environment: the folder that names are looked up in, and that paths must then lie in."""
+"""Environment variable: the folder of named sets. Where it is set, every file must be in this folder."""
 
 _SETS = ("choices", "payload", "file", "name")
 _OF_TEXTS = ("separator", "start_after")
@@ -38,12 +38,12 @@ class TrieRequest:
     """A set and its rules, as one request has them."""
 
     source: str
-    """Which of the ways to give a set."""
+    """The key that the set was given by."""
     given: Any
     options: Mapping[str, Any]
     is_greedy: bool
     may_open: bool
-    """Whether any file will do: an object can come only from who runs the engine, a text from anybody."""
+    """Whether any file may be opened: objects come from the program that runs the engine, texts from anybody."""
 
     def set_for(self, vocabulary: EngineVocabulary, prompt: list[int]) -> TokenTrie:
         """Return the set, for a vocabulary and behind a prompt; errors as of `matcher`."""
@@ -57,12 +57,12 @@ class TrieRequest:
         return _read_set(file, path)
 
     def matcher(self, vocabulary: EngineVocabulary, prompt: list[int], end_tokens: Sequence[int]) -> TrieMatcher:
-        """Begin a walk, for a vocabulary, behind a prompt, with the engine's tokens that end an answer.
+        """Make a matcher, for a vocabulary and behind a prompt, with the engine's end tokens.
 
         Raises
         ------
         TokenTrieError
-            A set or options that are not right, or not for this vocabulary.
+            The set or the options are wrong, or not for this vocabulary.
         """
         trie = self.set_for(vocabulary, prompt)
         vocabulary.check(trie)
@@ -79,12 +79,12 @@ class TrieRequest:
 
 
 def read_request(params: Any) -> TrieRequest | None:
-    """Read what ``SamplingParams`` ask for; None where they ask for no set.
+    """Read the set of ``SamplingParams``; None where they have none.
 
     Raises
     ------
     TokenTrieError
-        Something else than a set belongs there, or it stands beside what contradicts it.
+        The value is no set, or other parameters contradict it.
     """
     given = (params.extra_args or {}).get(KEY)
     if given is None:
@@ -108,11 +108,11 @@ def read_request(params: Any) -> TrieRequest | None:
         encode(options["path"], "path")
     mode = options.get("mode")
     is_greedy = mode is not None and lookup(mode, STEP_MODES, "mode") == STEP_MODES["greedy"]
-    _check_company(params, options.get("on_complete") == "release")
+    _check_others(params, options.get("on_complete") == "release")
     return TrieRequest(sources[0], given[sources[0]], options, is_greedy, may_open=not is_text)
 
 
-def _check_company(params: Any, releases: bool) -> None:
+def _check_others(params: Any, releases: bool) -> None:
     if params.structured_outputs is not None:
         raise ArgumentError(f"{KEY}: beside structured_outputs; a request has one constraint")
     if params.min_tokens > 0:

@@ -1,4 +1,4 @@
-"""How far a member's score depends on what it does not mean: who else is in the set, what came before the prompt."""
+"""How far a member's score depends on other things than its text: the rest of the set, the calls before."""
 
 import random
 
@@ -10,24 +10,24 @@ from token_trie.sets.prompt import tokenize_prompt
 
 from bench.models import Model
 from bench.scoring.measure import Advance, requests
-from bench.scoring.rows import CompanyRow
+from bench.scoring.rows import IndependenceRow
 
 SIZES = (10, 20, 30)
-N_COMPANY_REQUESTS = 16
+N_INDEPENDENCE_REQUESTS = 16
 
 
-def company(model: Model, n_ctx: int, advance: Advance) -> CompanyRow:
-    """Score the same members among 10, 20 and 30, and behind a prompt that is fresh and one that goes on."""
-    asked = requests()[:N_COMPANY_REQUESTS]
+def independence(model: Model, n_ctx: int, advance: Advance) -> IndependenceRow:
+    """Score the same members in sets of 10, 20 and 30, and behind a prompt evaluated at once and in two parts."""
+    texts = requests()[:N_INDEPENDENCE_REQUESTS]
     names = list(ACTIONS)
     random.Random(1).shuffle(names)
-    first_prompt = prompt_for(asked[0]["text"])
+    first_prompt = prompt_for(texts[0]["text"])
     tries = {n: TokenTrie.from_choices(model.llm, names[:n], prompt=first_prompt) for n in SIZES}
     among, behind = [], []
     with StreamHandle(model.llm, n_ctx=n_ctx) as handle, StreamHandle(model.llm, n_ctx=n_ctx) as fresh:
-        for request in asked:
+        for request in texts:
             tokens = tokenize_prompt(model.llm, prompt_for(request["text"]))
-            handle.prefill(tokens)  # all but the last line are there
+            handle.prefill(tokens)  # all but the last line is evaluated already
             scores = {
                 n: dict(zip(trie.names, score_leaves(handle, trie).leaves, strict=True)) for n, trie in tries.items()
             }
@@ -40,10 +40,10 @@ def company(model: Model, n_ctx: int, advance: Advance) -> CompanyRow:
                 score_leaves(fresh, largest).leaves - [scores[SIZES[-1]][n] for n in largest.names]
             ).tolist()
             advance()
-    return CompanyRow(
+    return IndependenceRow(
         model=model.name,
         sizes=list(SIZES),
-        prompts=len(asked),
+        prompts=len(texts),
         among_median=float(np.median(among)),
         among_most=float(np.max(among)),
         among_changed=float(np.mean(np.array(among) > 0)),
