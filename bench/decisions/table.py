@@ -11,8 +11,8 @@ from bench.table import PROMPTS, plain_table
 _CAPTION = (
     "Prompt evaluated beforehand. None: share of decisions without a pass. Saved: passes, of one a token. Greedy:\n"
     "same tokens as independent greedy decoding. GBNF: same text as the grammar's. Right: as a person would answer.\n"
-    "Host: share of the time of generate (llama-cpp-python: of the call) outside forward passes. Skipped: share of the\n"
-    "vocabulary not asked about, a step. Bytes: from the device to the host, a pass.\n" + PROMPTS
+    "Host: share of the time of generate (llama-cpp-python: of the call) outside forward passes. Skipped: share\n"
+    "of the vocabulary that the set leaves out, a step. Bytes: from the device to the host, a pass.\n" + PROMPTS
 )
 
 
