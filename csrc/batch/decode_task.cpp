@@ -9,7 +9,6 @@ Decoder::Options options_of(const Question & question) {
     const bool is_text = question.way == Question::Way::text;
     Decoder::Options options;
     options.picker.seed = question.seed;
-    options.until_marker = is_text;
     options.has_text = is_text;
     return options;
 }

@@ -30,7 +30,7 @@ bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
 }  // namespace
 
 Decoder::Decoder(const llama_vocab * vocab, const Options & options)
-    : vocab_(vocab), until_marker_(options.until_marker), has_text_(options.has_text), picker_(vocab, options.picker) {}
+    : vocab_(vocab), has_text_(options.has_text), picker_(vocab, options.picker) {}
 
 void Decoder::set_trie(Cursor cursor, Mode mode) {
     cursor_ = std::move(cursor);
@@ -96,8 +96,8 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
         return {false, Stop::string};
     }
     host.check_not_full();
+    const bool thought = under_trie && cursor_->state() == State::thinking;
     if (under_trie) {
-        const bool thought = cursor_->state() == State::thinking;
         const ItemLog::Place before = ItemLog::place_of(*cursor_);
         cursor_->accept(step.token);
         n_span_ += thought ? 0 : 1;
@@ -108,7 +108,8 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     counts_.span_logprob = span_logprob;
     picker_.accept(step.token);
     ++count;
-    return {true, under_trie && cursor_ && ends_behind(*cursor_) ? Stop::complete : Stop::none};
+    const bool over = under_trie && cursor_ && ends_behind(*cursor_, thought && written != nullptr);
+    return {true, over ? Stop::complete : Stop::none};
 }
 
 Decoder::Step Decoder::pick(Host & host, const AllowedSet & allowed) {
@@ -126,12 +127,12 @@ Decoder::Step Decoder::pick(Host & host, const AllowedSet & allowed) {
     return {pick.token, false, pick.logprob, {}};
 }
 
-bool Decoder::ends_behind(Cursor & cursor) {
+bool Decoder::ends_behind(Cursor & cursor, bool is_text) {
     if (cursor.follow().is_long(n_span_) && cursor.close()) {
         ++counts_.n_closed;
         log_warning(kSpanClosed);
     }
-    return until_marker_ ? cursor.state() != State::thinking : finish_span(cursor, vocab_);
+    return is_text ? cursor.state() != State::thinking : finish_span(cursor, vocab_);
 }
 
 }  // namespace token_trie

@@ -46,7 +46,6 @@ class Decoder {
 
     struct Options {
         Picker::Options picker;
-        bool until_marker = false;  // a set's marker ends the text
         bool has_text = true;       // steps come with their text
     };
 
@@ -87,8 +86,8 @@ class Decoder {
         bool has_token;  // last() was appended; an end and what completes a stop string are no part of the text
         Stop stop;       // none: more may follow
     };
-    // One token, or none where the text ends. With stop strings, the text so far is looked through for these. What
-    // throws leaves things as they were: first comes what may fail, and of that first what costs no draw.
+    // One token, or none where the text ends. With stop strings, the text so far is looked through for these, and what
+    // stands before a span is text up to there. What throws leaves things as they were: first comes what may fail, and of that first what costs no draw.
     Outcome step(Host & host, WrittenText * written = nullptr);
     const Step & last() const noexcept { return last_; }
 
@@ -103,10 +102,9 @@ class Decoder {
     bool is_constrained() const noexcept { return cursor_ && cursor_->is_active(); }
     Step pick(Host & host, const AllowedSet & allowed);
     void begin_span() noexcept;
-    bool ends_behind(Cursor & cursor);
+    bool ends_behind(Cursor & cursor, bool is_text);
 
     const llama_vocab * vocab_;
-    bool until_marker_;
     bool has_text_;
     Picker picker_;
     Utf8Stream text_;

@@ -3,15 +3,15 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
-from token_trie.decisions.asynchronous import achoose, achoose_list, ascore
+from token_trie.decisions.asynchronous import achoose, achoose_list, achoose_tool, afill, ascore
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.handle import StreamHandle
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
 from token_trie.decisions.many import achoose_many, choose_many, score_many
-from token_trie.decisions.records.fill import afill, fill
+from token_trie.decisions.records.fill import fill
 from token_trie.decisions.records.record import Record, RecordStats
-from token_trie.decisions.records.tools import ToolCall, achoose_tool, choose_tool
+from token_trie.decisions.records.tools import ToolCall, choose_tool
 from token_trie.decisions.score import score
 from token_trie.decisions.think import Think
 from token_trie.errors import (
@@ -29,8 +29,9 @@ from token_trie.errors import (
     VocabularyError,
 )
 from token_trie.llama.constrain import Constraint, constrain
-from token_trie.llama.generation import Generation, Step, StreamState
-from token_trie.llama.program import Text
+from token_trie.llama.generation import Generation
+from token_trie.llama.state import Step, StreamState
+from token_trie.llama.text import Text
 from token_trie.sets.cache import CacheStats, cache_clear, cache_stats
 from token_trie.sets.trie import Leaf, TokenTrie
 from token_trie.show.explanation import Explanation, explain

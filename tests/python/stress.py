@@ -98,12 +98,12 @@ class Stress:
 
     def generate(self, rng: random.Random) -> None:
         handle = self.handle
-        n_cancels = handle._n_cancels
+        n_cancels = handle._stream.n_cancels
         handle.prefill("Answer:")
         handle.set_token_trie(self.trie)
         text = "".join(step.text for step in handle.generate()).strip()
         # One that is cancelled ends, and says so in the state, which others change.
-        self.expect(text in NAMES or handle._n_cancels != n_cancels, ("generate", text))
+        self.expect(text in NAMES or handle._stream.n_cancels != n_cancels, ("generate", text))
 
     def generate_in_tasks(self, rng: random.Random) -> None:
         async def read(handle: StreamHandle) -> None:

@@ -41,7 +41,9 @@ FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
     (TrieMatcher, SpanOptions),
 ]
 # Declared where they are, or of two meanings that their place tells apart.
-OTHER_DEFAULTS = {("score", "leaf_end"), ("score_many", "leaf_end"), ("StreamHandle.score", "leaf_end")}
+OTHER_DEFAULTS = {
+    (name, "leaf_end") for name in ("score", "ascore", "score_many", "StreamHandle.score", "StreamHandle.ascore")
+}
 
 
 def defaults_of(family: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from token_trie.decisions.bound import BoundChoices, Reader, bind
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LeafEnd
 from token_trie.errors import ArgumentError
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 from token_trie.sets.choices import Choices
 from token_trie.sets.memory import Memory
 from token_trie.sets.prompt import Prompt
@@ -40,7 +40,7 @@ class Prior(NamedTuple):
     known: dict[object, Any]
     """What is remembered of the model: the last scores are."""
 
-    def scores(self, stream: Program, leaf_end: LeafEnd) -> npt.NDArray[np.float64]:
+    def scores(self, stream: Stream, leaf_end: LeafEnd) -> npt.NDArray[np.float64]:
         """Score the choices; where it is not known already, the empty prompt becomes the stream's sequence.
 
         Returns
@@ -52,7 +52,7 @@ class Prior(NamedTuple):
         trie = self.choices.trie
 
         def make() -> npt.NDArray[np.float64]:
-            stream._hold(trie)
+            stream.hold(trie)
             stream.prefill(self.tokens)
             return score_leaves(stream, trie, leaf_end=leaf_end).leaves
 

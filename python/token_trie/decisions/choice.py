@@ -26,7 +26,7 @@ from token_trie.decisions.options import LEAF_ENDS, ChooseOptions, Mode
 from token_trie.decisions.request import Batched, Bound, Prefix, Written
 from token_trie.decisions.ways import Clock, by_scores, by_search, by_steps
 from token_trie.llama.batch import Answer, Batch
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 from token_trie.native.arguments import native_seed
 from token_trie.native.ffi import lib
 from token_trie.sets.choices import Choices, ChoicesLike
@@ -73,7 +73,7 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
     prior: Prior | None
     thought: str | None
 
-    def run(self, stream: Program) -> Decision[Any]:
+    def run(self, stream: Stream) -> Decision[Any]:
         """Decide."""
         options, mode, trie = self.request.options, self.request.mode, self.choices.trie
         prior = None
@@ -82,11 +82,11 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         if mode == "greedy" or mode == "sampled":
             if mode == "sampled" and options.seed is not None:
                 stream.set_seed(options.seed)
-            stream.set_token_trie(trie, mode)
+            stream.set_trie(trie, mode)
             clock = Clock(stream, self.tokens)
             steps = take_steps(stream, self._temperature, options.top_p)
             return self._decide(steps, clock.stats(*steps.counts))
-        stream._hold(trie)
+        stream.hold(trie)
         clock = Clock(stream, self.tokens)
         found: Scores | Search
         if options.scores_all:

@@ -21,7 +21,7 @@ from token_trie.decisions.native_scores import check_scorable, score_leaves, tak
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Bound, Prefix, Request
 from token_trie.decisions.ways import Clock, by_scores, by_steps
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 from token_trie.native.arguments import lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
@@ -147,7 +147,7 @@ class BoundExplanation(Bound[Explained]):
     text: str
     pieces: dict[int, bytes]
 
-    def run(self, stream: Program) -> Explained:
+    def run(self, stream: Stream) -> Explained:
         """Take a decision greedily and exactly, and keep the probability of every branch of the set."""
         trie, choices = self.choices.trie, self.choices
         clock = Clock(stream, self.tokens)
@@ -155,7 +155,7 @@ class BoundExplanation(Bound[Explained]):
         stats = clock.stats(n_passes=scores.n_passes, n_evaluated=scores.n_evaluated)
         shares = score_leaves(stream, trie, branches=True)
         exact = by_scores(choices, scores, stats)
-        stream.set_token_trie(trie, "greedy")
+        stream.set_trie(trie, "greedy")
         clock = Clock(stream, self.tokens)
         steps = take_steps(stream, 1.0, 1.0)
         greedy = by_steps(choices, steps, clock.stats(*steps.counts))

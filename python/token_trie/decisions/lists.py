@@ -14,12 +14,10 @@ from token_trie.decisions.request import Bound, Prefix, Written
 from token_trie.decisions.runner import run
 from token_trie.decisions.ways import Clock
 from token_trie.errors import ArgumentError, CancelledError
-from token_trie.llama.generation import ENDINGS
-from token_trie.llama.program import Program
-from token_trie.llama.run_span import run_span
 from token_trie.llama.span import SpanOptions, read_end_tokens
+from token_trie.llama.state import ENDINGS
+from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, _core
-from token_trie.native.ffi import lib, new_struct
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.inner_text import inner_tokens
@@ -161,35 +159,30 @@ class BoundList(Bound[ListDecision[Any]]):
     max_tokens: int
     thought: str | None
 
-    def run(self, stream: Program) -> ListDecision[Any]:
+    def run(self, stream: Stream) -> ListDecision[Any]:
         """Let the model list some; the stream's sequence is then the prompt and the list."""
         options, trie, n_before = self.options, self.choices.trie, len(self.tokens)
         if options.mode == "sampled" and options.seed is not None:
             stream.set_seed(options.seed)
-        stream.set_token_trie(trie, options.mode, **vars(self.rules))
+        stream.set_trie(trie, options.mode, self.rules)
         clock = Clock(stream, self.tokens)
-        before = stream._state()
-        run_span(
-            stream,
-            1.0 if options.temperature is None else options.temperature,
-            options.top_p,
-            self.max_tokens,
-            _is_over,
-        )
-        after = stream._state()
-        if stream.state.stop == "cancelled":
+        before = stream.raw_state
+        temperature = 1.0 if options.temperature is None else options.temperature
+        stream.run_span(temperature, options.top_p, self.max_tokens, _is_over)
+        after = stream.raw_state
+        if stream.is_cancelled:
             raise CancelledError("the list was cancelled")
         stop = _STOPS.get(ENDINGS[after.ending], "max_tokens")
-        items = _items(stream, self.choices, after.n_items)
+        items = _items(stream, self.choices)
         end = items[-1].end if items else n_before
         tokens = stream.tokens[n_before:end]
-        stream._put(end, [])
+        stream.splice(end, [])
         stats = clock.stats(
             n_branches=after.n_branches - before.n_branches,
             n_forced=after.n_forced - before.n_forced,
             n_passes=after.n_passes - before.n_passes,
         )
-        text = stream._native.with_vocab(lambda vocab: vocab.detokenize(tokens)).decode(errors="replace")
+        text = stream.detokenize(tokens)
         return ListDecision(items, text, tuple(tokens), stop, after.logprob, stats, trie, self.thought)
 
 
@@ -204,14 +197,12 @@ def _is_over(state: Any) -> bool:
 _KNOWN_BEFORE = [ENDINGS.index("max_items"), ENDINGS.index("none_left")]
 
 
-def _items(handle: Program, choices: BoundChoices[T], n: int) -> tuple[ListItem[T], ...]:
+def _items(stream: Stream, choices: BoundChoices[T]) -> tuple[ListItem[T], ...]:
     items = []
-    for i in range(n):
-        item = new_struct("token_trie_item")
-        handle._native.call(lib.token_trie_stream_get_item, i, item)
+    for item in stream.items():
         index = choices.index(item.leaf)
         name = choices.trie[item.leaf].name
-        position = int(item.begin), int(item.end), float(item.logprob)
+        position = item.begin, item.end, item.logprob
         items.append(ListItem(choices.value(index), choices.text(index), name, index, *position))
     return tuple(items)
 

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.errors import ArgumentError, CancelledError, InternalError
-from token_trie.llama.run_span import run_span
-from token_trie.llama.stream import StreamHandle
+from token_trie.llama.stream import Stream
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.sets.spelling import Tokenization
 from token_trie.sets.trie import TokenTrie
@@ -67,39 +66,39 @@ class Search(NamedTuple):
     decode_ns: int
 
 
-def take_steps(handle: StreamHandle, temperature: float, top_p: float) -> Steps:
-    """Take the best or a drawn token at each branch point, to the end of the handle's span."""
-    before = handle._state()  # as C has it: `state` costs as much as a branch point
-    tokens = run_span(handle, temperature, top_p)
-    after = handle._state()
+def take_steps(stream: Stream, temperature: float, top_p: float) -> Steps:
+    """Take the best or a drawn token at each branch point, to the end of the stream's span."""
+    before = stream.raw_state  # as C has it: `state` costs as much as a branch point
+    tokens = stream.run_span(temperature, top_p)
+    after = stream.raw_state
     if after.leaf < 0:
-        if handle.state.stop == "cancelled":
+        if stream.is_cancelled:
             raise CancelledError("the decision was cancelled")
-        raise InternalError(f"the decision ended as {handle.state} without an answer")
+        raise InternalError(f"the decision ended as {stream.state} without an answer")
     counted = "n_branches", "n_forced", "n_passes"
     counts = tuple(getattr(after, name) - getattr(before, name) for name in counted)
     return Steps(int(after.leaf), float(after.logprob), tuple(tokens), counts)
 
 
 def score_leaves(
-    handle: StreamHandle,
+    stream: Stream,
     trie: TokenTrie,
     *,
     leaf_end: LeafEnd = "longest",
     branches: bool = False,
     prefix: Sequence[int] | None = None,
 ) -> Scores:
-    """Score all leaves behind the handle's sequence, or behind a prefix instead."""
-    params, _kept = _params(handle, trie, leaf_end, branches, prefix)
+    """Score all leaves behind the stream's sequence, or behind a prefix instead."""
+    params, _kept = _params(stream, trie, leaf_end, branches, prefix)
     leaves, nodes = np.empty(len(trie)), np.empty(trie.n_nodes)
     stats = new_struct("token_trie_score_stats")
     of_leaves, of_nodes = _doubles(leaves), _doubles(nodes)
-    handle._run(lib.token_trie_stream_score, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
+    stream.run(lib.token_trie_stream_score, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
     return Scores(leaves, nodes, stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
 
 def search_leaves(
-    handle: StreamHandle,
+    stream: Stream,
     trie: TokenTrie,
     n_best: int = 1,
     *,
@@ -108,25 +107,25 @@ def search_leaves(
     max_nodes: int = 0,
     timeout_ms: int = 0,
 ) -> Search:
-    """Find the best leaves behind the handle's sequence; ``beam_width=0`` for the exact search, best first."""
-    params, _kept = _params(handle, trie, leaf_end, False, None)
+    """Find the best leaves behind the stream's sequence; ``beam_width=0`` for the exact search, best first."""
+    params, _kept = _params(stream, trie, leaf_end, False, None)
     params.beam_width, params.max_nodes, params.timeout_ms = beam_width, max_nodes, timeout_ms
     n_best = min(n_best, len(trie))
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
     stats = new_struct("token_trie_score_stats")
     found, of_found = ffi.from_buffer("int64_t[]", leaves), _doubles(logprobs)
-    handle._run(lib.token_trie_stream_search, params, found, of_found, n_best, stats)
+    stream.run(lib.token_trie_stream_search, params, found, of_found, n_best, stats)
     n = stats.n_found
     cost = stats.n_evaluated, stats.n_passes, stats.decode_ns
     return Search(leaves[:n], logprobs[:n], stats.gap, stats.rival_max, stats.mass_max, *cost)
 
 
 def _params(
-    handle: StreamHandle, trie: TokenTrie, leaf_end: LeafEnd, branches: bool, prefix: Sequence[int] | None
+    stream: Stream, trie: TokenTrie, leaf_end: LeafEnd, branches: bool, prefix: Sequence[int] | None
 ) -> tuple[Any, list[Any]]:
     params = new_struct("token_trie_score_params", leaf_end=LEAF_ENDS[leaf_end], branches=int(bool(branches)))
     kept = []
-    if handle._held is not trie:
+    if stream.held is not trie:
         payload = trie._payload_bytes()
         kept.append(ffi.from_buffer("char[]", payload))
         params.payload_json, params.payload_len = kept[-1], len(payload)

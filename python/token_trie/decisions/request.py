@@ -10,7 +10,7 @@ from token_trie.decisions.bound import Reader
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
 from token_trie.decisions.think import Think
 from token_trie.llama.batch import Answer, Batch
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 
 R = TypeVar("R")
 
@@ -94,7 +94,7 @@ class Bound(ABC, Generic[R]):
     """What it stands behind."""
 
     @abstractmethod
-    def run(self, stream: Program) -> R:
+    def run(self, stream: Stream) -> R:
         """Answer it; what it stands behind becomes the stream's sequence, and the stream's trie is then any."""
 
     def missing(self, answer: R) -> Sequence[int]:

@@ -13,7 +13,7 @@ from token_trie.decisions.thinking import Thinking
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.chooser import chooser
 from token_trie.llama.company import Company, company_of
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import lease
 from token_trie.sets.prompt import Prompt
@@ -79,12 +79,12 @@ def _first_of(llm: Llama, request: Request[R], tokens: list[int], batched: Batch
     return Thinking(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), room)
 
 
-def run_behind(stream: Program, request: Request[R]) -> R:
+def run_behind(stream: Stream, request: Request[R]) -> R:
     """Answer a request behind what stands; the sequence goes on behind the answer, and a trie is taken away.
 
     Where that fails, the sequence and the trie are what they were.
     """
-    with stream._native.own(), stream._restored() as before:
+    with stream.transaction() as before:
         if not before:
             raise ArgumentError("nothing to answer behind: prefill first")
         thought = None
@@ -95,18 +95,18 @@ def run_behind(stream: Program, request: Request[R]) -> R:
         bound = read_on(stream, lambda reader: request.bind(reader, prefix))
         answer = bound.run(stream)
         # Also of nothing: the grammar begins anew behind the answer.
-        stream._put(stream.state.n_tokens, bound.missing(answer))
-        stream.clear_token_trie()
+        stream.splice(stream.raw_state.n_tokens, bound.missing(answer))
+        stream.clear_span()
         return answer
 
 
-def read_on(stream: Program, use: Callable[[Reader], T]) -> T:
+def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
     """Let something be read by a stream's own model."""
-    room, tokenize = stream._native.room, stream._tokenize_prompt
-    return stream._with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, room, "handle")))
+    room, tokenize = stream.n_ctx_max, stream.tokenize
+    return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, room, "handle")))
 
 
-def _think(stream: Program, request: Request[Any]) -> Thought:
+def _think(stream: Stream, request: Request[Any]) -> Thought:
     assert request.think is not None
     started = time.perf_counter()
     text = think_first(stream, request.think, request.seed)

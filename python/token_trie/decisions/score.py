@@ -15,7 +15,7 @@ from token_trie.decisions.options import LEAF_ENDS, ScoreOptions
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.decisions.runner import read_on, run
 from token_trie.llama.batch import Answer, Batch
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
 from token_trie.native.options import takes
@@ -63,11 +63,11 @@ def score(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Unpack[Sc
     return run(llm, prompt, ScoreRequest.read(choices, ScoreOptions.read("score", options)))
 
 
-def score_beside(stream: Program, choices: ChoicesLike, prompt: Prompt | None, options: ScoreOptions) -> Floats:
+def score_beside(stream: Stream, choices: ChoicesLike, prompt: Prompt | None, options: ScoreOptions) -> Floats:
     """Score behind a stream's sequence, or beside it behind a prompt; the stream is left as it is."""
     request = ScoreRequest.read(choices, options)
-    with stream._native.own():
-        tokens = stream.tokens if prompt is None else stream._tokenize_prompt(prompt)
+    with stream.own():
+        tokens = stream.tokens if prompt is None else stream.tokenize(prompt)
         return read_on(stream, lambda reader: request.bind(reader, Prefix(tokens))).run_beside(stream)
 
 
@@ -108,16 +108,16 @@ class BoundScores(Bound[Floats], Batched[Floats]):
 
     n_tokens = 1
 
-    def run(self, stream: Program) -> Floats:
+    def run(self, stream: Stream) -> Floats:
         """Score."""
         prior = None
         if self.prior is not None:
             prior = self.prior.scores(stream, self.options.leaf_end)[self.choices.firsts()]
-        stream._hold(self.choices.trie)
+        stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
         return self._score(stream, None, prior)
 
-    def run_beside(self, stream: Program) -> Floats:
+    def run_beside(self, stream: Stream) -> Floats:
         """Score beside the stream's sequence, which stays, as does its trie."""
         return self._score(stream, None if stream.tokens == self.tokens else self.tokens, None)
 
@@ -144,7 +144,7 @@ class BoundScores(Bound[Floats], Batched[Floats]):
         """Return what its answer says."""
         return self._of_choices(answer.logprobs)
 
-    def _score(self, stream: Program, prefix: list[int] | None, prior: Floats | None) -> Floats:
+    def _score(self, stream: Stream, prefix: list[int] | None, prior: Floats | None) -> Floats:
         leaf_end, branches = self.options.leaf_end, self.options.branches
 
         def behind(prefix: list[int] | None) -> Floats:

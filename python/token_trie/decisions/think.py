@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from token_trie.errors import ArgumentError, CancelledError, InternalError
-from token_trie.llama.program import Program
+from token_trie.llama.span import SpanOptions
+from token_trie.llama.stream import Stream
+from token_trie.llama.text import append
 from token_trie.native.arguments import check_counts, check_draws
 from token_trie.native.core import _core
 from token_trie.sets.inner_text import inner_tokens
@@ -58,33 +60,25 @@ def any_set(marker: list[int]) -> TokenTrie:
     return TokenTrie.from_sequences({"": marker[:1]})
 
 
-def think_first(handle: Program, think: Think, seed: int | None = None) -> str:
-    """Let the model think behind the handle's sequence, which then ends in the marker; return the text before that.
+def think_first(stream: Stream, think: Think, seed: int | None = None) -> str:
+    """Let the model think behind the sequence, which then ends in the marker; return the text before that.
 
     On failure the sequence is what was written until then, and the trie another.
     """
-    marker = handle._native.with_vocab(lambda vocab: marker_tokens(think, vocab))
+    marker = stream.with_vocab(lambda vocab: marker_tokens(think, vocab))
     if seed is not None:
-        handle.set_seed(seed)
-    handle.set_token_trie(any_set(marker), start_after=marker, max_before=think.max_tokens)
-    start = len(handle.tokens)
-    tokens: list[int] = []
-    ends: list[int] = []  # in the text, one a token
-    written = ""
-    for step in (steps := handle.generate(temperature=float(think.warmth), top_p=float(think.top_p))):
-        tokens.append(step.token)
-        written += step.text
-        ends.append(len(written))
-        if tokens[-len(marker) :] == marker:
-            steps.close()
-            detokenize = handle._native.with_vocab(lambda vocab: vocab.detokenize)
-            return detokenize(tokens[: -len(marker)]).decode(errors="replace")
-        if isinstance(think.marker, str) and think.marker in written:
-            steps.close()
-            at = written.index(think.marker)
-            handle._cut(start, ends, written, at, 2**31 - 1)
-            handle.append(think.marker)
-            return written[:at]
-    if handle.state.stop == "cancelled":
+        stream.set_seed(seed)
+    stream.set_trie(any_set(marker), rules=SpanOptions(start_after=marker, max_before=think.max_tokens))
+    start = stream.raw_state.n_tokens
+    stops = [think.marker] if isinstance(think.marker, str) else []
+    found = stream.generate_until(stops, 2**31 - 1, float(think.warmth), float(think.top_p))
+    if found is None and stream.is_cancelled:
         raise CancelledError("the thought was cancelled")
-    raise InternalError(f"the thought ended as {handle.state} without its marker")
+    tokens = stream.tokens[start:]
+    if found is not None:
+        append(stream, think.marker)
+    elif tokens[-len(marker) :] == marker:
+        tokens = tokens[: -len(marker)]
+    else:
+        raise InternalError(f"the thought ended as {stream.state} without its marker")
+    return stream.detokenize(tokens)

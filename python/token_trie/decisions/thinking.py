@@ -10,7 +10,7 @@ from token_trie.decisions.request import Batched, Prefix, Request, Thought
 from token_trie.decisions.think import Think, any_set
 from token_trie.errors import ContextError
 from token_trie.llama.batch import Answer, Batch
-from token_trie.llama.program import behind
+from token_trie.llama.text import behind
 from token_trie.native.arguments import native_seed
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib

@@ -12,7 +12,7 @@ from token_trie.decisions.bound import BoundChoices
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.native_scores import Scores, Search, Steps
 from token_trie.errors import InternalError
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def _candidates(choices: BoundChoices[T], leaves: list[tuple[int, float]]) -> tu
 class Clock:
     """Evaluates the prompt and measures it apart from what follows."""
 
-    def __init__(self, stream: Program, prompt: list[int]) -> None:
+    def __init__(self, stream: Stream, prompt: list[int]) -> None:
         self._n_prompt = len(prompt)
         self._started = time.perf_counter()
         stream.prefill(prompt)

@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # As many as a batch has sequences; asyncio's own workers are as few as there are processors.
 _N_WORKERS = 64
 _workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
+
+
+def asynchronous(function: Callable[P, T], cancel: Callable[[Any, int], Any]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make the async form of a function or method, whose name begins with a.
+
+    Parameters
+    ----------
+    function : callable
+        What a worker thread does.
+    cancel : callable
+        Given the function's first argument and a thread, ends what that is doing there; see `in_worker`.
+    """
+
+    async def call(*arguments: P.args, **options: P.kwargs) -> T:
+        return await in_worker(lambda: function(*arguments, **options), lambda thread: cancel(arguments[0], thread))
+
+    name = function.__name__
+    call.__name__, call.__module__ = f"a{name}", function.__module__
+    call.__qualname__ = function.__qualname__.removesuffix(name) + f"a{name}"
+    call.__doc__ = f"Do as `{name}` does, on a worker thread; a task that is cancelled ends it."
+    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return call
 
 
 async def in_worker(call: Callable[[], T], cancel: Callable[[int], bool | None]) -> T:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from token_trie.errors import BusyError, CancelledError, ContextError
 from token_trie.llama.contexts import acting_thread
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import Attachment, attachment, lease
 from token_trie.sets.trie import TokenTrie
@@ -30,14 +30,14 @@ class _Place:
 
 @dataclass(eq=False)
 class _Chooser:
-    handle: Program
+    stream: Stream
     lock: threading.Lock = field(default_factory=threading.Lock)
     holder: int = 0  # the thread that has the lock
     line: deque[_Place] = field(default_factory=deque)
 
 
 @contextmanager
-def chooser(llm: Llama) -> Iterator[Program]:
+def chooser(llm: Llama) -> Iterator[Stream]:
     """Lend the Llama's stream, when those who came before have ended.
 
     Raises
@@ -51,15 +51,13 @@ def chooser(llm: Llama) -> Iterator[Program]:
     with attached.making:
         own: _Chooser | None = attached.chooser
         if own is None:
-            handle = Program(llm)
-            handle._llm = None  # which what is attached must not hold; here, prompts come as tokens
-            own = attached.chooser = _Chooser(handle)
+            own = attached.chooser = _Chooser(Stream(llm, keeps_llm=False))
     if own.line or own.lock.locked():
         _stand_in_line(own)
     with own.lock:  # of its own, as no interrupt comes in the middle of that
         own.holder = acting_thread()
         try:
-            yield own.handle
+            yield own.stream
         finally:
             own.holder = 0
 
@@ -101,7 +99,7 @@ def cancel_of(attached: Attachment, thread: int) -> None:
     own: _Chooser | None = attached.chooser
     if own is not None:
         if own.holder == thread:
-            own.handle.cancel()
+            own.stream.cancel()
         for place in list(own.line):
             place.is_cancelled = place.is_cancelled or place.thread == thread
     company = attached.company

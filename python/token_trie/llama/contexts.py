@@ -44,12 +44,12 @@ class NativeStream:
         self.owner = 0  # the thread that has it for several calls in a row
         self._n_owned = 0
         self._owning = threading.Lock()
-        self._closing = False
+        self.is_closing = False
         self._disowned = False
         self._vocab: _core.Vocab | None = None
         state = new_struct("token_trie_stream_state")
         check(lib.token_trie_stream_get_state(pointer, state))
-        self.room = int(state.n_context_max)  # in tokens
+        self.n_ctx_max = int(state.n_context_max)
         self.is_freed = False
         # A Llama says whether it is verbose; a file's context is made again, with as many lines, when it grows.
         self.listen: Callable[[], AbstractContextManager[None]] = quiet if attached is None else nullcontext
@@ -154,7 +154,7 @@ class NativeStream:
         return self.lock
 
     def _require_open(self) -> None:
-        if self._closing:
+        if self.is_closing:
             raise ArgumentError("stream: closed")
 
     def cancel(self) -> None:
@@ -168,10 +168,10 @@ class NativeStream:
             return
         if self.is_entered_here():
             # By a signal's handler or a log callback, where its end cannot be waited for; also of what closing logs.
-            if not self._closing:
+            if not self.is_closing:
                 threading.Thread(target=self.close, daemon=True).start()
             return
-        self._closing = True
+        self.is_closing = True
         while self.lock.locked():
             # Again and again: it might come before the call has begun.
             lib.token_trie_stream_cancel(self.pointer)

@@ -1,61 +1,76 @@
-"""Options of a handle, checked, as the C ABI takes them."""
+"""Options of a handle, as the C ABI takes them."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, check_flags, check_integers, check_numbers, native_seed
 from token_trie.native.ffi import lib, new_struct
+from token_trie.native.options import Options
+
+_INTEGERS = "top_k", "penalty_last_n", "n_threads", "n_gpu_layers"
+_NUMBERS = "min_p", "penalty_repeat", "penalty_freq", "penalty_present"
 
 
-def stream_params(
-    *,
-    n_ctx: int | None,
-    seed: int | None,
-    top_k: int,
-    min_p: float,
-    penalty_last_n: int,
-    penalty_repeat: float,
-    penalty_freq: float,
-    penalty_present: float,
-    jump_forward: bool,
-    n_threads: int,
-    n_gpu_layers: int,
-    device_sampling: Literal["auto"] | bool,
-) -> Any:
-    """Make a struct token_trie_stream_params of the options of `StreamHandle`.
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(Options):
+    """Options of `StreamHandle`.
 
-    Raises
-    ------
-    ArgumentError
-        One is of another type or out of range; the message begins with its name.
+    Parameters
+    ----------
+    n_ctx : int, optional
+        Tokens that it holds at most; by default as many as the Llama, or for a file what the model was trained with.
+        The context is small at first and grows with what is asked of it.
+    seed : int, optional
+        For draws: the same seed draws the same tokens; by default others each time.
+    top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
+        Sampling beside temperature and top_p; 0 is off, as is ``penalty_repeat=1``.
+    jump_forward : bool
+        Whether forced tokens are passed on unevaluated and join the next batch. Without, each token is evaluated alone,
+        which is slower and bit-exact to other one-token loops on quantized models too.
+    n_threads, n_gpu_layers : int
+        For a file: as in llama-cpp-python; ``n_gpu_layers=-1`` for all.
+    device_sampling : {"auto", True, False}
+        Whether steps under a trie choose where the logits are, inside llama.cpp's compute graph, so that 8 bytes leave
+        a device in place of a row of the vocabulary, or the logits of the allowed tokens where one is drawn. "auto":
+        where the model's last layer is on a device. Answers are the same; `state.n_on_device` counts such passes, and
+        is 0 where the model or llama.cpp has no such way, as models that are not attention alone.
     """
-    if n_ctx is not None:
-        check_counts(n_ctx=n_ctx)
-    check_flags(jump_forward=jump_forward)
-    integers = {
-        "top_k": top_k,
-        "penalty_last_n": penalty_last_n,
-        "n_threads": n_threads,
-        "n_gpu_layers": n_gpu_layers,
-    }
-    numbers = {
-        "min_p": min_p,
-        "penalty_repeat": penalty_repeat,
-        "penalty_freq": penalty_freq,
-        "penalty_present": penalty_present,
-    }
-    check_integers(**integers)
-    check_numbers(**numbers)
+
+    n_ctx: int | None = None
+    seed: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
+    penalty_last_n: int = 0
+    penalty_repeat: float = 1.0
+    penalty_freq: float = 0.0
+    penalty_present: float = 0.0
+    jump_forward: bool = True
+    n_threads: int = 0
+    n_gpu_layers: int = 0
+    device_sampling: Literal["auto"] | bool = "auto"
+
+    def __post_init__(self) -> None:
+        if self.n_ctx is not None:
+            check_counts(n_ctx=self.n_ctx)
+        native_seed(self.seed)
+        check_flags(jump_forward=self.jump_forward)
+        check_integers(**{name: getattr(self, name) for name in _INTEGERS})
+        check_numbers(**{name: getattr(self, name) for name in _NUMBERS})
+        _device_of(self.device_sampling)
+
+
+def native_options(options: StreamOptions) -> Any:
+    """Return a struct token_trie_stream_params of options."""
     return new_struct(
         "token_trie_stream_params",
-        n_ctx=n_ctx or 0,
-        seed=native_seed(seed),
-        step_by_step=int(not jump_forward),
-        device_sampling=_device_of(device_sampling),
-        **integers,
-        **numbers,
+        n_ctx=options.n_ctx or 0,
+        seed=native_seed(options.seed),
+        step_by_step=int(not options.jump_forward),
+        device_sampling=_device_of(options.device_sampling),
+        **{name: getattr(options, name) for name in (*_INTEGERS, *_NUMBERS)},
     )
 
 
@@ -65,3 +80,22 @@ def _device_of(sampling: object) -> int:
     if not isinstance(sampling, bool):
         raise ArgumentError(f"device_sampling: {sampling!r} is none of 'auto', True, False")
     return int(lib.TOKEN_TRIE_DEVICE_ON if sampling else lib.TOKEN_TRIE_DEVICE_OFF)
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class StreamKeywords(TypedDict, total=False):
+        """Those of `StreamOptions`."""
+
+        n_ctx: int | None
+        seed: int | None
+        top_k: int
+        min_p: float
+        penalty_last_n: int
+        penalty_repeat: float
+        penalty_freq: float
+        penalty_present: float
+        jump_forward: bool
+        n_threads: int
+        n_gpu_layers: int
+        device_sampling: Literal["auto"] | bool

@@ -66,6 +66,26 @@ TEST_F(StreamUntil, SaysWhyItEnded) {
     EXPECT_EQ(until(stream_, {"bc", "b"}).stop_string, 1);
 }
 
+TEST_F(StreamUntil, EndsWhereASpanBegins) {
+    token_trie_params params = end_params();
+    const Tokens marker = {'-', '>'};
+    params.start_after = marker.data();
+    params.n_start_after = marker.size();
+    params.max_before = 7;
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream_.get(), kRead4.data(), kRead4.size(), &params), TOKEN_TRIE_OK);
+    const Written out = until(stream_, {"never"});
+    EXPECT_EQ(out.stop, TOKEN_TRIE_STOP_COMPLETE);
+    EXPECT_EQ(out.stop_string, -1);
+    ASSERT_LE(out.tokens.size(), 9U);
+    EXPECT_EQ(Tokens(out.tokens.end() - 2, out.tokens.end()), marker);
+    EXPECT_EQ(state_of(stream_).span, TOKEN_TRIE_WALKING);
+    // And the span follows.
+    ASSERT_EQ(token_trie_stream_generate(stream_.get(), 24, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+    EXPECT_EQ(state_of(stream_).stop, TOKEN_TRIE_STOP_COMPLETE);
+    EXPECT_EQ(state_of(stream_).leaf, 0);
+    EXPECT_EQ(until(stream_, {"->"}).stop, TOKEN_TRIE_STOP_STRING);
+}
+
 // A token in which a stop string stands may be one, and what stands there before it several.
 TEST_F(StreamUntil, NoMoreTokensThanAskedForOrThereIsRoomFor) {
     const std::string whole = "SEND_MAIL";

@@ -85,7 +85,7 @@ def test_an_interrupted_choice_leaves_the_model_free_for_the_next(model_paths: d
 llm = llama_cpp.Llama(PATH, n_ctx=16384, n_threads=1, n_threads_batch=1, verbose=False)
 trie = TokenTrie.from_sequences({"a": [300], "b": [301]})
 expected = choose(llm, [300], trie)
-handle = llm._token_trie.chooser.handle
+handle = llm._token_trie.chooser.stream
 def interrupt():
     wait_until(lambda: is_busy(handle))
     os.kill(os.getpid(), signal.SIGINT)
@@ -127,7 +127,7 @@ for open_ in (lambda: StreamHandle(load(), n_ctx=8192), lambda: StreamHandle(PAT
     wait_until(lambda: is_busy(handle))
     def close():
         handle.close()
-        assert handle._native.is_freed
+        assert handle._stream.native.is_freed
         log.append("closed")
     for closing in start(close, close, close):
         closing.join()
@@ -207,7 +207,7 @@ try:
 except TokenTrieError:
     pass
 assert threading.get_ident() in called
-wait_until(lambda: handle._native.is_freed)
+wait_until(lambda: handle._stream.native.is_freed)
 """
     child.run(model_paths["tiny"], code)
 

@@ -170,7 +170,7 @@ def test_nothing_is_read_from_a_llama_that_another_thread_is_in(own: Any) -> Non
 
     holder = Holder()
     with StreamHandle(own) as stream:
-        evaluated = stream._evaluated
+        evaluated = stream._stream._evaluated
         assert evaluated is not None
         evaluated._guard(holder, "hold")  # as every call of the Llama is
         thread = threading.Thread(target=holder.hold)

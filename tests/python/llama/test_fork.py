@@ -196,7 +196,7 @@ def interrupts(drop):
 assert interrupts(lambda: handle.fork().close()) == 40
 assert interrupts(lambda: handle.fork()) == 40
 assert interrupts(lambda: StreamHandle(llm)) == 40
-wait_until(lambda: llm._token_trie.streams == {handle._native})
+wait_until(lambda: llm._token_trie.streams == {handle._stream.native})
 assert len(list(handle.generate(2))) == 2
 """
     assert child.run(model_paths["tiny"], code) == ""

@@ -92,9 +92,9 @@ for i in range(4):
         pass
     with constrain(llm, TokenTrie.from_choices(llm, ["yes", "no"])):
         llm.create_completion("Answer:", max_tokens=8)
-    handle = llm._token_trie.chooser.handle
-    native, model, ref = handle._native, llm._model, weakref.ref(llm)
-    del handle, llm
+    stream = llm._token_trie.chooser.stream
+    native, model, ref = stream.native, llm._model, weakref.ref(llm)
+    del stream, llm
     assert ref() is None
     assert model.model is None and native.is_freed
 """

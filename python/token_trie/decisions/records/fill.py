@@ -10,8 +10,6 @@ from token_trie.decisions.records.filling import record_request
 from token_trie.decisions.records.record import Record
 from token_trie.decisions.records.types import read_form
 from token_trie.decisions.runner import run
-from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.chooser import cancel
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.prompt import Prompt
@@ -76,19 +74,3 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     Alternatives that begin alike, so that no first token tells them apart, run under one grammar of them all.
     """
     return run(llm, prompt, record_request(read_form(schema), RecordOptions.read("fill", options)))
-
-
-@overload
-async def afill(llm: Llama, prompt: Prompt, schema: type[T], **options: Unpack[RecordKeywords]) -> Record[T]: ...
-@overload
-async def afill(
-    llm: Llama, prompt: Prompt, schema: Mapping[str, Any], **options: Unpack[RecordKeywords]
-) -> Record[Any]: ...
-@overload
-async def afill(llm: Llama, prompt: Prompt, schema: object, **options: Unpack[RecordKeywords]) -> Record[Any]: ...
-async def afill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[Any]:
-    """Do as `fill` does, on a worker thread; a task that is cancelled ends it."""
-    record: Record[Any] = await in_worker(
-        lambda: fill(llm, prompt, schema, **options), lambda thread: cancel(llm, thread)
-    )
-    return record

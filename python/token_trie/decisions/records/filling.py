@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from token_trie.decisions.records.types import Form
 from token_trie.decisions.records.walk import Walk
 from token_trie.decisions.records.writer import Writer
 from token_trie.decisions.request import Bound, Prefix, Written
-from token_trie.errors import TokenTrieError
-from token_trie.llama.program import Program
+from token_trie.llama.stream import Stream
+from token_trie.llama.text import append
 
 R = TypeVar("R")
 
@@ -49,27 +48,21 @@ class BoundRecord(Bound[R]):
     tokens: list[int]
     prefix: Prefix
 
-    def run(self, stream: Program) -> R:
+    def run(self, stream: Stream) -> R:
         """Fill it in; the stream's sequence is then the prompt and that, its grammar what it was."""
-        n_changes = stream._n_changes
-        try:
-            under_way = Filling(stream, self.request.options, self.prefix, self.request.lead)
-            return self.request.fill(under_way)
-        finally:
-            if stream._n_changes != n_changes:
-                with contextlib.suppress(TokenTrieError):
-                    stream._set_grammar(*stream._grammar)
+        with stream.other_grammars():
+            return self.request.fill(Filling(stream, self.request.options, self.prefix, self.request.lead))
 
 
 class Filling:
     """One record under way."""
 
-    def __init__(self, stream: Program, options: RecordOptions, prefix: Prefix, lead: str) -> None:
+    def __init__(self, stream: Stream, options: RecordOptions, prefix: Prefix, lead: str) -> None:
         self._started = time.perf_counter()
         self._thought = prefix.thought
         n_prompt = len(prefix.tokens)
         if prefix.thought is not None and lead:
-            stream.append(lead)
+            append(stream, lead)
             n_prompt = stream.state.n_tokens
             lead = ""
         if options.seed is not None:

@@ -14,8 +14,7 @@ from token_trie.decisions.records.record import RecordStats
 from token_trie.decisions.records.templates import Template, ask_for_tools
 from token_trie.decisions.records.toolset import Tool, read_tools
 from token_trie.decisions.runner import run
-from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.chooser import cancel, room_of
+from token_trie.llama.chooser import room_of
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.native.options import takes
@@ -161,25 +160,3 @@ def choose_tool(
     with lease(llm):
         tokens, template = ask_for_tools(llm, messages, shown, room_of(llm), thinks=asked.think is not None)
     return run(llm, tokens, tool_request(read, asked, template or PLAIN))
-
-
-@overload
-async def achoose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[RecordKeywords]
-) -> ToolCall[T]: ...
-@overload
-async def achoose_tool(
-    llm: Llama,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
-    **options: Unpack[RecordKeywords],
-) -> ToolCall[dict[str, Any]]: ...
-@overload
-async def achoose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
-) -> ToolCall[Any]: ...
-async def achoose_tool(
-    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
-) -> ToolCall[Any]:
-    """Do as `choose_tool` does, on a worker thread; a task that is cancelled ends it."""
-    return await in_worker(lambda: choose_tool(llm, messages, tools, **options), lambda thread: cancel(llm, thread))

@@ -27,7 +27,8 @@ import numpy.typing as npt
 from token_trie.decisions.native_scores import search_leaves, take_steps
 from token_trie.decisions.options import RecordMode
 from token_trie.errors import CancelledError, InternalError, VocabularyError
-from token_trie.llama.program import Program
+from token_trie.llama.generation import Generation
+from token_trie.llama.stream import Stream
 from token_trie.native.core import _core
 from token_trie.sets.memory import Memory
 from token_trie.sets.spelling import Seam, inner_seam
@@ -70,22 +71,22 @@ class Writer:
 
     def __init__(
         self,
-        handle: Program,
+        stream: Stream,
         mode: RecordMode,
         temperature: float,
         top_p: float,
         max_nodes: int | None,
         prompt: list[int] | None = None,
     ) -> None:
-        self._handle = handle
+        self._stream = stream
         self._mode = mode
         self._max_nodes = max_nodes or 0
         self._draw = temperature, top_p
-        self._standing = handle.tokens if prompt is None else prompt  # in the stream
+        self._standing = stream.tokens if prompt is None else prompt  # in the stream
         self._is_prefilled = prompt is None
         self._n_settled = len(self._standing)  # of these, before the open text
         self._open = b""
-        self._n_cancels = handle._n_cancels
+        self._n_cancels = stream.n_cancels
         self.text = ""
         self.n_choices = self.n_searched = self.n_evaluated = self.n_unproved = self.n_ends = 0
 
@@ -102,7 +103,7 @@ class Writer:
         """
         self._check_cancelled()
         mode: RecordMode = "greedy" if by_steps and self._mode == "exact" else self._mode
-        spelled = self._handle._with_model(lambda vocab, known: self._spell(vocab, known, texts, followers, mode))
+        spelled = self._stream.with_model(lambda vocab, known: self._spell(vocab, known, texts, followers, mode))
         assert spelled.trie is not None
         self._settle(spelled)
         leaf, logprob = self._search(spelled.trie) if mode == "exact" else self._walk(spelled.trie, mode)
@@ -118,19 +119,19 @@ class Writer:
         A space at the end of the open text is left to the model, whose words begin with one.
         """
         self._check_cancelled()
-        handle = self._handle
+        stream = self._stream
         lead = " " if self._open.endswith(b" ") else ""
         self._open = self._open.removesuffix(b" ")
         self.flush()
-        handle.clear_token_trie()
+        stream.clear_span()
         quoted = f'"{lead}"' if lead else ""
-        handle._set_grammar(f"root ::= {quoted} ( {body} )\n{rules}", "root")
+        stream.set_grammar(f"root ::= {quoted} ( {body} )\n{rules}", "root")
         self._lead = len(lead)
         self._ends: list[int] = []
         self._is_spelled_out = False
         written = ""
         end = None
-        steps = handle.generate(max_tokens, *self._draw)
+        steps = Generation(stream, max_tokens, *self._draw)
         for step in steps:
             self._standing.append(step.token)
             piece = step.text or self._control(step.token)
@@ -143,7 +144,7 @@ class Writer:
                 steps.close()
                 break
         else:
-            if (stop := handle.state.stop) == "cancelled":
+            if (stop := stream.state.stop) == "cancelled":
                 raise CancelledError("the record was cancelled")
             self.n_ends += stop == "end"
             end = len(written) - self._lead if stop in ("end", "complete") else None
@@ -166,19 +167,19 @@ class Writer:
         """Put the open text into the sequence."""
         if self._open:
             self._settle(
-                self._handle._with_model(lambda vocab, known: self._spell(vocab, known, ("",), (("",),), self._mode))
+                self._stream.with_model(lambda vocab, known: self._spell(vocab, known, ("",), (("",),), self._mode))
             )
         else:
             self._put(self._n_settled, [])
 
     def _walk(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
-        self._handle.set_token_trie(trie, mode)
-        steps = take_steps(self._handle, *self._draw)
+        self._stream.set_trie(trie, mode)
+        steps = take_steps(self._stream, *self._draw)
         self._standing += steps.tokens
         return steps.leaf, steps.logprob
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
-        found = search_leaves(self._handle, trie, max_nodes=self._max_nodes)
+        found = search_leaves(self._stream, trie, max_nodes=self._max_nodes)
         self.n_searched += found.n_passes
         self.n_evaluated += found.n_evaluated
         self.n_unproved += found.gap > 0
@@ -195,12 +196,12 @@ class Writer:
         standing = self._standing
         whole = standing[:n_kept] + tokens
         if not self._is_prefilled:
-            self._handle.prefill(whole)
+            self._stream.prefill(whole)
             self._is_prefilled = True
             standing = whole
         n_same = n_kept + _common_prefix(whole[n_kept:], standing[n_kept:])
         if n_same < max(len(whole), len(standing)):
-            self._handle._put(n_same, whole[n_same:])
+            self._stream.splice(n_same, whole[n_same:])
         self._standing = whole
         self._n_settled = len(whole)
 
@@ -234,12 +235,12 @@ class Writer:
             is_control = vocab.is_control(token)
             return vocab.detokenize([token], True).decode(errors="replace") if is_control else ""
 
-        text: str = self._handle._with_model(spell)
+        text: str = self._stream.with_model(spell)
         self._is_spelled_out = self._is_spelled_out or bool(text)
         return text
 
     def _check_cancelled(self) -> None:
-        if self._handle._n_cancels != self._n_cancels:
+        if self._stream.n_cancels != self._n_cancels:
             raise CancelledError("the record was cancelled")
 
 

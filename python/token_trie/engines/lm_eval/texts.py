@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from token_trie.llama.batch import Batch, can_share
-from token_trie.llama.program import Program
+from token_trie.llama.options import StreamOptions
+from token_trie.llama.stream import Stream
+from token_trie.llama.text import write_text
 from token_trie.native.arguments import check_draws
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
@@ -89,12 +91,11 @@ def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> 
 
 
 def _generate_in_turn(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
-    stream = Program(llm, n_ctx=n_ctx)
-    with stream:
+    with closing(Stream(llm, options=StreamOptions(n_ctx=n_ctx))) as stream:
         for index, prompt in indexed:
             stream.set_seed(seed)
             stream.prefill(prompt.tokens)
-            stream.text(prompt.max_tokens, prompt.stop, prompt.temperature, prompt.top_p)
+            write_text(stream, prompt.max_tokens, prompt.stop, prompt.temperature, prompt.top_p)
             yield index, stream.tokens[len(prompt.tokens) :]
 
 

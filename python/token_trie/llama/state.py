@@ -1,0 +1,83 @@
+"""Where a stream stands, and the steps that it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from token_trie.sets.trie import TokenTrie
+
+
+class Step(NamedTuple):
+    """One token."""
+
+    token: int
+    """Its id."""
+    text: str
+    """The characters it completes; ``""`` if it ends inside one."""
+    logprob: float
+    """Natural logarithm of its share among the allowed tokens; 0 if forced, NaN in free text."""
+    forced: bool
+    """Whether it was the only token allowed."""
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """Where a stream stands. Counts are since it was opened."""
+
+    stop: str
+    """Why the last `generate` ended: "none", "max_tokens", "complete", "end", "callback", "cancelled" or "string"."""
+    span: str
+    """"thinking", "walking", "complete" or "escaped"; "none" without a trie."""
+    n_items: int
+    leaf: int | None
+    """Index of the member finished last,"""
+    name: str | None
+    """and its name."""
+    logprob: float
+    """Of this span: the sum over its branch points, ends among them."""
+    n_tokens: int
+    n_cached: int
+    n_forced: int
+    n_branches: int
+    n_free: int
+    n_passes: int
+    """Forward passes of `generate`."""
+    decode_ns: int
+    generate_ns: int
+    n_context: int
+    """Tokens that the context has room for; it grows when more are needed,"""
+    n_context_max: int
+    """to so many."""
+    cache_bytes: int
+    """Memory of the context's cache; 0 until something is evaluated."""
+    n_taken_over: int
+    """Tokens that were not evaluated because the Llama had."""
+    n_closed: int
+    """Lists that `max_span` ended."""
+    n_on_device: int
+    """Passes whose branch point was decided by what the device alone had gathered."""
+    ending: str
+    """Why the span is over behind the member finished last, known as soon as nothing but its end may come: "token",
+    "max_items", "none_left" or "max_span"; "none" as long as a member may go on or begin."""
+
+
+STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled", "string")
+ENDINGS = ("none", "token", "max_items", "none_left", "max_span")
+SPANS = ("walking", "complete", "escaped", "thinking", "none")
+
+
+def state_of(state: Any, is_cancelled: bool, trie: TokenTrie | None) -> StreamState:
+    """Read a struct token_trie_stream_state; cancelled where that happened between two steps."""
+    leaf = None if state.leaf < 0 else int(state.leaf)
+    counts = [field.name for field in fields(StreamState) if field.type == "int" and field.name != "n_items"]
+    return StreamState(
+        stop="cancelled" if is_cancelled else STOPS[state.stop],
+        span=SPANS[state.span],
+        ending=ENDINGS[state.ending],
+        n_items=state.n_items,
+        leaf=leaf,
+        name=None if leaf is None or trie is None else trie.core.name(leaf),
+        logprob=float(state.logprob),
+        **{name: int(getattr(state, name)) for name in counts},
+    )

@@ -1,0 +1,95 @@
+"""Text in the middle of a sequence: put behind what stands, or written by the model."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from token_trie.errors import ArgumentError
+from token_trie.llama.evaluated import common_prefix
+from token_trie.llama.stream import Stream
+from token_trie.native.arguments import check_counts, check_numbers, encode
+from token_trie.native.core import _core
+from token_trie.sets.prompt import tokenize_text
+from token_trie.sets.spelling import find_seam, inner_seam
+from token_trie.sets.tokens import check_tokens
+
+
+@dataclass(frozen=True)
+class Text:
+    """What `StreamHandle.text` has generated."""
+
+    text: str
+    """Without the stop string."""
+    stop: str
+    """Why it ended: "stop", "end", "max_tokens", "complete" under a grammar, or "cancelled"."""
+    stop_string: str | None
+    """The one that was found."""
+    n_tokens: int
+    """Tokens by which the sequence has become longer."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def append(stream: Stream, text: str | Sequence[int]) -> None:
+    """Put text or tokens behind the sequence, as of `StreamHandle.append`."""
+    with stream.own():
+        before = stream.tokens
+        if not before:
+            raise ArgumentError("nothing to append to: prefill first")
+        if isinstance(text, str):
+            encoded = encode(text, "text")
+            n_kept, tokens = stream.with_vocab(lambda vocab: behind(vocab, before, encoded))
+        elif isinstance(text, (bytes, bytearray)) or not isinstance(text, (Sequence, np.ndarray)):
+            raise ArgumentError(f"text: {type(text).__name__} where text or token ids belong")
+        else:
+            n_kept, tokens = len(before), check_tokens(text, stream.with_vocab(len), "text")
+        stream.splice(n_kept, tokens)
+
+
+def behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, list[int]]:
+    """Return how many tokens stay, and those that follow them, where a text is written behind."""
+    seam = find_seam(vocab, before, False)
+    if not seam.tail and not vocab.is_control(before[-1]):
+        seam = inner_seam(vocab, [])  # nor does a space come between, where what stands before is no text
+    tokens = tokenize_text(vocab, seam.text + text, "text", begins=False)
+    n_same = common_prefix(np.array(seam.tail, np.int32), np.array(tokens, np.int32))
+    return len(before) - len(seam.tail) + n_same, tokens[n_same:]
+
+
+def write_text(
+    stream: Stream,
+    max_tokens: int = 2**31 - 1,
+    stop: str | Sequence[str] = (),
+    temperature: float | None = None,
+    top_p: float = 1.0,
+) -> Text:
+    """Let the model go on, as of `StreamHandle.text`."""
+    check_counts(0, max_tokens=max_tokens)
+    warmth = 0.0 if temperature is None else temperature
+    check_numbers(temperature=warmth, top_p=top_p)
+    stops = _check_stops(stop)
+    with stream.own():
+        stream.clear_span()
+        start = stream.raw_state.n_tokens
+        found = stream.generate_until(stops, max_tokens, warmth, top_p)
+        tokens = stream.tokens[start:]
+        why = "stop" if found is not None else stream.state.stop
+        written = stream.with_vocab(lambda vocab: vocab.detokenize(tokens))
+        # Of a character that ends halfway, nothing.
+        text = codecs.utf_8_decode(written, "replace", False)[0]
+        return Text(text, why, None if found is None else stops[found], len(tokens))
+
+
+def _check_stops(stop: str | Sequence[str]) -> list[str]:
+    if not isinstance(stop, (str, list, tuple)):
+        raise ArgumentError(f"stop: {type(stop).__name__} where a text or a list of texts belongs")
+    stops = [stop] if isinstance(stop, str) and stop else [] if isinstance(stop, str) else list(stop)
+    for i, text in enumerate(stops):
+        if not encode(text, f"stop[{i}]"):
+            raise ArgumentError(f"stop[{i}]: empty")
+    return stops
