@@ -56,12 +56,6 @@ class Speller(Protocol):
         ...
 
 
-def check_tokenization(tokenization: object) -> None:
-    """Raise ArgumentError for a name that is no tokenization."""
-    if not isinstance(tokenization, str) or tokenization not in ("canonical", "any"):
-        raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
-
-
 @dataclass(frozen=True)
 class Seam:
     """The end of a prompt, as far as the spelling of a text behind it depends on it."""
@@ -72,6 +66,12 @@ class Seam:
     """The text that tokenizes to them."""
     takes_space: bool
     """Whether written text has a space between this prompt and a word."""
+
+
+def check_tokenization(tokenization: object) -> None:
+    """Raise ArgumentError for a name that is no tokenization."""
+    if not isinstance(tokenization, str) or tokenization not in ("canonical", "any"):
+        raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
 
 
 class Spelling(NamedTuple):

@@ -309,14 +309,19 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return self._json
 
     @property
+    def tokenization(self) -> Tokenization:
+        """Whether a member is one token sequence, or any that spells its text."""
+        return "canonical" if self.core.is_tree else "any"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, names included, in bytes."""
+        return self.core.total_bytes
+
+    @property
     def names(self) -> list[str]:
         """Names of all leaves, in order."""
         return [self.core.name(i) for i in range(len(self))]
-
-    @property
-    def aliases(self) -> dict[str, str]:
-        """Names that gave way to another with the same tokens, and that other."""
-        return {name: self.core.name(leaf) for name, leaf in self.core.aliases}
 
     @property
     def vocab(self) -> str:
@@ -324,14 +329,9 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return self.core.vocab
 
     @property
-    def start_token(self) -> int | None:
-        """Token that prompts have to end in, of a set read by `from_prefix_dict`."""
-        return self._start
-
-    @property
-    def tokenization(self) -> Tokenization:
-        """Whether a member is one token sequence, or any that spells its text."""
-        return "canonical" if self.core.is_tree else "any"
+    def aliases(self) -> dict[str, str]:
+        """Names that gave way to another with the same tokens, and that other."""
+        return {name: self.core.name(leaf) for name, leaf in self.core.aliases}
 
     @property
     def n_nodes(self) -> int:
@@ -339,14 +339,14 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return self.core.n_nodes
 
     @property
+    def start_token(self) -> int | None:
+        """Token that prompts have to end in, of a set read by `from_prefix_dict`."""
+        return self._start
+
+    @property
     def max_tokens(self) -> int:
         """Tokens of the longest leaf; with ``tokenization="any"``, of the longest spelling of one."""
         return self.core.max_length
-
-    @property
-    def nbytes(self) -> int:
-        """Memory held, names included, in bytes."""
-        return self.core.total_bytes
 
     def __repr__(self) -> str:
         shown = [self.core.name(i) for i in range(min(3, len(self)))]

@@ -64,10 +64,8 @@ def explain(
     ----------
     llm : llama_cpp.Llama
         The model.
-    prompt : str, sequence of int, or sequence of chat messages
+    prompt, choices
         As for `choose`.
-    choices : iterable of str, mapping, Enum class, range, Literal, or TokenTrie
-        The answers, as for `choose`.
     leaf_end : {"longest", "any", "follow"}
         What the probability of an answer has beside its tokens; see `score`.
     leading_space : bool, optional
