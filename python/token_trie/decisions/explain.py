@@ -1,7 +1,7 @@
-"""`explain`: where the greedy walk and the most probable whole answer part ways.
+"""`explain`: where the greedy answer and the most probable whole answer part ways.
 
 Every branch has two probabilities. Its share is what the model gives it among what the set allows there, which is all
-that a walk step by step looks at. Its mass is that of all answers behind it, which is what counts in the end:
+that a decoder looks at, step by step. Its mass is that of all answers behind it, which is what counts in the end:
 
     prompt ─┬─ set      share 47 %   mass  9 %     greedy goes here, and finds little behind it
             └─ create   share 31 %   mass 87 %     the most probable whole answer begins with this
@@ -54,10 +54,10 @@ class Explained:
         Of each leaf, given that the answer is one of them.
     masses : ndarray of float64, shape (trie.n_nodes,)
         Of each node: the sum of the probabilities of the answers behind it.
-    walks : ndarray of float64, shape (len(trie),)
+    stepwise : ndarray of float64, shape (len(trie),)
         Of each leaf: the probability that sampled mode takes it, which is the product of the shares on its path.
     parting : int or None
-        The node behind which the greedy walk and the most probable answer part ways, if they do.
+        The node behind which the greedy answer and the most probable answer part ways, if they do.
     pieces : dict of int to bytes
         Texts of the set's tokens.
     model : str
@@ -73,13 +73,13 @@ class Explained:
     shares: Floats = field(compare=False, repr=False)
     probabilities: Floats = field(compare=False, repr=False)
     masses: Floats = field(compare=False, repr=False)
-    walks: Floats = field(compare=False, repr=False)
+    stepwise: Floats = field(compare=False, repr=False)
     parting: int | None
     pieces: dict[int, bytes] = field(compare=False, repr=False)
     model: str
 
     def ranked(self, n: int) -> list[int]:
-        """Return the n most probable leaves, and the greedy walk's if it is not among them."""
+        """Return the n most probable leaves, and the greedy one if it is not among them."""
         order: list[int] = np.lexsort((self.trie.core.leaf_nodes(), -self.probabilities)).tolist()
         return order[:n] + ([self.greedy_leaf] if self.greedy_leaf not in order[:n] else [])
 
@@ -89,7 +89,7 @@ class Explained:
             {
                 "text": self.trie[leaf].name,
                 "probability": float(self.probabilities[leaf]),
-                "walk": float(self.walks[leaf]),
+                "stepwise": float(self.stepwise[leaf]),
                 "tokens": list(self.trie[leaf].tokens),
             }
             for leaf in self.ranked(len(self.trie))
@@ -175,7 +175,7 @@ class BoundExplanation(Bound[Explained]):
             shares=np.exp(shares.nodes),
             probabilities=probabilities,
             masses=add_up(trie, probabilities),
-            walks=np.exp(shares.leaves),
+            stepwise=np.exp(shares.leaves),
             parting=None if paths[0] == paths[1] else common[-1],
             pieces=self.pieces,
             model=self.request.model,

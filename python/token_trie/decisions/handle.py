@@ -17,7 +17,7 @@ from token_trie.decisions.records.filling import record_request
 from token_trie.decisions.records.record import Record
 from token_trie.decisions.records.tools import ToolCall, tool_request
 from token_trie.decisions.records.toolset import read_tools
-from token_trie.decisions.records.types import read_form
+from token_trie.decisions.records.types import read_template
 from token_trie.decisions.runner import run_behind
 from token_trie.decisions.score import score_beside
 from token_trie.errors import ArgumentError
@@ -321,7 +321,7 @@ class StreamHandle:
         Parameters and errors are those of `token_trie.fill`. A trie that was set is taken away; a grammar begins anew
         behind the record.
         """
-        return run_behind(self._stream, record_request(read_form(schema), RecordOptions.read("fill", options)))
+        return run_behind(self._stream, record_request(read_template(schema), RecordOptions.read("fill", options)))
 
     @overload
     def choose_tool(  # type: ignore[overload-overlap]  # a class is a function too

@@ -85,7 +85,7 @@ def render(explained: Explained, max_branches: int) -> str:
             {
                 "name": clip(explained.trie[leaf].name, 60),
                 "p": float(p[leaf]),
-                "stepwise": float(explained.walks[leaf]),
+                "stepwise": float(explained.stepwise[leaf]),
                 "greedy": leaf == greedy,
                 "exact": leaf == exact,
             }
@@ -95,8 +95,8 @@ def render(explained: Explained, max_branches: int) -> str:
         rest=float(p[rest].sum()),
         p_greedy=float(p[greedy]),
         p_exact=float(p[exact]),
-        stepwise_greedy=float(explained.walks[greedy]),
-        stepwise_exact=float(explained.walks[exact]),
+        stepwise_greedy=float(explained.stepwise[greedy]),
+        stepwise_exact=float(explained.stepwise[exact]),
         prompt=prompt,
         tail=("…" if len(tail) < len(prompt) else "") + tail,
         **picture,

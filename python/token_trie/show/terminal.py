@@ -50,7 +50,7 @@ def draw_explanation(explained: Explained, n_ranked: int = 10, max_branches: int
         answers.add_column(title, justify="right" if whose else "left", header_style=f"dim {COLORS[whose]}")
     for leaf in ranked:
         whose = "exact" if leaf == explained.exact_leaf else "greedy" if leaf == explained.greedy_leaf else ""
-        p, stepwise = float(explained.probabilities[leaf]), float(explained.walks[leaf])
+        p, stepwise = float(explained.probabilities[leaf]), float(explained.stepwise[leaf])
         name = Text(clip(explained.trie[leaf].name), f"bold {COLORS[whose]}" if whose else "")
         answers.add_row(name, percent_bar(p), f"[green]{percent(p)}", f"[yellow]{percent(stepwise)}")
     if (n_more := len(explained.trie) - len(ranked)) > 0:

@@ -69,7 +69,7 @@ def test_probabilities_are_those_of_score(precise: Any, prompt: str, choices: li
     whole = np.exp(score(precise, prompt, choices, leaf_end="longest"))
     assert explanation.probabilities == pytest.approx(whole / whole.sum(), abs=1e-4)
     assert explanation.exact.mass == pytest.approx(whole.sum(), rel=1e-3)
-    assert explanation.walks == pytest.approx(np.exp(score(precise, prompt, choices, branches=True)), abs=1e-4)
+    assert explanation.stepwise == pytest.approx(np.exp(score(precise, prompt, choices, branches=True)), abs=1e-4)
 
 
 @pytest.mark.parametrize("which", ["bill", "prefixes"])
@@ -84,7 +84,7 @@ def test_shares_and_masses_of_nodes_are_sums_over_the_answers_behind_them(
             assert explanation.masses[node] == pytest.approx(explanation.probabilities[behind].sum())
             if depth:
                 before = [other[: depth - 1] == tokens[: depth - 1] for other in leaves]
-                share = explanation.walks[behind].sum() / explanation.walks[before].sum()
+                share = explanation.stepwise[behind].sum() / explanation.stepwise[before].sum()
                 assert explanation.shares[node] == pytest.approx(share)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.records.filling import record_request
 from token_trie.decisions.records.record import Record
-from token_trie.decisions.records.types import read_form
+from token_trie.decisions.records.types import read_template
 from token_trie.decisions.runner import run
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
@@ -73,4 +73,4 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     numbers between bounds have up to six digits behind the point.
     Alternatives that begin alike, so that no first token tells them apart, run under one grammar of them all.
     """
-    return run(llm, prompt, record_request(read_form(schema), RecordOptions.read("fill", options)))
+    return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)))

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from token_trie.decisions.bound import Reader
 from token_trie.decisions.options import RecordOptions
+from token_trie.decisions.records.decoder import RecordDecoder
 from token_trie.decisions.records.layout import Layout
 from token_trie.decisions.records.record import Record, RecordStats
-from token_trie.decisions.records.types import Form
-from token_trie.decisions.records.walk import Walk
+from token_trie.decisions.records.types import RecordTemplate
 from token_trie.decisions.records.writer import Writer
 from token_trie.decisions.request import Bound, Prefix, Written
 from token_trie.llama.stream import Stream
@@ -74,12 +74,12 @@ class Filling:
         mode = options.mode or "exact"
         self.writer = Writer(stream, mode, options.warmth, options.top_p, options.max_nodes, standing)
         self.writer.write(lead)
-        self.walk = Walk(self.writer, Layout(options.indent), options.max_tokens, options.on_text)
+        self.decoder = RecordDecoder(self.writer, Layout(options.indent), options.max_tokens, options.on_text)
 
     def told(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
         """Return what was closed before its end, what it took, and what was thought; all is then in the sequence."""
         self.writer.flush()
-        return tuple(self.walk.truncated), self.stats(), None if self._thought is None else self._thought.text
+        return tuple(self.decoder.truncated), self.stats(), None if self._thought is None else self._thought.text
 
     def stats(self) -> RecordStats:
         """Return what it took."""
@@ -97,11 +97,11 @@ class Filling:
         )
 
 
-def record_request(form: Form, options: RecordOptions) -> RecordRequest[Record[Any]]:
-    """Request a record of a form."""
+def record_request(template: RecordTemplate, options: RecordOptions) -> RecordRequest[Record[Any]]:
+    """Request a record of a template."""
 
     def fill(under_way: Filling) -> Record[Any]:
-        text = under_way.walk.run(form.node)
-        return Record(form.read(text), text, under_way.walk.probabilities, *under_way.told())
+        text = under_way.decoder.run(template.node)
+        return Record(template.read(text), text, under_way.decoder.probabilities, *under_way.told())
 
     return RecordRequest(options, fill)

@@ -10,17 +10,17 @@ from token_trie.decisions.records.plan import Array, Choice, Map, Node, Object, 
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Where a value stands."""
 
     pointer: str = ""
     """JSON pointer."""
     level: int = 0
 
-    def inside(self, key: str | int) -> Place:
-        """Return the place of a field or an item."""
+    def inside(self, key: str | int) -> Position:
+        """Return the position of a field or an item."""
         name = str(key).replace("~", "~0").replace("/", "~1")
-        return Place(f"{self.pointer}/{name}", self.level + 1)
+        return Position(f"{self.pointer}/{name}", self.level + 1)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Whole:
     """Left to write: a value."""
 
     node: Node
-    place: Place
+    position: Position
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Content:
     """Left to write: a string, from behind its first quote."""
 
     node: String
-    place: Place
+    position: Position
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Fields:
     """Left to write: an object, from a field on; n of its fields are there."""
 
     node: Object
-    place: Place
+    position: Position
     next: int = 0
     n: int = 0
 
@@ -85,7 +85,7 @@ class Items:
     """Left to write: a list or map, from an item on."""
 
     node: Array | Map
-    place: Place
+    position: Position
     n: int = 0
     taken: frozenset[str] = frozenset()
     """Items that are not to come again."""
@@ -96,7 +96,7 @@ class Entry:
     """Left to write: a map, from within its next key on."""
 
     node: Map
-    place: Place
+    position: Position
     n: int
 
 
@@ -131,63 +131,65 @@ def ways(rest: Rest, layout: Layout) -> list[Way]:
     if isinstance(rest, Items):
         return _item_ways(rest, layout)
     assert isinstance(rest, Whole)
-    node, place = rest.node, rest.place
-    at = place.pointer
+    node, position = rest.node, rest.position
+    at = position.pointer
     if isinstance(node, Choice):
-        return [Way(layout.dumps(value, place.level), at, (), node.by_digits) for value in node.values]
+        return [Way(layout.dumps(value, position.level), at, (), node.by_digits) for value in node.values]
     if isinstance(node, String):
-        return [Way('"', at, (Content(node, place),))]
+        return [Way('"', at, (Content(node, position),))]
     if isinstance(node, Slot):
         return [Way("", at, (rest,))]
     if isinstance(node, Union):
-        return [way for option in node.options for way in ways(Whole(option, place), layout)]
+        return [way for option in node.options for way in ways(Whole(option, position), layout)]
     if isinstance(node, Object):
-        return _openings(node, place, layout)
-    return [Way("[" if isinstance(node, Array) else "{", at, (Items(node, place),))]
+        return _openings(node, position, layout)
+    return [Way("[" if isinstance(node, Array) else "{", at, (Items(node, position),))]
 
 
-def _openings(node: Object, place: Place, layout: Layout) -> list[Way]:
+def _openings(node: Object, position: Position, layout: Layout) -> list[Way]:
     """Return an object's: its first key where that is forced, and, as this tells objects apart, a plain value there."""
     if not node.fields or not node.fields[0].is_required:
-        return [Way("{", place.pointer, (Fields(node, place),))]
+        return [Way("{", position.pointer, (Fields(node, position),))]
     first = node.fields[0]
-    key = "{" + layout.key(first.name, True, place.level)
-    behind = Fields(node, place, 1, 1)
-    value = Whole(first.node, place.inside(first.name))
+    key = "{" + layout.key(first.name, True, position.level)
+    behind = Fields(node, position, 1, 1)
+    value = Whole(first.node, position.inside(first.name))
     if isinstance(first.node, (Choice, String)):
         return [way.between(key, behind) for way in ways(value, layout)]
-    return [Way(key, place.pointer, (value, behind))]
+    return [Way(key, position.pointer, (value, behind))]
 
 
 def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
-    place, n = rest.place, rest.n
+    position, n = rest.position, rest.n
     found = []
     for i, field in enumerate(rest.node.fields[rest.next :], rest.next):
-        value = Whole(field.node, place.inside(field.name))
-        key = layout.key(field.name, n == 0, place.level)
-        found.append(Way(key, place.pointer, (value, Fields(rest.node, place, i + 1, n + 1))))
+        value = Whole(field.node, position.inside(field.name))
+        key = layout.key(field.name, n == 0, position.level)
+        found.append(Way(key, position.pointer, (value, Fields(rest.node, position, i + 1, n + 1))))
         if field.is_required:
             return found
-    return [*found, Way(layout.close("}", n == 0, place.level), place.pointer)]
+    return [*found, Way(layout.close("}", n == 0, position.level), position.pointer)]
 
 
 def _item_ways(rest: Items, layout: Layout) -> list[Way]:
-    node, place, n = rest.node, rest.place, rest.n
+    node, position, n = rest.node, rest.position, rest.n
     found = []
-    before = ("," if n else "") + layout.line(place.level + 1)
+    before = ("," if n else "") + layout.line(position.level + 1)
     if n < node.max_items and isinstance(node, Map):
-        found = [Way(f'{before}"', place.pointer, (Entry(node, place, n),))]
+        found = [Way(f'{before}"', position.pointer, (Entry(node, position, n),))]
     elif n < node.max_items and isinstance(node, Array):
-        for way in ways(Whole(node.kind(n), place.inside(n)), layout):
+        for way in ways(Whole(node.kind(n), position.inside(n)), layout):
             if way.text not in rest.taken:
                 taken = rest.taken | {way.text} if node.unique else rest.taken
-                found.append(way.between(before, Items(node, place, n + 1, taken)))
+                found.append(way.between(before, Items(node, position, n + 1, taken)))
     if n >= node.min_items or not found:
-        found.append(Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, place.level), place.pointer))
+        found.append(
+            Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, position.level), position.pointer)
+        )
     return found
 
 
 def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
     """Return the characters that the ways on behind an item begin with, where another may follow."""
-    end = () if rest.n < rest.node.min_items else (layout.close("]", False, rest.place.level)[0],)
+    end = () if rest.n < rest.node.min_items else (layout.close("]", False, rest.position.level)[0],)
     return (",", *end)

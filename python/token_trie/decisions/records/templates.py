@@ -23,7 +23,7 @@ _NAME, _ARGUMENTS = "tool_name_here", {"argument": "value_here"}
 ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
 
 
-class Template(NamedTuple):
+class CallTemplate(NamedTuple):
     """What stands around a tool's name and its arguments."""
 
     before: str
@@ -38,7 +38,7 @@ def ask_for_tools(
     room: int,
     *,
     thinks: bool = False,
-) -> tuple[list[int], Template | None]:
+) -> tuple[list[int], CallTemplate | None]:
     """Return the tokens of a prompt that tells of tools, and the template of a call; None for one of our own.
 
     How a call begins is part of the prompt, unless the model thinks in between.
@@ -86,7 +86,7 @@ def _template_with_tools(llm: Llama) -> Any:
 
 def _template_of(
     llm: Llama, render: Any, prompt: str, messages: list[Any], tools: Sequence[dict[str, Any]]
-) -> Template | None:
+) -> CallTemplate | None:
     spelled = json.dumps(_ARGUMENTS)
     for arguments in (_ARGUMENTS, spelled):
         call = {"id": "call_000000", "type": "function", "function": {"name": _NAME, "arguments": arguments}}
@@ -98,7 +98,7 @@ def _template_of(
         before, found, rest = whole.removeprefix(prompt).partition(_NAME)
         between, found_too, behind = rest.partition(spelled)
         if whole.startswith(prompt) and found and found_too and between and not _has_control(llm, between):
-            return Template(before, between, _plain_beginning(llm, behind))
+            return CallTemplate(before, between, _plain_beginning(llm, behind))
     return None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from token_trie.decisions.options import RecordOptions
 from token_trie.decisions.records.filling import Filling, RecordRequest
 from token_trie.decisions.records.record import RecordStats
-from token_trie.decisions.records.templates import Template, ask_for_tools
+from token_trie.decisions.records.templates import CallTemplate, ask_for_tools
 from token_trie.decisions.records.toolset import Tool, read_tools
 from token_trie.decisions.runner import run
 from token_trie.llama.chooser import room_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PLAIN = Template('{"name":"', '","arguments":', "}")
+PLAIN = CallTemplate('{"name":"', '","arguments":', "}")
 """A call as it is written where the model's template has no way of its own."""
 
 
@@ -84,21 +84,21 @@ class ToolCall(Generic[T]):
 
 
 def tool_request(
-    tools: tuple[Tool, ...], options: RecordOptions, template: Template = PLAIN
+    tools: tuple[Tool, ...], options: RecordOptions, template: CallTemplate = PLAIN
 ) -> RecordRequest[ToolCall[Any]]:
     """Request a call, written by a template."""
 
     def fill(under_way: Filling) -> ToolCall[Any]:
-        walk = under_way.walk
+        decoder = under_way.decoder
         names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
-        index, probability = walk.choose(names, template.between)
+        index, probability = decoder.choose(names, template.between)
         tool = tools[index]
         under_way.writer.write(template.between)
-        text = walk.run(tool.node, template.behind)
+        text = decoder.run(tool.node, template.behind)
         value = tool.read(text)
         under_way.writer.write(template.behind)
         own = tool.name, json.loads(text), value, tool.given, text
-        return ToolCall(*own, probability, walk.probabilities, *under_way.told())
+        return ToolCall(*own, probability, decoder.probabilities, *under_way.told())
 
     return RecordRequest(options, fill, template.before)
 

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
-from token_trie.decisions.records.layout import Layout, Place, Whole, ways
+from token_trie.decisions.records.layout import Layout, Position, Whole, ways
 from token_trie.decisions.records.plan import Node, Object
 from token_trie.decisions.records.schema import read_schema
-from token_trie.decisions.records.types import read_form
+from token_trie.decisions.records.types import read_template
 from token_trie.errors import ArgumentError
 from token_trie.sets.memory import Memory
 
@@ -90,21 +90,21 @@ def _read_parameters(parameters: Any) -> Node:
         more = {} if "additionalProperties" in parameters else {"properties": parameters.get("properties") or {}}
         parameters = parameters | more
     node = read_schema(parameters)
-    found = ways(Whole(node, Place()), Layout())
+    found = ways(Whole(node, Position()), Layout())
     if any((way.text[:1] if way.slot is None else way.slot.begins_with) != "{" for way in found):
         raise ArgumentError("not an object with properties")
     return node
 
 
 def _read_callable(tool: Any) -> Tool:
-    form = read_form(tool if isinstance(tool, type) else _arguments_of(tool))
-    if not isinstance(form.schema, dict):
+    template = read_template(tool if isinstance(tool, type) else _arguments_of(tool))
+    if not isinstance(template.schema, dict):
         raise ArgumentError("not an object with properties")
-    described = form.schema.get("description") if isinstance(tool, type) else inspect.getdoc(tool)
-    parameters = {key: value for key, value in _untitled(form.schema).items() if key != "description"}
+    described = template.schema.get("description") if isinstance(tool, type) else inspect.getdoc(tool)
+    parameters = {key: value for key, value in _untitled(template.schema).items() if key != "description"}
     node = _read_parameters(parameters)
     function = {"name": tool.__name__, **({"description": described} if described else {}), "parameters": parameters}
-    return Tool(tool.__name__, node, form.read, {"type": "function", "function": function}, tool)
+    return Tool(tool.__name__, node, template.read, {"type": "function", "function": function}, tool)
 
 
 def _arguments_of(function: Any) -> Any:

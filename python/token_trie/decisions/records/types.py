@@ -1,4 +1,4 @@
-"""Schemas in the forms that programs have them in: JSON Schema, or a type that pydantic reads."""
+"""Templates of records, as programs have them: a JSON Schema, or a type that pydantic reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from token_trie.errors import ArgumentError
 from token_trie.sets.memory import Memory
 
 
-class Form(NamedTuple):
+class RecordTemplate(NamedTuple):
     """What is to be filled in."""
 
     node: Node
@@ -22,10 +22,10 @@ class Form(NamedTuple):
     """The JSON Schema."""
 
 
-_forms: Memory[Form] = Memory(64, 1 << 20)
+_templates: Memory[RecordTemplate] = Memory(64, 1 << 20)
 
 
-def read_form(schema: object) -> Form:
+def read_template(schema: object) -> RecordTemplate:
     """Read a schema; the last ones are remembered.
 
     Raises
@@ -38,25 +38,25 @@ def read_form(schema: object) -> Form:
             key = json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentError(f"schema: no JSON: {error}") from error
-        return _forms.get(key, len(key), lambda: _read_json(json.loads(key)))
+        return _templates.get(key, len(key), lambda: _read_json(json.loads(key)))
     if schema is None or isinstance(schema, (str, bytes, int, float, list, tuple, set)):
         raise ArgumentError(
             f"schema: {type(schema).__name__} where a JSON Schema (a dict), a pydantic model, a dataclass, a "
             "TypedDict or another type belongs"
         )
     try:
-        return _forms.get(schema, 1000, lambda: _read_type(schema))
+        return _templates.get(schema, 1000, lambda: _read_type(schema))
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
         return _read_type(schema)
 
 
-def _read_json(schema: Any) -> Form:
-    return Form(read_schema(schema), json.loads, schema)
+def _read_json(schema: Any) -> RecordTemplate:
+    return RecordTemplate(read_schema(schema), json.loads, schema)
 
 
-def _read_type(schema: Any) -> Form:
+def _read_type(schema: Any) -> RecordTemplate:
     try:
         import pydantic
     except ImportError as error:
@@ -65,7 +65,7 @@ def _read_type(schema: Any) -> Form:
         ) from error
     try:
         adapter: Any = schema if isinstance(schema, pydantic.TypeAdapter) else pydantic.TypeAdapter(schema)
-        form = adapter.json_schema()
+        written = adapter.json_schema()
     except Exception as error:
         raise ArgumentError(f"schema: pydantic makes none of {schema!r}: {error}") from error
 
@@ -75,4 +75,4 @@ def _read_type(schema: Any) -> Form:
         except pydantic.ValidationError as error:
             raise ArgumentError(f"schema: {schema!r} refuses what its own schema allows, {text}: {error}") from error
 
-    return Form(read_schema(form), read, form)
+    return RecordTemplate(read_schema(written), read, written)

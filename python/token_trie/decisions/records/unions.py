@@ -8,7 +8,7 @@ from typing import Any
 
 from token_trie.decisions.records.grammar import grammar_of
 from token_trie.decisions.records.keywords import KINDS, is_kind, refuse
-from token_trie.decisions.records.layout import Layout, Place, Way, Whole, ways
+from token_trie.decisions.records.layout import Layout, Position, Way, Whole, ways
 from token_trie.decisions.records.plan import Node, Slot, Union
 from token_trie.decisions.records.values import share_a_value
 
@@ -20,7 +20,7 @@ def make_union(nodes: list[Node], pointer: str) -> Node:
     if len(nodes) == 1:
         return nodes[0]
     union = Union(tuple(nodes))
-    found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node, Place()), Layout())]
+    found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node, Position()), Layout())]
     clash = _clash(found)
     if clash is None:
         return union

@@ -106,7 +106,7 @@ class Writer:
         spelled = self._stream.with_model(lambda vocab, known: self._spell(vocab, known, texts, followers, mode))
         assert spelled.trie is not None
         self._settle(spelled)
-        leaf, logprob = self._search(spelled.trie) if mode == "exact" else self._walk(spelled.trie, mode)
+        leaf, logprob = self._search(spelled.trie) if mode == "exact" else self._take_steps(spelled.trie, mode)
         index = int(spelled.option_of[leaf])
         self._open = spelled.rests[index]
         self.text += texts[index]
@@ -172,7 +172,7 @@ class Writer:
         else:
             self._put(self._n_settled, [])
 
-    def _walk(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
+    def _take_steps(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
         self._stream.set_trie(trie, mode)
         steps = take_steps(self._stream, *self._draw)
         self._standing += steps.tokens

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from random_schemas import RandomSchema, spoil
 from token_trie import ArgumentError
-from token_trie.decisions.records.layout import Layout, Place, Whole, ways
+from token_trie.decisions.records.layout import Layout, Position, Whole, ways
 from token_trie.decisions.records.plan import Array, Choice, Map, Object, Slot, String, Union
 from token_trie.decisions.records.schema import MAX_DEPTH, read_schema
 
@@ -25,7 +25,7 @@ UNIQUE = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
 
 
 def begins(schema: Any) -> list[str]:
-    return [way.text for way in ways(Whole(read_schema(schema), Place()), Layout())]
+    return [way.text for way in ways(Whole(read_schema(schema), Position()), Layout())]
 
 
 def test_each_kind_of_value_has_its_node() -> None:
@@ -236,4 +236,4 @@ def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
 
 def test_white_space_is_as_json_dumps_has_it() -> None:
     node = read_schema({"type": "object", "properties": {"a": {"const": {"b": [1]}}}, "required": ["a"]})
-    assert ways(Whole(node, Place()), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'
+    assert ways(Whole(node, Position()), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'

@@ -14,7 +14,7 @@ from token_trie.decisions.records.layout import (
     Entry,
     Items,
     Layout,
-    Place,
+    Position,
     Rest,
     Way,
     Whole,
@@ -28,7 +28,7 @@ from token_trie.errors import GrammarError, LimitError
 _N_BEHIND = 12  # characters, enough to tell how the last token before them is spelled
 
 
-class Walk:
+class RecordDecoder:
     """One record."""
 
     def __init__(
@@ -46,24 +46,24 @@ class Walk:
         """Write a value; return its text. What will stand behind it tells how its last token is spelled."""
         self._end = end
         begin = len(self._writer.text)
-        waiting: list[Rest] = [Whole(node, Place())]
+        waiting: list[Rest] = [Whole(node, Position())]
         while waiting:
             rest = waiting.pop()
             if isinstance(rest, Content):
-                self._write_string(rest.node, rest.place.pointer)
+                self._write_string(rest.node, rest.position.pointer)
             elif isinstance(rest, Entry):
-                name = self._write_string(rest.node.key, rest.place.pointer)
+                name = self._write_string(rest.node.key, rest.position.pointer)
                 self._writer.write(self._layout.colon)
-                waiting.append(Items(rest.node, rest.place, rest.n + 1))
-                waiting.append(Whole(rest.node.node, rest.place.inside(name)))
+                waiting.append(Items(rest.node, rest.position, rest.n + 1))
+                waiting.append(Whole(rest.node.node, rest.position.inside(name)))
             else:
-                way = self._decide(ways(rest, self._layout), rest.place.pointer, waiting)
+                way = self._decide(ways(rest, self._layout), rest.position.pointer, waiting)
                 waiting.extend(reversed(way.rests))
             self._tell()
         return self._writer.text[begin:]
 
     def choose(self, texts: tuple[str, ...], behind: str) -> tuple[int, float]:
-        """Write one of several texts, with the same behind all of them; return its place and probability."""
+        """Write one of several texts, with the same behind all of them; return its index and probability."""
         followers = ((behind,),) * len(texts)
         index, logprob = self._writer.choose(texts, followers) if len(texts) > 1 else (0, 0.0)
         if len(texts) == 1:
