@@ -66,7 +66,7 @@ class Tree:
     def score(self, trie: TokenTrie) -> Scored:
         """Score."""
         scores = score_leaves(self._handle, trie, leaf_end="any")
-        return Scored(scores.leaves, scores.n_evaluated, scores.n_passes, decode_ns=scores.decode_ns)
+        return Scored(scores.leaves, *scores.cost[:2], decode_ns=scores.cost.decode_ns)
 
 
 class OneByOne:

@@ -167,7 +167,7 @@ def search(model: Model, advance: Advance) -> SearchRow:
             right.append(trie[int(exact[-1].leaves[0])].name == question["city"])
             advance()
     ms = [watched.wall_ns / 1e6 for watched in took]
-    n_evaluated = [found.n_evaluated for found in exact]
+    n_evaluated = [found.cost.n_evaluated for found in exact]
     return SearchRow(
         model=model.name,
         set=f"{len(trie):,} names of places",
@@ -177,15 +177,15 @@ def search(model: Model, advance: Advance) -> SearchRow:
         ms=_round(np.median(ms)),
         p90_ms=_round(np.percentile(ms, 90)),
         cpu_ms=_round(np.median([watched.cpu_ns / 1e6 for watched in took])),
-        outside_ms=_round(np.median([a - found.decode_ns / 1e6 for a, found in zip(ms, exact, strict=True)])),
+        outside_ms=_round(np.median([a - found.cost.decode_ns / 1e6 for a, found in zip(ms, exact, strict=True)])),
         n_evaluated=float(np.median(n_evaluated)),
         n_evaluated_most=max(n_evaluated),
         share=float(np.median(n_evaluated)) / n_inner,
-        n_passes=float(np.median([found.n_passes for found in exact])),
-        n_passes_most=max(found.n_passes for found in exact),
+        n_passes=float(np.median([found.cost.n_passes for found in exact])),
+        n_passes_most=max(found.cost.n_passes for found in exact),
         beam_width=_BEAM_WIDTH,
         beam_ms=_round(np.median(beam_ms)),
-        beam_evaluated=float(np.median([found.n_evaluated for found in beam])),
+        beam_evaluated=float(np.median([found.cost.n_evaluated for found in beam])),
         beam_agrees=1 - _differ([int(f.leaves[0]) for f in exact], [int(f.leaves[0]) for f in beam]),
         right=float(np.mean(right)),
     )

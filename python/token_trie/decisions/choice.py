@@ -14,6 +14,7 @@ from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
 from token_trie.decisions.calibration import Prior, bind_empty
 from token_trie.decisions.decision import Decision, Stats
 from token_trie.decisions.native_scores import (
+    Cost,
     Scores,
     Search,
     Steps,
@@ -93,7 +94,7 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             found = score_leaves(stream, trie, leaf_end=options.leaf_end)
         else:
             found = search_leaves(stream, trie, options.n_best, leaf_end=options.leaf_end, **self._bounds)
-        return self._decide(found, clock.stats(n_passes=found.n_passes, n_evaluated=found.n_evaluated), prior)
+        return self._decide(found, clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated), prior)
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
         """Return an answer's tokens, where whole ones were weighed."""
@@ -143,14 +144,13 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             decide_ms=told.decide_ns / 1e6,
             n_evaluated=told.n_evaluated,
         )
-        cost = stats.n_evaluated, stats.n_passes, 0
         found: Steps | Scores | Search
         if self.request.mode in ("greedy", "sampled"):
             found = Steps(answer.leaf, answer.logprob, answer.tokens)
         elif self.request.options.scores_all:
-            found = Scores(answer.logprobs, np.empty(0), *cost)
+            found = Scores(answer.logprobs, np.empty(0), Cost())
         else:
-            found = Search(answer.leaves, answer.logprobs, told.gap, told.rival_max, told.mass_max, *cost)
+            found = Search(answer.leaves, answer.logprobs, told.gap, told.rival_max, told.mass_max, Cost())
         return self._decide(found, stats)
 
     def _decide(self, found: Steps | Scores | Search, stats: Stats, prior: Any = None) -> Decision[Any]:

@@ -152,7 +152,7 @@ class BoundExplanation(Bound[Explained]):
         trie, choices = self.choices.trie, self.choices
         clock = Clock(stream, self.tokens)
         scores = score_leaves(stream, trie, leaf_end=self.request.leaf_end)
-        stats = clock.stats(n_passes=scores.n_passes, n_evaluated=scores.n_evaluated)
+        stats = clock.stats(n_passes=scores.cost.n_passes, n_evaluated=scores.cost.n_evaluated)
         shares = score_leaves(stream, trie, branches=True)
         exact = by_scores(choices, scores, stats)
         stream.set_trie(trie, "greedy")

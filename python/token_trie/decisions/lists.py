@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
-from token_trie.decisions.decision import Stats
+from token_trie.decisions.decision import Candidate, Stats
 from token_trie.decisions.options import ListOptions
 from token_trie.decisions.request import Bound, Prefix, Written
 from token_trie.decisions.runner import run
@@ -35,23 +35,15 @@ ListEnd: TypeAlias = Literal["end", "max_items", "none_left", "max_tokens"]
 
 
 @dataclass(frozen=True)
-class ListItem(Generic[T]):
-    """One of a list."""
+class ListItem(Candidate[T]):
+    """One of a list; its logprob is of its shares among what was allowed where it stands, token by token."""
 
-    value: T = field(compare=False)
-    """The choice as it was given; of a `TokenTrie`, the leaf's name."""
-    text: str
-    """What the model chose to write."""
     name: str
     """Of its leaf."""
-    index: int
-    """Its place among the choices; of a `TokenTrie`, the leaf's."""
     begin: int
-    """The place of its first token in the sequence,"""
+    """The position of its first token in the sequence,"""
     end: int
     """and of what is behind its last."""
-    logprob: float
-    """Natural logarithm of its probability among what was allowed where it stands, token by token."""
 
     @property
     def probability(self) -> float:
@@ -202,8 +194,8 @@ def _items(stream: Stream, choices: BoundChoices[T]) -> tuple[ListItem[T], ...]:
     for item in stream.items():
         index = choices.index(item.leaf)
         name = choices.trie[item.leaf].name
-        position = item.begin, item.end, item.logprob
-        items.append(ListItem(choices.value(index), choices.text(index), name, index, *position))
+        own = choices.value(index), choices.text(index), index, item.logprob
+        items.append(ListItem(*own, name, item.begin, item.end))
     return tuple(items)
 
 

@@ -35,6 +35,17 @@ class Steps(NamedTuple):
     """Branch points, forced tokens and forward passes that it took."""
 
 
+class Cost(NamedTuple):
+    """What the model was asked."""
+
+    n_evaluated: int = 0
+    """Nodes."""
+    n_passes: int = 0
+    """Batches of them."""
+    decode_ns: int = 0
+    """Nanoseconds inside its forward passes."""
+
+
 class Scores(NamedTuple):
     """Natural logarithms of probabilities, and what they took."""
 
@@ -42,12 +53,7 @@ class Scores(NamedTuple):
     """Of each leaf."""
     nodes: npt.NDArray[np.float64]
     """Of each node's token behind its parent, level by level; 0 for the root."""
-    n_evaluated: int
-    """Nodes that the model was asked about."""
-    n_passes: int
-    """Batches of them."""
-    decode_ns: int
-    """Nanoseconds inside the model's forward passes."""
+    cost: Cost
 
 
 class Search(NamedTuple):
@@ -61,9 +67,7 @@ class Search(NamedTuple):
     """The best other leaf scores this at most; -inf if there is none."""
     mass_max: float
     """The probability that what the model writes here is of the set, at most."""
-    n_evaluated: int
-    n_passes: int
-    decode_ns: int
+    cost: Cost
 
 
 def take_steps(stream: Stream, temperature: float, top_p: float) -> Steps:
@@ -94,7 +98,7 @@ def score_leaves(
     stats = new_struct("token_trie_score_stats")
     of_leaves, of_nodes = _doubles(leaves), _doubles(nodes)
     stream.run(lib.token_trie_stream_score, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
-    return Scores(leaves, nodes, stats.n_evaluated, stats.n_passes, stats.decode_ns)
+    return Scores(leaves, nodes, _cost_of(stats))
 
 
 def search_leaves(
@@ -116,8 +120,11 @@ def search_leaves(
     found, of_found = ffi.from_buffer("int64_t[]", leaves), _doubles(logprobs)
     stream.run(lib.token_trie_stream_search, params, found, of_found, n_best, stats)
     n = stats.n_found
-    cost = stats.n_evaluated, stats.n_passes, stats.decode_ns
-    return Search(leaves[:n], logprobs[:n], stats.gap, stats.rival_max, stats.mass_max, *cost)
+    return Search(leaves[:n], logprobs[:n], stats.gap, stats.rival_max, stats.mass_max, _cost_of(stats))
+
+
+def _cost_of(stats: Any) -> Cost:
+    return Cost(stats.n_evaluated, stats.n_passes, stats.decode_ns)
 
 
 def _params(

@@ -180,8 +180,8 @@ class Writer:
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
         found = search_leaves(self._stream, trie, max_nodes=self._max_nodes)
-        self.n_searched += found.n_passes
-        self.n_evaluated += found.n_evaluated
+        self.n_searched += found.cost.n_passes
+        self.n_evaluated += found.cost.n_evaluated
         self.n_unproved += found.gap > 0
         if len(found.leaves) == 0:
             raise InternalError("the model gives no way to go on a finite score")
