@@ -32,6 +32,7 @@ class Mode(str, Enum):
     record = "record"
     mask = "mask"
     many = "many"
+    forms = "forms"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -40,7 +41,7 @@ class Mode(str, Enum):
     @property
     def module(self) -> str:
         """Module of bench/modes that measures it."""
-        own = (Mode.sampler, Mode.any_spelling, Mode.score, Mode.record, Mode.mask, Mode.many)
+        own = (Mode.sampler, Mode.any_spelling, Mode.score, Mode.record, Mode.mask, Mode.many, Mode.forms)
         return self.name if self in own else "decide"
 
 
@@ -102,6 +103,9 @@ def main(
     [bold]many[/bold]: 1 to 512 prompts at once, that share their beginning or nothing: choose_many beside a loop of
     choose, a loop of create_completion with GBNF, and llama.cpp's bare passes for the same tokens, all from a beginning
     that is new to them; of a loop, 17 prompts are asked.
+
+    [bold]forms[/bold]: questions whose answers are known (JevBench's, sys1bench's, the bundled requests), in several
+    forms, with and without the contextual prior: share that is right, log loss, calibration.
 
     [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
     xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.

@@ -3,12 +3,17 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
-from token_trie.decisions.asynchronous import achoose, achoose_list, achoose_tool, afill, ascore
+from token_trie.decisions.asynchronous import achoose, achoose_list, achoose_tool, adecide, afill, ascore
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.handle import StreamHandle
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
 from token_trie.decisions.many import achoose_many, choose_many, score_many
+from token_trie.decisions.questions.answered import ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from token_trie.decisions.questions.decide import decide
+from token_trie.decisions.questions.forms import Form
+from token_trie.decisions.questions.many import adecide_many, decide_many
+from token_trie.decisions.questions.question import Choice, Predicate, Score
 from token_trie.decisions.records.fill import fill
 from token_trie.decisions.records.record import Record, RecordStats
 from token_trie.decisions.records.tools import ToolCall, choose_tool
@@ -44,10 +49,13 @@ __all__ = [
     "CacheStats",
     "CancelledError",
     "Candidate",
+    "Choice",
+    "ChoiceAnswer",
     "Constraint",
     "ContextError",
     "Decision",
     "Explanation",
+    "Form",
     "Generation",
     "GrammarError",
     "InternalError",
@@ -58,8 +66,12 @@ __all__ = [
     "LlamaVersionError",
     "NativeMemoryError",
     "PayloadError",
+    "Predicate",
+    "PredicateAnswer",
     "Record",
     "RecordStats",
+    "Score",
+    "ScoreAnswer",
     "Stats",
     "Step",
     "StreamHandle",
@@ -74,6 +86,8 @@ __all__ = [
     "achoose_list",
     "achoose_many",
     "achoose_tool",
+    "adecide",
+    "adecide_many",
     "afill",
     "ascore",
     "cache_clear",
@@ -83,6 +97,8 @@ __all__ = [
     "choose_many",
     "choose_tool",
     "constrain",
+    "decide",
+    "decide_many",
     "explain",
     "fill",
     "score",

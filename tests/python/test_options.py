@@ -17,12 +17,13 @@ import typer.main
 from token_trie import ArgumentError, StreamHandle
 from token_trie.cli.app import app
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, ScoreOptions
+from token_trie.decisions.questions.options import DecideOptions
 from token_trie.engines import TrieMatcher
 from token_trie.llama.span import SpanOptions
 from token_trie.native.options import Options, described
 
 ROOT = Path(__file__).parents[2]
-FAMILIES: list[type[Options]] = [ChooseOptions, ListOptions, ScoreOptions, RecordOptions, SpanOptions]
+FAMILIES: list[type[Options]] = [ChooseOptions, ListOptions, ScoreOptions, RecordOptions, SpanOptions, DecideOptions]
 FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
     (token_trie.choose, ChooseOptions),
     (token_trie.choose_many, ChooseOptions),
@@ -36,6 +37,8 @@ FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
     (token_trie.choose_tool, RecordOptions),
     (StreamHandle.fill, RecordOptions),
     (StreamHandle.choose_tool, RecordOptions),
+    (token_trie.decide, DecideOptions),
+    (token_trie.decide_many, DecideOptions),
     (token_trie.constrain, SpanOptions),
     (StreamHandle.set_token_trie, SpanOptions),
     (TrieMatcher, SpanOptions),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from token_trie.decisions.choose import choose
 from token_trie.decisions.lists import choose_list
+from token_trie.decisions.questions.decide import decide
 from token_trie.decisions.records.fill import fill
 from token_trie.decisions.records.tools import choose_tool
 from token_trie.decisions.score import score
@@ -13,5 +14,6 @@ from token_trie.llama.chooser import cancel
 achoose = asynchronous(choose, cancel)
 achoose_list = asynchronous(choose_list, cancel)
 achoose_tool = asynchronous(choose_tool, cancel)
+adecide = asynchronous(decide, cancel)
 afill = asynchronous(fill, cancel)
 ascore = asynchronous(score, cancel)

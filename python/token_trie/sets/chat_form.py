@@ -10,11 +10,15 @@ from token_trie.native.lease import attachment
 _logger = logging.getLogger("token_trie.chat")
 
 
+def has_chat_template(llm: Llama) -> bool:
+    """Tell whether messages get a template that is the model's own, or that its Llama was given."""
+    return llm.chat_handler is not None or llm.chat_format != "llama-2" or "tokenizer.chat_template" in llm.metadata
+
+
 def warn_of_fallback(llm: Llama) -> None:
     """Warn, once a Llama, that its file has no chat template, so that messages get Llama 2's."""
-    has_own = llm.chat_handler is not None or llm.chat_format != "llama-2" or "tokenizer.chat_template" in llm.metadata
     known = attachment(llm).known
-    if has_own or "warned of its chat template" in known:
+    if has_chat_template(llm) or "warned of its chat template" in known:
         return
     known["warned of its chat template"] = True
     _logger.warning(

@@ -1,0 +1,1 @@
+"""Questions whose answers are known, put in several forms."""

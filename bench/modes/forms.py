@@ -1,0 +1,82 @@
+"""Forms, priors and orders beside each other, on questions whose answers are known."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bench.forms.measure import Asked, FormsRow, ask, row
+from bench.forms.tables import TABLES
+from bench.models import Model, find, load
+from bench.options import Options
+from bench.results import Bar, Results
+from bench.table import bars_table, model_bars, table_of, wide_console
+
+_N_CTX, _N_BATCH = 2048, 512
+DEFAULT = "default"
+ALL = "all"
+_WAYS: dict[str, dict[str, Any]] = {
+    DEFAULT: {},
+    "unlisted, raw": {"prior": None},
+    "listed": {"form": "listed"},
+    "listed, raw": {"form": "listed", "prior": None},
+    "letters": {"form": "letters"},
+}
+_MOST = 40  # cases that are asked in other ways than the default
+
+_RIGHT = {"smollm2": 0.55, "gemma3": 0.65}  # of the choices that JevBench's generator gives
+_ECE = 0.13
+_CHOICES = "JevBench, choices"
+_ALL_WAYS = (_CHOICES, "sys1bench, support_tickets", "requests, 30 actions")
+_COLUMNS = """
+    model = {0.model} | table = {0.table} | part = {0.part} | asked = {0.way} | >questions = {0.questions} |
+    >right = {0.right:.1%} | >from = {0.right_low:.0%} | >to = {0.right_high:.0%} | >log loss = {0.log_loss:.2f} |
+    >uniform = {0.uniform_log_loss:.2f} | >ECE = {0.ece:.3f} | >mass = {0.mass:.1e} | >CPU ms = {0.ms:.0f}
+"""
+
+
+def run(options: Options) -> None:
+    """Ask all tables of all models in all ways; print, and write what was asked for."""
+    tables = [table for read in TABLES for table in read()]
+    results = Results[FormsRow]("forms", {"threads": options.threads, "cases in other ways": _MOST})
+    known = {find(name).stem: name for name in options.models}
+    console = wide_console(190)
+    for name, begin, advance in model_bars(options.models, console):
+        model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
+        for table in tables:
+            for way, options_of in _WAYS.items():
+                if way != DEFAULT and table.name not in _ALL_WAYS:
+                    continue
+                cases = table.cases if way == DEFAULT else [case for case in table.cases if case.is_held_out][:_MOST]
+                begin(f"{table.name}, {way}", len(cases))
+                asked = ask(model, cases, options_of, advance)
+                results.rows += _rows(model, table.name, way, asked)
+                if options.output is not None:
+                    results.save(options.output)
+    results.bars = bars(results.rows, known)
+    console.print(table_of(results.rows, "Questions whose answers are known", _COLUMNS))
+    console.print(bars_table(results.bars))
+    if options.output is not None:
+        results.save(options.output)
+
+
+def _rows(model: Model, table: str, way: str, asked: Asked) -> Iterator[FormsRow]:
+    """Yield what was chosen on and what was held out, each and together."""
+    parts = {
+        "chosen on": [one for one in asked.answers if not one.is_held_out],
+        "held out": [one for one in asked.answers if one.is_held_out],
+    }
+    there = {part: answers for part, answers in parts.items() if answers}
+    for part, answers in {**there, **({ALL: asked.answers} if len(there) > 1 else {})}.items():
+        yield row(model, table, way, part, asked, answers)
+
+
+def bars(rows: Sequence[FormsRow], known: dict[str, str]) -> list[Bar]:
+    """Return what the default is to reach on JevBench's choices."""
+    out = []
+    for each in rows:
+        if (each.table, each.part, each.way) == (_CHOICES, ALL, DEFAULT):
+            at = f"{each.questions} choices of JevBench, {each.model}"
+            if known.get(each.model) in _RIGHT:
+                out.append(Bar(f"{at}: right", each.right, True, _RIGHT[known[each.model]], "%"))
+            out.append(Bar(f"{at}: log loss, over a uniform answer's", each.log_loss / each.uniform_log_loss, False, 1))
+            out.append(Bar(f"{at}: ECE", each.ece, False, _ECE, "%"))
+    return out

@@ -1,0 +1,164 @@
+"""`decide`: typed questions about a state, each answered with a probability for all that it may be answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from token_trie.decisions.questions.asked import Asked, View
+from token_trie.decisions.questions.options import DecideOptions
+from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
+from token_trie.decisions.questions.scores import Reading, Scored, remembered, score_alone, score_texts
+from token_trie.decisions.questions.wording import state_text
+from token_trie.errors import ArgumentError, ContextError, VocabularyError
+from token_trie.native.core import Llama
+from token_trie.native.options import takes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from token_trie.decisions.questions.options import DecideKeywords
+
+T = TypeVar("T")
+
+
+@overload
+def decide(llm: Llama, state: object, questions: Choice[T], **options: Unpack[DecideKeywords]) -> ChoiceAnswer[T]: ...
+@overload
+def decide(llm: Llama, state: object, questions: Predicate, **options: Unpack[DecideKeywords]) -> PredicateAnswer: ...
+@overload
+def decide(llm: Llama, state: object, questions: Score, **options: Unpack[DecideKeywords]) -> ScoreAnswer: ...
+@overload
+def decide(
+    llm: Llama, state: object, questions: Mapping[str, Choice[T]], **options: Unpack[DecideKeywords]
+) -> dict[str, ChoiceAnswer[T]]: ...
+@overload
+def decide(
+    llm: Llama, state: object, questions: Mapping[str, Predicate], **options: Unpack[DecideKeywords]
+) -> dict[str, PredicateAnswer]: ...
+@overload
+def decide(
+    llm: Llama, state: object, questions: Mapping[str, Score], **options: Unpack[DecideKeywords]
+) -> dict[str, ScoreAnswer]: ...
+@overload
+def decide(
+    llm: Llama, state: object, questions: Mapping[str, Question], **options: Unpack[DecideKeywords]
+) -> dict[str, Any]: ...
+@takes(DecideOptions)
+def decide(llm: Llama, state: object, questions: object, **options: Unpack[DecideKeywords]) -> Any:
+    """Answer questions about a state.
+
+    The state is evaluated once, and each question behind it: its answer does not depend on the others, nor on their
+    order or names.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama
+        The model. What the last two states share is not evaluated again.
+    state : str, JSON value, or sequence of chat messages
+        What the questions are about. Names of control tokens in it are text, as they are in the questions.
+    questions : mapping of names to Choice, Predicate or Score; or one of these
+        What is asked. Names are for the caller alone.
+    **options
+        Those of `DecideOptions`.
+
+    Returns
+    -------
+    dict of str to ChoiceAnswer, PredicateAnswer or ScoreAnswer
+        By the names of the questions, in their order; of one question, its answer.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError
+        The state, a question or an option is none for the model, or there is no room for it. Of a question, with its
+        name.
+    BusyError, CancelledError
+        As of `choose`.
+
+    Notes
+    -----
+    Without training for it, models of some hundred million parameters answer many a `Choice` well, and a `Predicate` or
+    a `Score` hardly better than chance: measure on answers that you know.
+    """
+    read = DecideOptions.read("decide", options)
+    return answer_about(llm, state, read_questions(questions, read), read)
+
+
+def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
+    """Answer questions that were read."""
+    text = state_text(state)
+    priors = priors_of(llm, asked, options)  # first, as they would take the place of the state
+    answers: dict[str | None, Answered[Any]] = {}
+    for name, one in asked.items():
+        with naming(name):
+            scored = [score(llm, view.reading(llm, text), options) for view in one.views]
+            answers[name] = one.answer(scored, priors[name])
+    return named(answers)
+
+
+def named(answers: dict[str | None, Answered[Any]]) -> Any:
+    """Return answers by their names, or the one that has none."""
+    return answers.get(None, answers)
+
+
+def read_questions(questions: object, options: DecideOptions) -> dict[str | None, Asked]:
+    """Read questions by their names, or one without a name.
+
+    Raises
+    ------
+    ArgumentError
+        They are none.
+    """
+    if isinstance(questions, (Choice, Predicate, Score)):
+        return {None: Asked(questions, options.form_of(questions), options.orders)}
+    if not isinstance(questions, Mapping):
+        raise ArgumentError(
+            f"questions: {type(questions).__name__} where a dict of Choice, Predicate and Score belongs"
+        )
+    if not questions:
+        raise ArgumentError("questions: none given")
+    asked: dict[str | None, Asked] = {}
+    for name, question in questions.items():
+        if not isinstance(name, str):
+            raise ArgumentError(f"questions: a name is {type(name).__name__} where str belongs")
+        if not isinstance(question, (Choice, Predicate, Score)):
+            kind = type(question).__name__
+            raise ArgumentError(f"questions[{name!r}]: {kind} where Choice, Predicate or Score belongs")
+        asked[name] = Asked(question, options.form_of(question), options.orders)
+    return asked
+
+
+def score(llm: Llama, reading: Reading, options: DecideOptions) -> Scored:
+    """Score texts the way that was asked for."""
+    return (score_alone if options.reproducible else score_texts)(llm, reading)
+
+
+def priors_of(
+    llm: Llama, asked: dict[str | None, Asked], options: DecideOptions
+) -> dict[str | None, list[Scored | None]]:
+    """Return what questions give their texts without a state, a view each, if that is wanted."""
+    priors: dict[str | None, list[Scored | None]] = {}
+    for name, one in asked.items():
+        with naming(name):
+            priors[name] = [_prior(llm, view, options) for view in one.views]
+    return priors
+
+
+def _prior(llm: Llama, view: View, options: DecideOptions) -> Scored | None:
+    if options.prior is None:
+        return None
+    key = (*view.key, options.reproducible)
+    return remembered(llm, key, lambda: score(llm, view.reading(llm, None), options))
+
+
+@contextmanager
+def naming(name: str | None) -> Iterator[None]:
+    """Put a question's name before what is said of it."""
+    try:
+        yield
+    except (ArgumentError, VocabularyError, ContextError) as error:
+        if name is None:
+            raise
+        raise type(error)(f"questions[{name!r}]: {error}") from error

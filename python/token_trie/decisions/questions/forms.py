@@ -1,0 +1,168 @@
+"""How a question is put to a model: as data, a template and what of the options is read behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from token_trie.decisions.questions.question import Option
+from token_trie.errors import ArgumentError
+from token_trie.native.arguments import check_flags, check_numbers, encode, lookup
+from token_trie.native.core import Llama
+from token_trie.sets.chat_form import has_chat_template
+from token_trie.sets.prompt import Filled, Prompt
+from token_trie.sets.rendered import Rendered, read, render
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Reads: TypeAlias = Literal["descriptions", "names", "letters"]
+
+_READS = dict.fromkeys(get_args(Reads), 0)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a question is put.
+
+    Parameters
+    ----------
+    template : str
+        Jinja, of `state`, `instructions` and, where they are to be listed, `options`: of each `name`, `description` and
+        `letter`. What stands up to the state's end is the same for all questions, so that it is evaluated once.
+    reads : {"descriptions", "names", "letters"}
+        What is scored behind it as the answer: each option's description, or its name where it has none; its name; the
+        letter of its place.
+    chat : bool
+        Whether it goes through the model's own chat template, as what a user says. A model without one is asked in
+        plain text.
+    absent : str
+        What stands for the state where there is none, as for the contextual prior.
+    temperature : float
+        What differences to the contextual prior are divided by before they become probabilities.
+
+    Raises
+    ------
+    ArgumentError
+        The template is none, does not have the state just once, or has more than the state in what is evaluated once.
+    """
+
+    template: str
+    reads: Reads = "descriptions"
+    chat: bool = False
+    absent: str = "N/A"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        encode(self.template, "template")
+        lookup(self.reads, _READS, "reads")
+        check_flags(chat=self.chat)
+        encode(self.absent, "absent")
+        check_numbers(temperature=self.temperature)
+        if not 0 < self.temperature < float("inf"):
+            raise ArgumentError(f"temperature: {self.temperature} is not above 0")
+        _check_beginning(self.template)
+
+    def put(self, llm: Llama, state: str, instructions: str, options: Sequence[Option]) -> Prompt:
+        """Return the prompt that asks it; what others wrote has no control tokens in it."""
+        asked = Put(self.template, state, instructions, options)
+        return [{"role": "user", "content": str(asked)}] if self.chat and has_chat_template(llm) else asked
+
+    def texts(self, options: Sequence[Option]) -> list[tuple[str, ...]]:
+        """Return what each option may be answered with."""
+        if self.reads == "letters":
+            return [_spelled(letter_of(i)) for i in range(len(options))]
+        return [option.texts if self.reads == "descriptions" else (option.name,) for option in options]
+
+    @property
+    def lists(self) -> bool:
+        """Whether the template lists the options, so that they have an order."""
+        return _lists(self.template)
+
+
+class Put(Filled):
+    """A question in the words of a template, in which its own control tokens alone become these."""
+
+    _template: str
+    _data: list[str]
+
+    def __new__(cls, template: str, state: str, instructions: str, options: Sequence[Option]) -> Self:  # noqa: D102
+        data = [state, instructions]
+        for option in options:
+            data += [option.name, option.texts[0]]
+        made = str.__new__(cls, _fill(template, data))
+        made._template, made._data = template, data
+        return made
+
+    def render(self, llm: Llama) -> Rendered:
+        """Return it with what is the template's own told from data."""
+
+        def template(data: list[str], mark: str) -> Rendered:
+            return read(llm, _fill(self._template, data), mark)
+
+        return render(llm, self._data, template)
+
+
+def letter_of(place: int) -> str:
+    """Return the letter of an option's place: A to Z, then AA and so on."""
+    letters = ""
+    place += 1
+    while place:
+        place, rest = divmod(place - 1, 26)
+        letters = chr(ord("A") + rest) + letters
+    return letters
+
+
+def _spelled(letter: str) -> tuple[str, ...]:
+    return letter, f"({letter}", f"**{letter}"
+
+
+_jinja = ImmutableSandboxedEnvironment(
+    keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+)
+
+
+@lru_cache(64)
+def _compiled(template: str) -> jinja2.Template:
+    try:
+        return _jinja.from_string(template)
+    except jinja2.TemplateError as error:
+        raise ArgumentError(f"template: {error}") from error
+
+
+def _fill(template: str, data: Sequence[str]) -> str:
+    names, texts = data[2::2], data[3::2]
+    options: list[Mapping[str, Any]] = [
+        {"name": name, "description": text, "letter": letter_of(i)}
+        for i, (name, text) in enumerate(zip(names, texts, strict=True))
+    ]
+    try:
+        return _compiled(template).render(state=data[0], instructions=data[1], options=options)
+    except Exception as error:  # of whatever the template calls
+        raise ArgumentError(f"template: {error}") from error
+
+
+_STATE = "\ue000the state\ue000"
+_PROBES: tuple[tuple[str, ...], ...] = (
+    ("one question", "a", "the first"),
+    ("another one", "b", "the second", "c", "the third"),
+)
+
+
+def _check_beginning(template: str) -> None:
+    filled = [_fill(template, [_STATE, *probe]) for probe in _PROBES]
+    if any(text.count(_STATE) != 1 for text in filled):
+        raise ArgumentError("template: it is to have the state, as it is, just once")
+    if len({text.partition(_STATE)[0] for text in filled}) > 1:
+        raise ArgumentError("template: what stands before the state is to be the same for all questions")
+
+
+@lru_cache(64)
+def _lists(template: str) -> bool:
+    first, second = (_fill(template, [_STATE, "question", name, name]) for name in ("one", "another"))
+    return first != second

@@ -1,0 +1,103 @@
+"""Options of decisions about a state, and the forms that there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
+
+from token_trie.decisions.questions.forms import Form
+from token_trie.decisions.questions.question import Question
+from token_trie.native.arguments import check_counts, check_flags, lookup
+from token_trie.native.options import Options
+
+FormName: TypeAlias = Literal["unlisted", "listed", "letters"]
+Prior: TypeAlias = Literal["contextual"]
+
+_LISTED = """\
+{{ state }}
+
+Question: {{ instructions }}
+{% for option in options %}
+- {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
+
+{% endfor %}
+Answer:"""
+_LETTERED = """\
+{{ state }}
+
+Question: {{ instructions }}
+{% for option in options %}
+{{ option.letter }}. {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
+
+{% endfor %}
+Answer:"""
+
+FORMS: dict[FormName, Form] = {
+    "unlisted": Form("{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:"),
+    "listed": Form(_LISTED, reads="names"),
+    "letters": Form(_LETTERED, reads="letters"),
+}
+"""The forms by their names.
+
+unlisted
+    The question alone; what each option means is scored as its answer. Best of small models, and of those without
+    instruction tuning.
+listed
+    The options stand below the question; their names are scored.
+letters
+    They have letters, which are scored, in several spellings. For large models, and those trained for it.
+"""
+
+_NAMES = dict.fromkeys(get_args(FormName), 0)
+_PRIORS = dict.fromkeys(get_args(Prior), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideOptions(Options):
+    """Options of `decide`.
+
+    Parameters
+    ----------
+    form : {"unlisted", "listed", "letters"} or Form, optional
+        How questions are put; see `FORMS`. By default unlisted.
+    prior : {"contextual"}, optional
+        "contextual", the default: what a question gives its options without a state is taken out of what it gives them
+        with one (contextual calibration, Zhao et al. 2021). It is evaluated once a question and remembered. None: the
+        model's own probabilities, which of models that were not trained for it are far too sure of themselves.
+    orders : int
+        Where the form lists the options: over how many cyclic orders of them to average.
+    reproducible : bool
+        Whether the answer is to be the same bit by bit whatever is asked beside it, before and in which order; each
+        text is evaluated by itself then, which takes longer. Otherwise a quantized model's scores move by some tenths
+        of a nat with what is evaluated together.
+    """
+
+    form: FormName | Form | None = None
+    prior: Prior | None = "contextual"
+    orders: int = 1
+    reproducible: bool = False
+
+    def __post_init__(self) -> None:
+        if self.form is not None and not isinstance(self.form, Form):
+            lookup(self.form, _NAMES, "form")
+        if self.prior is not None:
+            lookup(self.prior, _PRIORS, "prior")
+        check_counts(orders=self.orders)
+        check_flags(reproducible=self.reproducible)
+
+    def form_of(self, question: Question) -> Form:
+        """Return how a question is put."""
+        if isinstance(self.form, Form):
+            return self.form
+        return FORMS[self.form or "unlisted"]
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class DecideKeywords(TypedDict, total=False):
+        """Those of `DecideOptions`."""
+
+        form: FormName | Form | None
+        prior: Prior | None
+        orders: int
+        reproducible: bool

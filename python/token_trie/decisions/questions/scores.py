@@ -1,0 +1,164 @@
+"""What a model gives texts behind prompts: all that questions need of streams and batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.decisions.admission import Admission
+from token_trie.decisions.bound import BoundChoices, Reader, bind, reader_of
+from token_trie.decisions.native_scores import score_leaves
+from token_trie.decisions.options import LEAF_ENDS
+from token_trie.decisions.request import Batched, Bound, Prefix, Request
+from token_trie.decisions.runner import run
+from token_trie.errors import TokenTrieError
+from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.reproducible import reproducible
+from token_trie.llama.sequential import Sequential
+from token_trie.llama.stream import Stream
+from token_trie.native.core import Llama
+from token_trie.native.ffi import lib
+from token_trie.native.lease import attachment, lease
+from token_trie.sets.choices import Choices
+from token_trie.sets.memory import Memory
+from token_trie.sets.prompt import Prompt
+
+Floats = npt.NDArray[np.float64]
+
+_ANY: Final = "any"  # of leaf_end: nothing beside the texts' own tokens, so that no text's score depends on another
+
+
+class Reading(NamedTuple):
+    """What a model is asked: how probable each of several texts is behind a prompt."""
+
+    prompt: Prompt
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What it says."""
+
+    logprobs: Floats
+    """Natural logarithm of the probability of each text."""
+    lengths: Floats
+    """Its tokens."""
+    mass: float
+    """The probability of all texts together, in which one that another begins with counts for both."""
+    n_prompt: int
+    n_evaluated: int
+
+
+def score_texts(llm: Llama, reading: Reading) -> Scored:
+    """Score texts; what the prompt shares with the one before is not evaluated again.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError, ContextError, BusyError, CancelledError
+        As of `score`.
+    """
+    return run(llm, reading.prompt, _TextsRequest(reading.texts))
+
+
+def score_alone(llm: Llama, reading: Reading) -> Scored:
+    """Score texts, each by itself, so that its score is the same bit by bit among any others; errors as above."""
+    with lease(llm):
+        reader = reader_of(llm)
+        prefix = Prefix(reader.tokenize(reading.prompt))
+        # Each is bound by itself, too: another might move the seam.
+        bound = [_TextsRequest((text,)).bind(reader, prefix) for text in reading.texts]
+    context = reproducible(llm)
+    sequences = [tuple(one.choices.trie[0].tokens) for one in bound]
+    scores = [context.score(one.tokens, [own])[0] for one, own in zip(bound, sequences, strict=True)]
+    logprobs = np.array([of_tokens.sum() for of_tokens in scores])
+    n_evaluated = sum(len(own) - 1 for own in sequences)
+    lengths = np.array([len(own) for own in sequences], np.float64)
+    return Scored(logprobs, lengths, mass_of(sequences, logprobs), len(prefix.tokens), n_evaluated)
+
+
+def score_all(
+    llm: Llama, batch: Batch | Sequential, readings: Iterable[Callable[[], Reading]]
+) -> Iterator[Scored | TokenTrieError]:
+    """Score texts behind many prompts in a batch; yield what each gives, or its error, in their order."""
+    for _, result in Admission(llm, batch, map(_asked, readings)).results(in_order=True):
+        if isinstance(result, TokenTrieError) and isinstance(result.__cause__, TokenTrieError):
+            yield result.__cause__  # without the position among the prompts
+        else:
+            yield result
+
+
+def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], _TextsRequest]]:
+    try:
+        reading = make()
+    except TokenTrieError as error:
+        return "", partial(_raise, error)
+    return reading.prompt, partial(_TextsRequest, reading.texts)
+
+
+def _raise(error: TokenTrieError) -> NoReturn:
+    raise error
+
+
+def remembered(llm: Llama, key: tuple[Any, ...], make: Callable[[], Scored]) -> Scored:
+    """Return what was scored by a key, as long as the Llama lives and others have not taken its place."""
+    memory: Memory[Scored] = attachment(llm).known.setdefault("question priors", Memory(_KEPT, _WEIGHT))
+    return memory.get(key, 1, make)
+
+
+_KEPT = _WEIGHT = 1024
+
+
+@dataclass(frozen=True)
+class _TextsRequest(Request[Scored]):
+    texts: tuple[str, ...]
+
+    def bind(self, reader: Reader, prefix: Prefix) -> _BoundTexts:
+        return _BoundTexts(*bind(reader, prefix.tokens, Choices(self.texts, self.texts)))
+
+
+@dataclass(frozen=True, eq=False)
+class _BoundTexts(Bound[Scored], Batched[Scored]):
+    tokens: list[int]
+    choices: BoundChoices[str]
+
+    n_tokens = 1
+
+    def run(self, stream: Stream) -> Scored:
+        stream.hold(self.choices.trie)
+        stream.prefill(self.tokens)
+        scores = score_leaves(stream, self.choices.trie, leaf_end=_ANY)
+        return self._scored(scores.leaves, scores.cost.n_evaluated)
+
+    def batched(self) -> _BoundTexts:
+        return self
+
+    @property
+    def n_members(self) -> int:
+        return len(self.choices.trie)
+
+    def submit(self, batch: Batch) -> int:
+        mode = lib.TOKEN_TRIE_BATCH_SCORES
+        return batch.submit(self.choices.trie, self.tokens, mode=mode, leaf_end=LEAF_ENDS[_ANY])
+
+    def read(self, answer: Answer) -> Scored:
+        return self._scored(answer.logprobs, int(answer.figures.n_evaluated))
+
+    def _scored(self, of_leaves: Floats, n_evaluated: int) -> Scored:
+        tokens, offsets = self.choices.trie.core.arrays()
+        lengths = np.diff(offsets).astype(np.float64)
+        mass = mass_of([tuple(leaf) for leaf in np.split(tokens, offsets[1:-1])], of_leaves)
+        aligned = self.choices.aligned
+        return Scored(aligned(of_leaves), aligned(lengths), mass, len(self.tokens), n_evaluated)
+
+
+def mass_of(sequences: list[tuple[int, ...]], logprobs: Floats) -> float:
+    """Return the probability of sequences together; one that goes on from another lies within it."""
+    there = set(sequences)
+    first = [not any(s[:n] in there for n in range(1, len(s))) for s in sequences]
+    return math.fsum(np.exp(logprobs[first]))

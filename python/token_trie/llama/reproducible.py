@@ -1,0 +1,171 @@
+"""Scores that are the same bit by bit whatever is scored beside them, before or after.
+
+What llama.cpp computes for a token depends on how many others are in its batch and on where in the cache its cells lie.
+Here neither varies. A prompt is cut at fixed positions, and of what two prompts share whole pieces alone are kept; each
+sequence is evaluated behind it in a batch of its own, from the same cells:
+
+    prompt    |piece 0 |piece 1 |rest|        rest: up to its last token, whose logits tell of first tokens
+    sequences                        |a b c|  then the cells are freed, and the next takes them
+                                     |d e|
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.errors import ArgumentError, CancelledError, ContextError, InternalError, NativeMemoryError
+from token_trie.llama.evaluated import common_prefix
+from token_trie.native.core import Llama, vocab_of
+from token_trie.native.lease import attachment, lease
+
+Floats = npt.NDArray[np.float64]
+
+PIECE = 128
+"""Tokens of a prompt that are evaluated together."""
+
+
+def reproducible(llm: Llama) -> Reproducible:
+    """Return the Llama's, made on first use and freed with it."""
+    attached = attachment(llm)
+    with attached.making:
+        own: Reproducible | None = attached.known.get("reproducible")
+        if own is None or own.is_disowned:
+            own = attached.known["reproducible"] = Reproducible(llm)
+    return own
+
+
+class Reproducible:
+    """A context of its own on the weights of a Llama, with as many tokens. Threads take turns."""
+
+    def __init__(self, llm: Llama) -> None:
+        self._turn = threading.RLock()
+        self._process = os.getpid()
+        self._is_closed = False
+        self._attached = attached = attachment(llm)
+        self._tokens = np.empty(0, np.int32)  # whose cells are there
+        with lease(llm):
+            vocab_of(llm)
+            if attached.forked or llm.model_params.vocab_only:
+                raise ArgumentError("llm: at work when this process was forked, or loaded without weights")
+            params = type(llm.context_params).from_buffer_copy(llm.context_params)
+            params.n_batch = params.n_ubatch = PIECE
+            params.n_seq_max, params.swa_full, params.embeddings = 1, True, False
+            self.n_ctx = int(llm.n_ctx())
+            self._n_vocab = llm.n_vocab()
+            self._context = llama_cpp.llama_init_from_model(llm._model.model, params)
+            if not self._context:
+                raise NativeMemoryError("no memory for a context that scores by itself")
+            if llm._lora_adapter is not None:
+                adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(llm._lora_adapter)
+                llama_cpp.llama_set_adapters_lora(self._context, adapters, 1, (ctypes.c_float * 1)(llm.lora_scale))
+            self._memory = llama_cpp.llama_get_memory(self._context)
+            self._batch = llama_cpp.llama_batch_init(PIECE, 0, 1)
+            attached.streams.add(self)
+
+    @property
+    def is_disowned(self) -> bool:
+        """Whether it is another process's."""
+        return self._process != os.getpid()
+
+    def score(self, prompt: Sequence[int], sequences: Sequence[Sequence[int]]) -> list[Floats]:
+        """Return the natural logarithm of the probability of each token of some sequences behind a prompt.
+
+        Raises
+        ------
+        ContextError
+            There is no room for the prompt and the longest of them.
+        CancelledError
+            The Llama was closed.
+        """
+        longest = max(map(len, sequences))
+        if len(prompt) + longest > self.n_ctx:
+            raise ContextError(
+                f"prompt: {len(prompt)} tokens and an answer of up to {longest} do not fit the context of {self.n_ctx} "
+                "tokens; make the Llama with a larger n_ctx"
+            )
+        with self._turn:
+            out, before = [], np.array(prompt, np.int32)
+            first = self._logits(before)
+            for sequence in sequences:
+                if len(self._tokens) < len(before):  # of recurrent models, which nothing can be taken back from
+                    first = self._logits(before)
+                out.append(self._behind(len(before), first, np.array(sequence, np.int32)))
+            return out
+
+    def _logits(self, prompt: npt.NDArray[np.int32]) -> Floats:
+        """Evaluate a prompt, but for the pieces that are there; return the log-probabilities of what comes next."""
+        # The last piece has an output, and the others have none.
+        n_kept = min(common_prefix(self._tokens, prompt), len(self._tokens) - 1, len(prompt) - 1) // PIECE * PIECE
+        self._drop(max(n_kept, 0))
+        for begin in range(len(self._tokens), len(prompt), PIECE):
+            piece = prompt[begin : begin + PIECE]
+            is_last = begin + len(piece) == len(prompt)
+            self._evaluate(piece, begin, [is_last and i == len(piece) - 1 for i in range(len(piece))])
+            self._tokens = prompt[: begin + len(piece)]
+        return self._log_probabilities(-1)
+
+    def _behind(self, position: int, first: Floats, sequence: npt.NDArray[np.int32]) -> Floats:
+        out = np.empty(len(sequence))
+        out[0] = first[sequence[0]]
+        inner = sequence[:-1]
+        for begin in range(0, len(inner), PIECE):
+            piece = inner[begin : begin + PIECE]
+            self._evaluate(piece, position + begin, [True] * len(piece))
+            for i in range(len(piece)):
+                out[begin + i + 1] = self._log_probabilities(i)[sequence[begin + i + 1]]
+        if len(inner) and not llama_cpp.llama_memory_seq_rm(self._memory, 0, position, -1):
+            self._drop(0)
+        return out
+
+    def _drop(self, n_kept: int) -> None:
+        is_cut = llama_cpp.llama_memory_seq_rm(self._memory, 0, n_kept, -1) if n_kept else False
+        if not is_cut:
+            llama_cpp.llama_memory_clear(self._memory, False)
+            n_kept = 0
+        self._tokens = self._tokens[:n_kept]
+
+    def _evaluate(self, tokens: npt.NDArray[np.int32], position: int, has_output: Sequence[bool]) -> None:
+        if self._is_closed or self.is_disowned:
+            raise CancelledError("the Llama was closed, or this is another process")
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens.tolist()):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position + i, has_output[i]
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+        status = llama_cpp.llama_decode(self._context, batch)
+        if status != 0:
+            self._drop(0)
+            raise InternalError(f"llama.cpp cannot evaluate {len(tokens)} tokens: {status}")
+
+    def _log_probabilities(self, row: int) -> Floats:
+        logits: Any = llama_cpp.llama_get_logits_ith(self._context, row)
+        x = np.ctypeslib.as_array(logits, shape=(self._n_vocab,)).astype(np.float64)
+        x -= x.max()
+        log_sum: float = np.log(np.exp(x).sum())
+        return x - log_sum
+
+    def cancel(self) -> None:
+        """End what is under way, behind its next batch."""
+        self._is_closed = True
+
+    def close(self) -> None:
+        """Free the context, when what is under way has ended."""
+        self._is_closed = True
+        with self._turn:
+            self._attached.streams.discard(self)
+            context, self._context = self._context, None
+            if context and not self.is_disowned:
+                llama_cpp.llama_batch_free(self._batch)
+                llama_cpp.llama_free(context)
+
+    def is_entered_here(self) -> bool:
+        """Whether this very thread is inside a call; none can be met there, as nothing of ours is called back."""
+        return False

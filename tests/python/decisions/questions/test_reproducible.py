@@ -1,0 +1,77 @@
+"""With ``reproducible``, answers are the same bit by bit in whatever company, order and history."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import oracle
+import pytest
+from token_trie import Choice, ContextError, Predicate, Score, decide, decide_many
+from token_trie.decisions.questions.scores import Reading, score_alone
+from token_trie.llama.reproducible import PIECE, reproducible
+
+STATE = {"subject": "Charged twice", "text": "I was charged twice for one order. " * 18}
+QUESTIONS: dict[str, Any] = {
+    "team": Choice("Which team?", {"billing": "payments and charges", "technical": "errors", "sales": None}),
+    "urgent": Predicate("Is it urgent?"),
+    "mood": Score("How angry is the customer?", ["calm", "annoyed", "furious"]),
+}
+N_COMPANIES = 4
+
+
+def figures(answer: Any) -> tuple[Any, ...]:
+    return dict(answer.probabilities), answer.mass
+
+
+def test_scores_are_those_of_one_by_one(precise: Any) -> None:
+    prompt = "Paris Pizza " * 40
+    scored = score_alone(precise, Reading(prompt, ("yes", "no Paris", "Pizza")))
+    tokens = [1, *precise.tokenize(prompt.encode(), add_bos=False)]
+    context = reproducible(precise)
+    for length in (1, PIECE, PIECE + 1, len(tokens)):
+        for sequence in ([260], [261, 262, 263]):
+            found = context.score(tokens[:length], [sequence])[0]
+            assert found == pytest.approx(oracle.logprobs(precise, tokens[:length], tuple(sequence)), abs=1e-4)
+    assert 0 < scored.mass < 1
+
+
+def test_it_is_what_is_decided_otherwise_up_to_rounding(precise: Any) -> None:
+    exact, other = (decide(precise, "Paris", QUESTIONS, reproducible=is_so) for is_so in (True, False))
+    for name in QUESTIONS:
+        assert exact[name].probabilities == pytest.approx(other[name].probabilities, abs=1e-4)
+
+
+def test_answers_are_equal_to_the_last_bit_in_any_company(llm: Any) -> None:
+    rng = random.Random(1)
+    expected = {name: figures(one) for name, one in decide(llm, STATE, QUESTIONS, reproducible=True).items()}
+    for _ in range(N_COMPANIES):
+        names = rng.sample(sorted(QUESTIONS), rng.randint(1, 3))
+        options = list(QUESTIONS["team"].options.items())
+        rng.shuffle(options)
+        asked = {name: QUESTIONS[name] for name in names}
+        if "team" in asked:
+            asked["team"] = Choice("Which team?", dict(options))
+        if rng.random() < 0.3:
+            decide(llm, "else " * rng.randint(1, 40), asked, reproducible=rng.random() < 0.7)
+        for name, one in decide(llm, STATE, asked, reproducible=True).items():
+            assert figures(one) == expected[name]
+    (found,) = decide_many(llm, [STATE], QUESTIONS, reproducible=True)
+    assert {name: figures(one) for name, one in found.items()} == expected
+
+
+def test_an_option_keeps_its_score_when_others_come(smollm2: Any) -> None:
+    few = score_alone(smollm2, Reading("Answer:", ("payments", "errors")))
+    more = score_alone(smollm2, Reading("Answer:", ("payments", "a very long description of sales", "errors", "e")))
+    assert few.logprobs.tolist() == more.logprobs[[0, 2]].tolist()
+
+
+def test_recurrent_models_read_the_prompt_anew(recurrent: Any) -> None:
+    first = decide(recurrent, "Paris", QUESTIONS, reproducible=True)
+    second = decide(recurrent, "Paris", dict(reversed(QUESTIONS.items())), reproducible=True)
+    assert {name: figures(one) for name, one in first.items()} == {name: figures(one) for name, one in second.items()}
+
+
+def test_what_has_no_room_is_refused(precise: Any) -> None:
+    with pytest.raises(ContextError, match="do not fit the context"):
+        decide(precise, "Paris " * 1100, QUESTIONS["team"], reproducible=True)
