@@ -1,7 +1,7 @@
 """Who scores answers, each as its users would."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns, process_time_ns
 from typing import Any, Protocol
@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
-from token_trie import StreamHandle, TokenTrie
+from token_trie import TokenTrie
 from token_trie.decisions.native_scores import score_leaves
+from token_trie.llama.options import StreamOptions
+from token_trie.llama.stream import Stream
 
 from bench.models import Model
 
@@ -49,6 +51,13 @@ def watch() -> Iterator[Watch]:
         out.wall_ns, out.cpu_ns = perf_counter_ns() - wall, process_time_ns() - cpu
 
 
+@contextmanager
+def opened(llm: Any, n_ctx: int) -> Iterator[Stream]:
+    """Open a stream, for what a handle does not show: what a score took."""
+    with closing(Stream(llm, options=StreamOptions(n_ctx=n_ctx))) as stream:
+        yield stream
+
+
 class Contender(Protocol):
     """One way to score; prepare evaluates the prompt."""
 
@@ -59,13 +68,13 @@ class Contender(Protocol):
 class Tree:
     """token-trie: all answers as one tree."""
 
-    def __init__(self, handle: StreamHandle) -> None:
-        self._handle = handle
-        self.prepare = handle.prefill
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.prepare = stream.prefill
 
     def score(self, trie: TokenTrie) -> Scored:
         """Score."""
-        scores = score_leaves(self._handle, trie, leaf_end="any")
+        scores = score_leaves(self._stream, trie, leaf_end="any")
         return Scored(scores.leaves, *scores.cost[:2], decode_ns=scores.cost.decode_ns)
 
 

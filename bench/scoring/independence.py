@@ -3,12 +3,13 @@
 import random
 
 import numpy as np
-from token_trie import StreamHandle, TokenTrie
+from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, prompt_for
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.models import Model
+from bench.scoring.contenders import opened
 from bench.scoring.measure import Advance, requests
 from bench.scoring.rows import IndependenceRow
 
@@ -24,12 +25,12 @@ def independence(model: Model, n_ctx: int, advance: Advance) -> IndependenceRow:
     first_prompt = prompt_for(texts[0]["text"])
     tries = {n: TokenTrie.from_choices(model.llm, names[:n], prompt=first_prompt) for n in SIZES}
     among, behind = [], []
-    with StreamHandle(model.llm, n_ctx=n_ctx) as handle, StreamHandle(model.llm, n_ctx=n_ctx) as fresh:
+    with opened(model.llm, n_ctx) as stream, opened(model.llm, n_ctx) as fresh:
         for request in texts:
             tokens = tokenize_prompt(model.llm, prompt_for(request["text"]))
-            handle.prefill(tokens)  # all but the last line is evaluated already
+            stream.prefill(tokens)  # all but the last line is evaluated already
             scores = {
-                n: dict(zip(trie.names, score_leaves(handle, trie).leaves, strict=True)) for n, trie in tries.items()
+                n: dict(zip(trie.names, score_leaves(stream, trie).leaves, strict=True)) for n, trie in tries.items()
             }
             for n, of in scores.items():
                 among += [abs(score - scores[m][name]) for m in SIZES if m > n for name, score in of.items()]

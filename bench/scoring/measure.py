@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from token_trie import StreamHandle, TokenTrie
+from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, REQUESTS, prompt_for
 from token_trie.decisions.native_scores import score_leaves, search_leaves
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.models import Model
-from bench.scoring.contenders import Completions, Contender, OneByOne, Scored, Tree, watch
+from bench.scoring.contenders import Completions, Contender, OneByOne, Scored, Tree, opened, watch
 from bench.scoring.rows import COMPLETIONS, ONE_BY_ONE, TREE, FormsRow, ScoringRow, SearchRow
 from bench.sets import data
 
@@ -83,8 +83,8 @@ def scoring(model: Model, threads: int, rounds: int, n_ctx: int, advance: Advanc
     tries = {name: TokenTrie.from_choices(llm, members, prompt=prompts[0]) for name, members in names.items()}
     calls: dict[str, dict[str, _Calls]] = {name: {TREE: _Calls([]), ONE_BY_ONE: _Calls([])} for name in tries}
     one_by_one = OneByOne(model, max(trie.max_tokens for trie in tries.values()))
-    with StreamHandle(llm, n_ctx=n_ctx) as handle:
-        contenders: dict[str, Contender] = {TREE: Tree(handle), ONE_BY_ONE: one_by_one}
+    with opened(llm, n_ctx) as stream:
+        contenders: dict[str, Contender] = {TREE: Tree(stream), ONE_BY_ONE: one_by_one}
         for prompt in prompts:
             for contender in contenders.values():
                 contender.prepare(tokenize_prompt(llm, prompt))
@@ -114,21 +114,21 @@ def forms(model: Model, n_ctx: int, advance: Advance) -> FormsRow:
     times: dict[str, list[float]] = {"full": [], "branches": []}
     best: dict[str, list[int]] = {"full": [], "branches": [], "greedy": []}
     apart, variation = [], []
-    with StreamHandle(model.llm, n_ctx=n_ctx) as handle:
-        handle.set_token_trie(trie)
+    with opened(model.llm, n_ctx) as stream:
+        stream.set_trie(trie)
         for request in asked:
-            handle.prefill(prompt_for(request["text"]))
+            stream.prefill(stream.tokenize(prompt_for(request["text"])))
             logprobs = {}
             for form in times:
                 with watch() as took:
-                    scores = score_leaves(handle, trie, branches=form == "branches").leaves
+                    scores = score_leaves(stream, trie, branches=form == "branches").leaves
                 times[form].append(took.wall_ns / 1e6)
                 best[form].append(int(scores.argmax()))
                 logprobs[form] = _normalized(scores)
             apart.append(np.abs(logprobs["full"] - logprobs["branches"]).mean())
             variation.append(np.abs(np.exp(logprobs["full"]) - np.exp(logprobs["branches"])).sum() / 2)
-            list(handle.generate())
-            best["greedy"].append(handle.state.leaf or 0)
+            stream.run_span(0.0, 1.0)
+            best["greedy"].append(stream.state.leaf or 0)
             advance()
     expected = [names.index(request["action"]) for request in asked]
     return FormsRow(
@@ -153,16 +153,16 @@ def search(model: Model, advance: Advance) -> SearchRow:
     trie = TokenTrie.from_choices(model.llm, names, prompt=asked[0]["prompt"])
     n_inner = trie.n_nodes - len(trie)  # leaves that others go on from are inner nodes, too, and not counted
     exact, beam, took, beam_ms, right = [], [], [], [], []
-    with StreamHandle(model.llm, n_ctx=256) as handle:
-        handle.prefill(asked[0]["prompt"])
-        search_leaves(handle, trie)  # reads the set
+    with opened(model.llm, 256) as stream:
+        stream.prefill(stream.tokenize(asked[0]["prompt"]))
+        search_leaves(stream, trie)  # reads the set
         for question in asked:
-            handle.prefill(question["prompt"])
+            stream.prefill(stream.tokenize(question["prompt"]))
             with watch() as watched:
-                exact.append(search_leaves(handle, trie))
+                exact.append(search_leaves(stream, trie))
             took.append(watched)
             with watch() as watched:
-                beam.append(search_leaves(handle, trie, beam_width=_BEAM_WIDTH))
+                beam.append(search_leaves(stream, trie, beam_width=_BEAM_WIDTH))
             beam_ms.append(watched.wall_ns / 1e6)
             right.append(trie[int(exact[-1].leaves[0])].name == question["city"])
             advance()
