@@ -17,6 +17,7 @@ from token_trie.llama.contexts import make_on
 from token_trie.llama.dropped import wait_for_dropped
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
+from token_trie.native.llama_facts import model_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.trie import TokenTrie
 
@@ -30,7 +31,7 @@ def can_share(llm: Llama) -> bool:
     """Whether sequences of the model can share cells, as a batch needs it; ArgumentError if it is closed."""
     with lease(llm):
         vocab_of(llm)
-        model = llm._model.model
+        model = model_of(llm).model
         is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
         return not is_stateful and llm.n_batch > 1
 

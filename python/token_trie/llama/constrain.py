@@ -18,6 +18,7 @@ from token_trie.llama.span import SpanOptions, StepMode, follow_set, read_span
 from token_trie.llama.turns import THINKING, WALKING, Call, Turns, Walk
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
+from token_trie.native.llama_facts import COMPLETE, INIT_SAMPLER, restorer
 from token_trie.native.options import takes
 from token_trie.sets.chat_form import warn_of_fallback
 from token_trie.sets.prompt import tokenize_chat
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from token_trie.llama.span import SpanKeywords
 
 _STOP = -1  # in place of a token
-_OVERRIDDEN = ("_create_completion", "_init_sampler", "create_chat_completion", "generate", "sample")
+_OVERRIDDEN = (COMPLETE, INIT_SAMPLER, "create_chat_completion", "generate", "sample")
 
 # Samplers that change logits and stand before the trie; all others truncate, constrain or select, and stand after it.
 # A logits processor of llama-cpp-python is a sampler without a name.
@@ -133,26 +134,16 @@ class Constraint:
                 raise BusyError("this Llama is constrained already; leave that block first, or use another Llama")
             attached.constrained = True
         self._turns.open()
-        previous = {name: llm.__dict__[name] for name in _OVERRIDDEN if name in llm.__dict__}
-        sampler = llm._sampler
-        create, chat = llm._create_completion, llm.create_chat_completion
-        init_sampler, generate, sample = llm._init_sampler, llm.generate, llm.sample
-
-        def restore() -> None:
-            for name in _OVERRIDDEN:
-                llm.__dict__.pop(name, None)
-            llm.__dict__.update(previous)
-            llm._sampler = sampler
-            attached.constrained = False
-
-        self._restore = restore
-        llm._create_completion = lambda *args, **kwargs: self._read(
-            create(*args, **self._guarded(kwargs)), kwargs.get("stop")
-        )
-        llm.create_chat_completion = lambda *args, **kwargs: self._bind(self._chat(chat, *args, **kwargs))
-        llm._init_sampler = lambda *args, **kwargs: self._init_sampler(init_sampler, *args, **kwargs)
-        llm.generate = lambda *args, **kwargs: self._generate(generate, *args, **kwargs)
-        llm.sample = lambda *args, **kwargs: self._sample(sample, *args, **kwargs)
+        create, init_sampler, chat, generate, sample = (getattr(llm, name) for name in _OVERRIDDEN)
+        self._restore = restorer(llm, _OVERRIDDEN)
+        overrides: dict[str, Callable[..., Any]] = {
+            COMPLETE: lambda *args, **kwargs: self._read(create(*args, **self._guarded(kwargs)), kwargs.get("stop")),
+            INIT_SAMPLER: lambda *args, **kwargs: self._init_sampler(init_sampler, *args, **kwargs),
+            "create_chat_completion": lambda *args, **kwargs: self._bind(self._chat(chat, *args, **kwargs)),
+            "generate": lambda *args, **kwargs: self._generate(generate, *args, **kwargs),
+            "sample": lambda *args, **kwargs: self._sample(sample, *args, **kwargs),
+        }
+        llm.__dict__.update(overrides)
         return self
 
     def __exit__(
@@ -162,6 +153,7 @@ class Constraint:
         if restore is not None:
             self._turns.close()
             restore()
+            attachment(self._llm).constrained = False
 
     def new_cursor(self) -> _core.Cursor:
         """Make a cursor at the root, with this block's rules."""

@@ -21,6 +21,7 @@ from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
 from token_trie.native.lease import Attachment
+from token_trie.native.llama_facts import adapter_of, model_of
 
 T = TypeVar("T")
 
@@ -289,11 +290,11 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
         like.n_ctx = int(n_ctx)
     adapters = ffi.new("struct llama_adapter_lora *[1]")
     scales = ffi.new("float[1]")
-    if llm._lora_adapter is not None:
-        adapters[0] = _pointer_to("llama_adapter_lora", llm._lora_adapter)
+    if adapter_of(llm) is not None:
+        adapters[0] = _pointer_to("llama_adapter_lora", adapter_of(llm))
         scales[0] = llm.lora_scale
         params.adapters, params.adapter_scales, params.n_adapters = adapters, scales, 1
-    model = _pointer_to("llama_model", llm._model.model)
+    model = _pointer_to("llama_model", model_of(llm).model)
     own = ffi.cast("struct llama_context_params *", ctypes.addressof(like))
     return check_pointer(make(model, own, params))
 

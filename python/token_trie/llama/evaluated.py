@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import ffi, lib
+from token_trie.native.llama_facts import context_of
 
 Tokens = npt.NDArray[np.int32]
 
@@ -37,7 +38,7 @@ class Evaluated:
         self._n_inside = 0  # calls that have it
         self._is_guarded = False
         for name in _OF_CONTEXT:
-            self._guard(llm._ctx, name)
+            self._guard(context_of(llm), name)
         for name in _OF_LLAMA:
             self._guard(llm, name)
 
@@ -70,8 +71,8 @@ class Evaluated:
             self._n_inside += 1
             try:
                 n = n_evaluated(llm, tokens)
-                if n > n_there and llm._ctx.ctx and self._is_at_rest(llm):
-                    context = ffi.cast("struct llama_context *", ctypes.cast(llm._ctx.ctx, ctypes.c_void_p).value)
+                if n > n_there and context_of(llm).ctx and self._is_at_rest(llm):
+                    context = ffi.cast("struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value)
                     lib.token_trie_stream_take_over(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
             finally:
                 self._n_inside -= 1
@@ -79,7 +80,7 @@ class Evaluated:
     def _is_at_rest(self, llm: Llama) -> bool:
         """Whether no call is under way that began before calls were guarded."""
         if not self._is_guarded:
-            self._is_guarded = not _core.is_thread_inside("llama_cpp", [(llm._ctx, ()), (llm, _OF_LLAMA)])
+            self._is_guarded = not _core.is_thread_inside("llama_cpp", [(context_of(llm), ()), (llm, _OF_LLAMA)])
         return self._is_guarded
 
     def disown(self) -> None:

@@ -18,6 +18,7 @@ except ImportError as error:
     raise ImportError(f"{message} ({error})") from error
 
 from token_trie.errors import ArgumentError, LlamaVersionError
+from token_trie.native.llama_facts import model_of
 
 Llama: TypeAlias = Any
 """A ``llama_cpp.Llama``; its package has no complete type hints."""
@@ -36,11 +37,11 @@ def vocab_of(llm: Llama) -> _core.Vocab:
     """Return the model's vocabulary, which goes with the model."""
     if not isinstance(llm, llama_cpp.Llama):
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
-    model: Any = llm._model
+    model: Any = model_of(llm)
     attached = llm.__dict__.get("_token_trie")
     if model.model is None or (attached is not None and attached.closed):
         raise ArgumentError("llm: this Llama is closed")
-    if not hasattr(model, "_token_trie_vocab"):
-        model._token_trie_vocab = _core.Vocab(int(model.vocab))
-    vocab: _core.Vocab = model._token_trie_vocab
+    vocab: _core.Vocab | None = model.__dict__.get("_token_trie_vocab")
+    if vocab is None:
+        vocab = model.__dict__["_token_trie_vocab"] = _core.Vocab(int(model.vocab))
     return vocab

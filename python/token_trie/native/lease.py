@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import llama_cpp
 
 from token_trie.errors import ArgumentError
+from token_trie.native.llama_facts import exit_stacks, model_of, n_callbacks, set_exit_stack
 
 
 class Closable(Protocol):
@@ -145,15 +146,14 @@ def attachment(llm: Any) -> Attachment:
             attached = Attachment()
             # The model may go before the Llama, as garbage of one cycle, and another thread may be closing them now:
             # who takes callbacks off these stacks takes ours first, and what frees the model must still be below it.
-            of_model: Any = llm._model._exit_stack
-            rest = llm._stack
+            of_model, rest = exit_stacks(llm)
             of_model.callback(attached.end)
-            if llm._model.model is None or len(of_model._exit_callbacks) < 2:
+            if model_of(llm).model is None or n_callbacks(of_model) < 2:
                 raise ArgumentError("llm: this Llama is closed")
             rest.callback(attached.end)
             whole = ExitStack()
             whole.callback(attached.close, whole, rest)
-            llm._stack = whole
+            set_exit_stack(llm, whole)
             llm.__dict__["_token_trie"] = attached
     return attached
 

@@ -13,6 +13,7 @@ import numpy as np
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.llama_facts import model_of, registered_chat_handler
 from token_trie.native.lease import attachment
 from token_trie.sets.chat_form import warn_of_fallback
 from token_trie.sets.rendered import Rendered, may_become_control, read, render, tokens_of
@@ -70,7 +71,7 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None) -> lis
         raise ArgumentError(f"prompt: {type(prompt).__name__} where text, token ids or chat messages belong")
     vocab_of(llm)
     if isinstance(prompt, str):
-        bos = [llm.token_bos()] if llm._model.add_bos_token() or not prompt else []
+        bos = [llm.token_bos()] if model_of(llm).add_bos_token() or not prompt else []
         rendered = prompt.render(llm) if isinstance(prompt, Filled) else Rendered(prompt, None)
         tokens = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
     elif all(isinstance(message, Mapping) for message in prompt) and len(prompt) > 0:
@@ -205,7 +206,7 @@ class _RenderOnly:
         if not special or (add_bos and rendered.controls is None):
             return self._llm.tokenize(text, add_bos, special)
         tokens = tokens_of(self._llm, rendered, lambda part: _tokenize(self._llm, part))
-        model = self._llm._model
+        model = model_of(self._llm)
         begin = [model.token_bos()] if add_bos and model.add_bos_token() else []
         end = [model.token_eos()] if add_bos and model.add_eos_token() else []
         made = self._made[rendered, add_bos] = _Tokens(begin + tokens + end, rendered)
@@ -236,7 +237,7 @@ def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None) -> l
         instead.mark = mark
         prompt = _sent(llm, instead, request)
         if isinstance(prompt, str):
-            begins = bool(llm._model.add_bos_token()) or not prompt
+            begins = bool(model_of(llm).add_bos_token()) or not prompt
             bos = [llm.token_bos()] if begins else []
             rendered = read(llm, prompt, mark)
             made[rendered] = bos + (tokenize_rendered(llm, rendered, n_ctx) if prompt else [])
@@ -258,7 +259,7 @@ def _sent(llm: Llama, instead: _RenderOnly, request: Mapping[str, Any]) -> str |
     # Llama.create_chat_completion finds its handler in the same way.
     handler: Any = (
         llm.chat_handler
-        or llm._chat_handlers.get(llm.chat_format)
+        or registered_chat_handler(llm)
         or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
     )
     try:

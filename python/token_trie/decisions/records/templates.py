@@ -16,6 +16,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama, vocab_of
+from token_trie.native.llama_facts import model_of
 from token_trie.sets.prompt import tokenize_prompt, tokenize_rendered
 from token_trie.sets.rendered import read, render
 
@@ -80,7 +81,7 @@ def _template_with_tools(llm: Llama) -> Any:
     template = llm.metadata.get("tokenizer.chat_template" + name.removeprefix("chat_template").replace(".default", ""))
     if template is None or "tools" not in template:
         return None
-    eos, bos = (llm._model.token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos()))
+    eos, bos = (model_of(llm).token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos()))
     return lambda is_prompt: Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 

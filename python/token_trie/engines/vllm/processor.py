@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -128,7 +128,7 @@ def _vocabulary_of_caller() -> EngineVocabulary | None:
 
     None for any other caller; a wrong request is then found in the engine.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = inspect.currentframe()
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, InputProcessor):
