@@ -28,11 +28,6 @@ TIES = {
     ("llama.company", "native.lease", "company"),
     ("llama.contexts", "native.lease", "evaluated"),
 }
-# Underscore members of objects of llama-cpp-python and of Python itself.
-FOREIGN = {"_asdict", "_chat_handlers", "_create_completion", "_ctx", "_exit_callbacks", "_exit_stack", "_getframe"}
-FOREIGN |= {"_lora_adapter", "_model", "_replace", "_sampler", "_stack", "_token_trie_vocab"}
-REACHES = 3
-"""Places at which a module reaches for an underscore member of another; to become 0."""
 
 
 def module_of(name: str) -> str:
@@ -162,39 +157,6 @@ def test_a_tie_without_type_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     above.write_text("def hold(lease: Lease) -> None:\n    lease.holder = Stream()\n")
     monkeypatch.setattr("test_house.MODULES", {"native.lease": below, "llama.stream": above})
     assert [*ties()] == [("llama.stream", "native.lease", "holder")]
-
-
-def reaches(module: str) -> list[str]:
-    """Find the places at which a module reaches for an underscore member that none of its own classes has."""
-    tree = ast.parse(MODULES[module].read_text())
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    for found in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-        own |= {
-            node.value for node in ast.walk(found) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
-        own |= {node.id for node in ast.walk(found) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    own |= {node.attr for node in nodes if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
-    return [
-        f"{module}:{node.lineno}: {ast.unparse(node)}"
-        for node in nodes
-        if node.attr.startswith("_")
-        and not node.attr.startswith("__")
-        and ast.unparse(node.value) not in ("self", "cls", "super()", "token_trie", "core")
-        and node.attr not in own | FOREIGN
-    ]
-
-
-def test_no_module_reaches_for_underscores_of_another() -> None:
-    found = [place for module in sorted(MODULES) for place in reaches(module)]
-    assert len(found) <= REACHES, "\n".join(found)
-
-
-def test_a_reach_for_an_underscore_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "score.py"
-    file.write_text("class Own:\n    def f(self, other, s):\n        self._a = other._a\n        return s._native\n")
-    monkeypatch.setitem(MODULES, "decisions.score", file)
-    assert reaches("decisions.score") == ["decisions.score:4: s._native"]
 
 
 def test_every_room_has_a_floor_of_its_own() -> None:

@@ -17,8 +17,8 @@ from token_trie.llama.contexts import make_on
 from token_trie.llama.dropped import wait_for_dropped
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
-from token_trie.native.llama_facts import model_of
 from token_trie.native.lease import attachment, lease
+from token_trie.native.llama_facts import model_of
 from token_trie.sets.trie import TokenTrie
 
 # A wait is interrupted so often, for signals to be heard.

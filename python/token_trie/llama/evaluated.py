@@ -72,7 +72,9 @@ class Evaluated:
             try:
                 n = n_evaluated(llm, tokens)
                 if n > n_there and context_of(llm).ctx and self._is_at_rest(llm):
-                    context = ffi.cast("struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value)
+                    context = ffi.cast(
+                        "struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value
+                    )
                     lib.token_trie_stream_take_over(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
             finally:
                 self._n_inside -= 1

@@ -13,8 +13,8 @@ import numpy as np
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
-from token_trie.native.llama_facts import model_of, registered_chat_handler
 from token_trie.native.lease import attachment
+from token_trie.native.llama_facts import model_of, registered_chat_handler
 from token_trie.sets.chat_form import warn_of_fallback
 from token_trie.sets.rendered import Rendered, may_become_control, read, render, tokens_of
 from token_trie.sets.retokenize import Retokenizer

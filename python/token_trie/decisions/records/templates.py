@@ -81,7 +81,9 @@ def _template_with_tools(llm: Llama) -> Any:
     template = llm.metadata.get("tokenizer.chat_template" + name.removeprefix("chat_template").replace(".default", ""))
     if template is None or "tools" not in template:
         return None
-    eos, bos = (model_of(llm).token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos()))
+    eos, bos = (
+        model_of(llm).token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos())
+    )
     return lambda is_prompt: Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
 
 
