@@ -133,7 +133,7 @@ def _params(
     params = new_struct("token_trie_score_params", leaf_end=LEAF_ENDS[leaf_end], branches=int(bool(branches)))
     kept = []
     if stream.held is not trie:
-        payload = trie._payload_bytes()
+        payload = trie.payload_bytes()
         kept.append(ffi.from_buffer("char[]", payload))
         params.payload_json, params.payload_len = kept[-1], len(payload)
     if prefix is not None:

@@ -97,7 +97,7 @@ class Batch:
         ArgumentError, VocabularyError, ContextError
             What cannot be answered.
         """
-        payload = b"" if trie is None else trie._payload_bytes()
+        payload = b"" if trie is None else trie.payload_bytes()
         params = new_struct("token_trie_params", on_complete=lib.TOKEN_TRIE_END, max_before=max_before)
         prompt = new_struct("token_trie_batch_prompt", payload_params=params, **options)
         kept = [ffi.from_buffer("char[]", payload)]  # what is pointed to

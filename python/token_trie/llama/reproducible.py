@@ -25,6 +25,7 @@ from token_trie.errors import ArgumentError, CancelledError, ContextError, Inter
 from token_trie.llama.evaluated import common_prefix
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import attachment, lease
+from token_trie.native.llama_facts import adapter_of, model_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,11 +61,11 @@ class Reproducible:
             params.n_seq_max, params.swa_full, params.embeddings = 1, True, False
             self.n_ctx = int(llm.n_ctx())
             self._n_vocab = llm.n_vocab()
-            self._context = llama_cpp.llama_init_from_model(llm._model.model, params)
+            self._context = llama_cpp.llama_init_from_model(model_of(llm).model, params)
             if not self._context:
                 raise NativeMemoryError("no memory for a context that scores by itself")
-            if llm._lora_adapter is not None:
-                adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(llm._lora_adapter)
+            if adapter_of(llm) is not None:
+                adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter_of(llm))
                 llama_cpp.llama_set_adapters_lora(self._context, adapters, 1, (ctypes.c_float * 1)(llm.lora_scale))
             self._memory = llama_cpp.llama_get_memory(self._context)
             self._batch = llama_cpp.llama_batch_init(PIECE, 0, 1)

@@ -280,7 +280,7 @@ class Stream:
     def set_span(self, span: SetTrie) -> None:
         """Put what comes under a trie, from its root, by rules that are in order."""
         path = next((path for path, trie in self._sets.items() if trie is span.trie), None)
-        read = span.trie._payload_bytes() if path is None else b""
+        read = span.trie.payload_bytes() if path is None else b""
         name = ffi.NULL if path is None else ffi.new("char[]", path.encode())
         span.native.params.path = name
         payload = read if path is None else ffi.NULL

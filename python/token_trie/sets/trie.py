@@ -303,9 +303,9 @@ class TokenTrie(Subsets, Collection[Leaf]):
         leaf_of = {self.core.name(i): i for i in range(len(self))} | dict(self.core.aliases)
         return np.array([leaf_of[name] for name in names], np.int64)
 
-    def _payload_bytes(self) -> bytes:
-        if self._json is None:
-            self._json = self.payload().encode()
+    def payload_bytes(self) -> bytes:
+        """Return the payload, written once, for the package's own use."""
+        self._json = self._json or self.payload().encode()
         return self._json
 
     @property
