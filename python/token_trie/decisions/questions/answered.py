@@ -54,6 +54,8 @@ class Answered(Generic[T]):
         How the probabilities were made.
     stats : QuestionStats
         What it took.
+    instead : str or None
+        Where it was asked for: what the model would write itself, a line of it at most; empty where it would end.
     """
 
     value: T
@@ -61,6 +63,7 @@ class Answered(Generic[T]):
     mass: float
     calibration: Calibration
     stats: QuestionStats = field(compare=False, repr=False)
+    instead: str | None = field(default=None, kw_only=True)
 
     @property
     def confidence(self) -> float:

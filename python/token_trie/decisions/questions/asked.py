@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from token_trie.decisions.questions.scores import Floats, Reading, Scored
 from token_trie.decisions.questions.weighing import Weighing, contextual
 from token_trie.decisions.questions.wording import text_of
 from token_trie.native.core import Llama
+
+_LEAST, _MOST = 2, 8
+"""Orders that "auto" takes."""
+_MARGIN = 2.0
+"""Of log-weights, at which it takes no more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +71,7 @@ class Asked:
 
     question: Question
     form: Form
-    n_orders: int
+    orders: int | Literal["auto"]
 
     @cached_property
     def views(self) -> list[View]:
@@ -74,19 +79,30 @@ class Asked:
         options = self.question.wording
         if isinstance(self.question, Choice) and self.question.other:
             options += (Option(NONE_OF_THESE, (NONE_OF_THESE,)),)
-        n_orders = self.n_orders if self.form.lists else 1
+        n_orders = (_MOST if self.orders == "auto" else self.orders) if self.form.lists else 1
         instructions = text_of(self.question.instructions, "instructions")
         return [View(self.form, instructions, options, offset) for offset in offsets(len(options), n_orders)]
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         """Return the answer that readings make, of as many views as there are readings, by the mean of log-weights."""
-        read = list(zip(self.views, scored, priors, strict=False))
-        weights = np.mean([view.weights(own, prior) for view, own, prior in read], axis=0)
+        weights = self._weights(scored, priors)
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
         mass = float(np.mean([s.mass for s in scored]))
         calibration: Calibration = "raw" if priors[0] is None else "contextual"
         probabilities = self.views[0].weighing.probabilities(weights)
         return answer(self.question, probabilities, min(mass, 1.0), calibration, stats)
+
+    def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
+        """Tell whether further orders are not needed, as the two best are far apart."""
+        if self.orders != "auto" or len(scored) < _LEAST:
+            return False
+        two = np.sort(self._weights(scored, priors))[-2:]
+        return len(two) < 2 or bool(two[1] - two[0] >= _MARGIN)
+
+    def _weights(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
+        read = zip(self.views, scored, priors, strict=False)
+        weights: Floats = np.mean([view.weights(own, prior) for view, own, prior in read], axis=0)
+        return weights
 
 
 def offsets(n: int, k: int) -> list[int]:

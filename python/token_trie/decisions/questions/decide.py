@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
-from token_trie.decisions.questions.scores import Reading, Scored, remembered, score_alone, score_texts
+from token_trie.decisions.questions.scores import Reading, Scored, remembered, score_alone, score_texts, written
 from token_trie.decisions.questions.wording import state_text
 from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.core import Llama
@@ -93,8 +94,15 @@ def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], opti
     answers: dict[str | None, Answered[Any]] = {}
     for name, one in asked.items():
         with naming(name):
-            scored = [score(llm, view.reading(llm, text), options) for view in one.views]
+            scored: list[Scored] = []
+            for view in one.views:
+                scored.append(score(llm, view.reading(llm, text), options))
+                if one.is_sure(scored, priors[name]):
+                    break
             answers[name] = one.answer(scored, priors[name])
+            if options.instead:
+                prompt = one.views[0].reading(llm, text).prompt
+                answers[name] = replace(answers[name], instead=written(llm, prompt))
     return named(answers)
 
 

@@ -65,7 +65,7 @@ def decide_many(
     ------
     dict of answers, or an answer
         What `decide` would return, up to llama.cpp's rounding, which depends on the size of a batch; with
-        ``reproducible`` the same bit by bit, of one state at a time.
+        ``reproducible`` the same bit by bit. With that, with ``instead`` and ``orders="auto"``, one state at a time.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def decide_many(
     total = len(states) if isinstance(states, Sized) else None
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
-        if read.reproducible:
+        if read.reproducible or read.instead or read.orders == "auto":
             answers = _one_by_one(llm, states, asked, read)
         else:
             answers = _together(llm, batch, states, asked, read)

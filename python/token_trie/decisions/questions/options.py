@@ -64,8 +64,12 @@ class DecideOptions(Options):
         "contextual", the default: what a question gives its options without a state is taken out of what it gives them
         with one (contextual calibration, Zhao et al. 2021). It is evaluated once a question and remembered. None: the
         model's own probabilities, which of models that were not trained for it are far too sure of themselves.
-    orders : int
-        Where the form lists the options: over how many cyclic orders of them to average.
+    orders : int or "auto"
+        Where the form lists the options: over how many cyclic orders of them to average; "auto": two, and more, up to
+        eight, until the two best are far apart.
+    instead : bool
+        Whether to tell what the model would write if it were free to, which is where the rest of the mass is; that
+        takes some tokens a question.
     reproducible : bool
         Whether the answer is to be the same bit by bit whatever is asked beside it, before and in which order; each
         text is evaluated by itself then, which takes longer. Otherwise a quantized model's scores move by some tenths
@@ -74,7 +78,8 @@ class DecideOptions(Options):
 
     form: FormName | Form | None = None
     prior: Prior | None = "contextual"
-    orders: int = 1
+    orders: int | Literal["auto"] = 1
+    instead: bool = False
     reproducible: bool = False
 
     def __post_init__(self) -> None:
@@ -82,8 +87,9 @@ class DecideOptions(Options):
             lookup(self.form, _NAMES, "form")
         if self.prior is not None:
             lookup(self.prior, _PRIORS, "prior")
-        check_counts(orders=self.orders)
-        check_flags(reproducible=self.reproducible)
+        if self.orders != "auto":
+            check_counts(orders=self.orders)
+        check_flags(instead=self.instead, reproducible=self.reproducible)
 
     def form_of(self, question: Question) -> Form:
         """Return how a question is put."""
@@ -99,5 +105,6 @@ if TYPE_CHECKING:  # by scripts/keywords
 
         form: FormName | Form | None
         prior: Prior | None
-        orders: int
+        orders: int | Literal["auto"]
+        instead: bool
         reproducible: bool

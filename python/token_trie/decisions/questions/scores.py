@@ -22,6 +22,7 @@ from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.reproducible import reproducible
 from token_trie.llama.sequential import Sequential
 from token_trie.llama.stream import Stream
+from token_trie.llama.text import write_text
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
 from token_trie.native.lease import attachment, lease
@@ -105,6 +106,11 @@ def _raise(error: TokenTrieError) -> NoReturn:
     raise error
 
 
+def written(llm: Llama, prompt: Prompt) -> str:
+    """Return the line that the model writes behind a prompt, or its beginning; errors as above."""
+    return run(llm, prompt, _LineRequest())
+
+
 def remembered(llm: Llama, key: tuple[Any, ...], make: Callable[[], Scored]) -> Scored:
     """Return what was scored by a key, as long as the Llama lives and others have not taken its place."""
     memory: Memory[Scored] = attachment(llm).known.setdefault("question priors", Memory(_KEPT, _WEIGHT))
@@ -112,6 +118,21 @@ def remembered(llm: Llama, key: tuple[Any, ...], make: Callable[[], Scored]) -> 
 
 
 _KEPT = _WEIGHT = 1024
+_N_WRITTEN = 16
+
+
+class _LineRequest(Request[str]):
+    def bind(self, reader: Reader, prefix: Prefix) -> _BoundLine:
+        return _BoundLine(prefix.tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class _BoundLine(Bound[str]):
+    tokens: list[int]
+
+    def run(self, stream: Stream) -> str:
+        stream.prefill(self.tokens)
+        return write_text(stream, _N_WRITTEN, "\n").text
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,30 @@ def test_orders_are_averaged(precise: Any) -> None:
     assert list(found.probabilities.values()) == pytest.approx(softmax(np.mean(weights, axis=0).tolist()), abs=1e-4)
 
 
+def test_orders_end_where_the_two_best_are_far_apart(precise: Any) -> None:
+    template = "{{ state }}\n{% for o in options %}{{ o.name }} {% endfor %}{{ instructions }}"
+    choice = Choice("?", ["yes", "Paris Pizza", "no Answer", "Pizza"])
+    # The sharper the form, the farther they are apart.
+    for temperature, n_orders in ((1e-3, 2), (1e3, 4)):
+        form = Form(template, reads="names", temperature=temperature)
+        found = decide(precise, STATE, choice, form=form, orders="auto")
+        fixed = decide(precise, STATE, choice, form=form, orders=n_orders)
+        assert found == fixed
+        assert found.stats == fixed.stats
+        assert next(decide_many(precise, [STATE], choice, form=form, orders="auto")) == found
+
+
+def test_what_the_model_would_write_instead_is_told(smollm2: Any) -> None:
+    question = Choice("What is the capital of France?", ["Pizza", "Pasta"])
+    found = decide(smollm2, "A quiz.", question, instead=True)
+    freely = smollm2("A quiz.\n\nQuestion: What is the capital of France?\nAnswer:", max_tokens=16, temperature=0)
+    assert found.instead == freely["choices"][0]["text"].partition("\n")[0]
+    assert found.mass < 0.01
+    again = next(decide_many(smollm2, ["A quiz."], question, instead=True))
+    assert again.instead == found.instead
+    assert decide(smollm2, "A quiz.", question).instead is None
+
+
 def test_letters_stand_for_options_in_their_places(smollm2: Any) -> None:
     for k in (1, 4):
         found = decide(smollm2, STATE, TEAM, form="letters", orders=k)
