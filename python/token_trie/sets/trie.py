@@ -22,7 +22,7 @@ from token_trie.sets.subset import Subsets
 from token_trie.sets.tokens import Tokens, to_tokens
 
 _SETS_KEPT, _TEXTS_KEPT = 32, 500_000
-"""Sets of texts that a model remembers, and texts in them, at most."""
+"""The most sets of texts that are kept for a model, and the most texts in them."""
 
 
 class Leaf(NamedTuple):
@@ -38,7 +38,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
 
     Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays` or `from_prefix_dict`. Leaves keep the
     order they were given in. Leaves without tokens are skipped; leaves of equal tokens become one, under the smallest
-    name, at the place of the first, and `aliases` tells which names gave way. Tries may be shared between threads and
+    name, at the position of the first; `aliases` has the other names. Tries may be shared between threads and
     models of one vocabulary.
 
     ``len(trie)`` is the number of leaves; iteration yields `Leaf`; ``trie[i]`` is leaf ``i``; ``"READ" in trie`` looks
@@ -274,7 +274,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return leaf is not None and name in (None, self.core.name(leaf))
 
     def children(self, prefix: Tokens = ()) -> npt.NDArray[np.int32]:
-        """Tokens that may follow a prefix, ascending; empty at the end of a leaf and for what is no prefix.
+        """Return the tokens that may follow a prefix, ascending; none at the end of a leaf, and where it is no prefix.
 
         Parameters
         ----------
@@ -297,7 +297,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return payload_of(self.core, model_id, path)
 
     def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Leaf of each of the names that the trie was built of."""
+        """Return the leaf of each name that the trie was built of."""
         if len(names) == len(self):
             return np.arange(len(names))
         leaf_of = {self.core.name(i): i for i in range(len(self))} | dict(self.core.aliases)
@@ -330,7 +330,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Names that gave way to another with the same tokens, and that other."""
+        """Names of leaves with the tokens of another leaf, and the name of that one, which stands for both."""
         return {name: self.core.name(leaf) for name, leaf in self.core.aliases}
 
     @property
@@ -362,7 +362,7 @@ class FittedSet(NamedTuple):
     leaf_of: npt.NDArray[np.int64]
     """Leaf of each text; equal ones have one."""
     n_moved: int
-    """Tokens of the prompt's end that begin the members, and are the prompt's no more."""
+    """Tokens at the prompt's end that it loses, as the members begin with their text."""
 
 
 def fit(
@@ -374,7 +374,7 @@ def fit(
     tokenization: Tokenization = "canonical",
     heal: bool = False,
 ) -> FittedSet:
-    """Build the set of texts as they follow a prompt; the last ones are remembered among what is known of the model."""
+    """Build the set of texts as they follow a prompt; the last sets of a model are kept in what is known of it."""
     taken, n_taken = take_back(vocab, prompt) if heal else ("", 0)
     if n_taken and leading_space is None:
         leading_space = False  # as the prompt may end inside a word
