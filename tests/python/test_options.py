@@ -20,10 +20,19 @@ from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptio
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.engines import TrieMatcher
 from token_trie.llama.span import SpanOptions
+from token_trie.llama.text import TextOptions
 from token_trie.native.options import Options, described
 
 ROOT = Path(__file__).parents[2]
-FAMILIES: list[type[Options]] = [ChooseOptions, ListOptions, ScoreOptions, RecordOptions, SpanOptions, DecideOptions]
+FAMILIES: list[type[Options]] = [
+    ChooseOptions,
+    ListOptions,
+    ScoreOptions,
+    RecordOptions,
+    SpanOptions,
+    TextOptions,
+    DecideOptions,
+]
 FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
     (token_trie.choose, ChooseOptions),
     (token_trie.choose_many, ChooseOptions),
@@ -41,6 +50,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
     (token_trie.decide_many, DecideOptions),
     (token_trie.constrain, SpanOptions),
     (StreamHandle.set_token_trie, SpanOptions),
+    (StreamHandle.text, TextOptions),
     (TrieMatcher, SpanOptions),
 ]
 # Declared where they are, or of two meanings that their place tells apart.
@@ -66,12 +76,17 @@ def test_a_family_describes_each_of_its_options(family: type[Options]) -> None:
     assert all(described(family).values())
 
 
-@pytest.mark.parametrize("name", ["choose", "choose_list", "score", "fill", "choose_tool", "constrain"])
-def test_help_describes_each_option(name: str) -> None:
-    function = getattr(token_trie, name)
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(getattr(token_trie, name) for name in ("choose", "choose_list", "score", "fill", "choose_tool", "constrain")),
+        StreamHandle.text,
+    ],
+)
+def test_help_describes_each_option(function: Callable[..., Any]) -> None:
     family = dict(FUNCTIONS)[function]
     for option in defaults_of(family):
-        assert re.search(rf"^    (\w+, )*{option}(, \w+)*( :|$)", function.__doc__, re.MULTILINE), option
+        assert re.search(rf"^(\w+, )*{option}(, \w+)*( :|$)", inspect.getdoc(function) or "", re.MULTILINE), option
 
 
 def test_what_mypy_knows_of_the_options_is_up_to_date() -> None:

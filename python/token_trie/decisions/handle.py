@@ -27,7 +27,7 @@ from token_trie.llama.options import StreamOptions
 from token_trie.llama.span import SpanOptions, StepMode
 from token_trie.llama.state import StreamState
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import Text, append, write_text
+from token_trie.llama.text import Text, TextOptions, append, write_text
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from token_trie.decisions.options import ChooseKeywords, ListKeywords, RecordKeywords, ScoreKeywords
     from token_trie.llama.options import StreamKeywords
     from token_trie.llama.span import SpanKeywords
+    from token_trie.llama.text import TextKeywords
 
 T = TypeVar("T")
 
@@ -229,23 +230,16 @@ class StreamHandle:
         """
         return Generation(self._stream, max_tokens, temperature, top_p)
 
-    def text(
-        self,
-        max_tokens: int = 2**31 - 1,
-        stop: str | Sequence[str] = (),
-        temperature: float | None = None,
-        top_p: float = 1.0,
-    ) -> Text:
+    @takes(TextOptions)
+    def text(self, max_tokens: int = 2**31 - 1, **options: Unpack[TextKeywords]) -> Text:
         """Let the model go on, freely or under the grammar that is set; a trie is taken away first.
 
         Parameters
         ----------
         max_tokens : int
             Tokens at most.
-        stop : str or sequence of str
-            Texts before which it ends, wherever in a token they begin; they do not become part of the sequence.
-        temperature, top_p : float
-            As for `generate`.
+        **options
+            Those of `TextOptions`.
 
         Raises
         ------
@@ -253,7 +247,7 @@ class StreamHandle:
             An option is out of range, or a stop string empty.
         ContextError, GrammarError, BusyError
         """
-        return write_text(self._stream, max_tokens, stop, temperature, top_p)
+        return write_text(self._stream, max_tokens, TextOptions.read("text", options))
 
     @overload
     def choose(

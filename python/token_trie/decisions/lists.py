@@ -117,12 +117,12 @@ class ListRequest(Written[ListDecision[Any]]):
     @classmethod
     def read(cls, choices: ChoicesLike, options: ListOptions) -> ListRequest:
         """Read choices; ArgumentError where they and the options do not fit each other."""
-        return cls(read_set(choices, options.tokenization, options.heal), options)
+        return cls(read_set(choices, options.tokenization), options)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundList:
         """Bind it to what it stands behind."""
         options = self.options
-        spelled = options.leading_space, options.tokenization, options.heal
+        spelled = options.leading_space, options.tokenization
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
         between = _separator(reader.vocab, choices.trie, tokens, options.separator)
         rules = SpanOptions(

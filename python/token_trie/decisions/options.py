@@ -99,8 +99,10 @@ class ChooseOptions(Options):
     think: Think | None = None
 
     def __post_init__(self) -> None:
-        _check_spelling(self.tokenization, self.heal)
-        check_flags(probabilities=self.probabilities)
+        check_tokenization(self.tokenization)
+        check_flags(probabilities=self.probabilities, heal=self.heal)
+        if self.heal and self.tokenization != "any":
+            raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
         if self.mode is not None:
             lookup(self.mode, _MODES, "mode")
         lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
@@ -170,7 +172,7 @@ class ListOptions(Options):
         Tokens at most; by default as many as there is room for. Fewer than min_items come only if these are out.
     think : Think, optional
         Lets the model write freely up to a marker first, for `ListDecision.thought`. The list follows the marker.
-    leading_space, tokenization, heal
+    leading_space, tokenization
         As for `choose`.
     """
 
@@ -188,10 +190,9 @@ class ListOptions(Options):
     think: Think | None = None
     leading_space: bool | None = None
     tokenization: Tokenization = "canonical"
-    heal: bool = False
 
     def __post_init__(self) -> None:
-        _check_spelling(self.tokenization, self.heal)
+        check_tokenization(self.tokenization)
         if self.mode is not None:
             lookup(self.mode, STEP_MODES, "mode")
         check_draws(1.0 if self.temperature is None else self.temperature, self.top_p, self.seed)
@@ -303,13 +304,6 @@ class RecordOptions(Options):
         return self.temperature
 
 
-def _check_spelling(tokenization: Tokenization, heal: bool) -> None:
-    check_tokenization(tokenization)
-    check_flags(heal=heal)
-    if heal and tokenization != "any":
-        raise ArgumentError('heal goes with tokenization="any"; the canonical one mends the seam by itself')
-
-
 if TYPE_CHECKING:  # by scripts/keywords
 
     class ChooseKeywords(TypedDict, total=False):
@@ -348,7 +342,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         think: Think | None
         leading_space: bool | None
         tokenization: Tokenization
-        heal: bool
 
     class ScoreKeywords(TypedDict, total=False):
         """Those of `ScoreOptions`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -13,9 +14,33 @@ from token_trie.llama.evaluated import common_prefix
 from token_trie.llama.stream import Stream
 from token_trie.native.arguments import check_counts, check_numbers, encode
 from token_trie.native.core import _core
+from token_trie.native.options import Options
 from token_trie.sets.prompt import tokenize_text
 from token_trie.sets.spelling import find_seam, inner_seam
 from token_trie.sets.tokens import check_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(Options):
+    """Options of `StreamHandle.text`.
+
+    Parameters
+    ----------
+    stop : str or sequence of str
+        Texts before which it ends, wherever in a token they begin; they do not become part of the sequence.
+    temperature : float, optional
+        0, the default, takes the best token; above 0 draws.
+    top_p : float
+        In (0, 1].
+    """
+
+    stop: str | Sequence[str] = ()
+    temperature: float | None = None
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers(temperature=0.0 if self.temperature is None else self.temperature, top_p=self.top_p)
+        object.__setattr__(self, "stop", _check_stops(self.stop))
 
 
 @dataclass(frozen=True)
@@ -61,22 +86,14 @@ def behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, lis
     return len(before) - len(seam.tail) + n_same, tokens[n_same:]
 
 
-def write_text(
-    stream: Stream,
-    max_tokens: int = 2**31 - 1,
-    stop: str | Sequence[str] = (),
-    temperature: float | None = None,
-    top_p: float = 1.0,
-) -> Text:
+def write_text(stream: Stream, max_tokens: int, options: TextOptions) -> Text:
     """Let the model go on, as of `StreamHandle.text`."""
     check_counts(0, max_tokens=max_tokens)
-    warmth = 0.0 if temperature is None else temperature
-    check_numbers(temperature=warmth, top_p=top_p)
-    stops = _check_stops(stop)
+    stops, warmth = options.stop, options.temperature or 0.0
     with stream.own():
         stream.clear_span()
         start = stream.raw_state.n_tokens
-        found = stream.generate_until(stops, max_tokens, warmth, top_p)
+        found = stream.generate_until(stops, max_tokens, warmth, options.top_p)
         tokens = stream.tokens[start:]
         why = "stop" if found is not None else stream.state.stop
         written = stream.with_vocab(lambda vocab: vocab.detokenize(tokens))
@@ -85,11 +102,21 @@ def write_text(
         return Text(text, why, None if found is None else stops[found], len(tokens))
 
 
-def _check_stops(stop: str | Sequence[str]) -> list[str]:
+def _check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(stop, (str, list, tuple)):
         raise ArgumentError(f"stop: {type(stop).__name__} where a text or a list of texts belongs")
-    stops = [stop] if isinstance(stop, str) and stop else [] if isinstance(stop, str) else list(stop)
+    stops = ((stop,) if stop else ()) if isinstance(stop, str) else tuple(stop)
     for i, text in enumerate(stops):
         if not encode(text, f"stop[{i}]"):
             raise ArgumentError(f"stop[{i}]: empty")
     return stops
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class TextKeywords(TypedDict, total=False):
+        """Those of `TextOptions`."""
+
+        stop: str | Sequence[str]
+        temperature: float | None
+        top_p: float

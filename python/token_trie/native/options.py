@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_INDENT = "    "
-
 
 class Options:
     """What the families share."""
@@ -61,10 +59,13 @@ def takes(family: type[Options]) -> Callable[[F], F]:
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
         if function.__doc__ is not None and family.__doc__ is not None:
-            lines = inspect.cleandoc(family.__doc__).partition("----------\n")[2].splitlines()
-            told = f"{_INDENT}**options\n{_INDENT * 2}Those of `{family.__name__}`.\n"
-            there = "".join(f"{_INDENT}{line}".rstrip() + "\n" for line in lines)
-            function.__doc__ = function.__doc__.replace(told, there)
+            lines = inspect.cleandoc(family.__doc__).partition("----------\n")[2].splitlines(keepends=True)
+            function.__doc__ = re.sub(
+                rf"^( *)\*\*options\n\1    Those of `{family.__name__}`\.$",
+                lambda found: "".join(found[1] + line for line in lines),  # indented as it is, which Python 3.13 undoes
+                function.__doc__,
+                flags=re.MULTILINE,
+            )
         return function
 
     return show

@@ -33,7 +33,7 @@ def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pyte
     with StreamHandle(precise, n_ctx=256) as stream:
         for i, asked in enumerate(prompts):
             stream.prefill(asked.tokens)
-            text = stream.text(asked.max_tokens, asked.stop).text
+            text = stream.text(asked.max_tokens, stop=asked.stop).text
             assert together[i].rstrip("\N{REPLACEMENT CHARACTER}") == text.rstrip("\N{REPLACEMENT CHARACTER}")
 
 

@@ -138,10 +138,11 @@ def test_restart_makes_a_list_up_to_max_items(llm: Any) -> None:
     assert max(lengths) == 3
 
 
-def test_end_tokens_of_ones_own_end_the_answer(smollm2: Any) -> None:
+@pytest.mark.parametrize("is_text", [True, False])
+def test_end_tokens_of_ones_own_end_the_answer(smollm2: Any, is_text: bool) -> None:
     trie = TokenTrie.from_choices(smollm2, ["yes", "yes please"], prompt="A:")
     newline = smollm2.tokenize(b"\n", add_bos=False)
-    with constrain(smollm2, trie, end_tokens=newline) as constraint:
+    with constrain(smollm2, trie, end_tokens="\n" if is_text else newline) as constraint:
         text = complete(smollm2, "A:", temperature=0.0)
     assert text in (" yes\n", " yes please\n")
     assert constraint.complete
@@ -311,6 +312,7 @@ def test_a_grammar_beside_a_trie_is_refused(smollm2: Any) -> None:
         ({"exclude": ["a"]}, ArgumentError, "exclude: no member of the set is left"),
         ({"exclude": ["b"]}, ArgumentError, r'exclude\[0\]: "b" is no member of the set'),
         ({"end_tokens": []}, ArgumentError, "on_complete end needs end_tokens"),
+        ({"end_tokens": "the end"}, ArgumentError, "end_tokens: 'the end' is [0-9]+ tokens here"),
         ({"end_tokens": [-5]}, ArgumentError, "not negative"),
         ({"end_tokens": [10**8]}, VocabularyError, r"end_tokens\[0\]: 100000000 is outside"),
     ],

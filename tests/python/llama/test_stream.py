@@ -254,6 +254,16 @@ def test_a_grammar_that_does_not_parse_is_refused_and_the_one_before_kept(stream
     assert text(stream.generate(max_tokens=5)) == "yes"
 
 
+@pytest.mark.parametrize(("seed", "n_texts"), [(2**32 - 1, 1), (None, 2)])
+def test_every_seed_draws_the_same_again_and_none_draws_others(precise: Any, seed: int | None, n_texts: int) -> None:
+    texts = set()
+    for _ in range(2):
+        with StreamHandle(precise, n_ctx=128, seed=seed) as handle:
+            handle.prefill("Once")
+            texts.add(handle.text(40, temperature=5.0).text)
+    assert len(texts) == n_texts
+
+
 def test_draws_are_reproducible_by_seed(stream: StreamHandle, actions: TokenTrie) -> None:
     stream.set_token_trie(actions, "sampled")
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from token_trie.llama.batch import Batch, can_share
 from token_trie.llama.options import StreamOptions
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import write_text
+from token_trie.llama.text import TextOptions, write_text
 from token_trie.native.arguments import check_draws
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
@@ -95,7 +95,8 @@ def _generate_in_turn(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _
         for index, prompt in indexed:
             stream.set_seed(seed)
             stream.prefill(prompt.tokens)
-            write_text(stream, prompt.max_tokens, prompt.stop, prompt.temperature, prompt.top_p)
+            options = TextOptions(stop=prompt.stop, temperature=prompt.temperature, top_p=prompt.top_p)
+            write_text(stream, prompt.max_tokens, options)
             yield index, stream.tokens[len(prompt.tokens) :]
 
 
