@@ -35,6 +35,13 @@ def test_the_python_of_the_engines_page_runs(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "[7]\n[2 9]\n"
 
 
+def test_the_python_of_the_page_on_questions_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, object] = {}
+    for block in blocks("python", README.parent / "docs" / "questions.md"):
+        exec(compile(block, "questions.md", "exec", dont_inherit=True), namespace)
+    assert capsys.readouterr().out.startswith("billing {'billing': 0.")
+
+
 def test_the_cpp_of_the_readme_compiles(tmp_path: Path) -> None:
     (block,) = blocks("c++")
     lines = block.splitlines()

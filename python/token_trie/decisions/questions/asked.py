@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,8 +108,12 @@ class Asked:
 
 def offsets(n: int, k: int) -> list[int]:
     """Return the places from which k cyclic orders of n begin, spread: 0, n/2, n/4, 3n/4 and so on; n at most."""
-    spread = (int(n * _mirrored(i)) for i in range(4 * n))
-    return list(dict.fromkeys(spread))[:k]
+    spread: dict[int, None] = {}
+    for i in itertools.count():
+        if len(spread) == min(n, k):
+            break
+        spread[int(n * _mirrored(i))] = None
+    return list(spread)
 
 
 def _mirrored(i: int) -> float:
