@@ -22,7 +22,7 @@ from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.reproducible import reproducible
 from token_trie.llama.sequential import Sequential
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import write_text
+from token_trie.llama.text import TextOptions, write_text
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
 from token_trie.native.lease import attachment, lease
@@ -132,7 +132,7 @@ class _BoundLine(Bound[str]):
 
     def run(self, stream: Stream) -> str:
         stream.prefill(self.tokens)
-        return write_text(stream, _N_WRITTEN, "\n").text
+        return write_text(stream, _N_WRITTEN, TextOptions(stop="\n")).text
 
 
 @dataclass(frozen=True)
