@@ -192,6 +192,8 @@ def test_version_names_what_it_runs_on() -> None:
         ),
         (["explain", "-p", "x"], "no choices: give some with --choice or --choices-file"),
         (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "--html: no folder '/nowhere'"),
+        (["choose", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
+        (["explain", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
         (["inspect", "nowhere.json"], "nowhere.json"),
         (["inspect", "-"], "payload: broken JSON at byte 1"),
     ],
