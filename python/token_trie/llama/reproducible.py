@@ -93,6 +93,7 @@ class Reproducible:
                 "tokens; make the Llama with a larger n_ctx"
             )
         with self._turn:
+            self._require_open()
             out, before = [], np.array(prompt, np.int32)
             first = self._logits(before)
             for sequence in sequences:
@@ -134,8 +135,7 @@ class Reproducible:
         self._tokens = self._tokens[:n_kept]
 
     def _evaluate(self, tokens: npt.NDArray[np.int32], position: int, has_output: Sequence[bool]) -> None:
-        if self._is_closed or self.is_disowned:
-            raise CancelledError("the Llama was closed, or this is another process")
+        self._require_open()
         batch = self._batch
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens.tolist()):
@@ -145,6 +145,10 @@ class Reproducible:
         if status != 0:
             self._drop(0)
             raise InternalError(f"llama.cpp cannot evaluate {len(tokens)} tokens: {status}")
+
+    def _require_open(self) -> None:
+        if self._is_closed or self.is_disowned:
+            raise CancelledError("the Llama was closed, or this process was forked meanwhile")
 
     def _log_probabilities(self, row: int) -> Floats:
         logits: Any = llama_cpp.llama_get_logits_ith(self._context, row)

@@ -44,7 +44,7 @@ class Form:
     absent : str
         What stands for the state where there is none, as for the contextual prior.
     temperature : float
-        What differences to the contextual prior are divided by before they become probabilities.
+        What an option's difference to the contextual prior is divided by, beside the root of its number of tokens.
 
     Raises
     ------

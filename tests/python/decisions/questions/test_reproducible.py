@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import oracle
 import pytest
-from token_trie import Choice, ContextError, Predicate, Score, decide, decide_many
+from token_trie import ArgumentError, CancelledError, Choice, ContextError, Predicate, Score, decide, decide_many
 from token_trie.decisions.questions.scores import Reading, score_alone
 from token_trie.llama.reproducible import PIECE, reproducible
 
@@ -75,3 +77,15 @@ def test_recurrent_models_read_the_prompt_anew(recurrent: Any) -> None:
 def test_what_has_no_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="do not fit the context"):
         decide(precise, "Paris " * 1100, QUESTIONS["team"], reproducible=True)
+
+
+def test_its_context_is_freed_with_the_llama(model_paths: dict[str, Path]) -> None:
+    llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=256, verbose=False)
+    decide(llm, "Paris", QUESTIONS, reproducible=True)
+    context = reproducible(llm)
+    llm.close()
+    with pytest.raises(ArgumentError, match="closed"):
+        decide(llm, "Paris", QUESTIONS, reproducible=True)
+    with pytest.raises(CancelledError):
+        context.score([1, 2], [[3]])
+    context.close()
