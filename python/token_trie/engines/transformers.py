@@ -93,7 +93,7 @@ class _Calls:
         processors = _list_applied()
         if processors is None:
             if self._prompt_length is None:
-                raise ArgumentError("prompt_length: needed where transformers' generate is not what calls")
+                raise ArgumentError("prompt_length: needed where it is not generate of transformers that calls")
             return _Call(self._beginning, self._prompt_length)
         key = id(processors)
         if key not in self._by_list:
