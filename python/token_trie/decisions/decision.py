@@ -23,6 +23,18 @@ LOW_MASS = 0.01
 
 
 @dataclass(frozen=True)
+class Candidate(Generic[T]):
+    """An answer that was considered."""
+
+    value: T = field(compare=False)
+    text: str
+    index: int
+    """Its position among the choices; of a `TokenTrie`, the leaf's."""
+    logprob: float
+    """Natural logarithm of its probability."""
+
+
+@dataclass(frozen=True)
 class Stats:
     """What one decision took."""
 
@@ -40,18 +52,6 @@ class Stats:
     """Time from there to the last token."""
     n_evaluated: int = 0
     """Nodes of the trie that the model was asked about, in the modes that score whole answers."""
-
-
-@dataclass(frozen=True)
-class Candidate(Generic[T]):
-    """An answer that was considered."""
-
-    value: T = field(compare=False)
-    text: str
-    index: int
-    """Its position among the choices; of a `TokenTrie`, the leaf's."""
-    logprob: float
-    """Natural logarithm of its probability."""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.decisions.admission import Admission, Prompted, paired
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.decisions.results import Results
-from token_trie.decisions.score import ScoreRequest
+from token_trie.decisions.score import Floats, ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import Batch
@@ -130,7 +129,7 @@ def score_many(
     n_parallel: int | None = None,
     n_ctx: int | None = None,
     **options: Unpack[ScoreKeywords],
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Score every answer behind each of many prompts, as `score` does behind one.
 
     Parameters
