@@ -12,7 +12,7 @@ from typing import Any
 import child
 import llama_cpp
 import pytest
-from token_trie import BusyError, Decision, Think, TokenTrieError, achoose, choose, score
+from token_trie import BusyError, Decision, Think, TokenTrieError, achoose, choose, choose_list, fill, score
 from token_trie.native.lease import attachment
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -62,6 +62,22 @@ def test_threads_get_what_each_would_get_alone(precise: Any) -> None:
         for decision, expected in zip(decisions, alone[thread::16], strict=True):
             check_same(decision, expected)
     assert attachment(precise).company is not None
+
+
+def test_scores_lists_and_records_of_threads_are_those_of_each_alone(precise: Any) -> None:
+    calls: list[Callable[[str], Any]] = [
+        lambda prompt: score(precise, prompt, ACTIONS, leaf_end="follow"),
+        lambda prompt: score(precise, prompt, ACTIONS, normalize="tokens"),
+        lambda prompt: score(precise, prompt, ACTIONS, normalize="prior"),
+        lambda prompt: choose_list(precise, prompt, ACTIONS, max_items=2).names,
+        lambda prompt: fill(precise, prompt, {"enum": ["yes", "no"]}).value,
+    ]
+    prompts = [f"Choose an action.\nRequest {i}.\nAction:" for i in range(8)]
+    alone = [[call(prompt) for call in calls] for prompt in prompts]
+    for told, expected in zip(at_once(8, lambda i: [call(prompts[i]) for call in calls]), alone, strict=True):
+        for scores, own in zip(told[:3], expected[:3], strict=True):
+            assert scores == pytest.approx(own, abs=NEAR)
+        assert told[3:] == expected[3:]
 
 
 def test_tasks_get_what_each_would_get_alone(precise: Any) -> None:
