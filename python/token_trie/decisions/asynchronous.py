@@ -9,7 +9,7 @@ from token_trie.decisions.records.fill import fill
 from token_trie.decisions.records.tools import choose_tool
 from token_trie.decisions.score import score
 from token_trie.llama.asynchronous import asynchronous
-from token_trie.llama.chooser import cancel
+from token_trie.llama.shared_batch import cancel
 
 achoose = asynchronous(choose, cancel)
 achoose_list = asynchronous(choose_list, cancel)

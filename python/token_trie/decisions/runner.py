@@ -12,7 +12,7 @@ from token_trie.decisions.think import marker_tokens, think_first
 from token_trie.decisions.thinking import Thinking
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.chooser import chooser
-from token_trie.llama.company import Company, company_of
+from token_trie.llama.shared_batch import SharedBatch, shared_batch_of
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import lease
@@ -41,9 +41,9 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
         batched = bound.batched()
         if batched is not None:
             batched = _first_of(llm, request, tokens, batched, None)
-    company = None if batched is None else company_of(llm)
-    if batched is not None and company is not None:
-        return _run_in(company, batched)
+    shared = None if batched is None else shared_batch_of(llm)
+    if batched is not None and shared is not None:
+        return _run_in(shared, batched)
     with chooser(llm) as stream:
         if request.draws and request.seed is None:
             stream.set_seed(None)
@@ -113,14 +113,14 @@ def _think(stream: Stream, request: Request[Any]) -> Thought:
     return Thought(text, (time.perf_counter() - started) * 1e3)
 
 
-def _run_in(company: Company, batched: Batched[R]) -> R:
+def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:
     """Answer together with other threads."""
     while True:
-        answer = company.answer(batched.submit, batched.n_members, batched.n_tokens)
+        answer = shared.answer(batched.submit, batched.n_members, batched.n_tokens)
         try:
             told = batched.read(answer)
         except TokenTrieError:
-            company.require_open()
+            shared.require_open()
             raise
         if not isinstance(told, Batched):
             return told

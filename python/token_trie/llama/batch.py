@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -12,11 +10,12 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, CancelledError, LimitError, TokenTrieError, from_status
+from token_trie.errors import CancelledError, LimitError, TokenTrieError, from_status
 from token_trie.llama.contexts import make_on
 from token_trie.llama.dropped import wait_for_dropped
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
+from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.sets.trie import TokenTrie
@@ -53,22 +52,20 @@ class Answer(NamedTuple):
     """The struct token_trie_batch_answer."""
 
 
-class Batch:
+class Batch(Gate):
     """A batch of the C ABI; any thread may call it at any time.
 
     Closing the Llama closes it first, and who waits is told by CancelledError.
     """
 
     def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None) -> None:
-        self._process = os.getpid()
         self._inside: set[int] = set()  # threads in a call
-        self._is_closed = False
         params = new_struct("token_trie_batch_params", n_parallel=n_parallel)
         self._attached = attachment(llm)
         wait_for_dropped()
         with self._attached.lease():
             self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
-            self._attached.streams.add(self)
+            super().__init__("batch", self._attached.streams)
             self.room = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
     def submit(
@@ -145,8 +142,7 @@ class Batch:
         return answer
 
     def _call(self, function: Any, *arguments: Any) -> None:
-        if self._process != os.getpid():
-            raise ArgumentError("batch: opened before this process was forked; begin anew in it")
+        self.require_own_process()
         thread = get_ident()
         self._inside.add(thread)
         try:
@@ -159,28 +155,21 @@ class Batch:
 
     def require_open(self) -> None:
         """Raise CancelledError if it was closed, by whomever."""
-        if self._is_closed or self._attached.closed:
+        if self.is_closing or self._attached.closed:
             raise CancelledError(ENDED)
 
     def withdraw(self, ticket: int) -> None:
         """Let the answer to a ticket be that it was cancelled, unless there is one already."""
-        if self._process == os.getpid():
+        if not self.is_disowned:
             lib.token_trie_batch_cancel(self._pointer, ticket)
 
     def cancel(self) -> None:
-        """Do nothing: `close` ends what is under way."""
+        """Do nothing: `shut` ends what is under way."""
 
-    def close(self) -> None:
+    def shut(self) -> None:
         """End what is under way, within one pass, and free the context."""
-        if self._process != os.getpid():
-            return
-        self._is_closed = True
-        if self.is_entered_here():
-            # By a signal's handler or a log callback, where the end of the pass cannot be waited for.
-            threading.Thread(target=self.close, daemon=True).start()
-            return
         lib.token_trie_batch_close(self._pointer)
-        self._attached.streams.discard(self)
+        self.forget()
 
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call."""

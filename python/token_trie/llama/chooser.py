@@ -1,39 +1,96 @@
-"""The stream that `choose` and `score` work on: one a Llama, made on first use, freed with it."""
+"""The stream of one's own that a Llama has: made on first use, lent to one thread after the other, freed with it."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 
 from token_trie.errors import BusyError, CancelledError, ContextError
 from token_trie.llama.contexts import acting_thread
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.lease import Attachment, attachment, lease
+from token_trie.native.lease import attachment, lease
 from token_trie.sets.trie import TokenTrie
 
-# Who waits looks so often whether it is its turn.
-_LOOK_S = 0.002
+# Who waits looks once in this time, as an interrupt may come where the next one is called.
+_LOST_S = 0.1
 
 
-@dataclass(eq=False)
 class _Place:
     """In the line, of a thread."""
 
-    thread: int
-    is_cancelled: bool = False
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.is_cancelled = False
+        self.calls: SimpleQueue[None] = SimpleQueue()  # to look again; written in C, which no interrupt cuts in two
 
 
-@dataclass(eq=False)
-class _Chooser:
-    stream: Stream
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    holder: int = 0  # the thread that has the lock
-    line: deque[_Place] = field(default_factory=deque)
+class OwnStream:
+    """A stream, and those who wait for it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.holder = 0  # the thread that has it
+        self._lock = threading.Lock()
+        self._line: deque[_Place] = deque()
+
+    @contextmanager
+    def lent(self) -> Iterator[Stream]:
+        """Lend it, when those who came before have ended."""
+        if self.is_taken:
+            self._stand_in_line()
+        try:
+            with self._lock:  # of its own, as no interrupt comes in the middle of that
+                self.holder = acting_thread()
+                try:
+                    yield self.stream
+                finally:
+                    self.holder = 0
+        finally:
+            self._call_next()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a thread has it, or waits for it."""
+        return bool(self._line) or self._lock.locked()
+
+    def cancel_of(self, thread: int) -> None:
+        """End what a thread is doing in it, or its wait for it."""
+        if self.holder == thread:
+            self.stream.cancel()
+        for place in list(self._line):
+            if place.thread == thread:
+                place.is_cancelled = True
+                place.calls.put(None)
+
+    def disown(self) -> bool:
+        """Be of no use in a forked process."""
+        return False
+
+    def _stand_in_line(self) -> None:
+        """Return when it is free; who comes within that moment is waited for at the lock."""
+        if self.holder == acting_thread():
+            raise BusyError("this thread is choosing with this Llama already, and asks from within that")
+        place = _Place()
+        try:
+            self._line.append(place)
+            while self._line[0] is not place or self._lock.locked():
+                if place.is_cancelled:
+                    raise CancelledError("the decision was cancelled")
+                with suppress(Empty):
+                    place.calls.get(timeout=_LOST_S)
+        except BaseException:
+            self._line.remove(place)
+            self._call_next()
+            raise
+        self._line.remove(place)
+
+    def _call_next(self) -> None:
+        with suppress(IndexError):
+            self._line[0].calls.put(None)
 
 
 @contextmanager
@@ -47,64 +104,8 @@ def chooser(llm: Llama) -> Iterator[Stream]:
     CancelledError
         The wait for it was cancelled.
     """
-    attached = attachment(llm)
-    with attached.making:
-        own: _Chooser | None = attached.chooser
-        if own is None:
-            own = attached.chooser = _Chooser(Stream(llm, keeps_llm=False))
-    if own.line or own.lock.locked():
-        _stand_in_line(own)
-    with own.lock:  # of its own, as no interrupt comes in the middle of that
-        own.holder = acting_thread()
-        try:
-            yield own.stream
-        finally:
-            own.holder = 0
-
-
-def _stand_in_line(own: _Chooser) -> None:
-    """Return when the stream is free; who comes within that moment is waited for at the lock."""
-    if own.holder == acting_thread():
-        raise BusyError("this thread is choosing with this Llama already, and asks from within that")
-    place = _Place(threading.get_ident())
-    try:
-        own.line.append(place)
-        while own.line[0] is not place or own.lock.locked():
-            if place.is_cancelled:
-                raise CancelledError("the decision was cancelled")
-            time.sleep(_LOOK_S)
-    finally:
-        own.line.remove(place)
-
-
-def is_taken(attached: Attachment) -> bool:
-    """Whether a thread has the stream, or waits for it."""
-    own: _Chooser | None = attached.chooser
-    return own is not None and (bool(own.line) or own.lock.locked())
-
-
-def is_held_here(attached: Attachment) -> bool:
-    """Whether this very thread has the stream."""
-    own: _Chooser | None = attached.chooser
-    return own is not None and own.holder == acting_thread()
-
-
-def cancel(llm: Llama, thread: int) -> None:
-    """End what a thread is doing in the Llama's stream, or in company, if it is there."""
-    cancel_of(attachment(llm), thread)
-
-
-def cancel_of(attached: Attachment, thread: int) -> None:
-    """Do as `cancel` does, by what is attached to the Llama."""
-    own: _Chooser | None = attached.chooser
-    if own is not None:
-        if own.holder == thread:
-            own.stream.cancel()
-        for place in list(own.line):
-            place.is_cancelled = place.is_cancelled or place.thread == thread
-    company = attached.company
-    if company is not None:
-        company.cancel_of(thread)
+    with attachment(llm).make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False))).lent() as stream:
+        yield stream
 
 
 def room_of(llm: Llama) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from token_trie.llama.evaluated import Evaluated
 from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
+from token_trie.native.gate import Gate
 from token_trie.native.lease import Attachment
 from token_trie.native.llama_facts import adapter_of, model_of
 
@@ -27,10 +27,9 @@ T = TypeVar("T")
 
 
 _OWNED = "the stream is in the middle of several calls of another thread; use one StreamHandle a thread"
-_FORKED = "stream: opened before this process was forked; open one of its own"
 
 
-class NativeStream:
+class NativeStream(Gate):
     """A stream of the C ABI.
 
     `call` lets in one thread at a time, and holds the others off until results are copied. `close` lets nothing new
@@ -45,19 +44,14 @@ class NativeStream:
         self.owner = 0  # the thread that has it for several calls in a row
         self._n_owned = 0
         self._owning = threading.Lock()
-        self.is_closing = False
-        self._disowned = False
         self._vocab: _core.Vocab | None = None
         state = new_struct("token_trie_stream_state")
         check(lib.token_trie_stream_get_state(pointer, state))
         self.n_ctx_max = int(state.n_context_max)
-        self.is_freed = False
         # A Llama says whether it is verbose; a file's context is made again, with as many lines, when it grows.
         self.listen: Callable[[], AbstractContextManager[None]] = quiet if attached is None else nullcontext
         self._attached = attached
-        if attached is not None:
-            attached.streams.add(self)
-        _streams.add(self)
+        super().__init__("stream", set() if attached is None else attached.streams)
 
     def call(
         self,
@@ -89,8 +83,7 @@ class NativeStream:
 
     def look(self, function: Callable[..., int], *arguments: Any) -> None:
         """Call a function of the ABI that only looks, and keeps nobody out meanwhile; BusyError as of `call`."""
-        if self._disowned:
-            raise ArgumentError(_FORKED)
+        self.require_own_process()
         check(function(self.pointer, *arguments))
 
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
@@ -149,8 +142,7 @@ class NativeStream:
         if self.owner and self.owner != acting_thread():
             raise BusyError(_OWNED)
         if self.lock.locked():
-            if self._disowned:
-                raise ArgumentError(_FORKED)
+            self.require_own_process()
             raise BusyError("the stream is in a call already, of another thread or of its own callback")
         return self.lock
 
@@ -160,19 +152,11 @@ class NativeStream:
 
     def cancel(self) -> None:
         """End the call under way, if there is one."""
-        if not self._disowned:
+        if not self.is_disowned:
             lib.token_trie_stream_cancel(self.pointer)
 
-    def close(self) -> None:
+    def shut(self) -> None:
         """Cancel the call under way, wait for its end, free the stream."""
-        if self._disowned or self.is_freed:
-            return
-        if self.is_entered_here():
-            # By a signal's handler or a log callback, where its end cannot be waited for; also of what closing logs.
-            if not self.is_closing:
-                threading.Thread(target=self.close, daemon=True).start()
-            return
-        self.is_closing = True
         while self.lock.locked():
             # Again and again: it might come before the call has begun.
             lib.token_trie_stream_cancel(self.pointer)
@@ -188,33 +172,19 @@ class NativeStream:
         self.entered = get_ident()
         with quiet():
             lib.token_trie_stream_close(self.pointer)
-        self.is_freed = True
-        if self._attached is not None:
-            self._attached.streams.discard(self)
-        _streams.discard(self)
+        self.forget()
 
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call."""
         return self.lock.locked() and self.entered == get_ident()
 
-    def disown(self) -> None:
+    def disown(self) -> bool:
         """Forget it unfreed: it belongs to the process that this one was forked from."""
-        self._disowned = True
+        super().disown()
         self.entered = 0
         self.lock = threading.Lock()
         self.lock.acquire()
-
-
-_streams: set[NativeStream] = set()
-
-
-def _disown_all() -> None:
-    for stream in list(_streams):
-        stream.disown()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_all)
+        return False
 
 
 def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
@@ -266,8 +236,7 @@ def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) ->
     def make() -> NativeStream:
         with attached.lease():
             pointer = make_on(lib.token_trie_stream_open_model, llm, attached, n_ctx, params)
-            with _reading:
-                attached.evaluated = attached.evaluated or Evaluated(llm)
+            attached.make(Evaluated, lambda: Evaluated(llm))
             return NativeStream(pointer, attached)
 
     return _opened(make)
@@ -297,9 +266,6 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
     model = _pointer_to("llama_model", model_of(llm).model)
     own = ffi.cast("struct llama_context_params *", ctypes.addressof(like))
     return check_pointer(make(model, own, params))
-
-
-_reading = threading.Lock()
 
 
 def _pointer_to(struct: str, pointer: Any) -> Any:

@@ -85,10 +85,11 @@ class Evaluated:
             self._is_guarded = not _core.is_thread_inside("llama_cpp", [(context_of(llm), ()), (llm, _OF_LLAMA)])
         return self._is_guarded
 
-    def disown(self) -> None:
+    def disown(self) -> bool:
         """Start anew in a forked process: threads that held the lock are not in it."""
         self._lock = threading.RLock()
         self._n_inside = 0
+        return True
 
 
 def n_evaluated(llm: Llama, tokens: Tokens) -> int:

@@ -12,7 +12,6 @@ sequence is evaluated behind it in a batch of its own, from the same cells:
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError, CancelledError, ContextError, InternalError, NativeMemoryError
 from token_trie.llama.evaluated import common_prefix
 from token_trie.native.core import Llama, vocab_of
+from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment, lease
 from token_trie.native.llama_facts import adapter_of, model_of
 
@@ -35,22 +35,15 @@ PIECE = 128
 
 def reproducible(llm: Llama) -> Reproducible:
     """Return the Llama's, made on first use and freed with it."""
-    attached = attachment(llm)
-    with attached.making:
-        own: Reproducible | None = attached.known.get("reproducible")
-        if own is None or own.is_disowned:
-            own = attached.known["reproducible"] = Reproducible(llm)
-    return own
+    return attachment(llm).make(Reproducible, lambda: Reproducible(llm))
 
 
-class Reproducible:
+class Reproducible(Gate):
     """A context of its own on the weights of a Llama, with as many tokens. Threads take turns."""
 
     def __init__(self, llm: Llama) -> None:
         self._turn = threading.RLock()
-        self._process = os.getpid()
-        self._is_closed = False
-        self._attached = attached = attachment(llm)
+        attached = attachment(llm)
         self._tokens = np.empty(0, np.int32)  # whose cells are there
         with lease(llm):
             vocab_of(llm)
@@ -69,12 +62,7 @@ class Reproducible:
                 llama_cpp.llama_set_adapters_lora(self._context, adapters, 1, (ctypes.c_float * 1)(llm.lora_scale))
             self._memory = llama_cpp.llama_get_memory(self._context)
             self._batch = llama_cpp.llama_batch_init(PIECE, 0, 1)
-            attached.streams.add(self)
-
-    @property
-    def is_disowned(self) -> bool:
-        """Whether it is another process's."""
-        return self._process != os.getpid()
+            super().__init__("reproducible", attached.streams)
 
     def score(self, prompt: Sequence[int], sequences: Sequence[Sequence[int]]) -> list[Floats]:
         """Return the natural logarithm of the probability of each token of some sequences behind a prompt.
@@ -147,7 +135,7 @@ class Reproducible:
             raise InternalError(f"llama.cpp cannot evaluate {len(tokens)} tokens: {status}")
 
     def _require_open(self) -> None:
-        if self._is_closed or self.is_disowned:
+        if self.is_closing or self.is_disowned:
             raise CancelledError("the Llama was closed, or this process was forked meanwhile")
 
     def _log_probabilities(self, row: int) -> Floats:
@@ -159,15 +147,14 @@ class Reproducible:
 
     def cancel(self) -> None:
         """End what is under way, behind its next batch."""
-        self._is_closed = True
+        self.is_closing = True
 
-    def close(self) -> None:
+    def shut(self) -> None:
         """Free the context, when what is under way has ended."""
-        self._is_closed = True
         with self._turn:
-            self._attached.streams.discard(self)
+            self.forget()
             context, self._context = self._context, None
-            if context and not self.is_disowned:
+            if context:
                 llama_cpp.llama_batch_free(self._batch)
                 llama_cpp.llama_free(context)
 

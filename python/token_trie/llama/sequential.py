@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 from threading import get_ident
 from typing import TypeVar
 
 from token_trie.errors import CancelledError
 from token_trie.llama.batch import ENDED
-from token_trie.llama.chooser import cancel_of
+from token_trie.llama.shared_batch import cancel_of
 from token_trie.native.core import Llama, vocab_of
+from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment
 
 T = TypeVar("T")
 
 
-class Sequential:
+class Sequential(Gate):
     """What stands in a `Batch`'s place for models that have none.
 
     One thread calls; any may close. Closing the Llama closes it first.
@@ -24,24 +25,25 @@ class Sequential:
 
     def __init__(self, llm: Llama) -> None:
         self._thread = 0  # inside a call
-        self._is_closed = False
+        self._turn = threading.Lock()
         self._attached = attachment(llm)
         with self._attached.lease():
             vocab_of(llm)
-            self._attached.streams.add(self)
+            super().__init__("prompts", self._attached.streams)
 
     def call(self, call: Callable[[], T]) -> T:
         """Make a call that works on the Llama's stream; CancelledError once this is closed."""
-        self._thread = get_ident()
-        try:
-            self.require_open()
-            return call()
-        finally:
-            self._thread = 0
+        with self._turn:
+            self._thread = get_ident()
+            try:
+                self.require_open()
+                return call()
+            finally:
+                self._thread = 0
 
     def require_open(self) -> None:
         """Raise CancelledError if it was closed, by whomever."""
-        if self._is_closed or self._attached.closed:
+        if self.is_closing or self._attached.closed:
             raise CancelledError(ENDED)
 
     def cancel(self) -> None:
@@ -49,14 +51,13 @@ class Sequential:
         if self._thread:
             cancel_of(self._attached, self._thread)
 
-    def close(self) -> None:
+    def shut(self) -> None:
         """Let no call begin, and end the one under way, within one pass."""
-        self._is_closed = True
         self.cancel()
-        while self._thread not in (0, get_ident()):
-            time.sleep(0.001)
+        while not self._turn.acquire(timeout=0.01):
             self.cancel()  # again and again: it might come before anything native has begun
-        self._attached.streams.discard(self)
+        self._turn.release()
+        self.forget()
 
     def is_entered_here(self) -> bool:
         """Whether this very thread is inside a call."""

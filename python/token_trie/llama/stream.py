@@ -77,7 +77,7 @@ class Stream:
             attached = attachment(llm)
             native = open_on(llm, attached, options.n_ctx, params)
             self._like = weakref.ref(llm)
-            self._evaluated = attached.evaluated
+            self._evaluated = attached.made(Evaluated)
         self.native = native
         self.steps = Steps(native, llm if keeps_llm else None)
 

@@ -17,27 +17,25 @@ import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import llama_cpp
 
 from token_trie.errors import ArgumentError
+from token_trie.native.gate import Gate
 from token_trie.native.llama_facts import exit_stacks, model_of, n_callbacks, set_exit_stack
 
+M = TypeVar("M", bound="Made")
 
-class Closable(Protocol):
-    """A native stream."""
 
-    def cancel(self) -> None:
-        """End the call under way, if there is one."""
+class Made(Protocol):
+    """What there is one of for a Llama."""
 
-    def close(self) -> None:
-        """Cancel what is under way, wait for its end, free."""
-
-    def is_entered_here(self) -> bool:
-        """Whether this very thread is inside a call of it."""
+    def disown(self) -> bool:
+        """Start anew in a forked process; whether it is of use there."""
 
 
 class Attachment:
@@ -48,14 +46,28 @@ class Attachment:
         self.constrained = False
         self.forked = False  # with streams: llama.cpp's threads are then in another process
         self.known: dict[object, Any] = {}  # of the model, by whoever asked, for the next time
-        self.chooser: Any = None
-        self.company: Any = None
-        self.making = threading.Lock()  # of these two
-        self.evaluated: Any = None  # what streams read of the Llama
-        self.streams: set[Closable] = set()
+        self.making = threading.Lock()
+        self._made: dict[type[Made], Made] = {}
+        self._making: dict[type[Made], threading.Lock] = {}
+        self.streams: set[Gate] = set()
         self._leases: dict[int, threading.Lock] = {}  # one a thread, so that no thread waits for another's
         self._all_freed = threading.Event()
         _attached.add(self)
+
+    def made(self, kind: type[M]) -> M | None:
+        """Return the one of a kind, if it was made."""
+        found = self._made.get(kind)
+        return found if isinstance(found, kind) else None
+
+    def make(self, kind: type[M], make: Callable[[], M]) -> M:
+        """Return the one of a kind, which is made if there is none."""
+        found = self.made(kind)
+        if found is None:
+            with self._making.setdefault(kind, threading.Lock()):
+                found = self.made(kind)
+                if found is None:
+                    found = self._made[kind] = make()
+        return found
 
     def lease(self) -> AbstractContextManager[Any]:
         """Keep the model while the context entered lasts; whether it is there still, `vocab_of` then tells.
@@ -73,7 +85,7 @@ class Attachment:
             with lock:
                 pass
         self._close_streams()  # those that were being opened
-        self.chooser = self.company = None
+        self._made.clear()
 
     def _close_streams(self) -> None:
         streams = list(self.streams)
@@ -113,10 +125,9 @@ class Attachment:
     def disown(self) -> None:
         """Start anew in a forked process: threads that held anything here are not in it."""
         self.forked = self.forked or bool(self.streams)
-        self.chooser = self.company = None
         self.making = threading.Lock()
-        if self.evaluated is not None:
-            self.evaluated.disown()
+        self._making = {}
+        self._made = {kind: made for kind, made in self._made.items() if made.disown()}
         self.streams = set()
         self._leases = {}
         self._all_freed = threading.Event()

@@ -13,17 +13,17 @@ from threading import get_ident
 
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Answer, Batch, can_share
-from token_trie.llama.chooser import is_held_here, is_taken
-from token_trie.llama.contexts import interruptible
+from token_trie.llama.chooser import OwnStream
+from token_trie.llama.contexts import acting_thread, interruptible
 from token_trie.native.core import Llama
-from token_trie.native.lease import attachment
+from token_trie.native.lease import Attachment, attachment
 
 # Who came together is expected together again for so long, so that none of them begins alone, beside the batch.
 _SOON_S = 0.5
 
 
-def company_of(llm: Llama) -> Company | None:
-    """Return the company to join, where this Llama is at work for another thread; None: there is nobody, or no batch.
+def shared_batch_of(llm: Llama) -> SharedBatch | None:
+    """Return the batch to join, where this Llama is at work for another thread; None: there is nobody, or no batch.
 
     Raises
     ------
@@ -31,24 +31,36 @@ def company_of(llm: Llama) -> Company | None:
         The Llama is closed.
     """
     attached = attachment(llm)
-    if is_held_here(attached):
+    own = attached.made(OwnStream)
+    is_taken = own is not None and own.is_taken
+    if own is not None and own.holder == acting_thread():
         return None
-    company: Company | None = attached.company
-    if company is None:
-        if not is_taken(attached) or not can_share(llm):
+    shared = attached.made(SharedBatch)
+    if shared is None:
+        if not is_taken or not can_share(llm):
             return None
-        with attached.making:
-            company = attached.company
-            if company is None:
-                try:
-                    # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
-                    company = attached.company = Company(interruptible(lambda: Batch(llm), lambda: None))
-                except TokenTrieError:  # no memory, or room for one sequence alone: its turn will come
-                    return None
-    return company if company.is_gathered or is_taken(attached) else None
+        try:
+            # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
+            make = lambda: SharedBatch(interruptible(lambda: Batch(llm), lambda: None))  # noqa: E731
+            shared = attached.make(SharedBatch, make)
+        except TokenTrieError:  # no memory, or n_ctx for one sequence alone: its turn will come
+            return None
+    return shared if shared.is_gathered or is_taken else None
 
 
-class Company:
+def cancel(llm: Llama, thread: int) -> None:
+    """End what a thread is doing in the Llama's stream, or in the shared batch, if it is there."""
+    cancel_of(attachment(llm), thread)
+
+
+def cancel_of(attached: Attachment, thread: int) -> None:
+    """Do as `cancel` does, by what is attached to the Llama."""
+    for made in (attached.made(OwnStream), attached.made(SharedBatch)):
+        if made is not None:
+            made.cancel_of(thread)
+
+
+class SharedBatch:
     """Questions of several threads, in one batch."""
 
     def __init__(self, batch: Batch) -> None:
@@ -96,3 +108,7 @@ class Company:
         for ticket, asking in list(self._asking.items()):
             if asking == thread:
                 self._batch.withdraw(ticket)
+
+    def disown(self) -> bool:
+        """Be of no use in a forked process."""
+        return False

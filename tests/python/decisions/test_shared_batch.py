@@ -13,6 +13,8 @@ import child
 import llama_cpp
 import pytest
 from token_trie import BusyError, Decision, Think, TokenTrieError, achoose, choose, choose_list, fill, score
+from token_trie.llama.chooser import chooser
+from token_trie.llama.shared_batch import SharedBatch
 from token_trie.native.lease import attachment
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -61,7 +63,7 @@ def test_threads_get_what_each_would_get_alone(precise: Any) -> None:
     for thread, decisions in enumerate(at_once(16, decide)):
         for decision, expected in zip(decisions, alone[thread::16], strict=True):
             check_same(decision, expected)
-    assert attachment(precise).company is not None
+    assert attachment(precise).made(SharedBatch) is not None
 
 
 def test_scores_lists_and_records_of_threads_are_those_of_each_alone(precise: Any) -> None:
@@ -97,11 +99,11 @@ def test_scores_and_decisions_take_turns(precise: Any) -> None:
         assert isinstance(scores, Decision) or scores == pytest.approx(expected, abs=NEAR)
 
 
-def test_who_comes_alone_has_no_company(model_paths: dict[str, Path]) -> None:
+def test_who_comes_alone_has_no_batch(model_paths: dict[str, Path]) -> None:
     llm = llama_cpp.Llama(str(model_paths["tiny"]), n_ctx=64, verbose=False)
     for _ in range(3):
         choose(llm, "A:", ["yes", "no"])
-    assert attachment(llm).company is None
+    assert attachment(llm).made(SharedBatch) is None
 
 
 def test_where_there_is_no_batch_one_waits_for_the_other(model_paths: dict[str, Path]) -> None:
@@ -109,13 +111,13 @@ def test_where_there_is_no_batch_one_waits_for_the_other(model_paths: dict[str, 
     expected = choose(llm, "A:", ["yes", "no"])
     for decision in at_once(6, lambda _: choose(llm, "A:", ["yes", "no"])):
         check_same(decision, expected)
-    assert attachment(llm).company is None
+    assert attachment(llm).made(SharedBatch) is None
 
 
 def test_of_a_model_whose_sequences_share_nothing_too(recurrent: Any) -> None:
     for i, decision in enumerate(at_once(len(WAYS), lambda i: choose(recurrent, "A:", ACTIONS, **WAYS[i]))):
         check_same(decision, choose(recurrent, "A:", ACTIONS, **WAYS[i]))
-    assert attachment(recurrent).company is None
+    assert attachment(recurrent).made(SharedBatch) is None
 
 
 def test_an_error_is_its_own_threads(precise: Any) -> None:
@@ -131,14 +133,8 @@ def test_an_error_is_its_own_threads(precise: Any) -> None:
 
 def test_a_thread_that_asks_from_within_its_own_decision_is_refused(precise: Any) -> None:
     choose(precise, "A:", ["yes", "no"])
-    own = attachment(precise).chooser
-    with own.lock:
-        own.holder = threading.get_ident()
-        try:
-            with pytest.raises(BusyError, match="already"):
-                choose(precise, "A:", ["yes", "no"])
-        finally:
-            own.holder = 0
+    with chooser(precise), pytest.raises(BusyError, match="already"):
+        choose(precise, "A:", ["yes", "no"])
 
 
 BUSY = """

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+from token_trie import ArgumentError
+from token_trie.native.gate import Gate
+
+
+class Door(Gate):
+    def __init__(self, beside: set[Gate]) -> None:
+        super().__init__("door", beside)
+        self.inside = 0
+        self.freed_by: list[int] = []
+        self.is_shut = threading.Event()
+
+    def is_entered_here(self) -> bool:
+        return self.inside == threading.get_ident()
+
+    def cancel(self) -> None:
+        self.inside = 0
+
+    def shut(self) -> None:
+        self.freed_by.append(threading.get_ident())
+        self.forget()
+        self.is_shut.set()
+
+
+def test_what_is_closed_twice_is_freed_once_and_forgotten() -> None:
+    beside: set[Gate] = set()
+    door = Door(beside)
+    assert beside == {door}
+    door.close()
+    door.close()
+    assert door.freed_by == [threading.get_ident()]
+    assert door.is_freed
+    assert beside == set()
+
+
+def test_who_closes_from_inside_a_call_does_not_wait_for_its_end() -> None:
+    door = Door(set())
+    door.inside = threading.get_ident()
+    door.close()
+    assert door.is_shut.wait(10)
+    assert door.freed_by != [threading.get_ident()]
+
+
+def test_a_forked_process_neither_uses_nor_frees_what_was_open_before() -> None:
+    door = Door(set())
+    door.require_own_process()
+    assert not door.disown()
+    door.close()
+    assert door.freed_by == []
+    with pytest.raises(ArgumentError, match="door: opened before this process was forked"):
+        door.require_own_process()
