@@ -72,16 +72,21 @@ class Search(NamedTuple):
 
 def take_steps(stream: Stream, temperature: float, top_p: float) -> Steps:
     """Take the best or a drawn token at each branch point, to the end of the stream's span."""
-    before = stream.raw_state  # as C has it: `state` costs as much as a branch point
-    tokens = stream.run_span(temperature, top_p)
-    after = stream.raw_state
+    tokens, after, counts = run_counted(stream, temperature, top_p)
     if after.leaf < 0:
         if stream.is_cancelled:
             raise CancelledError("the decision was cancelled")
         raise InternalError(f"the decision ended as {stream.state} without an answer")
-    counted = "n_branches", "n_forced", "n_passes"
-    counts = tuple(getattr(after, name) - getattr(before, name) for name in counted)
     return Steps(int(after.leaf), float(after.logprob), tuple(tokens), counts)
+
+
+def run_counted(stream: Stream, *arguments: Any) -> tuple[list[int], Any, tuple[int, int, int]]:
+    """Run a span, as of `Stream.run_span`; return its tokens, the struct token_trie_stream_state and `Steps.counts`."""
+    before = stream.raw_state  # as C has it: `state` costs as much as a branch point
+    tokens = stream.run_span(*arguments)
+    after = stream.raw_state
+    n_branches, n_forced = after.n_branches - before.n_branches, after.n_forced - before.n_forced
+    return tokens, after, (n_branches, n_forced, after.n_passes - before.n_passes)
 
 
 def score_leaves(
