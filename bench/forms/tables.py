@@ -77,7 +77,7 @@ def tickets() -> Iterator[Table]:
 def requests() -> Iterator[Table]:
     """Yield the bench's own requests, of which every other is held out."""
     asked: Any = data("requests.json")
-    question = Choice("What is to be done?", sorted({request["action"] for request in asked}))
+    question = Choice("What should the assistant do?", sorted({request["action"] for request in asked}))
     cases = [
         Case(request["text"], {"action": question}, {"action": request["action"]}, i % 2 == 1)
         for i, request in enumerate(asked)
