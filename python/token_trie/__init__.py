@@ -3,16 +3,25 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
-from token_trie.decisions.asynchronous import achoose, achoose_list, achoose_tool, adecide, afill, ascore
+from token_trie.decisions.asynchronous import (
+    achoose,
+    achoose_list,
+    achoose_many,
+    achoose_tool,
+    adecide,
+    adecide_many,
+    afill,
+    ascore,
+)
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.handle import StreamHandle
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
-from token_trie.decisions.many import achoose_many, choose_many, score_many
+from token_trie.decisions.many import choose_many, score_many
 from token_trie.decisions.questions.answered import ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.decide import decide
 from token_trie.decisions.questions.forms import Form
-from token_trie.decisions.questions.many import adecide_many, decide_many
+from token_trie.decisions.questions.many import decide_many
 from token_trie.decisions.questions.question import Choice, Predicate, Score
 from token_trie.decisions.records.fill import fill
 from token_trie.decisions.records.record import Record, RecordStats

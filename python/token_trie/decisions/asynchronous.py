@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from token_trie.decisions.choose import choose
 from token_trie.decisions.lists import choose_list
+from token_trie.decisions.many import choose_many
 from token_trie.decisions.questions.decide import decide
+from token_trie.decisions.questions.many import decide_many
 from token_trie.decisions.records.fill import fill
 from token_trie.decisions.records.tools import choose_tool
 from token_trie.decisions.score import score
-from token_trie.llama.asynchronous import asynchronous
+from token_trie.llama.asynchronous import Asynchronous, asynchronous_iterator
 from token_trie.llama.shared_batch import cancel
 
-achoose = asynchronous(choose, cancel)
-achoose_list = asynchronous(choose_list, cancel)
-achoose_tool = asynchronous(choose_tool, cancel)
-adecide = asynchronous(decide, cancel)
-afill = asynchronous(fill, cancel)
-ascore = asynchronous(score, cancel)
+_form_of = Asynchronous(cancel)
+
+achoose = _form_of(choose)
+achoose_list = _form_of(choose_list)
+achoose_many = asynchronous_iterator(choose_many)
+achoose_tool = _form_of(choose_tool)
+adecide = _form_of(decide)
+adecide_many = asynchronous_iterator(decide_many)
+afill = _form_of(fill)
+ascore = _form_of(score)

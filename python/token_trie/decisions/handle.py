@@ -21,7 +21,7 @@ from token_trie.decisions.records.types import read_template
 from token_trie.decisions.runner import run_behind
 from token_trie.decisions.score import score_beside
 from token_trie.errors import ArgumentError
-from token_trie.llama.asynchronous import asynchronous
+from token_trie.llama.asynchronous import Asynchronous
 from token_trie.llama.generation import Generation
 from token_trie.llama.options import StreamOptions
 from token_trie.llama.span import SpanOptions, StepMode
@@ -377,10 +377,11 @@ class StreamHandle:
     def _cancel_of(self, thread: int) -> None:
         self._stream.cancel_of(thread)
 
-    aprefill = asynchronous(prefill, _cancel_of)
-    atext = asynchronous(text, _cancel_of)
-    achoose = asynchronous(choose, _cancel_of)
-    achoose_list = asynchronous(choose_list, _cancel_of)
-    afill = asynchronous(fill, _cancel_of)
-    achoose_tool = asynchronous(choose_tool, _cancel_of)
-    ascore = asynchronous(score, _cancel_of)
+    _form_of = Asynchronous(_cancel_of)
+    aprefill = _form_of(prefill)
+    atext = _form_of(text)
+    achoose = _form_of(choose)
+    achoose_list = _form_of(choose_list)
+    afill = _form_of(fill)
+    achoose_tool = _form_of(choose_tool)
+    ascore = _form_of(score)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sized
+from collections.abc import Generator, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -15,7 +15,6 @@ from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.decisions.results import Results
 from token_trie.decisions.score import Floats, ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import Batch
 from token_trie.llama.chooser import room_of
 from token_trie.llama.sequential import Sequential
@@ -160,25 +159,6 @@ def score_many(
     requests = zip(prompts, itertools.repeat(lambda: request))
     rows = list(_run(llm, requests, prompts, False, "raise", progress, n_parallel, n_ctx))
     return np.stack(rows) if rows else np.empty((0, len(request.choices)))
-
-
-async def achoose_many(
-    llm: Llama, prompts: Iterable[Prompt], choices: ChoicesLike = None, **options: Any
-) -> AsyncIterator[Any]:
-    """Do as `choose_many` does, on a worker thread.
-
-    A task that is cancelled ends it within a pass, and waits for no prompt that is still to come.
-    """
-    decisions = choose_many(llm, prompts, choices, **options)
-    assert isinstance(decisions, Results)
-    nothing = object()
-    try:
-        while (
-            decision := await in_worker(lambda: next(decisions, nothing), lambda _: decisions.interrupt())
-        ) is not nothing:
-            yield decision
-    finally:
-        decisions.close()
 
 
 def _run(

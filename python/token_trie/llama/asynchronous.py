@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 from typing import Any, ParamSpec, TypeVar
@@ -19,26 +19,56 @@ _N_WORKERS = 64
 _workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
 
 
-def asynchronous(function: Callable[P, T], cancel: Callable[[Any, int], Any]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Make the async form of a function or method, whose name begins with a.
+class Asynchronous:
+    """Makes the async form of a function or method, whose name begins with a; a class, as mypy then keeps overloads.
 
     Parameters
     ----------
-    function : callable
-        What a worker thread does.
     cancel : callable
         Given the function's first argument and a thread, ends what that is doing there; see `in_worker`.
     """
 
-    async def call(*arguments: P.args, **options: P.kwargs) -> T:
-        return await in_worker(lambda: function(*arguments, **options), lambda thread: cancel(arguments[0], thread))
+    def __init__(self, cancel: Callable[[Any, int], Any]) -> None:
+        self._cancel = cancel
 
+    def __call__(self, function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Return the form, which works on a worker thread."""
+        cancel = self._cancel
+
+        async def call(*arguments: P.args, **options: P.kwargs) -> T:
+            owner: Any = arguments[0] if arguments else next(iter(options.values()))
+            return await in_worker(lambda: function(*arguments, **options), lambda thread: cancel(owner, thread))
+
+        return _named_after(function, call)
+
+
+def asynchronous_iterator(function: Callable[P, Iterator[T]]) -> Callable[P, AsyncGenerator[T, None]]:
+    """Make the async form of a function that returns `Results`; the work begins with the first of them."""
+
+    async def call(*arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
+        results: Any = function(*arguments, **options)
+        nothing: Any = object()
+
+        def following() -> T:
+            result: T = next(results, nothing)
+            return result
+
+        try:
+            while (result := await in_worker(following, lambda _: results.interrupt())) is not nothing:
+                yield result
+        finally:
+            results.close()
+
+    return _named_after(function, call)
+
+
+def _named_after(function: Callable[..., Any], form: Callable[P, T]) -> Callable[P, T]:
     name = function.__name__
-    call.__name__, call.__module__ = f"a{name}", function.__module__
-    call.__qualname__ = function.__qualname__.removesuffix(name) + f"a{name}"
-    call.__doc__ = f"Do as `{name}` does, on a worker thread; a task that is cancelled ends it."
-    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return call
+    form.__name__, form.__module__ = f"a{name}", function.__module__
+    form.__qualname__ = function.__qualname__.removesuffix(name) + f"a{name}"
+    form.__doc__ = f"Do as `{name}` does, on a worker thread; a task that is cancelled ends it, within a pass."
+    form.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return form
 
 
 async def in_worker(call: Callable[[], T], cancel: Callable[[int], bool | None]) -> T:

@@ -100,7 +100,7 @@ TYPES = """
 import enum
 from typing import Any
 import token_trie
-from token_trie import Decision, TokenTrie, choose
+from token_trie import Decision, StreamHandle, TokenTrie, achoose, choose
 class City(enum.Enum):
     ROME = "Rome"
 def check(llm: Any, trie: TokenTrie, texts: list[str], table: dict[str, bytes]) -> None:
@@ -113,6 +113,13 @@ def check(llm: Any, trie: TokenTrie, texts: list[str], table: dict[str, bytes]) 
     g: City = choose(llm, "", City).candidates[0].value
     wrong: int = choose(llm, "", texts).value  # error
     strange = choose(llm, "", texts, mood="greedy")  # error
+async def check_async(llm: Any, stream: StreamHandle, texts: list[str], table: dict[str, bytes]) -> None:
+    a: bytes = (await achoose(llm, "", table)).value
+    b: int = (await stream.achoose(range(3))).value
+    c: list[City] = (await stream.achoose_list(City)).values
+    d: str = (await stream.atext(5)).text
+    wrong: int = (await stream.achoose(texts)).value  # error
+    strange = await achoose(llm, "", texts, mood="greedy")  # error
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any
 
 from token_trie.decisions.questions.asked import Asked, View
@@ -13,7 +13,6 @@ from token_trie.decisions.questions.scores import Reading, Scored, score_all
 from token_trie.decisions.questions.wording import state_text
 from token_trie.decisions.results import Results
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
-from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import Batch
 from token_trie.llama.chooser import room_of
 from token_trie.llama.sequential import Sequential
@@ -104,18 +103,6 @@ def decide_many(
                 yield answer
 
     return Results(llm, n_parallel or 0, n_ctx, results)
-
-
-async def adecide_many(llm: Llama, states: Iterable[object], questions: object, **options: Any) -> AsyncIterator[Any]:
-    """Do as `decide_many` does, on a worker thread; a task that is cancelled ends it within a pass."""
-    answers = decide_many(llm, states, questions, **options)
-    assert isinstance(answers, Results)
-    nothing = object()
-    try:
-        while (answer := await in_worker(lambda: next(answers, nothing), lambda _: answers.interrupt())) is not nothing:
-            yield answer
-    finally:
-        answers.close()
 
 
 def _one_by_one(
