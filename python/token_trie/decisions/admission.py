@@ -113,7 +113,7 @@ class Admission(Generic[R]):
             self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
             return
         with lease(self._llm):
-            batched = begin(self._llm, prompt, request, self._batch.room)
+            batched = begin(self._llm, prompt, request, self._batch.n_ctx)
         self._submit(self._batch, position, batched)
 
     def _submit(self, batch: Batch, position: int, batched: Batched[R]) -> None:

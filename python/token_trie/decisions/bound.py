@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
-from token_trie.llama.chooser import check_room, room_of
+from token_trie.llama.chooser import check_fits, n_ctx_of
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
@@ -102,19 +102,19 @@ class Reader(NamedTuple):
     known: dict[object, Any]
     """What is remembered of the model."""
     tokenize: Callable[[Prompt], list[int]]
-    room: int
+    n_ctx: int
     """In tokens."""
     owner: str = "Llama"
-    """Of that room; none where the room is checked by who has it."""
+    """Whose n_ctx it is, for messages; none where who has it checks."""
 
 
-def reader_of(llm: Llama, room: int | None = None) -> Reader:
+def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
     """Return a Llama's, for its own context, or for so many tokens of another's; the caller holds a lease."""
     vocab, known = vocab_of(llm), attachment(llm).known
-    if room is None:
-        own = room_of(llm)
+    if n_ctx is None:
+        own = n_ctx_of(llm)
         return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, own), own)
-    return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, room), room, "")
+    return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, n_ctx), n_ctx, "")
 
 
 def bind(
@@ -142,7 +142,7 @@ def bind(
         bound = BoundChoices(fitted.trie, choices, fitted.leaf_of)
         prompt = prompt[: len(prompt) - fitted.n_moved]
     if reader.owner:
-        check_room(reader.room, len(prompt), bound.trie, reader.owner)
+        check_fits(reader.n_ctx, len(prompt), bound.trie, reader.owner)
     return prompt, bound
 
 

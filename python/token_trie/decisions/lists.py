@@ -136,8 +136,8 @@ class ListRequest(Written[ListDecision[Any]]):
             exclude=_names_of(choices, options.exclude),
             max_span=None,
         )
-        room = reader.room - len(tokens)
-        max_tokens = room if options.max_tokens is None else min(options.max_tokens, room)
+        n_left = reader.n_ctx - len(tokens)
+        max_tokens = n_left if options.max_tokens is None else min(options.max_tokens, n_left)
         return BoundList(options, tokens, choices, rules, max_tokens, prefix.thought_text)
 
 

@@ -16,7 +16,7 @@ from token_trie.decisions.results import Results
 from token_trie.decisions.score import Floats, ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch
-from token_trie.llama.chooser import room_of
+from token_trie.llama.chooser import n_ctx_of
 from token_trie.llama.sequential import Sequential
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
@@ -177,7 +177,7 @@ def _run(
         check_counts(2, n_parallel=n_parallel)
     if isinstance(prompts, (str, bytes)):
         raise ArgumentError("prompts: a text where several belong; for one prompt there is choose")
-    room_of(llm)
+    n_ctx_of(llm)
     total = len(prompts) if isinstance(prompts, Sized) else None
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:

@@ -56,7 +56,7 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
         return bound.run(stream)
 
 
-def begin(llm: Llama, prompt: Prompt, request: Request[R], room: int) -> Batched[R]:
+def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batched[R]:
     """Read a prompt for a batch of so many tokens, and bind a request to it; the caller holds a lease.
 
     Raises
@@ -64,19 +64,19 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], room: int) -> Batched
     ArgumentError, VocabularyError, ContextError
         They fit neither each other nor the model.
     """
-    reader = reader_of(llm, room)
+    reader = reader_of(llm, n_ctx)
     tokens = reader.tokenize(prompt)
     batched = request.bind(reader, Prefix(tokens)).batched()
     if batched is None:
         raise ArgumentError("calibrate and normalize='prior': score something else besides, which a batch does not")
-    return _first_of(llm, request, tokens, batched, room)
+    return _first_of(llm, request, tokens, batched, n_ctx)
 
 
-def _first_of(llm: Llama, request: Request[R], tokens: list[int], batched: Batched[R], room: int | None) -> Batched[R]:
+def _first_of(llm: Llama, request: Request[R], tokens: list[int], batched: Batched[R], n_ctx: int | None) -> Batched[R]:
     """Return what a batch is to do first about a request: think, where it is to."""
     if request.think is None:
         return batched
-    return Thinking(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), room)
+    return Thinking(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), n_ctx)
 
 
 def run_behind(stream: Stream, request: Request[R]) -> R:
@@ -102,8 +102,8 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
 
 def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
     """Let something be read by a stream's own model."""
-    room, tokenize = stream.n_ctx_max, stream.tokenize
-    return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, room, "handle")))
+    n_ctx, tokenize = stream.n_ctx_max, stream.tokenize
+    return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, "handle")))
 
 
 def _think(stream: Stream, request: Request[Any]) -> Thought:

@@ -32,7 +32,7 @@ class Thinking(Batched[R]):
     think: Think
     marker: list[int]
     """Its tokens."""
-    room: int | None
+    n_ctx: int | None
     """As of `reader_of`."""
 
     n_members = 0
@@ -53,7 +53,7 @@ class Thinking(Batched[R]):
             temperature=float(think.warmth),
             top_p=float(think.top_p),
             # Where the context has less room, a thought that ends in time has as much as alone.
-            max_tokens=min(self.n_tokens, max(batch.room - len(self.tokens), 0)),
+            max_tokens=min(self.n_tokens, max(batch.n_ctx - len(self.tokens), 0)),
             start_after=self.marker,
             max_before=think.max_tokens,
             stop_strings=[think.marker] if isinstance(think.marker, str) else [],
@@ -73,6 +73,6 @@ class Thinking(Batched[R]):
                 thought = thought[: -len(self.marker)]
             text = vocab.detokenize(thought).decode(errors="replace")
             prefix = Prefix(tokens, thought=Thought(text, answer.figures.decide_ns / 1e6))
-            batched = self.request.bind(reader_of(self.llm, self.room), prefix).batched()
+            batched = self.request.bind(reader_of(self.llm, self.n_ctx), prefix).batched()
         assert batched is not None
         return batched

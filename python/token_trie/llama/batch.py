@@ -66,7 +66,7 @@ class Batch(Gate):
         with self._attached.lease():
             self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
             super().__init__("batch", self._attached.streams)
-            self.room = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
+            self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
     def submit(
         self,

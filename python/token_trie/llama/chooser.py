@@ -108,17 +108,17 @@ def chooser(llm: Llama) -> Iterator[Stream]:
         yield stream
 
 
-def room_of(llm: Llama) -> int:
+def n_ctx_of(llm: Llama) -> int:
     """Tokens that the Llama has room for; ArgumentError if it is closed."""
     with lease(llm):
         vocab_of(llm)
         return int(llm.n_ctx())
 
 
-def check_room(room: int, n_prompt: int, trie: TokenTrie, owner: str = "Llama") -> None:
+def check_fits(n_ctx: int, n_prompt: int, trie: TokenTrie, owner: str = "Llama") -> None:
     """Raise ContextError where a prompt of so many tokens and the longest answer do not fit."""
-    if n_prompt + trie.max_tokens > room:
+    if n_prompt + trie.max_tokens > n_ctx:
         raise ContextError(
             f"prompt: {n_prompt} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
-            f"{room} tokens; make the {owner} with a larger n_ctx"
+            f"{n_ctx} tokens; make the {owner} with a larger n_ctx"
         )

@@ -14,7 +14,7 @@ from token_trie.decisions.questions.wording import state_text
 from token_trie.decisions.results import Results
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.batch import Batch
-from token_trie.llama.chooser import room_of
+from token_trie.llama.chooser import n_ctx_of
 from token_trie.llama.sequential import Sequential
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
@@ -83,7 +83,7 @@ def decide_many(
         check_counts(2, n_parallel=n_parallel)
     if isinstance(states, (str, bytes)) or not isinstance(states, Iterable):
         raise ArgumentError(f"states: {type(states).__name__} where several belong; for one state there is decide")
-    room_of(llm)
+    n_ctx_of(llm)
     total = len(states) if isinstance(states, Sized) else None
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:

@@ -36,7 +36,7 @@ def ask_for_tools(
     llm: Llama,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[dict[str, Any]],
-    room: int,
+    n_ctx: int,
     *,
     thinks: bool = False,
 ) -> tuple[list[int], CallTemplate | None]:
@@ -56,7 +56,7 @@ def ask_for_tools(
         raise ArgumentError("messages: none given")
     template = _template_with_tools(llm)
     if template is None:
-        return tokenize_prompt(llm, _told(given, tools), room), None
+        return tokenize_prompt(llm, _told(given, tools), n_ctx), None
     formatter = template(True)
     try:
         prompt = render(
@@ -70,8 +70,8 @@ def ask_for_tools(
         raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
     written = _template_of(llm, template(False), prompt.text, given, tools)
     if written is None or thinks:
-        return tokenize_rendered(llm, prompt, room), written
-    return tokenize_rendered(llm, prompt.followed_by(llm, written.before), room), written._replace(before="")
+        return tokenize_rendered(llm, prompt, n_ctx), written
+    return tokenize_rendered(llm, prompt.followed_by(llm, written.before), n_ctx), written._replace(before="")
 
 
 def _template_with_tools(llm: Llama) -> Any:

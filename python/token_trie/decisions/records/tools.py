@@ -14,7 +14,7 @@ from token_trie.decisions.records.record import RecordStats
 from token_trie.decisions.records.templates import CallTemplate, ask_for_tools
 from token_trie.decisions.records.toolset import Tool, read_tools
 from token_trie.decisions.runner import run
-from token_trie.llama.chooser import room_of
+from token_trie.llama.chooser import n_ctx_of
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.native.options import takes
@@ -158,5 +158,5 @@ def choose_tool(
     asked, read = RecordOptions.read("choose_tool", options), read_tools(tools)
     shown = [tool.shown for tool in read]
     with lease(llm):
-        tokens, template = ask_for_tools(llm, messages, shown, room_of(llm), thinks=asked.think is not None)
+        tokens, template = ask_for_tools(llm, messages, shown, n_ctx_of(llm), thinks=asked.think is not None)
     return run(llm, tokens, tool_request(read, asked, template or PLAIN))
