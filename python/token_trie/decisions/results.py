@@ -9,7 +9,7 @@ from typing import Any
 
 from token_trie.errors import BusyError, CancelledError
 from token_trie.llama.batch import ENDED, Batch, can_share
-from token_trie.llama.contexts import interruptible
+from token_trie.llama.interrupts import interruptible
 from token_trie.llama.sequential import Sequential
 from token_trie.native.core import Llama
 

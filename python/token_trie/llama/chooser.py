@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
 from token_trie.errors import BusyError, CancelledError, ContextError
-from token_trie.llama.contexts import acting_thread
+from token_trie.llama.interrupts import acting_thread
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import attachment, lease

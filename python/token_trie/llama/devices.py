@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from token_trie.llama.contexts import quiet
+from token_trie.llama.quiet import quiet
 from token_trie.native.core import _core
 
 

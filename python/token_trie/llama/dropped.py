@@ -16,7 +16,7 @@ import weakref
 from queue import SimpleQueue
 from typing import Any
 
-from token_trie.llama.contexts import NativeStream
+from token_trie.llama.native_stream import NativeStream
 
 # Who opens a stream waits so long at most for the memory of those that were dropped before.
 _WAIT_S = 1.0

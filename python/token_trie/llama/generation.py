@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.contexts import interruptible
+from token_trie.llama.interrupts import interruptible
 from token_trie.llama.state import Step
 from token_trie.llama.stream import Stream
 from token_trie.native.arguments import check_integers, check_numbers

@@ -14,7 +14,7 @@ from threading import get_ident
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Answer, Batch, can_share
 from token_trie.llama.chooser import OwnStream
-from token_trie.llama.contexts import acting_thread, interruptible
+from token_trie.llama.interrupts import acting_thread, interruptible
 from token_trie.native.core import Llama
 from token_trie.native.lease import Attachment, attachment
 

@@ -10,8 +10,9 @@ from threading import get_ident
 from typing import Any
 
 from token_trie.errors import BusyError
-from token_trie.llama.contexts import NativeStream, interruptible
 from token_trie.llama.dropped import close_with
+from token_trie.llama.interrupts import interruptible
+from token_trie.llama.native_stream import NativeStream
 from token_trie.llama.state import Step
 from token_trie.native.ffi import check, ffi, lib, new_struct
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.contexts import interruptible, open_file, open_on
+from token_trie.llama.contexts import open_file, open_on
 from token_trie.llama.dropped import wait_for_dropped
 from token_trie.llama.evaluated import Evaluated, common_prefix
+from token_trie.llama.interrupts import interruptible
 from token_trie.llama.options import StreamOptions, native_options
 from token_trie.llama.span import SetTrie, SpanOptions, StepMode, native_params, read_span
 from token_trie.llama.state import StreamState, state_of

@@ -327,7 +327,7 @@ def test_how_much_is_told_is_as_the_last_llama_has_it(model_paths: dict[str, Pat
     code = """
 import logging
 level = lambda: logging.getLogger("llama-cpp-python").level
-with token_trie.llama.contexts.quiet():
+with token_trie.llama.quiet.quiet():
     load()
 assert level() == logging.ERROR
 llm = llama_cpp.Llama({path!r}, n_ctx=512, n_threads=1, n_threads_batch=1)
