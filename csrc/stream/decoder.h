@@ -46,7 +46,7 @@ class Decoder {
 
     struct Options {
         Picker::Options picker;
-        bool has_text = true;       // steps come with their text
+        bool has_text = true;  // steps come with their text
     };
 
     struct Step {
@@ -87,7 +87,8 @@ class Decoder {
         Stop stop;       // none: more may follow
     };
     // One token, or none where the text ends. With stop strings, the text so far is looked through for these, and what
-    // stands before a span is text up to there. What throws leaves things as they were: first comes what may fail, and of that first what costs no draw.
+    // stands before a span is text up to there. What throws leaves things as they were: first comes what may fail, and
+    // of that first what costs no draw.
     Outcome step(Host & host, WrittenText * written = nullptr);
     const Step & last() const noexcept { return last_; }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from queue import Empty, SimpleQueue
 
 from token_trie.errors import BusyError, CancelledError, ContextError
@@ -93,8 +93,7 @@ class OwnStream:
             self._line[0].calls.put(None)
 
 
-@contextmanager
-def chooser(llm: Llama) -> Iterator[Stream]:
+def chooser(llm: Llama) -> AbstractContextManager[Stream]:
     """Lend the Llama's stream, when those who came before have ended.
 
     Raises
@@ -104,8 +103,7 @@ def chooser(llm: Llama) -> Iterator[Stream]:
     CancelledError
         The wait for it was cancelled.
     """
-    with attachment(llm).make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False))).lent() as stream:
-        yield stream
+    return attachment(llm).make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False))).lent()
 
 
 def n_ctx_of(llm: Llama) -> int:

@@ -17,7 +17,7 @@ from token_trie.llama.dropped import wait_for_dropped
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.interrupts import interruptible
 from token_trie.llama.options import StreamOptions, native_options
-from token_trie.llama.span import SetTrie, SpanOptions, StepMode, native_params, read_span
+from token_trie.llama.span import NativeParams, SetTrie, Span, SpanOptions, StepMode, native_params, read_span
 from token_trie.llama.state import StreamState, state_of
 from token_trie.llama.steps import Steps
 from token_trie.native.arguments import encode, native_seed
@@ -64,6 +64,7 @@ class Stream:
         self, llm: Llama | str | os.PathLike[str], *, keeps_llm: bool = True, options: StreamOptions = _DEFAULTS
     ) -> None:
         self._set: SetTrie | None = None  # the trie that is set
+        self._usual: dict[StepMode | None, tuple[Span, NativeParams]] = {}  # rules of a decision, read once
         self._sets: dict[str | None, TokenTrie] = {}  # of the payload given, by path
         self._grammar: tuple[str | None, str] = None, "root"  # that is set: text and root
         self._known: dict[object, Any] = {}  # of a file's model
@@ -87,6 +88,7 @@ class Stream:
         wait_for_dropped()
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
+        other._usual = {}
         other.native = self.native.fork()
         other.steps = Steps(other.native, self.steps.kept)
         return other
@@ -275,8 +277,13 @@ class Stream:
 
     def set_trie(self, trie: TokenTrie, mode: StepMode | None = None, rules: SpanOptions = _USUAL) -> None:
         """Put what comes under a trie, from its root."""
-        span = self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules))
-        self.set_span(SetTrie(trie, span, native_params(span)))
+        read = self._usual.get(mode) if rules is _USUAL else None
+        if read is None:
+            span = self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules))
+            read = span, native_params(span)
+            if rules is _USUAL:
+                self._usual[mode] = read
+        self.set_span(SetTrie(trie, *read))
 
     def set_span(self, span: SetTrie) -> None:
         """Put what comes under a trie, from its root, by rules that are in order."""
