@@ -21,6 +21,17 @@ class Step(NamedTuple):
     """Whether it was the only token allowed."""
 
 
+class Item(NamedTuple):
+    """A member that a span has produced."""
+
+    leaf: int
+    begin: int
+    """The place of its first token in the sequence,"""
+    end: int
+    """and of what is behind its last."""
+    logprob: float
+
+
 @dataclass(frozen=True)
 class StreamState:
     """Where a stream stands. Counts are since it was opened."""

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import get_ident
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.interrupts import interruptible
 from token_trie.llama.options import StreamOptions, native_options
 from token_trie.llama.span import NativeParams, SetTrie, Span, SpanOptions, StepMode, native_params, read_span
-from token_trie.llama.state import StreamState, state_of
+from token_trie.llama.state import Item, StreamState, state_of
 from token_trie.llama.steps import Steps
 from token_trie.native.arguments import encode, native_seed
 from token_trie.native.core import Llama, _core, vocab_of
@@ -32,17 +32,6 @@ T = TypeVar("T")
 
 _DEFAULTS = StreamOptions()
 _USUAL = SpanOptions()
-
-
-class Item(NamedTuple):
-    """A member that a span has produced."""
-
-    leaf: int
-    begin: int
-    """The place of its first token in the sequence,"""
-    end: int
-    """and of what is behind its last."""
-    logprob: float
 
 
 class Stream:
