@@ -481,7 +481,7 @@ struct token_trie_stream_state {
     uint64_t n_context_max; /* to so many */
     uint64_t cache_bytes;   /* of that context's cache, of all its layers and kinds of state, as llama.cpp has allocated
                                it; 0 until something is evaluated, and where its params had a cb_eval before */
-    uint64_t n_taken_over;  /* tokens of token_trie_stream_take_over */
+    uint64_t n_imported;    /* tokens of token_trie_stream_import_prefix */
     uint64_t n_closed;      /* spans that max_span ended */
     int32_t ending;         /* enum token_trie_ending, of this span */
     uint64_t n_on_device;   /* forward passes whose branch point was decided by what the device alone had gathered */
@@ -590,11 +590,11 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_tokens(struct token_trie_stream * s
  * room for, and, of sliding windows and of recurrent states, where it holds more than these n tokens, as these cannot
  * be cut off. The stream's cache is then what it was.
  */
-TOKEN_TRIE_API int32_t token_trie_stream_take_over(struct token_trie_stream * stream,
-                                                   struct llama_context * from,
-                                                   int32_t sequence,
-                                                   const llama_token * tokens,
-                                                   size_t n);
+TOKEN_TRIE_API int32_t token_trie_stream_import_prefix(struct token_trie_stream * stream,
+                                                       struct llama_context * from,
+                                                       int32_t sequence,
+                                                       const llama_token * tokens,
+                                                       size_t n);
 
 /*
  * Puts what is generated from here on under a grammar, in llama.cpp's GBNF; gbnf NULL for none. root is the rule to
@@ -679,8 +679,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
 /*
  * The same, until one of some texts has been written, wherever in a token it begins: the first of them ends it, and is
  * taken out of the sequence again. Under a trie with start_after, text is what comes before the span: where that
- * begins, it ends too, with TOKEN_TRIE_STOP_COMPLETE. What stands before it in its first token is tokenized anew, as it stands inside a
- * text. The token that completes it is not passed on; those before, in which it may begin, have been.
+ * begins, it ends too, with TOKEN_TRIE_STOP_COMPLETE. What stands before it in its first token is tokenized anew, as it
+ * stands inside a text. The token that completes it is not passed on; those before, in which it may begin, have been.
  *
  * stop_string  NULL, or set to the number of the text that was found, -1 if none was
  *

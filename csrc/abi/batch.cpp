@@ -12,11 +12,11 @@ namespace {
 
 using namespace token_trie;
 
-static_assert(static_cast<int>(Question::Way::greedy) == TOKEN_TRIE_BATCH_GREEDY, "one enum, two spellings");
-static_assert(static_cast<int>(Question::Way::sampled) == TOKEN_TRIE_BATCH_SAMPLED, "one enum, two spellings");
-static_assert(static_cast<int>(Question::Way::best) == TOKEN_TRIE_BATCH_BEST, "one enum, two spellings");
-static_assert(static_cast<int>(Question::Way::scores) == TOKEN_TRIE_BATCH_SCORES, "one enum, two spellings");
-static_assert(static_cast<int>(Question::Way::text) == TOKEN_TRIE_BATCH_TEXT, "one enum, two spellings");
+static_assert(static_cast<int>(Request::Way::greedy) == TOKEN_TRIE_BATCH_GREEDY, "one enum, two spellings");
+static_assert(static_cast<int>(Request::Way::sampled) == TOKEN_TRIE_BATCH_SAMPLED, "one enum, two spellings");
+static_assert(static_cast<int>(Request::Way::best) == TOKEN_TRIE_BATCH_BEST, "one enum, two spellings");
+static_assert(static_cast<int>(Request::Way::scores) == TOKEN_TRIE_BATCH_SCORES, "one enum, two spellings");
+static_assert(static_cast<int>(Request::Way::text) == TOKEN_TRIE_BATCH_TEXT, "one enum, two spellings");
 
 std::size_t to_count(std::int32_t value, const char * what) {
     check_not_negative(value, what);
@@ -36,8 +36,8 @@ std::shared_ptr<const Cursor> read_cursor(const Batch::Call & batch, const token
         read_constraint(batch.facts(), {prompt.payload_json, prompt.payload_len}, how).cursor);
 }
 
-Question::Text read_text(const token_trie_batch_prompt & prompt) {
-    Question::Text text;
+Request::Text read_text(const token_trie_batch_prompt & prompt) {
+    Request::Text text;
     if (prompt.mode == TOKEN_TRIE_BATCH_TEXT) {
         text.max_tokens = to_count(prompt.max_tokens, "prompt.max_tokens");
         text.stop_strings = to_names(prompt.stop_strings, prompt.n_stop_strings, "stop_strings");
@@ -47,7 +47,7 @@ Question::Text read_text(const token_trie_batch_prompt & prompt) {
     return text;
 }
 
-Question read_question(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
+Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
     require_not_null(prompt.tokens, "prompt.tokens");
     if (prompt.mode < TOKEN_TRIE_BATCH_GREEDY || prompt.mode > TOKEN_TRIE_BATCH_TEXT) {
         throw Error(Status::argument, "prompt.mode: " + std::to_string(prompt.mode) + " is none");
@@ -55,9 +55,9 @@ Question read_question(const Batch::Call & batch, const token_trie_batch_prompt 
     if (prompt.mode != TOKEN_TRIE_BATCH_TEXT) {
         require_not_null(prompt.payload_json, "prompt.payload_json");
     }
-    if (prompt.n_tokens > batch.capacity()) {
+    if (prompt.n_tokens > batch.n_ctx_max()) {
         throw Error(Status::context, std::to_string(prompt.n_tokens) + " tokens do not fit the context of " +
-                                         std::to_string(batch.capacity()));
+                                         std::to_string(batch.n_ctx_max()));
     }
     SearchOptions search;
     search.leaf_end = to_leaf_end(prompt.leaf_end, "prompt.leaf_end");
@@ -68,7 +68,7 @@ Question read_question(const Batch::Call & batch, const token_trie_batch_prompt 
     search.timeout = std::chrono::milliseconds(to_count(prompt.timeout_ms, "prompt.timeout_ms"));
     return {{prompt.tokens, prompt.tokens + prompt.n_tokens},
             read_cursor(batch, prompt),
-            static_cast<Question::Way>(prompt.mode),
+            static_cast<Request::Way>(prompt.mode),
             prompt.seed,
             prompt.temperature,
             prompt.top_p == 0 ? 1 : prompt.top_p,
@@ -149,7 +149,7 @@ int32_t token_trie_batch_submit(token_trie_batch * batch, const token_trie_batch
     return guard([&] {
         const Batch::Call call(OpenBatches::shared().find(batch));
         require_not_null(ticket, "ticket");
-        *ticket = call.submit(read_question(call, read_struct(prompt, "prompt")));
+        *ticket = call.submit(read_request(call, read_struct(prompt, "prompt")));
     });
 }
 

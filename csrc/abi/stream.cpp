@@ -144,14 +144,14 @@ int32_t token_trie_stream_get_tokens(token_trie_stream * stream, llama_token * t
     });
 }
 
-int32_t token_trie_stream_take_over(
+int32_t token_trie_stream_import_prefix(
     token_trie_stream * stream, llama_context * from, int32_t sequence, const llama_token * tokens, size_t n) {
     return guard([&] {
         const SharedStream::Call open = enter(stream);
         require_not_null(from, "from");
         require_not_null(tokens, "tokens");
         check_prompt_length(*open, n);
-        open->take_over(from, sequence, {tokens, tokens + n});
+        open->import_prefix(from, sequence, {tokens, tokens + n});
     });
 }
 
@@ -301,10 +301,10 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
         out.n_passes = seen.stats.n_passes;
         out.decode_ns = seen.stats.decode_ns;
         out.generate_ns = seen.stats.generate_ns;
-        out.n_context = seen.room;
-        out.n_context_max = seen.capacity;
+        out.n_context = seen.n_ctx;
+        out.n_context_max = seen.n_ctx_max;
         out.cache_bytes = seen.cache_bytes;
-        out.n_taken_over = seen.n_taken_over;
+        out.n_imported = seen.n_imported;
         out.n_closed = seen.stats.n_closed;
         out.n_on_device = seen.n_on_device;
         write_struct(out, state, "state");

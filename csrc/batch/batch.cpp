@@ -10,7 +10,7 @@ namespace token_trie {
 Batch::Batch(const ContextMaker & maker, const Scheduler::Options & options)
     : scheduler_(std::make_unique<Scheduler>(maker, options)),
       facts_(scheduler_->vocab()),
-      capacity_(scheduler_->capacity()),
+      n_ctx_max_(scheduler_->n_ctx_max()),
       n_parallel_(scheduler_->n_ids()) {}
 
 Batch::~Batch() = default;
@@ -20,28 +20,28 @@ namespace {
 // The calls that this thread is in, of any batches.
 thread_local const Batch::Call * innermost = nullptr;
 
-void check_set(const Question & question) {
-    const bool is_text = question.way == Question::Way::text;
-    if (question.cursor == nullptr) {
+void check_set(const Request & request) {
+    const bool is_text = request.way == Request::Way::text;
+    if (request.cursor == nullptr) {
         if (!is_text) {
             throw Error(Status::argument, "a set: none");
         }
         return;
     }
-    const FollowSet & follow = question.cursor->follow();
+    const FollowSet & follow = request.cursor->follow();
     if (follow.on_complete() != OnComplete::end) {
-        throw Error(Status::argument, "a question has one answer: no other on_complete than end");
+        throw Error(Status::argument, "a request has one answer: no other on_complete than end");
     }
-    if (question.is_thinking() && !question.is_walk()) {
+    if (request.is_thinking() && !request.is_decoded()) {
         throw Error(Status::argument, "start_after: whole answers are found without a text before them");
     }
-    if (is_text && !question.is_thinking()) {
+    if (is_text && !request.is_thinking()) {
         throw Error(Status::argument, "start_after: none; text ends there, or has no set");
     }
-    if (question.is_thinking() && !is_text && follow.max_before() < 0) {
+    if (request.is_thinking() && !is_text && follow.max_before() < 0) {
         throw Error(Status::argument, "max_before: no limit, where the answer needs its place in the context");
     }
-    if (!question.is_walk() && (!question.cursor->trie().is_tree() || follow.left() != nullptr)) {
+    if (!request.is_decoded() && (!request.cursor->trie().is_tree() || follow.left() != nullptr)) {
         throw Error(Status::argument,
                     "whole answers are scored in one spelling, and none left out: give the members' tokens");
     }
@@ -49,29 +49,29 @@ void check_set(const Question & question) {
 
 }  // namespace
 
-void Batch::check(const Question & question) const {
-    if (question.prompt.empty()) {
+void Batch::check(const Request & request) const {
+    if (request.prompt.empty()) {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
     }
     const std::int32_t n_vocab = facts_.size();
-    for (std::size_t i = 0; i < question.prompt.size(); ++i) {
-        if (question.prompt[i] < 0 || question.prompt[i] >= n_vocab) {
-            throw Error(Status::vocab, "tokens[" + std::to_string(i) + "]: " + std::to_string(question.prompt[i]) +
+    for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+        if (request.prompt[i] < 0 || request.prompt[i] >= n_vocab) {
+            throw Error(Status::vocab, "tokens[" + std::to_string(i) + "]: " + std::to_string(request.prompt[i]) +
                                            " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
         }
     }
-    check_set(question);
-    const std::size_t n_answer = question.max_tokens();
-    if (question.prompt.size() + n_answer > capacity_) {
-        throw Error(Status::context, std::to_string(question.prompt.size()) + " tokens and an answer of up to " +
+    check_set(request);
+    const std::size_t n_answer = request.max_tokens();
+    if (request.prompt.size() + n_answer > n_ctx_max_) {
+        throw Error(Status::context, std::to_string(request.prompt.size()) + " tokens and an answer of up to " +
                                          std::to_string(n_answer) + " do not fit the context of " +
-                                         std::to_string(capacity_));
+                                         std::to_string(n_ctx_max_));
     }
-    if (question.way == Question::Way::best && question.search.n_best == 0) {
+    if (request.way == Request::Way::best && request.search.n_best == 0) {
         throw Error(Status::argument, "n_best: 0");
     }
-    if (question.is_walk()) {
-        static_cast<void>(DecodeTask(question, facts_.get(), {}));  // which checks its options
+    if (request.is_decoded()) {
+        static_cast<void>(DecodeTask(request, facts_.get(), {}));  // which checks its options
     }
 }
 
@@ -103,16 +103,16 @@ Batch::Call::~Call() {
 }
 
 // First what may fail.
-Ticket Batch::Call::submit(Question question) const {
+Ticket Batch::Call::submit(Request request) const {
     Batch & batch = *batch_;
-    batch.check(question);
+    batch.check(request);
     const std::lock_guard<std::mutex> lock(batch.mutex_);
     if (batch.closed_) {
         throw Error(Status::argument, "batch: closed");
     }
     const Ticket ticket = batch.last_ + 1;
-    Scheduler::Questions questions;
-    questions.emplace(ticket, std::move(question));
+    Scheduler::Requests requests;
+    requests.emplace(ticket, std::move(request));
     std::list<Asked> asked(1);
     asked.front().ticket = ticket;
     if (batch.cancelled_.capacity() <= batch.out_.size()) {
@@ -120,7 +120,7 @@ Ticket Batch::Call::submit(Question question) const {
     }
     batch.tickets_.emplace(ticket, asked.begin());
     batch.out_.splice(batch.out_.end(), asked);
-    batch.submitted_.merge(questions);
+    batch.submitted_.merge(requests);
     batch.changed_.notify_all();
     return batch.last_ = ticket;
 }
@@ -176,7 +176,7 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
     const Turn turn(*this, lock);
     const std::vector<Ticket> cancelled = cancelled_;  // which may fail, and then the next one looks again
     cancelled_.clear();
-    Scheduler::Questions submitted;
+    Scheduler::Requests submitted;
     submitted.swap(submitted_);
     lock.unlock();
     const Scheduler::OnAnswer on_answer = [this](Ticket ticket, Answer answer) { keep(ticket, std::move(answer)); };

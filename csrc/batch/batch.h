@@ -12,7 +12,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Questions and answers of any threads, in one context. Who waits for an answer does the work, of all: one of those
+// Requests and answers of any threads, in one context. Who waits for an answer does the work, of all: one of those
 // that wait makes the passes, and the others take what is theirs; when it has its own, another goes on.
 //
 //     submit ---> out --pass--> ready ---> next
@@ -30,7 +30,7 @@ class Batch {
     Batch(Batch &&) = delete;
     Batch & operator=(Batch &&) = delete;
 
-    std::size_t capacity() const noexcept { return capacity_; }
+    std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
     std::size_t n_parallel() const noexcept { return n_parallel_; }
 
     // What a caller asks that touches the model, the reading of a payload included: close waits for it.
@@ -45,9 +45,9 @@ class Batch {
         Call & operator=(Call &&) = delete;
 
         const Vocab & facts() const noexcept { return batch_->facts_; }
-        std::size_t capacity() const noexcept { return batch_->capacity_; }
-        // Throws Error: argument if closed, or for a question that cannot be decided; vocab; context.
-        Ticket submit(Question question) const;
+        std::size_t n_ctx_max() const noexcept { return batch_->n_ctx_max_; }
+        // Throws Error: argument if closed, or for a request that cannot be decided; vocab; context.
+        Ticket submit(Request request) const;
 
        private:
         friend class Batch;
@@ -70,7 +70,7 @@ class Batch {
     void close() noexcept;
 
    private:
-    // A question, and the place for its answer.
+    // A request, and the place for its answer.
     struct Asked {
         Ticket ticket = 0;
         bool is_cancelled = false;
@@ -92,7 +92,7 @@ class Batch {
         std::unique_lock<std::mutex> & lock_;
     };
 
-    void check(const Question & question) const;
+    void check(const Request & request) const;
     bool is_working() const noexcept { return worker_ == std::this_thread::get_id(); }
     bool is_calling() const noexcept;
     void work(std::unique_lock<std::mutex> & lock);
@@ -105,11 +105,11 @@ class Batch {
     bool closed_ = false;
     std::size_t n_calls_ = 0;
     const Vocab facts_;
-    const std::size_t capacity_;
+    const std::size_t n_ctx_max_;
     const std::size_t n_parallel_;
     Ticket last_ = 0;
-    Scheduler::Questions submitted_;  // since the last pass began
-    std::vector<Ticket> cancelled_;   // likewise; has room for all that are out
+    Scheduler::Requests submitted_;  // since the last pass began
+    std::vector<Ticket> cancelled_;  // likewise; has room for all that are out
     std::list<Asked> out_;
     std::list<Asked> ready_;  // in the order in which they came to be
     std::map<Ticket, std::list<Asked>::iterator> tickets_;

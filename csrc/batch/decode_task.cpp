@@ -1,33 +1,33 @@
 #include "batch/decode_task.h"
 
-#include "walk/make_room.h"
+#include "walk/reserve_more.h"
 
 namespace token_trie {
 namespace {
 
-Decoder::Options options_of(const Question & question) {
-    const bool is_text = question.way == Question::Way::text;
+Decoder::Options options_of(const Request & request) {
+    const bool is_text = request.way == Request::Way::text;
     Decoder::Options options;
-    options.picker.seed = question.seed;
+    options.picker.seed = request.seed;
     options.has_text = is_text;
     return options;
 }
 
 }  // namespace
 
-DecodeTask::DecodeTask(const Question & question, const llama_vocab * vocab, const Place & place)
+DecodeTask::DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin)
     : vocab_(vocab),
-      place_(place),
-      is_text_(question.way == Question::Way::text),
-      max_tokens_(question.max_tokens()),
-      decoder_(vocab, options_of(question)),
-      written_(question.text.stop_strings) {
-    if (question.cursor != nullptr) {
-        decoder_.set_trie(*question.cursor, question.way == Question::Way::greedy ? Mode::greedy : Mode::sampled);
+      origin_(origin),
+      is_text_(request.way == Request::Way::text),
+      max_tokens_(request.max_tokens()),
+      decoder_(vocab, options_of(request)),
+      written_(request.text.stop_strings) {
+    if (request.cursor != nullptr) {
+        decoder_.set_trie(*request.cursor, request.way == Request::Way::greedy ? Mode::greedy : Mode::sampled);
     }
-    decoder_.begin(question.temperature, question.top_p);
-    if (question.text.grammar) {
-        decoder_.set_grammar(question.text.grammar->c_str(), question.text.grammar_root.c_str());
+    decoder_.begin(request.temperature, request.top_p);
+    if (request.text.grammar) {
+        decoder_.set_grammar(request.text.grammar->c_str(), request.text.grammar_root.c_str());
     }
     stop_ = max_tokens_ == 0 ? Stop::max_tokens : Stop::none;
     DecodeTask::advance();
@@ -38,8 +38,8 @@ std::vector<Row> DecodeTask::next_rows(std::size_t /*max_nodes*/, std::size_t /*
     std::vector<Row> rows;
     rows.reserve(tokens_.size() - n_rows_);
     for (; n_rows_ < tokens_.size(); ++n_rows_) {
-        const auto position = static_cast<llama_pos>(place_.n_before + n_rows_);
-        rows.push_back({kRoot, tokens_[n_rows_], position, n_rows_ + 1 == tokens_.size(), {place_.id}});
+        const auto position = static_cast<llama_pos>(origin_.n_before + n_rows_);
+        rows.push_back({kRoot, tokens_[n_rows_], position, n_rows_ + 1 == tokens_.size(), {origin_.id}});
     }
     return rows;
 }
@@ -66,7 +66,7 @@ void DecodeTask::step() {
     }
 }
 
-void DecodeTask::reserve() { make_room(tokens_); }
+void DecodeTask::reserve() { reserve_more(tokens_); }
 
 void DecodeTask::answer(Answer & answer) const {
     answer.tokens = tokens_;

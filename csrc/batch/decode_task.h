@@ -9,7 +9,7 @@ namespace token_trie {
 class DecodeTask final : public Task, private Decoder::Host {
    public:
     // Throws Error: argument on values that llama.cpp does not take; grammar.
-    DecodeTask(const Question & question, const llama_vocab * vocab, const Place & place);
+    DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin);
 
     bool wants_root() const noexcept override { return tokens_.empty(); }
     AllowedSet wanted() const override { return decoder_.allowed(); }
@@ -29,7 +29,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     void step();
 
     const llama_vocab * vocab_;
-    const Place place_;
+    const Origin origin_;
     const bool is_text_;
     const std::size_t max_tokens_;
     Decoder decoder_;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "batch/question.h"
+#include "batch/request.h"
 
 namespace token_trie {
 

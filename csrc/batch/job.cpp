@@ -14,7 +14,7 @@ std::uint64_t ns_between(std::chrono::steady_clock::time_point start, std::chron
 }  // namespace
 
 Job::Job(Ticket ticket,
-         Question question,
+         Request request,
          const llama_vocab * vocab,
          llama_memory_t memory,
          llama_seq_id id,
@@ -22,11 +22,11 @@ Job::Job(Ticket ticket,
          std::size_t n_shared,
          std::size_t n_paths)
     : ticket_(ticket),
-      question_(std::move(question)),
+      request_(std::move(request)),
       n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))),
       ids_{id},
       n_prompt_(n_shared),
-      task_(make_task(question_, vocab, {memory, id, prompt().size()}, n_paths)),
+      task_(make_task(request_, vocab, {memory, id, prompt().size()}, n_paths)),
       wants_root_(task_->wants_root()),
       n_shared_(n_shared) {
     if (path_id) {
@@ -64,7 +64,7 @@ void Job::plan(BatchRows & rows, std::size_t max_prompt) {
     for (; n_planned_ < std::min(n_prompt_left(), max_prompt); ++n_planned_) {
         const std::size_t at = n_prompt_ + n_planned_;
         const bool is_wanted = wants_root_ && at + 1 == prompt().size();
-        if (!rows.has_place(is_wanted)) {
+        if (!rows.fits(is_wanted)) {
             return;
         }
         add(rows, kRoot, prompt()[at], static_cast<llama_pos>(at), ids_, is_wanted);
@@ -74,7 +74,7 @@ void Job::plan(BatchRows & rows, std::size_t max_prompt) {
     }
     for (; has_rows(); ++n_rows_done_) {
         Row & row = rows_[n_rows_done_];
-        if (!rows.has_place(row.wanted)) {
+        if (!rows.fits(row.wanted)) {
             return;
         }
         add(rows, row.node, row.token, row.position, row.ids, row.wanted);

@@ -18,8 +18,8 @@ struct WantedRow {
     std::size_t output;
 };
 
-// A question under way in a context that it shares with others: its prompt, as many tokens a pass as there is place
-// for, and the rows of its task behind it.
+// A request under way in a context that it shares with others: its prompt, as many tokens a pass as fit,
+// and the rows of its task behind it.
 //
 //     prompt   Classify : Great ! ->  READ _
 //              |- shared -|-- rows -----------|
@@ -28,7 +28,7 @@ class Job {
     // The id holds the first n_shared tokens of the prompt. A tree's paths are on it too, or on another, which is lent
     // with it. Throws Error.
     Job(Ticket ticket,
-        Question question,
+        Request request,
         const llama_vocab * vocab,
         llama_memory_t memory,
         llama_seq_id id,
@@ -38,23 +38,23 @@ class Job {
 
     Ticket ticket() const noexcept { return ticket_; }
     llama_seq_id id() const noexcept { return ids_.front(); }
-    const std::vector<Token> & prompt() const noexcept { return question_.prompt; }
+    const std::vector<Token> & prompt() const noexcept { return request_.prompt; }
     std::size_t n_prompt_left() const noexcept { return prompt().size() - n_prompt_; }
     // Cells behind the prompt: that it has a right to, and what it uses of these or others.
-    std::size_t n_cells() const noexcept { return std::max(question_.max_tokens(), task_->n_cells()); }
+    std::size_t n_cells() const noexcept { return std::max(request_.max_tokens(), task_->n_cells()); }
 
     // Whether it needs cells and ids for the rows that come next, and how many ids it could use.
     bool needs_cells() const noexcept { return task_->needs_cells() && n_prompt_left() == 0 && !has_rows(); }
     std::size_t n_ids_wanted() const noexcept { return needs_cells() ? task_->n_ids_wanted() : 0; }
     void lend(llama_seq_id id);
     const std::vector<llama_seq_id> & lent() const noexcept { return lent_; }
-    // max_nodes: 1 at least, and as many as the pass has place for, as the rest would keep ids from others. max_cells:
+    // max_nodes: 1 at least, and as many as fit the pass, as the rest would keep ids from others. max_cells:
     // n_cells at least.
     void place_rows(std::size_t max_nodes, std::size_t max_cells);
     // Of the ids lent, one that its rows do without; -1: there is none.
     llama_seq_id return_id() noexcept;
 
-    // Adds the rows that come next: all that there is place for, of the prompt max_prompt at most.
+    // Adds the rows that come next: all that fit, of the prompt max_prompt at most.
     void plan(BatchRows & rows, std::size_t max_prompt);
     // Whether those planned want no logits but of few tokens.
     bool wants_few() const;
@@ -73,7 +73,7 @@ class Job {
 
     bool is_done() const noexcept { return task_->is_done(); }
     Answer answer() const;
-    // Says that what the task has written stays on the id, for who asks behind it.
+    // Says that what the task has written stays on the id, for who goes on behind it.
     void keep_text(CellTable & cells);
     bool has_kept_text() const noexcept { return n_kept_ > 0; }
     struct Kept {
@@ -94,7 +94,7 @@ class Job {
     bool has_rows() const noexcept { return n_rows_done_ < rows_.size(); }
 
     const Ticket ticket_;
-    const Question question_;
+    const Request request_;
     const std::size_t n_vocab_;
     std::vector<llama_seq_id> ids_;  // its own alone
     std::vector<llama_seq_id> lent_;

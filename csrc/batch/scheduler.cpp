@@ -9,13 +9,13 @@ namespace {
 
 // Rows of a pass: enough for llama.cpp's full speed, and soon over.
 constexpr std::size_t kRows = 256;
-// Prompts at rest that nobody has shared yet.
+// Prompts retained that nobody has shared yet.
 constexpr std::ptrdiff_t kUnshared = 8;
-// Questions looked at for one to let in, for each id.
+// Requests looked at for one to admit, for each id.
 constexpr std::size_t kLookAhead = 4;
-// Questions that came later and may go before the one that waits longest.
+// Requests that came later and may go before the one that waits longest.
 constexpr std::size_t kOvertakers = 64;
-// Tokens at a text's end that who asks behind it may spell anew.
+// Tokens at a text's end that who goes on behind it may spell anew.
 constexpr std::size_t kSeam = 8;
 
 std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
@@ -45,21 +45,21 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       memory_(llama_get_memory(context_.get())),
       vocab_(llama_model_get_vocab(llama_get_model(context_.get()))),
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
-      capacity_(llama_n_ctx(context_.get())),
+      n_ctx_max_(llama_n_ctx(context_.get())),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
       cells_(memory_, n_ids_, n_swa_),
       n_shared_(n_ids_),
       holds_text_(n_ids_),
       texts_(n_ids_) {
     empty_.reserve(n_ids_);
-    resting_.reserve(n_ids_);
+    retained_.reserve(n_ids_);
     clear_cache();
 }
 
 Scheduler::~Scheduler() = default;
 
 void Scheduler::clear_cache() noexcept {
-    resting_.clear();
+    retained_.clear();
     cells_.clear();
     empty_.clear();
     for (auto id = static_cast<llama_seq_id>(n_ids_); id > 0;) {
@@ -67,16 +67,16 @@ void Scheduler::clear_cache() noexcept {
     }
 }
 
-void Scheduler::add(Questions & questions) noexcept {
-    while (!questions.empty()) {
-        Questions::node_type each = questions.extract(questions.begin());
+void Scheduler::add(Requests & requests) noexcept {
+    while (!requests.empty()) {
+        Requests::node_type each = requests.extract(requests.begin());
         (is_behind_text(each.mapped().prompt) ? behind_texts_ : waiting_).insert(std::move(each));
     }
 }
 
-// Not of a prompt that was one's own before, and is asked again.
+// Not of a prompt that was one's own before, and comes again.
 bool Scheduler::is_behind_text(const std::vector<Token> & prompt) const noexcept {
-    return std::any_of(resting_.begin(), resting_.end(), [&](llama_seq_id id) {
+    return std::any_of(retained_.begin(), retained_.end(), [&](llama_seq_id id) {
         const auto i = static_cast<std::size_t>(id);
         const std::size_t n = holds_text_[i] ? cells_.n_common(id, prompt) : 0;
         return n > texts_[i].begin && n + kSeam >= texts_[i].end;
@@ -97,7 +97,7 @@ void Scheduler::cancel(Ticket ticket, const OnAnswer & on_answer) noexcept {
 
 void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer) {
     // Whether those behind it may go on.
-    const auto admit_one = [&](Questions & from, Questions::iterator at) {
+    const auto admit_one = [&](Requests & from, Requests::iterator at) {
         const Ticket ticket = at->first;
         const bool is_oldest = ticket == oldest().begin()->first;
         try {
@@ -118,13 +118,12 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
         }
         return true;
     };
-    if (n_overtaken_ >= kOvertakers && rows.has_place(true) && !oldest().empty() &&
-        !admit_one(oldest(), oldest().begin())) {
+    if (n_overtaken_ >= kOvertakers && rows.fits(true) && !oldest().empty() && !admit_one(oldest(), oldest().begin())) {
         return;
     }
     std::size_t n_left = kLookAhead * n_ids_;
-    for (Questions * const from : {&behind_texts_, &waiting_}) {
-        for (auto next = from->begin(); next != from->end() && n_left > 0 && rows.has_place(true); --n_left) {
+    for (Requests * const from : {&behind_texts_, &waiting_}) {
+        for (auto next = from->begin(); next != from->end() && n_left > 0 && rows.fits(true); --n_left) {
             const auto at = next++;
             if (n_overtaken_ < kOvertakers && !is_worth_waiting(at->second.prompt) && !admit_one(*from, at)) {
                 return;
@@ -134,58 +133,58 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
 }
 
 // Of the two, the one that has who waits longest; empty: nobody waits.
-Scheduler::Questions & Scheduler::oldest() noexcept {
+Scheduler::Requests & Scheduler::oldest() noexcept {
     const bool is_behind =
         waiting_.empty() || (!behind_texts_.empty() && behind_texts_.begin()->first < waiting_.begin()->first);
     return is_behind ? behind_texts_ : waiting_;
 }
 
 // False where it has to wait for others to end. What throws has left ids to be reclaimed.
-bool Scheduler::begin(Ticket ticket, Question & question, const OnAnswer & on_answer) {
-    const std::vector<Token> & prompt = question.prompt;
+bool Scheduler::begin(Ticket ticket, Request & request, const OnAnswer & on_answer) {
+    const std::vector<Token> & prompt = request.prompt;
     auto [source, n_shared] = find_source(prompt);
-    const std::size_t n_needed = prompt.size() - n_shared + question.max_tokens();
+    const std::size_t n_needed = prompt.size() - n_shared + request.max_tokens();
     while (n_cells_left() < n_needed && evict_one(source)) {
     }
-    const bool rests = is_resting(source);
-    if (!rests && n_cells_left() < n_needed) {
+    const bool is_kept = is_retained(source);
+    if (!is_kept && n_cells_left() < n_needed) {
         return false;
     }
     std::optional<llama_seq_id> path_id;
-    if (outgrows_window(question)) {
+    if (outgrows_window(request)) {
         path_id = free_id(source);
         if (*path_id < 0) {
             return false;
         }
     }
-    const auto give_back = [&] {
+    const auto return_path_id = [&] {
         if (path_id) {
             empty_.push_back(*path_id);
         }
     };
     llama_seq_id id = -1;
-    if (!rests || (was_shared(source) && n_cells_left() >= n_needed)) {
+    if (!is_kept || (was_shared(source) && n_cells_left() >= n_needed)) {
         id = free_id(source);
     }
     if (id >= 0) {
         if (source >= 0) {
             cells_.share(source, id, n_shared);
         }
-    } else if (rests) {
+    } else if (is_kept) {
         id = source;
         cells_.cut(id, n_shared);
         if (n_cells_left() < n_needed) {
-            give_back();
+            return_path_id();
             return false;
         }
-        resting_.erase(std::find(resting_.begin(), resting_.end(), id));
+        retained_.erase(std::find(retained_.begin(), retained_.end(), id));
     } else {
-        give_back();
+        return_path_id();
         return false;
     }
     count_shared(source, id, n_shared);
     holds_text_[static_cast<std::size_t>(id)] = false;
-    jobs_.emplace_back(ticket, std::move(question), vocab_, memory_, id, path_id, n_shared, n_paths_);
+    jobs_.emplace_back(ticket, std::move(request), vocab_, memory_, id, path_id, n_shared, n_paths_);
     if (jobs_.back().is_done()) {
         answer(std::prev(jobs_.end()), on_answer);
     }
@@ -202,7 +201,7 @@ llama_seq_id Scheduler::free_id(llama_seq_id but) {
     return id;
 }
 
-// One that nobody has shared, if there is one, and rather no text, behind which somebody may be about to ask.
+// One that nobody has shared, if there is one, and rather no text, behind which somebody may be about to go on.
 bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
     constexpr int kStays = 4;
     const auto rank = [&](llama_seq_id each) {
@@ -210,17 +209,17 @@ bool Scheduler::evict_one(llama_seq_id but, bool texts_too) noexcept {
         const bool stays = each == but || (holds_text_[i] && !texts_too);
         return stays ? kStays : (was_shared(each) ? 2 : 0) + (holds_text_[i] ? 1 : 0);
     };
-    const auto at = std::min_element(resting_.begin(), resting_.end(),
+    const auto at = std::min_element(retained_.begin(), retained_.end(),
                                      [&](llama_seq_id a, llama_seq_id b) { return rank(a) < rank(b); });
-    if (at == resting_.end() || rank(*at) == kStays) {
+    if (at == retained_.end() || rank(*at) == kStays) {
         return false;
     }
-    give_up(*at);
-    resting_.erase(at);
+    release(*at);
+    retained_.erase(at);
     return true;
 }
 
-void Scheduler::give_up(llama_seq_id id) noexcept {
+void Scheduler::release(llama_seq_id id) noexcept {
     cells_.cut(id, 0);
     n_shared_[static_cast<std::size_t>(id)] = 0;
     empty_.push_back(id);
@@ -231,9 +230,9 @@ void Scheduler::reclaim_ids() noexcept {
     empty_.clear();
     for (auto id = static_cast<llama_seq_id>(n_ids_); id-- > 0;) {
         const auto has = [id](const auto & ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
-        if (!has(resting_) && std::none_of(jobs_.begin(), jobs_.end(),
-                                           [&](const Job & job) { return job.id() == id || has(job.lent()); })) {
-            give_up(id);
+        if (!has(retained_) && std::none_of(jobs_.begin(), jobs_.end(),
+                                            [&](const Job & job) { return job.id() == id || has(job.lent()); })) {
+            release(id);
         }
     }
 }
@@ -253,7 +252,7 @@ std::size_t Scheduler::n_cells_left() const noexcept {
     for (const Job & job : jobs_) {
         n += job.n_prompt_left() + job.n_cells();
     }
-    return capacity_ - std::min(capacity_, n);
+    return n_ctx_max_ - std::min(n_ctx_max_, n);
 }
 
 void Scheduler::end(Jobs::iterator job) noexcept {
@@ -265,38 +264,38 @@ void Scheduler::end(Jobs::iterator job) noexcept {
     const bool holds_text = job->has_kept_text();
     texts_[static_cast<std::size_t>(id)] = job->kept_text();
     jobs_.erase(job);
-    let_rest(id, holds_text);
+    retain(id, holds_text);
 }
 
-// Unless another at rest holds most of it, or nothing can begin with it.
-void Scheduler::let_rest(llama_seq_id id, bool holds_text) noexcept {
+// Unless another one retained holds most of it, or nothing can begin with it.
+void Scheduler::retain(llama_seq_id id, bool holds_text) noexcept {
     cut_to_shared(id);
     const std::size_t n_held = cells_.n_held(id);
-    const std::size_t n_may_go = was_shared(id) || holds_text ? kMuch : n_held / 2;
-    const auto like = std::find_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
+    const std::size_t n_may_go = was_shared(id) || holds_text ? kMinShared : n_held / 2;
+    const auto like = std::find_if(retained_.begin(), retained_.end(), [&](llama_seq_id each) {
         const std::size_t n = cells_.n_common(each, id);
         return n + n_may_go >= n_held && cells_.has_window(each, n);
     });
-    if (n_held == 0 || like != resting_.end() || !cells_.has_window(id, n_held)) {
-        give_up(id);
-        if (like != resting_.end()) {
-            std::rotate(like, std::next(like), resting_.end());
+    if (n_held == 0 || like != retained_.end() || !cells_.has_window(id, n_held)) {
+        release(id);
+        if (like != retained_.end()) {
+            std::rotate(like, std::next(like), retained_.end());
         }
         return;
     }
-    resting_.push_back(id);
+    retained_.push_back(id);
     holds_text_[static_cast<std::size_t>(id)] = holds_text;
     if (holds_text) {
         return;
     }
-    const auto n_resting = [&](bool with_shared) {
-        return std::count_if(resting_.begin(), resting_.end(), [&](llama_seq_id each) {
+    const auto n_retained = [&](bool with_shared) {
+        return std::count_if(retained_.begin(), retained_.end(), [&](llama_seq_id each) {
             const auto i = static_cast<std::size_t>(each);
             return !holds_text_[i] && (with_shared || !was_shared(each));
         });
     };
-    if (n_resting(false) > kUnshared ||
-        n_resting(true) > std::max(static_cast<std::ptrdiff_t>(n_ids_ / 4), std::ptrdiff_t{1})) {
+    if (n_retained(false) > kUnshared ||
+        n_retained(true) > std::max(static_cast<std::ptrdiff_t>(n_ids_ / 4), std::ptrdiff_t{1})) {
         evict_one(id, /* texts_too = */ false);
     }
 }

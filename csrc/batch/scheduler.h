@@ -11,20 +11,20 @@
 
 namespace token_trie {
 
-// Questions in one context, each in sequences of its own, all of them in the same passes:
+// Requests in one context, each in sequences of its own, all of them in the same passes:
 //
-//     waiting ----> under way: ids, cells -----> answered; its id rests, or holds nothing
+//     waiting ----> under way: ids, cells -----> answered; its id is retained, or holds nothing
 //                      |  pass: rows of all of them, one llama_decode
-//                      '--- see, go on
+//                      '--- observe, advance
 //
-// A prompt begins with the cells of the sequence that shares most of it, under way or at rest, and one that is about to
-// be evaluated is waited for where much is shared. An id that rests keeps its prompt as long as that may be of use: the
-// first ones of many that begin alike, and the last few of others. With a window of sliding attention, what rests
-// behind a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
+// A prompt begins with the cells of the sequence that shares most of it, under way or retained, and one that is about
+// to be evaluated is waited for where much is shared. An id that is retained keeps its prompt as long as that may be of
+// use: the first ones of many that begin alike, and the last few of others. With a window of sliding attention, what is
+// retained behind a beginning that was shared goes: llama.cpp keeps the window before a sequence's end.
 //
-// Who asks behind a text that has ended comes first, as long as it is there; but nobody is overtaken without end.
+// A request behind a text that has ended comes first, as long as it is there; but nobody is overtaken without end.
 //
-// A question is let in when the cells for its prompt and one answer are there, so that it always comes to its end; a
+// A request is admitted when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
 class [[gnu::visibility("default")]] Scheduler {
    public:
@@ -44,48 +44,48 @@ class [[gnu::visibility("default")]] Scheduler {
     const llama_vocab * vocab() const noexcept { return vocab_; }
     std::size_t n_ids() const noexcept { return n_ids_; }
     // Tokens of a prompt and its longest answer.
-    std::size_t capacity() const noexcept { return capacity_; }
+    std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
 
-    using Questions = std::map<Ticket, Question>;
+    using Requests = std::map<Ticket, Request>;
     // Takes all of them.
-    void add(Questions & questions) noexcept;
+    void add(Requests & requests) noexcept;
 
     // Throws nothing.
     using OnAnswer = std::function<void(Ticket, Answer)>;
-    // Forgets a question, whose answer is that it was cancelled. One that is not here has none.
+    // Forgets a request, whose answer is that it was cancelled. One that is not here has none.
     void cancel(Ticket ticket, const OnAnswer & on_answer) noexcept;
     // One pass for as many as it has room for, and the answers to what is decided then. What fails is the answer of
-    // those whom it concerns: of one question, or of all under way.
+    // those whom it concerns: of one request, or of all under way.
     void pass(const OnAnswer & on_answer) noexcept;
 
    private:
     using Jobs = std::list<Job>;
     // Tokens that are worth a pass's delay to have them evaluated once.
-    static constexpr std::size_t kMuch = 16;
+    static constexpr std::size_t kMinShared = 16;
 
     void plan(BatchRows & rows, const OnAnswer & on_answer);
     void admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer);
-    bool begin(Ticket ticket, Question & question, const OnAnswer & on_answer);
-    bool outgrows_window(const Question & question) const noexcept;
+    bool begin(Ticket ticket, Request & request, const OnAnswer & on_answer);
+    bool outgrows_window(const Request & request) const noexcept;
     bool was_shared(llama_seq_id id) const noexcept { return n_shared_[static_cast<std::size_t>(id)] > 0; }
-    bool is_resting(llama_seq_id id) const noexcept;
+    bool is_retained(llama_seq_id id) const noexcept;
     void count_shared(llama_seq_id source, llama_seq_id id, std::size_t n) noexcept;
     void cut_to_shared(llama_seq_id id) noexcept;
-    Questions & oldest() noexcept;
+    Requests & oldest() noexcept;
     bool is_behind_text(const std::vector<Token> & prompt) const noexcept;
     void reclaim_ids() noexcept;
     bool is_worth_waiting(const std::vector<Token> & prompt) const;
     std::pair<llama_seq_id, std::size_t> find_source(const std::vector<Token> & prompt) const;
     llama_seq_id free_id(llama_seq_id but);
     bool evict_one(llama_seq_id but, bool texts_too = true) noexcept;
-    void give_up(llama_seq_id id) noexcept;
+    void release(llama_seq_id id) noexcept;
     void lend_ids(Job & job);
     std::size_t n_cells_left() const noexcept;
     void decode(BatchRows & rows);
     const float * logits_of(const WantedRow & row, const Task & task);
     void answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept;
     void end(Jobs::iterator job) noexcept;
-    void let_rest(llama_seq_id id, bool holds_text = false) noexcept;
+    void retain(llama_seq_id id, bool holds_text = false) noexcept;
     void fail_all(const OnAnswer & on_answer) noexcept;
     void clear_cache() noexcept;
 
@@ -95,21 +95,21 @@ class [[gnu::visibility("default")]] Scheduler {
     llama_memory_t memory_;
     const llama_vocab * const vocab_;
     const std::size_t n_batch_;
-    const std::size_t capacity_;
+    const std::size_t n_ctx_max_;
     const std::size_t n_paths_;
     OutputHead head_;
     std::vector<float> few_logits_;  // of what is wanted, where passes can be cut
     CellTable cells_;
     BatchRows rows_;
-    std::vector<llama_seq_id> filler_;   // the id of rows that fill up a pass
-    std::vector<llama_seq_id> empty_;    // ids that hold nothing
-    std::vector<llama_seq_id> resting_;  // that no job has, the oldest first
-    std::vector<std::size_t> n_shared_;  // tokens of an id that other prompts began with
-    std::vector<bool> holds_text_;       // ids at rest with a text that has ended,
-    std::vector<Job::Kept> texts_;       // and where it stands
-    Jobs jobs_;                          // in the order in which they came in
-    Questions waiting_;
-    Questions behind_texts_;       // who waits likewise, and comes first
+    std::vector<llama_seq_id> filler_;    // the id of rows that fill up a pass
+    std::vector<llama_seq_id> empty_;     // ids that hold nothing
+    std::vector<llama_seq_id> retained_;  // that no job has, the oldest first
+    std::vector<std::size_t> n_shared_;   // tokens of an id that other prompts began with
+    std::vector<bool> holds_text_;        // ids retained with a text that has ended,
+    std::vector<Job::Kept> texts_;        // and where it stands
+    Jobs jobs_;                           // in the order in which they came in
+    Requests waiting_;
+    Requests behind_texts_;        // who waits likewise, and comes first
     std::size_t n_overtaken_ = 0;  // so often the one that waits longest
 };
 

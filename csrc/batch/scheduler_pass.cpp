@@ -51,7 +51,7 @@ void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept 
 // First what is nearest to its answer.
 void Scheduler::plan(BatchRows & rows, const OnAnswer & on_answer) {
     for (Job & job : jobs_) {
-        if (job.needs_cells() && rows.has_place(true)) {
+        if (job.needs_cells() && rows.fits(true)) {
             lend_ids(job);
             // Of a large tree, no more cells than a pass or so takes.
             const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), 2 * n_batch_);

@@ -6,13 +6,13 @@
 namespace token_trie {
 
 // Whether paths behind its prompt would take the window before them out of the prompt's own id.
-bool Scheduler::outgrows_window(const Question & question) const noexcept {
-    return n_swa_ > 0 && !question.is_walk() &&
-           question.prompt.size() + question.max_tokens() >= static_cast<std::size_t>(n_swa_);
+bool Scheduler::outgrows_window(const Request & request) const noexcept {
+    return n_swa_ > 0 && !request.is_decoded() &&
+           request.prompt.size() + request.max_tokens() >= static_cast<std::size_t>(n_swa_);
 }
 
-bool Scheduler::is_resting(llama_seq_id id) const noexcept {
-    return std::find(resting_.begin(), resting_.end(), id) != resting_.end();
+bool Scheduler::is_retained(llama_seq_id id) const noexcept {
+    return std::find(retained_.begin(), retained_.end(), id) != retained_.end();
 }
 
 void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n) noexcept {
@@ -23,16 +23,16 @@ void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n
     if (source == id) {
         n_shared = std::min(n_shared, n);
     }
-    // Behind a text, one question is asked.
-    if (n >= kMuch && !holds_text_[static_cast<std::size_t>(source)]) {
+    // Behind a text, one request is asked.
+    if (n >= kMinShared && !holds_text_[static_cast<std::size_t>(source)]) {
         n_shared = std::max(n_shared, n);
     }
-    if (is_resting(source)) {
+    if (is_retained(source)) {
         cut_to_shared(source);
     }
 }
 
-// Of one that rests, or is about to: with more behind it, the window before what was shared would not stay.
+// Of one that is retained, or about to be: with more behind it, the window before what was shared would not stay.
 void Scheduler::cut_to_shared(llama_seq_id id) noexcept {
     const std::size_t n = n_shared_[static_cast<std::size_t>(id)];
     if (n_swa_ > 0 && n > 0 && cells_.n_held(id) >= static_cast<std::size_t>(n_swa_) && cells_.has_window(id, n)) {
@@ -49,7 +49,7 @@ bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
             n_soon = std::max(n_soon, cells_.n_held(job.id()) < n ? n : 0);
         }
     }
-    return n_soon >= kMuch && n_soon >= find_source(prompt).second + kMuch;
+    return n_soon >= kMinShared && n_soon >= find_source(prompt).second + kMinShared;
 }
 
 // The id that holds most of a prompt, save its last token, behind which the logits are needed; -1: none holds any.
@@ -61,7 +61,7 @@ std::pair<llama_seq_id, std::size_t> Scheduler::find_source(const std::vector<To
             best = {id, n};
         }
     };
-    for (const llama_seq_id id : resting_) {
+    for (const llama_seq_id id : retained_) {
         look_at(id);
     }
     for (const Job & job : jobs_) {

@@ -5,21 +5,21 @@
 
 namespace token_trie {
 
-std::unique_ptr<Task> make_task(const Question & question,
+std::unique_ptr<Task> make_task(const Request & request,
                                 const llama_vocab * vocab,
-                                const Task::Place & place,
+                                const Task::Origin & origin,
                                 std::size_t n_paths) {
-    if (question.is_walk()) {
-        return std::make_unique<DecodeTask>(question, vocab, place);
+    if (request.is_decoded()) {
+        return std::make_unique<DecodeTask>(request, vocab, origin);
     }
-    const Cursor & cursor = *question.cursor;
+    const Cursor & cursor = *request.cursor;
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
-    if (question.way == Question::Way::best) {
+    if (request.way == Request::Way::best) {
         return std::make_unique<SearchTask>(
-            begin_search(cursor, question.search, n_vocab, n_paths, /* rows_are_cheap = */ false), cursor.trie(),
-            place);
+            begin_search(cursor, request.search, n_vocab, n_paths, /* rows_are_cheap = */ false), cursor.trie(),
+            origin);
     }
-    return std::make_unique<ScoreTask>(begin_scoring(cursor, question.search, n_vocab), cursor.trie(), place);
+    return std::make_unique<ScoreTask>(begin_scoring(cursor, request.search, n_vocab), cursor.trie(), origin);
 }
 
 }  // namespace token_trie

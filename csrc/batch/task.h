@@ -1,6 +1,6 @@
 #pragma once
 
-#include "batch/question.h"
+#include "batch/request.h"
 #include "stream/batch_rows.h"
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 class Task {
    public:
     // Where its rows go: behind so many tokens on an id.
-    struct Place {
+    struct Origin {
         llama_memory_t memory;
         llama_seq_id id;
         std::size_t n_before;
@@ -66,9 +66,9 @@ class Task {
 };
 
 // n_paths: that a search may query at once. Throws Error.
-std::unique_ptr<Task> make_task(const Question & question,
+std::unique_ptr<Task> make_task(const Request & request,
                                 const llama_vocab * vocab,
-                                const Task::Place & place,
+                                const Task::Origin & origin,
                                 std::size_t n_paths);
 
 }  // namespace token_trie

@@ -4,11 +4,11 @@
 
 namespace token_trie {
 
-TreeTask::TreeTask(Inquiry & query, const Trie & trie, const Place & place)
+TreeTask::TreeTask(TreeQuery & query, const Trie & trie, const Origin & origin)
     : query_(query),
       trie_(trie),
-      paths_(place.memory, trie, place.id, static_cast<llama_pos>(place.n_before)),
-      nodes_(query.ask(0)),
+      paths_(origin.memory, trie, origin.id, static_cast<llama_pos>(origin.n_before)),
+      nodes_(query.next(0)),
       wants_root_(!nodes_.empty() && nodes_.front() == kRoot) {
     n_placed_ = wants_root_ ? 1 : 0;
 }
@@ -24,7 +24,7 @@ std::vector<Row> TreeTask::next_rows(std::size_t max_nodes, std::size_t max_cell
     }
     TreePaths::Wave wave =
         paths_.next_wave(nodes_.data() + n_placed_, std::min(nodes_.size() - n_placed_, max_nodes), max_cells);
-    n_placed_ += wave.n_asked;
+    n_placed_ += wave.n_queried;
     n_evaluated_ += wave.rows.size();
     n_cells_ = wave.n_cells;
     return std::move(wave.rows);
@@ -32,7 +32,7 @@ std::vector<Row> TreeTask::next_rows(std::size_t max_nodes, std::size_t max_cell
 
 void TreeTask::advance() {
     if (!needs_cells()) {
-        nodes_ = query_.ask(n_evaluated_);
+        nodes_ = query_.next(n_evaluated_);
         n_placed_ = 0;
     }
 }

@@ -15,18 +15,18 @@ class TreeTask : public Task {
     llama_seq_id return_id() noexcept override { return paths_.take_idle_id(); }
     std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
     std::size_t n_cells() const noexcept override { return n_cells_; }
-    void observe(NodeId node, const float * logits) override { query_.see(node, logits); }
+    void observe(NodeId node, const float * logits) override { query_.observe(node, logits); }
     void advance() override;
     bool is_done() const noexcept override { return nodes_.empty(); }
     void clear() noexcept override { paths_.clear(); }
 
    protected:
     // The query and the trie must outlive this.
-    TreeTask(Inquiry & query, const Trie & trie, const Place & place);
+    TreeTask(TreeQuery & query, const Trie & trie, const Origin & origin);
     std::uint64_t n_evaluated() const noexcept { return n_evaluated_; }
 
    private:
-    Inquiry & query_;
+    TreeQuery & query_;
     const Trie & trie_;
     TreePaths paths_;
     std::vector<NodeId> nodes_;  // queried
@@ -42,8 +42,8 @@ void write(Scores result, Answer & answer);
 template <typename Query>
 class TreeTaskOf final : public TreeTask {
    public:
-    TreeTaskOf(std::unique_ptr<Query> query, const Trie & trie, const Place & place)
-        : TreeTask(*query, trie, place), query_(std::move(query)) {}
+    TreeTaskOf(std::unique_ptr<Query> query, const Trie & trie, const Origin & origin)
+        : TreeTask(*query, trie, origin), query_(std::move(query)) {}
 
     void answer(Answer & answer) const override {
         write(query_->result(), answer);

@@ -42,9 +42,7 @@ class BatchRows {
     }
     std::size_t size() const noexcept { return tokens_.size(); }
     std::size_t n_wanted() const noexcept { return n_wanted_; }
-    bool has_place(bool for_wanted) const noexcept {
-        return size() < max_rows_ && (!for_wanted || n_wanted_ < max_wanted_);
-    }
+    bool fits(bool for_wanted) const noexcept { return size() < max_rows_ && (!for_wanted || n_wanted_ < max_wanted_); }
     std::size_t n_wanted_left() const noexcept { return std::min(max_rows_ - size(), max_wanted_ - n_wanted_); }
 
     // The ids are the owner's until the pass has ended.

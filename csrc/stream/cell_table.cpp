@@ -1,6 +1,6 @@
 #include "stream/cell_table.h"
 
-#include "walk/make_room.h"
+#include "walk/reserve_more.h"
 
 #include <algorithm>
 #include <utility>
@@ -53,10 +53,10 @@ void CellTable::copy(llama_seq_id from, llama_seq_id to, std::size_t n) {
 
 void CellTable::append(llama_seq_id id, const Token * tokens, std::size_t n) {
     Cells & cells = of(id);
-    make_room(cells, n);
+    reserve_more(cells, n);
     if (n > free_.size()) {
         const std::size_t n_more = n - free_.size();
-        make_room(n_refs_, n_more);
+        reserve_more(n_refs_, n_more);
         free_.reserve(n_refs_.capacity());  // so that forgetting finds memory
         for (std::size_t i = 0; i < n_more; ++i) {
             free_.push_back(static_cast<std::uint32_t>(n_refs_.size()));

@@ -33,7 +33,7 @@ struct FreeContext {
 };
 using OwnedContext = std::unique_ptr<llama_context, FreeContext>;
 
-// Makes the contexts of a stream that has its own: of one model, params and adapters, in the size asked for.
+// Makes the contexts of a stream that has its own: of one model, params and adapters, in the size wanted.
 class ContextMaker {
    public:
     struct FileOptions {
@@ -60,7 +60,7 @@ class ContextMaker {
     std::size_t max_tokens() const noexcept { return max_tokens_; }
     std::size_t max_ids() const noexcept { return max_ids_; }
 
-    // Makes a context with room for so many tokens at least, and sequence ids. Null if there is no memory for it.
+    // Makes a context for so many tokens at least, and sequence ids. Null if there is no memory for it.
     OwnedContext make(std::size_t n_tokens, std::size_t n_ids) const;
     // A small one, that a short prompt and a small set will do with.
     OwnedContext make_first() const;

@@ -70,8 +70,8 @@ void Decoder::begin_span() noexcept {
 }
 
 Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
-    items_.make_room();
-    picker_.make_room();
+    items_.reserve();
+    picker_.reserve();
     host.reserve();
     const bool under_trie = is_constrained();
     const AllowedSet allowed = this->allowed();
@@ -98,7 +98,7 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     host.check_not_full();
     const bool thought = under_trie && cursor_->state() == State::thinking;
     if (under_trie) {
-        const ItemLog::Place before = ItemLog::place_of(*cursor_);
+        const ItemLog::Position before = ItemLog::position_of(*cursor_);
         cursor_->accept(step.token);
         n_span_ += thought ? 0 : 1;
         items_.add(before, *cursor_, host.n_tokens() + 1, counts_.span_logprob, span_logprob);

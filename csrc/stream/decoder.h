@@ -37,7 +37,7 @@ class Decoder {
         virtual std::optional<Picker::Pick> best(const AllowedSet & /*wanted*/) { return std::nullopt; }
         // A token comes that needs no logits, the only one allowed. Throws Error.
         virtual void before_forced(const AllowedSet & /*allowed*/) {}
-        // Throws Error (context) where there is no place for one more token.
+        // Throws Error (context) where one more token does not fit.
         virtual void check_not_full() const {}
         virtual std::size_t n_tokens() const noexcept = 0;
         // Behind reserve and check_not_full.

@@ -66,8 +66,11 @@ class GrowingContext {
     // Runs what waits for a pass to end.
     template <typename Wait>
     auto wait_for(const Wait & wait) {
-        const Timer timer(decode_ns_);
-        return wait();
+        const auto started = std::chrono::steady_clock::now();
+        const auto result = wait();
+        decode_ns_ +=
+            static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+        return result;
     }
 
     const OutputHead & head() const noexcept { return head_; }
@@ -81,23 +84,6 @@ class GrowingContext {
     std::uint64_t decode_ns() const noexcept { return decode_ns_; }
 
    private:
-    class Timer {
-       public:
-        explicit Timer(std::uint64_t & ns) : ns_(ns) {}
-        ~Timer() {
-            ns_ += static_cast<std::uint64_t>(
-                std::chrono::nanoseconds(std::chrono::steady_clock::now() - started_).count());
-        }
-        Timer(const Timer &) = delete;
-        Timer & operator=(const Timer &) = delete;
-        Timer(Timer &&) = delete;
-        Timer & operator=(Timer &&) = delete;
-
-       private:
-        std::uint64_t & ns_;
-        const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
-    };
-
     void adopt(llama_context * context);
     void take_threads(bool of_step);
     void take_off_samplers();

@@ -1,15 +1,15 @@
 #include "stream/item_log.h"
 
-#include "walk/make_room.h"
+#include "walk/reserve_more.h"
 
 namespace token_trie {
 
 void ItemLog::clear() noexcept { items_.clear(); }
 
-void ItemLog::make_room() { token_trie::make_room(items_); }
+void ItemLog::reserve() { reserve_more(items_); }
 
 void ItemLog::add(
-    const Place & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept {
+    const Position & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept {
     const bool is_next = before.n_before != after.n_before();
     if (after.node() == kRoot || (after.node() == before.node && !is_next)) {
         return;  // a separator, or an end

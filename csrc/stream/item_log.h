@@ -11,24 +11,25 @@ class ItemLog {
    public:
     struct Item {
         LeafId leaf = kNoLeaf;
-        std::size_t begin = 0;  // place of its first token
+        std::size_t begin = 0;  // position of its first token
         std::size_t end = 0;    // and behind its last
         double logprob = 0;     // over its branch points
     };
 
     // What there is to know of a cursor before it steps.
-    struct Place {
+    struct Position {
         NodeId node;
         std::int32_t n_before;
     };
-    static Place place_of(const Cursor & cursor) noexcept { return {cursor.node(), cursor.n_before()}; }
+    static Position position_of(const Cursor & cursor) noexcept { return {cursor.node(), cursor.n_before()}; }
 
     void clear() noexcept;
     // Takes note of a cursor's step by a token that is the last in a sequence of n. logprob: of the span, before and
     // with it.
-    void add(const Place & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept;
+    void add(
+        const Position & before, const Cursor & after, std::size_t n, double logprob_before, double logprob) noexcept;
     // Sees to it that add finds memory.
-    void make_room();
+    void reserve();
 
     const std::vector<Item> & items() const noexcept { return items_; }
 

@@ -41,9 +41,9 @@ void OutputHead::listen(llama_context_params & params) {
     if (params.cb_eval == nullptr) {
         params.cb_eval = [](ggml_tensor * node, bool ask, void * /*user_data*/) {
             if (listening != nullptr && ask) {
-                listening->see(*node);
+                listening->observe(*node);
             }
-            return !ask;  // of no interest, so that a graph is asked about to its end and then computed as a whole
+            return !ask;  // of no interest, so that a graph is queried to its end and then computed as a whole
         };
         params.cb_eval_user_data = nullptr;
     }
@@ -71,8 +71,8 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
     norm_ = nullptr;
     const Listen listen(this);
     const std::int32_t result = llama_decode(context, batch);
-    if (result == 0 && sees_cache_) {
-        sees_cache_ = false;
+    if (result == 0 && observes_cache_) {
+        observes_cache_ = false;
         cache_bytes_ = 0;
         for (ggml_backend_buffer * buffer : cache_) {
             cache_bytes_ += ggml_backend_buffer_get_size(buffer);
@@ -87,12 +87,12 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
     return result;
 }
 
-void OutputHead::see(ggml_tensor & node) {
-    if (sees_cache_) {
+void OutputHead::observe(ggml_tensor & node) {
+    if (observes_cache_) {
         for (const ggml_tensor * source : node.src) {
-            see_cache(source);
+            observe_cache(source);
         }
-        see_weights(node);
+        observe_weights(node);
         if (std::strcmp(node.name, "result_output") == 0) {
             is_on_device_ = node.buffer != nullptr && !ggml_backend_buffer_is_host(node.buffer);
         }
@@ -114,7 +114,7 @@ void OutputHead::see(ggml_tensor & node) {
 }
 
 // llama.cpp's memories of all kinds call what they keep so.
-void OutputHead::see_cache(const ggml_tensor * tensor) {
+void OutputHead::observe_cache(const ggml_tensor * tensor) {
     constexpr std::string_view prefix = "cache_";
     if (tensor == nullptr) {
         return;
@@ -129,7 +129,7 @@ void OutputHead::see_cache(const ggml_tensor * tensor) {
 
 // Those that llama.cpp copies to a device for a large batch (op_offload) stand in a buffer of the graph's there, and
 // lie on the host.
-void OutputHead::see_weights(const ggml_tensor & node) {
+void OutputHead::observe_weights(const ggml_tensor & node) {
     if ((node.op != GGML_OP_MUL_MAT && node.op != GGML_OP_MUL_MAT_ID) || node.src[0]->op != GGML_OP_NONE ||
         node.src[0]->buffer == nullptr) {
         return;
@@ -141,7 +141,7 @@ void OutputHead::see_weights(const ggml_tensor & node) {
     has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
-// Of few outputs, which no other backend takes from the CPU's: all that is behind it is asked about before any of it is
+// Of few outputs, which no other backend takes from the CPU's: all that is behind it is queried before any of it is
 // computed.
 bool OutputHead::can_skip(const ggml_tensor & node) {
     return node.op == GGML_OP_MUL_MAT && node.src[1] == norm_ && node.type == GGML_TYPE_F32 &&

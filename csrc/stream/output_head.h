@@ -17,7 +17,7 @@ struct llama_context_params;
 namespace token_trie {
 
 // The end of a model's graph, where a forward pass over a large vocabulary spends half its time, evaluated for a few
-// tokens alone: the pass is cut before the output matrix, and only the rows asked for are multiplied.
+// tokens alone: the pass is cut before the output matrix, and only the rows wanted are multiplied.
 //
 //     layers -> result_norm, a row an output -> output matrix, a row a token -> logits
 //                    |
@@ -26,8 +26,8 @@ namespace token_trie {
 // Each pass is looked at for itself, as adapters come and go: it is cut where the graph ends in that product and
 // nothing more, of a matrix that lies in this process's memory as it is; llama.cpp's own kernel multiplies the rows.
 //
-// llama.cpp asks about the nodes of a graph, in their order, before it computes them. The product is made a node
-// without an operation, which computes nothing, when it is asked about; one more node behind it, and it is itself
+// llama.cpp queries the nodes of a graph, in their order, before it computes them. The product is made a node
+// without an operation, which computes nothing, when it is queried; one more node behind it, and it is itself
 // again.
 class OutputHead {
    public:
@@ -41,7 +41,7 @@ class OutputHead {
     OutputHead(OutputHead &&) = delete;
     OutputHead & operator=(OutputHead &&) = delete;
 
-    // llama_decode, cut if asked for and where that is possible. Of a pass that was cut, the context's logits are not
+    // llama_decode, cut if wanted and where that is possible. Of a pass that was cut, the context's logits are not
     // valid.
     std::int32_t decode(llama_context * context, const llama_batch & batch, bool cut);
     bool was_cut() const noexcept { return was_cut_; }
@@ -53,7 +53,7 @@ class OutputHead {
     // Whether all weights that tokens are multiplied with lie on devices, told likewise.
     bool has_layers_on_device() const noexcept { return has_weights_on_device_ && !has_weights_on_host_; }
     // Says that the next pass is one of another context.
-    void expect_another() noexcept { sees_cache_ = true; }
+    void expect_another() noexcept { observes_cache_ = true; }
 
     // Whether a pass for these tokens, of a vocabulary, is worth cutting.
     static bool are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept;
@@ -68,9 +68,9 @@ class OutputHead {
         void operator()(ggml_context * context) const noexcept;
     };
 
-    void see(ggml_tensor & node);
-    void see_cache(const ggml_tensor * tensor);
-    void see_weights(const ggml_tensor & node);
+    void observe(ggml_tensor & node);
+    void observe_cache(const ggml_tensor * tensor);
+    void observe_weights(const ggml_tensor & node);
     bool can_skip(const ggml_tensor & node);
     void put_back() noexcept;
     bool prepare(ggml_tensor * matrix);
@@ -83,14 +83,14 @@ class OutputHead {
     ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
     std::vector<float> norms_;         // of the last pass that was cut
 
-    bool sees_cache_ = true;                    // in the pass under way, or the next
-    std::vector<ggml_backend_buffer *> cache_;  // seen so far
+    bool observes_cache_ = true;                // in the pass under way, or the next
+    std::vector<ggml_backend_buffer *> cache_;  // observed so far
     std::size_t cache_bytes_ = 0;
     bool is_on_device_ = false;
     bool has_weights_on_device_ = false;
     bool has_weights_on_host_ = false;
 
-    // For the matrix seen last.
+    // For the matrix observed last.
     std::unique_ptr<ggml_backend, Free> backend_;
     std::unique_ptr<ggml_context, Free> context_;  // of what follows
     ggml_tensor * norm_row_ = nullptr;

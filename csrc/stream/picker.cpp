@@ -1,7 +1,7 @@
 #include "stream/picker.h"
 
 #include "sampler/candidates.h"
-#include "walk/make_room.h"
+#include "walk/reserve_more.h"
 
 #include <llama.h>
 
@@ -154,7 +154,7 @@ Token Picker::pick_any(const float * logits, bool under_grammar, const TokenSpan
         fill(logits, except);
         token = draw(n_vocab_, false);
     }
-    // A grammar over a whole vocabulary is slow; most tokens a model wants pass it, and are asked about alone.
+    // A grammar over a whole vocabulary is slow; most tokens a model wants pass it, and are queried alone.
     if (under_grammar && !grammar_takes(token, logits[token])) {
         fill(logits, except);
         llama_token_data_array array = {candidates_.data(), candidates_.size(), -1, false};
@@ -205,7 +205,7 @@ Token Picker::draw(std::size_t n, bool greedy) {
     return array.data[array.selected].id;
 }
 
-void Picker::make_room() { token_trie::make_room(text_); }
+void Picker::reserve() { reserve_more(text_); }
 
 void Picker::restart() noexcept {
     if (penalties_ != nullptr) {

@@ -56,7 +56,7 @@ class Picker {
     // of it when they are asked next.
     void accept(Token token) { text_.push_back(token); }
     // So that the next accept throws nothing.
-    void make_room();
+    void reserve();
     // Tokens accepted from here on, and the grammar's beginning, are those of a new text.
     void restart() noexcept;
 

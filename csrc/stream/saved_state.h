@@ -21,7 +21,7 @@ class SavedState {
     // Whether it could be copied.
     explicit operator bool() const noexcept { return !bytes_.empty(); }
 
-    // Puts it in the place of what a sequence holds, which is lost also where that fails: where there is no room, or
+    // Puts it in the place of what a sequence holds, which is lost also where that fails: where it does not fit, or
     // the contexts differ in what their memory is made of.
     bool restore(llama_context * context, llama_seq_id id) const noexcept {
         llama_memory_seq_rm(llama_get_memory(context), id, -1, -1);

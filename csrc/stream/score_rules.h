@@ -15,16 +15,16 @@ enum class LeafEnd {
 };
 
 struct ScoreOptions {
-    // Probabilities renormalized over the allowed set, and that at branch points alone: what a walk in sampled mode
-    // draws. Ends are then those of the walk, whatever leaf_end says.
+    // Probabilities renormalized over the allowed set, and that at branch points alone: what a decoder in sampled mode
+    // draws. Ends are then those of the decoder, whatever leaf_end says.
     bool branches = false;
     LeafEnd leaf_end = LeafEnd::longest;
     // Score behind these tokens instead of the sequence, if any.
     std::vector<Token> prefix;
 };
 
-// What scores ask of a set at each of its nodes, and what the logits there say. Cursor and options are copied from; the
-// cursor's trie must outlive this.
+// What scores want of a set at each of its nodes, and what the logits there say. Cursor and options are copied from;
+// the cursor's trie must outlive this.
 class ScoreRules {
    public:
     ScoreRules(const Cursor & cursor, const ScoreOptions & options)

@@ -33,11 +33,11 @@ class AllLeaves final : public Scoring {
           nodes_(rules_.trie().n_nodes(), 0),
           ends_(rules_.trie().n_leaves(), 0) {}
 
-    std::vector<NodeId> ask(std::uint64_t /*n_evaluated*/) override {
+    std::vector<NodeId> next(std::uint64_t /*n_evaluated*/) override {
         return std::exchange(has_asked_, true) ? std::vector<NodeId>() : nodes_with_logits(rules_);
     }
 
-    void see(NodeId node, const float * logits) override {
+    void observe(NodeId node, const float * logits) override {
         const Trie & trie = rules_.trie();
         rules_.split(node, logits, n_vocab_, split_);
         std::copy(split_.children.begin(), split_.children.end(), nodes_.begin() + trie.first_child(node));

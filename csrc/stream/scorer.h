@@ -1,8 +1,8 @@
 #pragma once
 
-#include "stream/inquiry.h"
 #include "stream/score_rules.h"
 #include "stream/sequence.h"
+#include "stream/tree_query.h"
 
 namespace [[gnu::visibility("default")]] token_trie {
 
@@ -12,9 +12,9 @@ struct Scores : Cost {
     std::vector<double> nodes;   // of a node's token after its parent, by NodeId; 0 for the root
 };
 
-class Scoring : public Inquiry {
+class Scoring : public TreeQuery {
    public:
-    // Once all is seen; without a cost.
+    // Once all is observed; without a cost.
     virtual Scores result() const = 0;
 };
 

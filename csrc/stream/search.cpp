@@ -31,7 +31,7 @@ class BestLeaves final : public Search {
           n_paths_(n_paths),
           rows_are_cheap_(rows_are_cheap && n_paths > 0) {}
 
-    std::vector<NodeId> ask(std::uint64_t n_evaluated) override {
+    std::vector<NodeId> next(std::uint64_t n_evaluated) override {
         n_evaluated_ = n_evaluated;
         is_late_ = options_.timeout.count() > 0 && Clock::now() - started_ >= options_.timeout;
         if (!has_begun_) {
@@ -50,7 +50,7 @@ class BestLeaves final : public Search {
         return nodes;
     }
 
-    void see(NodeId node, const float * logits) override {
+    void observe(NodeId node, const float * logits) override {
         const Entry entry = *in_batch(node);
         if (!may_win(entry) || entry.logprob == kImpossible) {
             miss(entry.logprob);

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "stream/inquiry.h"
 #include "stream/score_rules.h"
 #include "stream/sequence.h"
+#include "stream/tree_query.h"
 
 #include <chrono>
 
@@ -55,7 +55,7 @@ struct SearchResult : Cost {
 // in between.
 //
 // Equal scores are ranked by their tokens.
-class Search : public Inquiry {
+class Search : public TreeQuery {
    public:
     // Once it has decided; without a cost.
     virtual SearchResult result() const = 0;

@@ -1,7 +1,7 @@
 #include "stream/sequence.h"
 
 #include "stream/common_prefix.h"
-#include "walk/make_room.h"
+#include "walk/reserve_more.h"
 
 #include <algorithm>
 
@@ -21,9 +21,9 @@ Sequence::Sequence(ContextMaker maker) : context_(std::move(maker)) {}
 Sequence::~Sequence() = default;
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
-    if (tokens.size() > capacity()) {
+    if (tokens.size() > n_ctx_max()) {
         throw Error(Status::context,
-                    std::to_string(tokens.size()) + " tokens do not fit the context of " + std::to_string(capacity()));
+                    std::to_string(tokens.size()) + " tokens do not fit the context of " + std::to_string(n_ctx_max()));
     }
     const std::size_t n_same = common_prefix(tokens_, tokens);
     const auto switch_to = [&](std::vector<Token> & other) {
@@ -48,12 +48,12 @@ void Sequence::append(Token token) {
 }
 
 void Sequence::check_not_full() const {
-    if (tokens_.size() >= capacity()) {
-        throw Error(Status::context, "the context of " + std::to_string(capacity()) + " tokens is full");
+    if (tokens_.size() >= n_ctx_max()) {
+        throw Error(Status::context, "the context of " + std::to_string(n_ctx_max()) + " tokens is full");
     }
 }
 
-void Sequence::reserve(std::size_t n) { token_trie::make_room(tokens_, n); }
+void Sequence::reserve(std::size_t n) { reserve_more(tokens_, n); }
 
 void Sequence::cut(std::size_t n) {
     if (n >= tokens_.size()) {
@@ -103,7 +103,7 @@ bool Sequence::evaluate(bool step_by_step,
         cache_is_longer_ = true;
     }
     trim_cache();
-    make_room(tokens_.size());
+    grow(tokens_.size());
     // What llama.cpp evaluates at a time, however large the batch.
     const std::size_t n_most = step_by_step ? 1 : llama_n_ubatch(context());
     while (n_cached_ < tokens_.size()) {
@@ -151,7 +151,7 @@ void Sequence::keep_logits() {
     logits_.keep(context_);
 }
 
-void Sequence::make_room(std::size_t n_tokens, std::size_t n_ids) {
+void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
     n_tokens += n_elsewhere();
     n_ids += static_cast<std::size_t>(first_free_id()) - 1;
     if (context_.has(n_tokens, n_ids)) {

@@ -21,20 +21,20 @@ struct Cost {
 };
 
 // One sequence of tokens and the KV cache behind it. The cache lags behind: it holds a prefix of the sequence and
-// catches up, in one batch, when the logits after the last token are asked for.
+// catches up, in one batch, when the logits after the last token are wanted.
 //
 //     tokens     The weather in Oslo : GET _ WEATHER
 //                |--- n_cached ---|  |-- lag ---|
 //
 // A sequence may go on in several ways: of its branches one is at work, under the context's sequence id 0, and the
-// others rest, each under an id of its own. A cell belongs to all branches that hold it:
+// others are suspended, each under an id of its own. A cell belongs to all branches that hold it:
 //
 //     tokens     The weather in Oslo : GET _ WEATHER        at work    ids 0
-//                                    : SET _ TIMER          rests          1
+//                                    : SET _ TIMER          suspended      1
 //                |--- one cell each, ids 0 1 -|
 //
 // Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, no id left), a branch that
-// rests is a copy of its state.
+// is suspended is a copy of its state.
 //
 // Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
 class Sequence {
@@ -51,25 +51,25 @@ class Sequence {
     Sequence(Sequence &&) = delete;
     Sequence & operator=(Sequence &&) = delete;
 
-    // Until room is made.
+    // Until it grows.
     llama_context * context() const noexcept { return context_.get(); }
     const llama_vocab * vocab() const noexcept { return context_.vocab(); }
     const std::vector<Token> & tokens() const noexcept { return tokens_; }
     std::size_t n_cached() const noexcept { return n_cached_; }
-    // Tokens that there is room for, or can be, beside what resting branches hold: where a context's sequences do not
+    // Tokens that it can hold, or can be, beside what suspended branches hold: where a context's sequences do not
     // share one cache, in one of these.
-    std::size_t capacity() const noexcept {
+    std::size_t n_ctx_max() const noexcept {
         return context_.n_ctx_max() - std::min(context_.n_ctx_max(), n_elsewhere());
     }
     // Sequence ids, likewise: 0, and from first_free_id on.
     std::size_t n_ids() const noexcept { return context_.n_ids_max() + 1 - static_cast<std::size_t>(first_free_id()); }
     llama_seq_id first_free_id() const noexcept;
     // Tokens that the present context has room for.
-    std::size_t room() const noexcept { return context_.n_ctx(); }
+    std::size_t n_ctx() const noexcept { return context_.n_ctx(); }
     // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
     std::size_t cache_bytes() const noexcept { return context_.head().cache_bytes(); }
     // Tokens whose cache entries came from elsewhere, in all.
-    std::uint64_t n_taken_over() const noexcept { return import_.n_tokens; }
+    std::uint64_t n_imported() const noexcept { return import_.n_tokens; }
     std::size_t n_batch() const noexcept { return llama_n_batch(context()); }
     std::uint64_t n_passes() const noexcept { return context_.n_passes(); }
     // Time inside forward passes, rows of the output matrix included.
@@ -78,7 +78,7 @@ class Sequence {
     using Branch = std::size_t;
     // The one at work.
     Branch branch() const noexcept { return branch_; }
-    // Makes another that is as this one, at rest. Throws Error (context, memory).
+    // Makes another that is as this one, suspended. Throws Error (context, memory).
     Branch fork();
     // Puts another to work. Throws Error (context, memory).
     void switch_to(Branch branch);
@@ -125,11 +125,11 @@ class Sequence {
     // more of them than it holds itself. They count when the sequence begins with them, and are then not evaluated.
     // What is there is only read; nobody may compute in it meanwhile. Throws Error (argument, context) where that
     // cannot be; the cache is then as it was.
-    void take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
+    void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
 
-    // Sees to it that the context has room for so many tokens, and sequence ids, of which only the sequence's own is
-    // kept. At most capacity and n_ids. Throws Error (memory).
-    void make_room(std::size_t n_tokens, std::size_t n_ids = 1);
+    // Sees to it that the context is large enough for so many tokens, and sequence ids, of which only the sequence's
+    // own is kept. At most n_ctx_max and n_ids. Throws Error (memory).
+    void grow(std::size_t n_tokens, std::size_t n_ids = 1);
 
     // Evaluates a batch that is no part of the sequence, whose logits are kept. Throws Error (context).
     void evaluate_beside(const llama_batch & batch);
@@ -145,8 +145,8 @@ class Sequence {
     void check_window() noexcept;
 
    private:
-    // A branch at rest.
-    struct Resting {
+    // A branch suspended.
+    struct Suspended {
         std::vector<Token> tokens;
         std::size_t n_cached = 0;
         LastLogits logits;
@@ -164,8 +164,8 @@ class Sequence {
     };
 
     bool shares_cells() const noexcept;
-    Resting copy_at_work();
-    void put_to_work(Resting & branch) noexcept;
+    Suspended copy_at_work();
+    void put_to_work(Suspended & branch) noexcept;
     std::size_t n_elsewhere() const noexcept { return cells_.n_cells() - cells_.n_held(0); }
     void move_cells(llama_memory_t to) noexcept;
     void forget_all_branches() noexcept;
@@ -197,7 +197,7 @@ class Sequence {
     static constexpr Branch kNone = static_cast<Branch>(-1);
     Branch branch_ = 0;      // kNone once it is dropped
     Branch n_branches_ = 1;  // made so far
-    std::map<Branch, Resting> resting_;
+    std::map<Branch, Suspended> suspended_;
 };
 
 }  // namespace token_trie

@@ -7,8 +7,8 @@ namespace [[gnu::visibility("default")]] token_trie {
 
 llama_seq_id Sequence::first_free_id() const noexcept {
     llama_seq_id last = 0;
-    for (const auto & [branch, resting] : resting_) {
-        last = std::max(last, resting.id);
+    for (const auto & [branch, suspended] : suspended_) {
+        last = std::max(last, suspended.id);
     }
     return last + 1;
 }
@@ -18,15 +18,15 @@ bool Sequence::shares_cells() const noexcept {
     return context_.shares_cells() && static_cast<std::size_t>(first_free_id()) <= context_.n_ids_max() / 2;
 }
 
-Sequence::Resting Sequence::copy_at_work() {
+Sequence::Suspended Sequence::copy_at_work() {
     context_.take();
     keep_logits();
     trim_cache();
-    Resting out;
+    Suspended out;
     out.tokens = tokens_;
     const bool shares = n_cached_ > 0 && shares_cells();
     if (shares) {
-        make_room(tokens_.size(), 2);
+        grow(tokens_.size(), 2);
         cells_.forget(0, n_cached_);
         const std::size_t n_named = cells_.n_held(0);
         cells_.append(0, tokens_.data() + n_named, n_cached_ - n_named);
@@ -50,7 +50,7 @@ Sequence::Resting Sequence::copy_at_work() {
 }
 
 // In the place of what was at work, which is lost.
-void Sequence::put_to_work(Resting & branch) noexcept {
+void Sequence::put_to_work(Suspended & branch) noexcept {
     cells_.cut(0, 0);
     bool is_there = true;
     if (branch.id != 0) {
@@ -75,11 +75,11 @@ void Sequence::put_to_work(Resting & branch) noexcept {
 }
 
 Sequence::Branch Sequence::fork() {
-    Resting & resting = resting_[n_branches_];  // first what may fail
+    Suspended & suspended = suspended_[n_branches_];  // first what may fail
     try {
-        resting = copy_at_work();
+        suspended = copy_at_work();
     } catch (...) {
-        resting_.erase(n_branches_);
+        suspended_.erase(n_branches_);
         throw;
     }
     return n_branches_++;
@@ -90,28 +90,28 @@ void Sequence::switch_to(Branch branch) {
         return;
     }
     if (branch_ != kNone) {
-        Resting & resting = resting_[branch_];
+        Suspended & suspended = suspended_[branch_];
         try {
-            resting = copy_at_work();
+            suspended = copy_at_work();
         } catch (...) {
-            resting_.erase(branch_);
+            suspended_.erase(branch_);
             throw;
         }
     }
-    const auto next = resting_.find(branch);
+    const auto next = suspended_.find(branch);
     put_to_work(next->second);
-    resting_.erase(next);
+    suspended_.erase(next);
     branch_ = branch;
 }
 
 void Sequence::drop(Branch branch) noexcept {
     if (branch != branch_) {
-        const auto at = resting_.find(branch);
+        const auto at = suspended_.find(branch);
         if (at->second.id != 0) {
             cells_.cut(at->second.id, 0);
         }
-        resting_.erase(at);
-    } else if (!resting_.empty()) {
+        suspended_.erase(at);
+    } else if (!suspended_.empty()) {
         tokens_.clear();
         forget_cache();
         cells_.cut(0, 0);
@@ -120,24 +120,25 @@ void Sequence::drop(Branch branch) noexcept {
 }
 
 const std::vector<Token> & Sequence::tokens(Branch branch) const {
-    return branch == branch_ ? tokens_ : resting_.at(branch).tokens;
+    return branch == branch_ ? tokens_ : suspended_.at(branch).tokens;
 }
 
 std::size_t Sequence::n_cached(Branch branch) const {
-    return branch == branch_ ? n_cached_ : resting_.at(branch).n_cached;
+    return branch == branch_ ? n_cached_ : suspended_.at(branch).n_cached;
 }
 
 void Sequence::forget_all_branches() noexcept {
     cells_.clear();
     forget_cache();
-    for (auto & [branch, resting] : resting_) {
-        if (resting.id != 0) {
-            resting.keep(0);
+    for (auto & [branch, suspended] : suspended_) {
+        if (suspended.id != 0) {
+            suspended.keep(0);
         }
     }
 }
 
-// What a resting branch has in common with the one at work comes along; the rest is evaluated again when it is needed.
+// What a suspended branch has in common with the one at work comes along; the rest is evaluated again when it is
+// needed.
 void Sequence::move_cells(llama_memory_t to) noexcept {
     try {
         cells_.move_to(to);
@@ -145,14 +146,14 @@ void Sequence::move_cells(llama_memory_t to) noexcept {
         forget_all_branches();
         return;
     }
-    for (auto & [branch, resting] : resting_) {
-        if (resting.id != 0) {
-            resting.keep(cells_.n_held(resting.id));
+    for (auto & [branch, suspended] : suspended_) {
+        if (suspended.id != 0) {
+            suspended.keep(cells_.n_held(suspended.id));
         }
     }
 }
 
-void Sequence::Resting::keep(std::size_t n) noexcept {
+void Sequence::Suspended::keep(std::size_t n) noexcept {
     if (n < n_cached) {
         n_cached = n;
         logits = {};

@@ -73,9 +73,9 @@ void Stream::append(std::size_t n_kept, const std::vector<Token> & tokens) {
         throw Error(Status::argument, "n_kept: " + std::to_string(n_kept) + " of a sequence of " +
                                           std::to_string(sequence_->tokens().size()) + " tokens");
     }
-    if (n_kept + tokens.size() > sequence_->capacity()) {
+    if (n_kept + tokens.size() > sequence_->n_ctx_max()) {
         throw Error(Status::context, std::to_string(n_kept + tokens.size()) + " tokens do not fit the context of " +
-                                         std::to_string(sequence_->capacity()));
+                                         std::to_string(sequence_->n_ctx_max()));
     }
     put(n_kept, tokens);
 }
@@ -89,9 +89,9 @@ void Stream::put(std::size_t n_kept, const std::vector<Token> & tokens) {
     decoder_.restart();
 }
 
-void Stream::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
+void Stream::import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
     check_tokens(tokens, "tokens");
-    sequence_->take_over(from, id, tokens);
+    sequence_->import_prefix(from, id, tokens);
 }
 
 Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
@@ -105,7 +105,7 @@ Stop Stream::generate_until(std::int32_t max_tokens,
                             const OnStep & on_step,
                             std::size_t & stop_string) {
     const std::size_t n_start = tokens().size();
-    const std::size_t n_left = capacity() - std::min(capacity(), n_start);
+    const std::size_t n_left = n_ctx_max() - std::min(n_ctx_max(), n_start);
     WrittenText written(stop_strings);
     const Stop stop = generate(max_tokens, temperature, top_p, on_step, &written);
     if (stop != Stop::string) {
@@ -222,10 +222,10 @@ Stream::Snapshot Stream::snapshot() const {
     return {stats,
             sequence_->tokens(branch_).size(),
             sequence_->n_cached(branch_),
-            sequence_->room(),
-            sequence_->capacity(),
+            sequence_->n_ctx(),
+            sequence_->n_ctx_max(),
             sequence_->cache_bytes(),
-            sequence_->n_taken_over(),
+            sequence_->n_imported(),
             sequence_->n_on_device(),
             cursor()};
 }

@@ -57,7 +57,7 @@ class Stream {
 
     const Vocab & facts() const noexcept { return *facts_; }
     const llama_vocab * vocab() const noexcept { return facts_->get(); }
-    std::size_t capacity() const noexcept { return sequence_->capacity(); }
+    std::size_t n_ctx_max() const noexcept { return sequence_->n_ctx_max(); }
 
     // What throws Error leaves things as they were.
     void prefill(std::vector<Token> tokens);
@@ -68,7 +68,7 @@ class Stream {
     const ItemLog & items() const noexcept { return decoder_.items(); }
     const std::optional<Cursor> & cursor() const noexcept { return decoder_.cursor(); }
     // What a prefill that begins with these tokens need not evaluate; see Sequence.
-    void take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
+    void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
     void set_grammar(const char * gbnf, const char * root) { decoder_.set_grammar(gbnf, root); }
     void set_trie(Cursor cursor, Mode mode) { decoder_.set_trie(std::move(cursor), mode); }
     // Tries to choose from by path, which the stream only keeps.
@@ -108,10 +108,10 @@ class Stream {
         Stats stats;
         std::size_t n_tokens = 0;
         std::size_t n_cached = 0;
-        std::size_t room = 0;  // of the present context, in tokens
-        std::size_t capacity = 0;
+        std::size_t n_ctx = 0;  // of the present context
+        std::size_t n_ctx_max = 0;
         std::size_t cache_bytes = 0;
-        std::uint64_t n_taken_over = 0;
+        std::uint64_t n_imported = 0;
         std::uint64_t n_on_device = 0;
         std::optional<Cursor> cursor;  // of the trie set, if one is
     };

@@ -15,10 +15,10 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     : sequence_(sequence), trie_(trie), prefix_(std::move(prefix)), cancelled_(cancelled) {
     const std::size_t n_base = prefix_.empty() ? sequence.tokens().size() : prefix_.size();
     const std::size_t n_taken = n_base + (prefix_.empty() ? 0 : sequence.tokens().size());
-    if (n_taken + depth > sequence.capacity()) {
+    if (n_taken + depth > sequence.n_ctx_max()) {
         throw Error(Status::context, std::to_string(n_taken) + " tokens and " + std::to_string(depth) +
                                          " of the longest leaf do not fit the context of " +
-                                         std::to_string(sequence.capacity()));
+                                         std::to_string(sequence.n_ctx_max()));
     }
     if (prefix_.empty() && sequence.n_passes() == 0) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));  // which tells where the layers are
@@ -40,11 +40,11 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     // All paths at once, and what fills up a batch.
     const std::size_t n_cells =
         std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kRowGroup;
-    room_ = std::min(sequence.capacity() - n_taken, n_cells);
+    max_cells_ = std::min(sequence.n_ctx_max() - n_taken, n_cells);
     // A context has logits of as many rows as it has ids, and here a batch may ask for those of all its rows.
     const std::size_t n_rows = rows_are_cheap ? std::min({n_cells, kMaxRows, sequence.n_ids()}) : 1;
     sequence_.trim_cache();  // first, as a sequence that loses its cells shares none with its branches
-    sequence.make_room(n_taken + room_, n_ids_ > 0 ? std::max(n_ids_ + n_reserved, n_rows) : 1);
+    sequence.grow(n_taken + max_cells_, n_ids_ > 0 ? std::max(n_ids_ + n_reserved, n_rows) : 1);
     if (prefix_.empty()) {
         static_cast<void>(sequence_.logits({true, {}, {}}, false, cancelled_));
     }
@@ -118,25 +118,26 @@ void TreeEvaluator::evaluate(const std::vector<NodeId> & nodes, const Visit & vi
     }
     std::size_t n_left = static_cast<std::size_t>(nodes.end() - node);
     while (n_left > 0) {
-        TreePaths::Wave wave = paths_->next_wave(&*(nodes.end() - static_cast<std::ptrdiff_t>(n_left)), n_left, room_);
-        n_left -= wave.n_asked;
+        TreePaths::Wave wave =
+            paths_->next_wave(&*(nodes.end() - static_cast<std::ptrdiff_t>(n_left)), n_left, max_cells_);
+        n_left -= wave.n_queried;
         n_evaluated_ += wave.rows.size();
         fill_up(wave);
         decode(std::move(wave.rows), kMaxRows, visit);
     }
 }
 
-void TreeEvaluator::answer(Inquiry & inquiry) {
-    for (std::vector<NodeId> nodes = inquiry.ask(n_evaluated_); !nodes.empty(); nodes = inquiry.ask(n_evaluated_)) {
-        evaluate(nodes, [&](NodeId node, const float * logits) { inquiry.see(node, logits); });
+void TreeEvaluator::answer(TreeQuery & query) {
+    for (std::vector<NodeId> nodes = query.next(n_evaluated_); !nodes.empty(); nodes = query.next(n_evaluated_)) {
+        evaluate(nodes, [&](NodeId node, const float * logits) { query.observe(node, logits); });
     }
 }
 
-// Where two or three rows of a group remain, rows that nobody asks about, behind the last path, fill it up. The next
+// Where two or three rows of a group remain, rows that nobody observes, behind the last path, fill it up. The next
 // wave drops their cells.
 void TreeEvaluator::fill_up(TreePaths::Wave & wave) const {
     const std::size_t n_more = n_to_fill_up(wave.rows.size());
-    if (n_more == 0 || wave.n_cells + n_more > room_) {
+    if (n_more == 0 || wave.n_cells + n_more > max_cells_) {
         return;
     }
     Row filler = wave.rows.back();
@@ -203,7 +204,7 @@ void TreeEvaluator::decode(std::vector<Row> rows, std::size_t max_rows, const Vi
     for (auto begin = rows.begin(); begin != rows.end();) {
         check_cancelled();
         batch_.clear(n_batch, max_visited);
-        for (auto row = begin; row != rows.end() && batch_.has_place(row->wanted); ++row) {
+        for (auto row = begin; row != rows.end() && batch_.fits(row->wanted); ++row) {
             batch_.add(row->token, row->position, row->ids, row->wanted);
         }
         sequence_.evaluate_beside(batch_.batch());

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "stream/inquiry.h"
 #include "stream/saved_state.h"
 #include "stream/sequence.h"
 #include "stream/tree_paths.h"
+#include "stream/tree_query.h"
 
 #include <functional>
 #include <limits>
@@ -22,9 +22,9 @@ namespace [[gnu::visibility("default")]] token_trie {
 class TreeEvaluator {
    public:
     // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
-    // Nodes are at most so deep. Each path takes memory for logits: where all will be asked about, or behind a sequence
-    // whose layers are on devices, as many are evaluated at once as the context may have ids for, and otherwise fewer,
-    // where the vocabulary is large. Throws Error (context) if these do not fit the context.
+    // Nodes are at most so deep. Each path takes memory for logits: where all will be queried about, or behind a
+    // sequence whose layers are on devices, as many are evaluated at once as the context may have ids for, and
+    // otherwise fewer, where the vocabulary is large. Throws Error (context) if these do not fit the context.
     TreeEvaluator(Sequence & sequence,
                   const Trie & trie,
                   std::size_t depth,
@@ -43,8 +43,8 @@ class TreeEvaluator {
     // those below it. The root may be the first. Throws Error (context, cancelled).
     void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
 
-    // Until it asks no more. Throws as evaluate does.
-    void answer(Inquiry & inquiry);
+    // Until it queries no more. Throws as evaluate does.
+    void answer(TreeQuery & query);
 
     // Whether a batch is a node, so that one has nothing to gain from others beside it.
     bool one_at_a_time() const noexcept { return n_ids_ == 0; }
@@ -86,8 +86,8 @@ class TreeEvaluator {
     const std::vector<Token> prefix_;
     const std::atomic<bool> & cancelled_;
     llama_memory_t memory_ = nullptr;
-    llama_pos base_ = 0;    // position of what follows the root
-    std::size_t room_ = 0;  // cells for nodes
+    llama_pos base_ = 0;         // position of what follows the root
+    std::size_t max_cells_ = 0;  // cells for nodes
     std::int32_t n_swa_ = 0;
     bool rewinds_ = true;               // whether the cache can drop its newest cells,
     bool keeps_states_ = false;         // and whether it may not be as before them then

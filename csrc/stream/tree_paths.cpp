@@ -42,8 +42,8 @@ llama_seq_id TreePaths::take_idle_id() noexcept {
 TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells) {
     Wave wave;
     std::vector<TreePath> tips;
-    for (; wave.n_asked < n; ++wave.n_asked) {
-        TreePath path = path_to(trie_, nodes[wave.n_asked]);
+    for (; wave.n_queried < n; ++wave.n_queried) {
+        TreePath path = path_to(trie_, nodes[wave.n_queried]);
         const std::size_t n_shared = tips.empty() ? 0 : common_prefix(tips.back(), path);
         const bool goes_on = !tips.empty() && n_shared == tips.back().size();
         const std::size_t n_more = path.size() - n_shared;
@@ -59,10 +59,10 @@ TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::s
     }
     wave.rows = place(tips);
     // Both are in depth-first order.
-    const NodeId * asked = nodes;
+    const NodeId * queried = nodes;
     for (Row & row : wave.rows) {
-        row.wanted = asked != nodes + wave.n_asked && *asked == row.node;
-        asked += row.wanted ? 1 : 0;
+        row.wanted = queried != nodes + wave.n_queried && *queried == row.node;
+        queried += row.wanted ? 1 : 0;
     }
     return wave;
 }
@@ -88,7 +88,7 @@ std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
     drop_torn();
     std::vector<Source> sources;
     std::vector<bool> taken(ids_.size());
-    std::vector<bool> takes_over(tips.size());
+    std::vector<bool> extends(tips.size());
     for (std::size_t i = 0; i < tips.size(); ++i) {
         Source best{0, 0};
         for (std::size_t id = 0; id < ids_.size(); ++id) {
@@ -97,8 +97,8 @@ std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
                 best = {id, n};
             }
         }
-        takes_over[i] = best.n_kept > 0 && !taken[best.id];
-        if (takes_over[i]) {
+        extends[i] = best.n_kept > 0 && !taken[best.id];
+        if (extends[i]) {
             taken[best.id] = true;
         }
         sources.push_back(best);
@@ -113,7 +113,7 @@ std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
     std::size_t free = 0;
     for (std::size_t i = 0; i < tips.size(); ++i) {
         const Source & source = sources[i];
-        if (takes_over[i]) {
+        if (extends[i]) {
             ids[i] = source.id;
             continue;
         }
@@ -137,7 +137,7 @@ std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
     for (std::size_t i = 0; i < tips.size(); ++i) {
         const TreePath & path = tips[i];
         Id & id = ids_[ids[i]];
-        if (takes_over[i]) {
+        if (extends[i]) {
             llama_memory_seq_rm(memory_, id.id, base_ + static_cast<llama_pos>(sources[i].n_kept), -1);
         }
         const std::size_t n_shared = i == 0 ? 0 : common_prefix(tips[i - 1], path);

@@ -8,13 +8,13 @@ namespace [[gnu::visibility("default")]] token_trie {
 using TreePath = std::vector<NodeId>;
 TreePath path_to(const Trie & trie, NodeId node);
 
-// Nodes in the order of a depth-first walk.
+// Nodes in depth-first order.
 void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes);
 
 // The paths of a trie that lie in the cache, behind what stands before its root.
 //
-// A cache cell belongs to a set of llama.cpp's sequences, and a token sees the cells of its own. Each path to a deepest
-// node gets a sequence id, and a node that several paths share is one cell with all of their ids:
+// A cache cell belongs to a set of llama.cpp's sequences, and a token attends to the cells of its own. Each path to a
+// deepest node gets a sequence id, and a node that several paths share is one cell with all of their ids:
 //
 //     sequence    The answer is |  READ  _  FILE            ids 1
 //                   ids 0 1 2 3 |        _  MAIL                2     READ: 1 2    _ : 1 2    SEND: 3
@@ -36,11 +36,11 @@ class TreePaths {
     llama_seq_id take_idle_id() noexcept;
 
     struct Wave {
-        std::vector<Row> rows;    // those before them that are not in the cache, too; parents come first
-        std::size_t n_asked = 0;  // nodes that are in it
-        std::size_t n_cells = 0;  // that paths have behind it
+        std::vector<Row> rows;      // those before them that are not in the cache, too; parents come first
+        std::size_t n_queried = 0;  // nodes that are in it
+        std::size_t n_cells = 0;    // that paths have behind it
     };
-    // Makes place for as many of the first nodes as there are ids and cells for. They come in depth-first order, the
+    // Takes as many of the first nodes as there are ids and cells for. They come in depth-first order, the
     // root is none of them, over all calls each comes once, and before those below it. At least one has room.
     Wave next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells);
 

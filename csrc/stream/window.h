@@ -8,8 +8,8 @@
 
 namespace token_trie {
 
-// Whether all is there that a token behind the first n of a sequence attends to: to be asked wherever cells of a prefix
-// are shared or cut back to, and then it stays so.
+// Whether all is there that a token behind the first n of a sequence attends to: to be queried wherever cells of a
+// prefix are shared or cut back to, and then it stays so.
 //
 // Of sliding attention llama.cpp keeps what is before the last token of each sequence. What came earlier stays until a
 // row of any sequence takes its cell, in caches of full size too, and a sequence shorter than the one that lost it may

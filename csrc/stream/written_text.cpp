@@ -57,17 +57,17 @@ bool WrittenText::add(const std::string & more, bool is_whole) {
     are_whole_.push_back(is_whole);
     for (std::size_t i = 0; i < stop_strings_.size(); ++i) {
         const std::size_t at = text_.find(stop_strings_[i], before - std::min(before, stop_strings_[i].size() - 1));
-        if (at < place_) {
-            place_ = at;
+        if (at < position_) {
+            position_ = at;
             which_ = i;
         }
     }
-    return place_ != std::string::npos;
+    return position_ != std::string::npos;
 }
 
 // Not those that end inside a character.
 std::size_t WrittenText::n_kept() const {
-    auto n = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), place_) - ends_.begin());
+    auto n = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), position_) - ends_.begin());
     while (n > 0 && !are_whole_[n - 1]) {
         --n;
     }
@@ -77,7 +77,7 @@ std::size_t WrittenText::n_kept() const {
 WrittenText::End WrittenText::end(const llama_vocab * vocab, std::size_t max_tokens) const {
     const std::size_t n = n_kept();
     const std::size_t begin = n == 0 ? 0 : ends_[n - 1];
-    End out = {n, tokens_inside(vocab, text_.substr(begin, place_ - begin)), false};
+    End out = {n, tokens_inside(vocab, text_.substr(begin, position_ - begin)), false};
     const std::size_t n_left = max_tokens - std::min(max_tokens, n);
     if (out.rest.size() > n_left) {
         out.rest.resize(n_whole(vocab, out.rest, n_left));

@@ -25,11 +25,11 @@ class WrittenText {
     // Where one does: which.
     std::size_t stop_string() const noexcept { return which_; }
     // And what stands before it, in no more tokens than max_tokens: those of the text that lie whole there, and those
-    // of its rest, as many as there is room for and end with a character.
+    // of its rest, as many as may be and end with a character.
     struct End {
         std::size_t n_kept = 0;
         std::vector<Token> rest;
-        bool is_cut = false;  // there was no room for all
+        bool is_cut = false;  // not all may be
     };
     End end(const llama_vocab * vocab, std::size_t max_tokens) const;
 
@@ -40,7 +40,7 @@ class WrittenText {
     std::string text_;
     std::vector<std::size_t> ends_;  // in the text, of tokens
     std::vector<bool> are_whole_;    // likewise
-    std::size_t place_ = std::string::npos;
+    std::size_t position_ = std::string::npos;
     std::size_t which_ = 0;
 };
 

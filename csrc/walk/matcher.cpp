@@ -1,7 +1,7 @@
 #include "walk/matcher.h"
 
 #include "walk/check_tokens.h"
-#include "walk/make_room.h"
+#include "walk/reserve_more.h"
 
 #include <cstring>
 
@@ -75,7 +75,7 @@ bool Matcher::take(Token token) {
         return true;
     }
     // First what may fail.
-    make_room(tokens_);
+    reserve_more(tokens_);
     if ((tokens_.size() + 1) % kStride == 0) {
         snapshots_.reserve(tokens_.size() / kStride + 1);
     }

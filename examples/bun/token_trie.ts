@@ -43,7 +43,7 @@ export const LAYOUTS = {
   token_trie_stream_state: layout({
     size: i64, stop: i32, span: i32, n_items: i32, leaf: i64, leaf_name: i64, logprob: f64, n_tokens: i64,
     n_cached: i64, n_forced: i64, n_branches: i64, n_free: i64, n_passes: i64, decode_ns: i64, generate_ns: i64,
-    n_context: i64, n_context_max: i64, cache_bytes: i64, n_taken_over: i64,
+    n_context: i64, n_context_max: i64, cache_bytes: i64, n_imported: i64,
     n_closed: i64, ending: i32, n_on_device: i64,
   }),
 };

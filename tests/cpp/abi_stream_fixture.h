@@ -91,7 +91,7 @@ class AbiStream : public WithTinyModel {
         };
         EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_get_vocab(stream)), message);
         expect(token_trie_stream_prefill(stream, kPrompt.data(), kPrompt.size()));
-        expect(token_trie_stream_take_over(stream, tiny_context().get(), 0, kPrompt.data(), kPrompt.size()));
+        expect(token_trie_stream_import_prefix(stream, tiny_context().get(), 0, kPrompt.data(), kPrompt.size()));
         expect(token_trie_stream_set_grammar(stream, "root ::= \"a\"", nullptr));
         expect(token_trie_stream_set_grammar(stream, nullptr, nullptr));
         expect(token_trie_stream_set_token_trie(stream, kRead4.data(), kRead4.size(), TOKEN_TRIE_GREEDY));

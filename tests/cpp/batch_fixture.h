@@ -6,14 +6,14 @@
 
 namespace token_trie::test {
 
-using Way = Question::Way;
+using Way = Request::Way;
 
 inline ContextMaker maker_of(std::uint32_t n_ctx, TinyKind kind = TinyKind::attention) {
     return {tiny_model(kind), tiny_context_params(n_ctx), {}};
 }
 
-inline Ticket submit(const std::shared_ptr<Batch> & batch, Question question) {
-    return Batch::Call(batch).submit(std::move(question));
+inline Ticket submit(const std::shared_ptr<Batch> & batch, Request request) {
+    return Batch::Call(batch).submit(std::move(request));
 }
 
 struct Taken {
@@ -43,7 +43,7 @@ inline std::shared_ptr<const Cursor> shared_cursor_of(const std::set<Tokens> & m
     return std::make_shared<const Cursor>(cursor_of(unnamed_trie_of(members), std::move(options)));
 }
 
-inline Question question(Tokens prompt, const std::set<Tokens> & members, Way way = Way::greedy) {
+inline Request request(Tokens prompt, const std::set<Tokens> & members, Way way = Way::greedy) {
     return {std::move(prompt), shared_cursor_of(members), way, 0, 1, 1, {}, {}};
 }
 
@@ -57,8 +57,8 @@ inline std::shared_ptr<const Cursor> thinking(const std::set<Tokens> & members, 
 }
 
 // Free text, from nothing to go on from but the prompt.
-inline Question text_behind(Tokens prompt, std::size_t max_tokens) {
-    Question out{std::move(prompt), nullptr, Way::text, 0, 0, 1, {}, {}};
+inline Request text_behind(Tokens prompt, std::size_t max_tokens) {
+    Request out{std::move(prompt), nullptr, Way::text, 0, 0, 1, {}, {}};
     out.text.max_tokens = max_tokens;
     return out;
 }
@@ -73,7 +73,7 @@ class BatchTest : public WithTinyModel {
 };
 
 // Prompts that begin alike, some of them more than others, and differ in length.
-inline Question random_question(std::mt19937 & rng) {
+inline Request random_request(std::mt19937 & rng) {
     const auto below = [&rng](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(rng); };
     const auto text = [&](std::size_t seed, std::size_t n) {
         std::mt19937 same(static_cast<unsigned>(seed));
@@ -92,7 +92,7 @@ inline Question random_question(std::mt19937 & rng) {
     }
     prompt += text(100 + below(1000), 1 + below(below(8) == 0 ? 300 : 20));
     const std::set<Tokens> members = random_texts(rng, 1 + below(30), 1 + below(5), 8);
-    Question out = question(bytes(prompt), members, static_cast<Way>(below(4)));
+    Request out = request(bytes(prompt), members, static_cast<Way>(below(4)));
     if (below(4) == 0) {
         out = text_behind(bytes(prompt), below(30));
         out.text.stop_strings = {"zz", std::string(1 + below(2), static_cast<char>('a' + below(26)))};
@@ -102,7 +102,7 @@ inline Question random_question(std::mt19937 & rng) {
             out.cursor = thinking(members, static_cast<std::int64_t>(below(20)));
         }
         out.temperature = static_cast<float>(below(2));
-    } else if (out.is_walk() && below(3) == 0) {
+    } else if (out.is_decoded() && below(3) == 0) {
         out.cursor = thinking(members, static_cast<std::int64_t>(below(20)));
         out.temperature = static_cast<float>(below(2));
     }
@@ -116,7 +116,7 @@ inline Question random_question(std::mt19937 & rng) {
 // What a stream decides that has nobody beside it.
 class Alone {
    public:
-    Answer decide(const Question & asked) {
+    Answer decide(const Request & asked) {
         stream_.prefill(asked.prompt);
         Answer out;
         if (asked.way == Way::best) {
@@ -157,7 +157,7 @@ class Alone {
 
    private:
     // Up to a stop string, or the place where the set begins.
-    void write(const Question & asked, Answer & out) {
+    void write(const Request & asked, Answer & out) {
         std::size_t which = 0;
         const Stream::OnStep go_on = [this](const Stream::Step & /*step*/) {
             const std::optional<Cursor> cursor = stream_.snapshot().cursor;

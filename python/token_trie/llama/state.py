@@ -62,7 +62,7 @@ class StreamState:
     """to so many."""
     cache_bytes: int
     """Memory of the context's cache; 0 until something is evaluated."""
-    n_taken_over: int
+    n_imported: int
     """Tokens that were not evaluated because the Llama had."""
     n_closed: int
     """Lists that `max_span` ended."""

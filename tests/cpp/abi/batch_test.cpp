@@ -137,7 +137,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     auto how = sized<token_trie_params>();
     how.on_complete = TOKEN_TRIE_RELEASE;
     EXPECT_EQ(refusal([&](auto & asked) { asked.payload_params = &how; }),
-              "a question has one answer: no other on_complete than end");
+              "a request has one answer: no other on_complete than end");
     EXPECT_EQ(token_trie_batch_submit(batch_.get(), nullptr, &ticket_), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 77, -1, &answer_), TOKEN_TRIE_ERROR_ARGUMENT);

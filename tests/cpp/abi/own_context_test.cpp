@@ -25,8 +25,8 @@ class AbiOwnContext : public AbiStream {
         }
         return context;
     }
-    static std::int32_t take_over(const Handle & stream, const Context & from, const Tokens & tokens) {
-        return token_trie_stream_take_over(stream.get(), from.get(), 0, tokens.data(), tokens.size());
+    static std::int32_t import_prefix(const Handle & stream, const Context & from, const Tokens & tokens) {
+        return token_trie_stream_import_prefix(stream.get(), from.get(), 0, tokens.data(), tokens.size());
     }
 };
 
@@ -125,9 +125,9 @@ TEST_F(AbiOwnContext, TakesOverWhatAnotherHasEvaluated) {
     const Context from = evaluated(kLong);
     const Handle stream = opened();
     ASSERT_EQ(set(stream, kRead4), TOKEN_TRIE_OK);
-    ASSERT_EQ(take_over(stream, from, kLong), TOKEN_TRIE_OK) << token_trie_last_error();
+    ASSERT_EQ(import_prefix(stream, from, kLong), TOKEN_TRIE_OK) << token_trie_last_error();
     const token_trie_stream_state state = state_of(stream);
-    EXPECT_EQ(state.n_taken_over, kLong.size());
+    EXPECT_EQ(state.n_imported, kLong.size());
     EXPECT_EQ(state.n_tokens, 0U);
     EXPECT_EQ(state.span, TOKEN_TRIE_WALKING) << "nothing else has changed";
     ASSERT_EQ(prefill(stream, kLong), TOKEN_TRIE_OK);
@@ -138,7 +138,7 @@ TEST_F(AbiOwnContext, RefusesToTakeOverWhatIsNotThere) {
     const Context from = evaluated(kPrompt);
     const Handle stream = opened();
     const auto status = [&](const Handle & handle, llama_context * context, const llama_token * tokens, std::size_t n) {
-        return token_trie_stream_take_over(handle.get(), context, 0, tokens, n);
+        return token_trie_stream_import_prefix(handle.get(), context, 0, tokens, n);
     };
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, status(stream, nullptr, kPrompt.data(), 1)), "from: null");
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, status(stream, from.get(), nullptr, 1)), "tokens: null");
@@ -146,9 +146,9 @@ TEST_F(AbiOwnContext, RefusesToTakeOverWhatIsNotThere) {
     const Token outside = kTinyVocab;
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, status(stream, from.get(), &outside, 1)),
               "tokens[0]: 263 is outside the vocabulary (263 tokens)");
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_CONTEXT, take_over(stream, from, kLong)),
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_CONTEXT, import_prefix(stream, from, kLong)),
               "from: its sequence holds 4 tokens, not 300");
-    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_CONTEXT, take_over(stream, from, Tokens(1025, kRead))),
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_CONTEXT, import_prefix(stream, from, Tokens(1025, kRead))),
               "1025 tokens do not fit the context of 1024");
 }
 

@@ -39,7 +39,7 @@ static_assert(sizeof(token_trie_stream_state) == 168 && offsetof(token_trie_stre
               offsetof(token_trie_stream_state, n_context) == 112 &&
               offsetof(token_trie_stream_state, n_context_max) == 120 &&
               offsetof(token_trie_stream_state, cache_bytes) == 128 &&
-              offsetof(token_trie_stream_state, n_taken_over) == 136 &&
+              offsetof(token_trie_stream_state, n_imported) == 136 &&
               offsetof(token_trie_stream_state, n_closed) == 144 && offsetof(token_trie_stream_state, ending) == 152 &&
               offsetof(token_trie_stream_state, n_on_device) == 160);
 

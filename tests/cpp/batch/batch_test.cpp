@@ -12,9 +12,9 @@ TEST_F(BatchTest, DecidesInCompanyWhatAStreamDecidesAlone) {
         SCOPED_TRACE(::testing::Message() << options.n_ids << " ids, " << options.n_batch << " rows");
         const std::shared_ptr<Batch> batch = open(512, options);
         for (int round = 0; round < 3; ++round) {
-            std::map<Ticket, Question> asked;
+            std::map<Ticket, Request> asked;
             for (int i = 0; i < 40; ++i) {
-                const Question each = random_question(rng);
+                const Request each = random_request(rng);
                 asked.emplace(submit(batch, each), each);
             }
             const std::map<Ticket, Answer> answers = take_all(*batch);
@@ -34,7 +34,7 @@ TEST_F(BatchTest, ASharedBeginningIsEvaluatedOnce) {
         Tokens prompt = beginning;
         const Tokens rest = bytes("request " + std::to_string(i));
         prompt.insert(prompt.end(), rest.begin(), rest.end());
-        submit(batch, question(prompt, kActions, Way::best));
+        submit(batch, request(prompt, kActions, Way::best));
     }
     std::size_t n_alone = 0;
     for (const auto & [ticket, answer] : take_all(*batch)) {
@@ -47,7 +47,7 @@ TEST_F(BatchTest, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
     const std::shared_ptr<Batch> batch = open(2048);
     for (int i = 0; i < 48; ++i) {
         const char of = static_cast<char>('a' + i % 6);
-        submit(batch, question(bytes(std::string(100, of) + " " + std::to_string(i)), kActions));
+        submit(batch, request(bytes(std::string(100, of) + " " + std::to_string(i)), kActions));
     }
     std::size_t n_alone = 0;
     for (const auto & [ticket, answer] : take_all(*batch)) {
@@ -58,7 +58,7 @@ TEST_F(BatchTest, BeginningsThatOnlySomeShareAreEvaluatedOnceEach) {
 
 TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
-    submit(batch, question(bytes("Do: "), {{kSend, kMail}}));
+    submit(batch, request(bytes("Do: "), {{kSend, kMail}}));
     const Taken taken = take(*batch);
     EXPECT_EQ(taken.answer.tokens, (Tokens{kSend, kMail}));
     EXPECT_EQ(taken.answer.n_evaluated, 0U);
@@ -67,7 +67,7 @@ TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
 TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
     const std::shared_ptr<Batch> batch = open();
     for (const Way way : {Way::greedy, Way::sampled, Way::best, Way::scores}) {
-        submit(batch, question(bytes("Do: "), {{kRead}, {kSend}, {kMail}}, way));
+        submit(batch, request(bytes("Do: "), {{kRead}, {kSend}, {kMail}}, way));
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
         EXPECT_EQ(answer.status, Status::ok);
@@ -77,19 +77,19 @@ TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
 
 TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
     const std::shared_ptr<Batch> batch = open(256);
-    const Ticket good = submit(batch, question(bytes("Do: "), kActions));
-    const auto refusal = [&](Question asked) { return status_of([&] { submit(batch, asked); }); };
-    EXPECT_EQ(refusal(question({}, kActions)), Status::argument);
-    EXPECT_EQ(refusal(question({kTinyVocab}, kActions)), Status::vocab);
-    EXPECT_EQ(refusal(question({-1}, kActions)), Status::vocab);
-    EXPECT_EQ(refusal(question(Tokens(255, kRead), kActions)), Status::context);
-    Question endless = question(bytes("Do: "), kActions);
+    const Ticket good = submit(batch, request(bytes("Do: "), kActions));
+    const auto refusal = [&](Request asked) { return status_of([&] { submit(batch, asked); }); };
+    EXPECT_EQ(refusal(request({}, kActions)), Status::argument);
+    EXPECT_EQ(refusal(request({kTinyVocab}, kActions)), Status::vocab);
+    EXPECT_EQ(refusal(request({-1}, kActions)), Status::vocab);
+    EXPECT_EQ(refusal(request(Tokens(255, kRead), kActions)), Status::context);
+    Request endless = request(bytes("Do: "), kActions);
     endless.cursor = shared_cursor_of(kActions, {OnComplete::restart, {kTinyEnd}, {}, 0});
     EXPECT_EQ(refusal(endless), Status::argument);
-    Question cold = question(bytes("Do: "), kActions, Way::sampled);
+    Request cold = request(bytes("Do: "), kActions, Way::sampled);
     cold.temperature = -1;
     EXPECT_EQ(refusal(cold), Status::argument);
-    Question none = question(bytes("Do: "), kActions, Way::best);
+    Request none = request(bytes("Do: "), kActions, Way::best);
     none.search.n_best = 0;
     EXPECT_EQ(refusal(none), Status::argument);
     EXPECT_EQ(take(*batch, good).answer.status, Status::ok);
@@ -99,8 +99,8 @@ TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
 TEST_F(BatchTest, APromptThatFillsTheContextIsAnswered) {
     const std::shared_ptr<Batch> batch = open(256);
     for (int i = 0; i < 3; ++i) {
-        submit(batch, question(bytes(std::string(253, static_cast<char>('a' + i))), kActions, Way::best));
-        submit(batch, question(bytes("Do: "), kActions));
+        submit(batch, request(bytes(std::string(253, static_cast<char>('a' + i))), kActions, Way::best));
+        submit(batch, request(bytes("Do: "), kActions));
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
         EXPECT_EQ(answer.status, Status::ok) << answer.message;
@@ -111,11 +111,11 @@ TEST_F(BatchTest, ACancelledPromptSaysSoAndTheOthersAreAnswered) {
     Alone alone;
     std::mt19937 rng(2);
     const std::shared_ptr<Batch> batch = open(512, {8, 32});
-    std::map<Ticket, Question> asked;
+    std::map<Ticket, Request> asked;
     std::set<Ticket> cancelled;
     std::map<Ticket, Answer> answers;
     for (int i = 0; i < 60; ++i) {
-        const Question each = random_question(rng);
+        const Request each = random_request(rng);
         const Ticket ticket = submit(batch, each);
         asked.emplace(ticket, each);
         if (rng() % 3 == 0) {
@@ -154,10 +154,10 @@ TEST_F(BatchTest, EachOfManyThreadsTakesItsOwnAnswers) {
     constexpr std::size_t n_each = 8;
     std::mt19937 rng(3);
     Alone alone;
-    std::vector<Question> asked;
+    std::vector<Request> asked;
     std::vector<Answer> expected;
     for (std::size_t i = 0; i < n_threads * n_each; ++i) {
-        asked.push_back(random_question(rng));
+        asked.push_back(random_request(rng));
         expected.push_back(alone.decide(asked.back()));
     }
     const std::shared_ptr<Batch> batch = open(512, {8, 64});
@@ -188,7 +188,7 @@ TEST_F(BatchTest, ClosingEndsWhoWaitsAndWhoSubmits) {
             threads.emplace_back([&, t] {
                 std::mt19937 rng(t);
                 for (;;) {
-                    const Status status = status_of([&] { take(*batch, submit(batch, random_question(rng))); });
+                    const Status status = status_of([&] { take(*batch, submit(batch, random_request(rng))); });
                     if (status != Status::ok) {
                         EXPECT_TRUE(status == Status::cancelled || status == Status::argument);
                         return;
@@ -209,7 +209,7 @@ TEST_F(BatchTest, ClosingEndsWhoWaitsAndWhoSubmits) {
         for (std::thread & thread : threads) {
             thread.join();
         }
-        EXPECT_EQ(status_of([&] { submit(batch, question(bytes("Do: "), kActions)); }), Status::argument);
+        EXPECT_EQ(status_of([&] { submit(batch, request(bytes("Do: "), kActions)); }), Status::argument);
     }
 }
 
@@ -222,9 +222,9 @@ TEST_F(BatchTest, ModelsWhoseSequencesCannotShareAreRefused) {
 TEST_F(BatchTest, AWindowThatSlidesIsShared) {
     const auto batch = std::make_shared<Batch>(maker_of(512, TinyKind::sliding_window), Scheduler::Options{});
     Stream alone(std::make_unique<Sequence>(maker_of(512, TinyKind::sliding_window)), {});
-    std::map<Ticket, Question> asked;
+    std::map<Ticket, Request> asked;
     for (int i = 0; i < 20; ++i) {
-        const Question each = question(bytes(std::string(30, 'x') + std::to_string(i)), kActions, Way::scores);
+        const Request each = request(bytes(std::string(30, 'x') + std::to_string(i)), kActions, Way::scores);
         asked.emplace(submit(batch, each), each);
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {

@@ -30,10 +30,10 @@ class MemoryBatch : public BatchTest {
         return status == Status::ok;
     }
 
-    static std::vector<Question> questions() {
-        std::vector<Question> out;
+    static std::vector<Request> requests() {
+        std::vector<Request> out;
         for (const Way way : {Way::greedy, Way::best, Way::scores}) {
-            out.push_back(question(bytes("a beginning that is shared: " + std::to_string(out.size())), kActions, way));
+            out.push_back(request(bytes("a beginning that is shared: " + std::to_string(out.size())), kActions, way));
         }
         out.push_back(text_behind(bytes("a beginning that is shared: text"), 4));
         out.back().text.stop_strings = {"zz"};
@@ -49,14 +49,14 @@ class MemoryBatch : public BatchTest {
 
 TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
     const std::shared_ptr<Batch> batch = open(256, {4, 16});
-    const std::vector<Question> all = questions();
+    const std::vector<Request> all = requests();
     bool ran_out = true;
     for (long n = 0; ran_out; ++n) {
         SCOPED_TRACE("allocation " + std::to_string(n));
         ASSERT_LT(n, 100000) << "no number of allocations is enough";
         ran_out = false;
         std::set<Ticket> asked;
-        for (const Question & each : all) {
+        for (const Request & each : all) {
             asked.insert(submit(batch, each));
         }
         Taken taken;
@@ -81,7 +81,7 @@ TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
         ASSERT_TRUE(asked.empty());
     }
     Alone alone;
-    for (const Question & each : all) {
+    for (const Request & each : all) {
         const Ticket ticket = submit(batch, each);
         expect_same(take(*batch, ticket).answer, alone.decide(each));
     }
@@ -89,7 +89,7 @@ TEST_F(MemoryBatch, EachPromptHasOneAnswerWhereverMemoryRunsOut) {
 
 TEST_F(MemoryBatch, WhatIsNotSubmittedForWantOfMemoryIsNotOut) {
     const std::shared_ptr<Batch> batch = open(256);
-    for (const Question & each : questions()) {
+    for (const Request & each : requests()) {
         Ticket ticket = 0;
         long n = 0;
         while (!succeeds(n, [&] { ticket = submit(batch, each); })) {
@@ -101,7 +101,7 @@ TEST_F(MemoryBatch, WhatIsNotSubmittedForWantOfMemoryIsNotOut) {
 }
 
 TEST_F(MemoryBatch, WhoseMemoryRunsOutLeavesNobodyWaiting) {
-    const std::vector<Question> all = questions();
+    const std::vector<Request> all = requests();
     for (long n = 0; n < 300; n += 3) {
         SCOPED_TRACE("allocation " + std::to_string(n));
         const std::shared_ptr<Batch> batch = open(256, {4, 16});

@@ -17,8 +17,8 @@ class BatchOrder : public BatchTest {
     }
     // How many of another's, who asks again as soon as there is an answer, are answered before this one.
     static int n_answered_before(const std::shared_ptr<Batch> & batch,
-                                 const Question & asked,
-                                 const std::function<Question(int)> & another) {
+                                 const Request & asked,
+                                 const std::function<Request(int)> & another) {
         constexpr int n_most = 2000;
         int n = 0;
         for (; n < 8; ++n) {
@@ -35,13 +35,13 @@ class BatchOrder : public BatchTest {
     }
 
     const Tokens prompt_ = bytes(std::string(100, 'p'));
-    const Question long_one_ = question(bytes(std::string(230, 'x')), kActions);
+    const Request long_one_ = request(bytes(std::string(230, 'x')), kActions);
 };
 
 TEST_F(BatchOrder, ATextAskedAgainWaitsItsTurn) {
     const std::shared_ptr<Batch> batch = open(1024, {4, 0});
     const auto text = [&](int i) {
-        Question out = text_behind(prompt_, 10);
+        Request out = text_behind(prompt_, 10);
         out.temperature = 1;
         out.seed = static_cast<std::uint32_t>(i);
         return out;
@@ -55,12 +55,12 @@ TEST_F(BatchOrder, WhoAsksBehindTextsDoesNotKeepOthersWaiting) {
     const std::shared_ptr<Batch> batch = open(1024, {4, 0});
     submit(batch, text_behind(prompt_, 30));
     for (int i = 0; i < 3; ++i) {
-        submit(batch, question(behind(prompt_, bytes(std::to_string(i))), kActions));
+        submit(batch, request(behind(prompt_, bytes(std::to_string(i))), kActions));
     }
     std::map<Ticket, Answer> answers = take_all(*batch);
     const Tokens written = behind(prompt_, answers.at(1).tokens);
     const auto follow_up = [&](int i) {
-        return question(behind(written, bytes(std::string(20, 'z') + std::to_string(i))), kActions);
+        return request(behind(written, bytes(std::string(20, 'z') + std::to_string(i))), kActions);
     };
     EXPECT_LE(n_answered_before(batch, long_one_, follow_up), 64 + 16);
 }
@@ -70,15 +70,15 @@ TEST_F(BatchOrder, WhoAsksBehindATextComesFirst) {
     submit(batch, text_behind(prompt_, 30));
     const Tokens written = behind(prompt_, take(*batch).answer.tokens);
     for (int i = 0; i < 10; ++i) {
-        submit(batch, question(bytes(std::to_string(i) + std::string(100, 'x')), kActions));
+        submit(batch, request(bytes(std::to_string(i) + std::string(100, 'x')), kActions));
     }
-    const Ticket last = submit(batch, question(written, kActions));
+    const Ticket last = submit(batch, request(written, kActions));
     EXPECT_EQ(take(*batch).ticket, last);
     take_all(*batch);
 }
 
 // The logits that llama.cpp computes, a number for each of a batch's passes.
-std::vector<std::size_t> outputs_of(const std::vector<Question> & questions, std::size_t n_ids) {
+std::vector<std::size_t> outputs_of(const std::vector<Request> & requests, std::size_t n_ids) {
     std::vector<std::size_t> n_outputs;
     llama_context_params params = tiny_context_params(2048);
     params.cb_eval = [](ggml_tensor * node, bool ask, void * to) {
@@ -90,7 +90,7 @@ std::vector<std::size_t> outputs_of(const std::vector<Question> & questions, std
     params.cb_eval_user_data = &n_outputs;
     const ContextMaker maker(tiny_model(TinyKind::attention), params, {});
     const auto batch = std::make_shared<Batch>(maker, Scheduler::Options{n_ids, 0});
-    for (const Question & each : questions) {
+    for (const Request & each : requests) {
         submit(batch, each);
     }
     take_all(*batch);
@@ -98,18 +98,18 @@ std::vector<std::size_t> outputs_of(const std::vector<Question> & questions, std
 }
 
 // Two texts behind each of so many tokens, which are asked about.
-std::vector<Question> trees(const Tokens & beginning, std::size_t n, int n_nodes = 12) {
+std::vector<Request> trees(const Tokens & beginning, std::size_t n, int n_nodes = 12) {
     std::set<Tokens> members;
     for (int i = 0; i < n_nodes; ++i) {
         const char first = static_cast<char>('a' + i);
         members.insert({bytes(std::string(1, first) + "1"), bytes(std::string(1, first) + "2")});
     }
-    std::vector<Question> out;
+    std::vector<Request> out;
     for (std::size_t i = 0; i < n; ++i) {
         Tokens prompt = beginning;
         const Tokens rest = bytes(std::to_string(i) + " ?");
         prompt.insert(prompt.end(), rest.begin(), rest.end());
-        out.push_back(question(prompt, members, Way::scores));
+        out.push_back(request(prompt, members, Way::scores));
     }
     return out;
 }
@@ -134,11 +134,11 @@ TEST_F(BatchOrder, AGroupOfLogitsIsFilledUpByTwoRowsAtMost) {
 
 TEST_F(BatchOrder, AGroupOfLogitsIsFilledUpFromRowsThatHaveNone) {
     for (std::size_t n_prompts = 1; n_prompts < 16; ++n_prompts) {
-        std::vector<Question> questions = trees(prompt_, n_prompts);
-        for (Question & each : questions) {
+        std::vector<Request> requests = trees(prompt_, n_prompts);
+        for (Request & each : requests) {
             each.cursor = shared_cursor_of({{kRead}, {kSend}});
         }
-        const std::size_t n = outputs_of(questions, 32).back();
+        const std::size_t n = outputs_of(requests, 32).back();
         const std::size_t n_asked = n_prompts == 1 ? 1 : n_prompts - 1;  // the first one's beginning is the others'
         EXPECT_EQ(n, n_asked <= 4 ? n_asked : (n_asked + 3) / 4 * 4) << n_prompts << " prompts";
     }
@@ -147,7 +147,7 @@ TEST_F(BatchOrder, AGroupOfLogitsIsFilledUpFromRowsThatHaveNone) {
 TEST_F(BatchOrder, ManyMayBeCancelledOftenAndInAnyOrder) {
     const std::shared_ptr<Batch> batch = open();
     constexpr Ticket n = 20000;
-    const Question each = question(bytes("Do: "), kActions);
+    const Request each = request(bytes("Do: "), kActions);
     for (Ticket ticket = 1; ticket <= n; ++ticket) {
         ASSERT_EQ(submit(batch, each), ticket);
     }

@@ -9,8 +9,8 @@ class SchedulerTest : public WithTinyModel {
    protected:
     SchedulerTest() : scheduler_(maker_of(512), {4, 16}) {}
 
-    void add(Ticket ticket, Question asked) {
-        Scheduler::Questions some;
+    void add(Ticket ticket, Request asked) {
+        Scheduler::Requests some;
         some.emplace(ticket, std::move(asked));
         scheduler_.add(some);
         EXPECT_TRUE(some.empty());
@@ -30,13 +30,13 @@ class SchedulerTest : public WithTinyModel {
     };
 };
 
-TEST_F(SchedulerTest, EachQuestionHasTheAnswerThatPlainSequencesGive) {
+TEST_F(SchedulerTest, EachRequestHasTheAnswerThatPlainSequencesGive) {
     std::mt19937 rng(12);
     PlainModel plain;
-    std::map<Ticket, Question> asked;
+    std::map<Ticket, Request> asked;
     for (Ticket ticket = 1; ticket <= 12; ++ticket) {
-        Question each = question(bytes(std::string(ticket % 3 == 0 ? 40 : 5, 'x') + std::to_string(ticket)),
-                                 random_texts(rng, 1 + rng() % 10, 3, 6), Way::scores);
+        Request each = request(bytes(std::string(ticket % 3 == 0 ? 40 : 5, 'x') + std::to_string(ticket)),
+                               random_texts(rng, 1 + rng() % 10, 3, 6), Way::scores);
         each.search.leaf_end = LeafEnd::any;
         asked[ticket] = each;
         add(ticket, each);
@@ -55,21 +55,21 @@ TEST_F(SchedulerTest, EachQuestionHasTheAnswerThatPlainSequencesGive) {
 TEST_F(SchedulerTest, WhatPromptsBeginWithAlikeIsEvaluatedOnce) {
     const std::string beginning(40, 'x');
     for (Ticket ticket = 1; ticket <= 5; ++ticket) {
-        add(ticket, question(bytes(beginning + std::to_string(ticket)), kActions));
+        add(ticket, request(bytes(beginning + std::to_string(ticket)), kActions));
     }
     pass_until(5);
     const auto n_like_it = std::count_if(answers_.begin(), answers_.end(), [&](const auto & each) {
         return each.second.n_shared + 16 > beginning.size();  // nobody waits for fewer
     });
     EXPECT_EQ(n_like_it, 4);
-    add(6, question(bytes(beginning + "6"), kActions));  // which was evaluated long ago
+    add(6, request(bytes(beginning + "6"), kActions));  // which was evaluated long ago
     pass_until(6);
     EXPECT_EQ(answers_.at(6).n_shared, beginning.size());
 }
 
 TEST_F(SchedulerTest, WhoIsCancelledIsToldSoAndNobodyElse) {
     for (Ticket ticket = 1; ticket <= 6; ++ticket) {
-        add(ticket, question(bytes("Do it " + std::to_string(ticket)), kActions));
+        add(ticket, request(bytes("Do it " + std::to_string(ticket)), kActions));
     }
     scheduler_.cancel(6, on_answer_);  // which waits
     scheduler_.pass(on_answer_);
@@ -87,7 +87,7 @@ TEST_F(SchedulerTest, WhoGoesOnBehindATextFindsItInTheCache) {
     Tokens prompt = bytes("Do: ");
     prompt.insert(prompt.end(), answers_.at(1).tokens.begin(), answers_.at(1).tokens.end());
     prompt.push_back(kSend);
-    add(2, question(prompt, kActions));
+    add(2, request(prompt, kActions));
     pass_until(2);
     EXPECT_EQ(answers_.at(2).n_shared, prompt.size() - 2);  // the text's last token was not evaluated
 }

@@ -12,9 +12,9 @@ class TaskTest : public WithTinyModel {
    protected:
     static constexpr std::size_t kPaths = 3;
 
-    Answer decide(const Question & asked, std::size_t max_nodes = 100) {
-        const Task::Place place{llama_get_memory(context_.get()), 0, asked.prompt.size()};
-        const std::unique_ptr<Task> task = make_task(asked, tiny_vocab(), place, kPaths);
+    Answer decide(const Request & asked, std::size_t max_nodes = 100) {
+        const Task::Origin origin{llama_get_memory(context_.get()), 0, asked.prompt.size()};
+        const std::unique_ptr<Task> task = make_task(asked, tiny_vocab(), origin, kPaths);
         for (llama_seq_id id = 0; id < static_cast<llama_seq_id>(kPaths); ++id) {
             task->lend(id);
         }
@@ -70,7 +70,7 @@ TEST_F(TaskTest, AChoiceIsDecidedAsALoopOverPlainSetsDecidesIt) {
     for (int round = 0; round < 100; ++round) {
         const std::set<Tokens> members = random_texts(rng, 1 + rng() % 20, 1 + rng() % 5, 8);
         const PlainAnswer plain(members, [](const Tokens & tokens) { return scripted_logits(tokens); });
-        const Answer answer = decide(question(bytes("Do: "), members));
+        const Answer answer = decide(request(bytes("Do: "), members));
         EXPECT_EQ(answer.tokens, plain.tokens);
         EXPECT_EQ(answer.stop, Stop::complete);
         EXPECT_NEAR(answer.found.front().logprob, plain.logprob, 1e-4);
@@ -83,7 +83,7 @@ TEST_F(TaskTest, ATreesAnswersAreThoseOfEveryMemberScoredAlone) {
     std::mt19937 rng(8);
     for (int round = 0; round < 50; ++round) {
         const std::set<Tokens> members = random_texts(rng, 1 + rng() % 20, 1 + rng() % 5, 8);
-        Question asked = question(bytes("Do: "), members, Way::scores);
+        Request asked = request(bytes("Do: "), members, Way::scores);
         asked.search.leaf_end = LeafEnd::any;
         for (const std::size_t max_nodes : {1U, 2U, 100U}) {
             asked.way = Way::scores;
@@ -116,14 +116,14 @@ TEST_F(TaskTest, FreeTextIsTheBestTokenEachTime) {
 
 class JobTest : public TaskTest {
    protected:
-    Job job_of(Question asked, std::size_t n_shared) {
+    Job job_of(Request asked, std::size_t n_shared) {
         return Job(1, std::move(asked), tiny_vocab(), llama_get_memory(context_.get()), 0, std::nullopt, n_shared,
                    kPaths);
     }
 };
 
 TEST_F(JobTest, APromptComesInPartsAndWantsLogitsBehindItsLastTokenAlone) {
-    Job job = job_of(question(bytes("0123456789"), kActions), 3);
+    Job job = job_of(request(bytes("0123456789"), kActions), 3);
     const std::vector<float> logits = scripted_logits({});
     Tokens seen;
     for (int pass = 0; job.n_prompt_left() > 0; ++pass) {
@@ -145,7 +145,7 @@ TEST_F(JobTest, APromptComesInPartsAndWantsLogitsBehindItsLastTokenAlone) {
 }
 
 TEST_F(JobTest, WhatIsForcedFollowsThePromptInTheSamePass) {
-    Job job = job_of(question(bytes("Do: "), {{kRead, kFile, kSend}, {kRead, kFile, kMail}}), 0);
+    Job job = job_of(request(bytes("Do: "), {{kRead, kFile, kSend}, {kRead, kFile, kMail}}), 0);
     BatchRows rows;
     rows.clear(100, 1);
     job.plan(rows, 100);

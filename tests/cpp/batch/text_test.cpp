@@ -8,7 +8,7 @@ TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
     std::map<Ticket, Tokens> prompts;
     for (int i = 0; i < 24; ++i) {
         const Tokens prompt = bytes(std::string(40, static_cast<char>('a' + i % 3)) + std::to_string(i));
-        Question asked = text_behind(prompt, 100);
+        Request asked = text_behind(prompt, 100);
         asked.cursor = thinking(kActions, 30);
         prompts[submit(batch, asked)] = prompt;
     }
@@ -19,7 +19,7 @@ TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
         EXPECT_EQ(Tokens(answer.tokens.end() - 2, answer.tokens.end()), bytes("->"));
         Tokens prompt = prompts.at(ticket);
         prompt.insert(prompt.end(), answer.tokens.begin(), answer.tokens.end());
-        behind[submit(batch, question(prompt, kActions, Way::best))] = prompt.size();
+        behind[submit(batch, request(prompt, kActions, Way::best))] = prompt.size();
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
         EXPECT_GE(answer.n_shared + 3, behind.at(ticket)) << "all but the marker, which was forced";
@@ -34,17 +34,17 @@ TEST_F(BatchTest, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
     const Answer text = take(*batch).answer;
     whole.insert(whole.end(), text.tokens.begin(), text.tokens.end());
     for (char begin = 'a'; begin < 'i'; ++begin) {
-        submit(batch, question(bytes(std::string(60, begin)), kActions));
+        submit(batch, request(bytes(std::string(60, begin)), kActions));
     }
     take_all(*batch);
-    submit(batch, question(whole, kActions, Way::best));
+    submit(batch, request(whole, kActions, Way::best));
     EXPECT_GE(take(*batch).answer.n_shared + 3, whole.size());
 }
 
 TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, text_behind(bytes("Do: "), 0));
-    Question at_once = text_behind(bytes("Do: "), 10);
+    Request at_once = text_behind(bytes("Do: "), 10);
     at_once.cursor = thinking(kActions, 0);
     submit(batch, at_once);
     EXPECT_EQ(take(*batch).answer.stop, Stop::max_tokens);
@@ -56,9 +56,9 @@ TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
 TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
     Alone alone;
     const std::shared_ptr<Batch> batch = open();
-    std::map<Ticket, Question> asked;
+    std::map<Ticket, Request> asked;
     for (std::size_t i = 0; i < 400; ++i) {
-        Question each = text_behind(bytes("Do " + std::to_string(i)), 1 + i % 3);
+        Request each = text_behind(bytes("Do " + std::to_string(i)), 1 + i % 3);
         each.temperature = 1;
         each.seed = static_cast<std::uint32_t>(i);
         for (const char * stop : {"D", "L"}) {
@@ -68,7 +68,7 @@ TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
         asked.emplace(submit(batch, each), each);
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
-        const Question & each = asked.at(ticket);
+        const Request & each = asked.at(ticket);
         EXPECT_LE(answer.tokens.size(), each.text.max_tokens);
         expect_same(answer, alone.decide(each));
     }
@@ -76,19 +76,19 @@ TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
 
 TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
     const std::shared_ptr<Batch> batch = open(256);
-    const auto refusal = [&](Question asked) { return status_of([&] { submit(batch, asked); }); };
-    Question thinks = question(bytes("Do: "), kActions, Way::best);
+    const auto refusal = [&](Request asked) { return status_of([&] { submit(batch, asked); }); };
+    Request thinks = request(bytes("Do: "), kActions, Way::best);
     thinks.cursor = thinking(kActions, 5);
     EXPECT_EQ(refusal(thinks), Status::argument) << "whole answers are not found behind a text";
     thinks.way = Way::greedy;
     thinks.cursor = thinking(kActions, -1);
     EXPECT_EQ(refusal(thinks), Status::argument) << "a thought without a limit has no place";
-    Question long_text = text_behind(bytes("Do: "), 253);
+    Request long_text = text_behind(bytes("Do: "), 253);
     EXPECT_EQ(refusal(long_text), Status::context);
     long_text.text.max_tokens = 3;
     long_text.cursor = shared_cursor_of(kActions);
     EXPECT_EQ(refusal(long_text), Status::argument) << "text has no set, or ends before it";
-    Question no_grammar = text_behind(bytes("Do: "), 3);
+    Request no_grammar = text_behind(bytes("Do: "), 3);
     no_grammar.text.grammar = "root ::= (";
     EXPECT_EQ(refusal(no_grammar), Status::grammar);
     no_grammar.text = {3, {""}, std::nullopt, "root"};

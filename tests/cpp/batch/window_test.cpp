@@ -222,7 +222,7 @@ class Windows : public ::testing::TestWithParam<TinyKind> {
     }
 
     // Of a program's own context, which holds more than is taken.
-    void take_over(Sequence & sequence, Tokens text) {
+    void import_prefix(Sequence & sequence, Tokens text) {
         llama_context_params params = tiny_context_params(kContext);
         params.swa_full = below(2) == 0;
         const Context from = tiny_context_of(params, GetParam());
@@ -231,7 +231,7 @@ class Windows : public ::testing::TestWithParam<TinyKind> {
             ASSERT_EQ(llama_decode(from.get(), llama_batch_get_one(&text[i], static_cast<std::int32_t>(n))), 0);
         }
         text.resize(text.size() - std::min(text.size() - 1, below(window())));
-        sequence.take_over(from.get(), 0, text);
+        sequence.import_prefix(from.get(), 0, text);
     }
 
     std::mt19937 rng_{[] {
@@ -242,18 +242,18 @@ class Windows : public ::testing::TestWithParam<TinyKind> {
     OnePass plain_{GetParam()};
 };
 
-TEST_P(Windows, QuestionsOfABatchAreAnsweredAsByOnePass) {
+TEST_P(Windows, RequestsOfABatchAreAnsweredAsByOnePass) {
     for (std::size_t n_done = 0; n_done < n_answers();) {
         Texts texts(rng_, window());
         const std::size_t n_ids = std::array<std::size_t, 5>{2, 3, 5, 16, 0}[below(5)];
         const std::uint32_t n_ctx = below(2) == 0 ? 16 * tiny_window(GetParam()) : kContext;
         const auto batch = std::make_shared<Batch>(maker_of(n_ctx, GetParam()), Scheduler::Options{n_ids, 0});
         for (int round = 0; round < 4; ++round) {
-            std::map<Ticket, std::pair<Question, std::set<Tokens>>> asked;
+            std::map<Ticket, std::pair<Request, std::set<Tokens>>> asked;
             for (std::size_t n = 1 + below(12); n > 0; --n) {
                 const std::set<Tokens> members = texts.members();
-                Question each =
-                    question(texts.draw(), members, std::array{Way::greedy, Way::best, Way::scores}[below(3)]);
+                Request each =
+                    request(texts.draw(), members, std::array{Way::greedy, Way::best, Way::scores}[below(3)]);
                 each.search.leaf_end = LeafEnd::any;
                 if (below(6) == 0) {
                     each = text_behind(each.prompt, 1 + below(2 * window()));
@@ -322,7 +322,7 @@ TEST_P(Windows, BranchesOfASequenceAreThoseOfOnePass) {
                     const auto next = std::next(branches.begin(), static_cast<std::ptrdiff_t>(below(branches.size())));
                     sequence.switch_to(next->first);
                 } else if (what == 5) {
-                    take_over(sequence, texts.draw());
+                    import_prefix(sequence, texts.draw());
                 } else {
                     const Tokens text = texts.draw();
                     for (std::size_t i = 0; i < std::min(text.size(), 1 + below(2 * window())); ++i) {
@@ -365,7 +365,7 @@ TEST_P(Windows, AreNotTakenForWholeWhereABranchRestsWhileTheContextGrows) {
     for (const std::size_t n : {100U, 400U}) {
         sequence.replace(prompt + text_of(n), kNotCancelled);
     }
-    ASSERT_GT(sequence.room(), 400U);
+    ASSERT_GT(sequence.n_ctx(), 400U);
     sequence.switch_to(resting);
     sequence.append(kRead);
     expect_logits(sequence, prompt + Tokens{kRead}, false);

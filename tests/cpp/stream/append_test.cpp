@@ -62,7 +62,7 @@ TEST_F(StreamAppend, OfNothingChangesNoToken) {
 
 TEST_F(StreamAppend, RefusedLeavesTheSequence) {
     const Opened opened = open();
-    const std::size_t room = opened->capacity();
+    const std::size_t room = opened->n_ctx_max();
     EXPECT_THROW(opened->append(kPrompt.size() + 1, bytes("a")), Error);
     EXPECT_THROW(opened->append(kPrompt.size(), {-1}), Error);
     EXPECT_THROW(opened->append(1, Tokens(room, 5)), Error);

@@ -62,7 +62,7 @@ TEST_P(Branches, BeginWithWhatIsEvaluatedAlready) {
     }
     EXPECT_EQ(sequence.n_passes(), n_passes);
     if (GetParam().is_attention_alone()) {
-        EXPECT_EQ(sequence.capacity(), 2048U) << "shared cells count once";
+        EXPECT_EQ(sequence.n_ctx_max(), 2048U) << "shared cells count once";
     }
 }
 
@@ -118,7 +118,7 @@ TEST_P(Branches, AreKeptWhereTheContextGrows) {
     const Sequence::Branch second = sequence.fork();
     append(sequence, bytes(std::string(500, 'x')));
     const std::vector<float> of_first = logits_of(sequence);
-    EXPECT_GE(sequence.room(), 500U);
+    EXPECT_GE(sequence.n_ctx(), 500U);
     sequence.switch_to(second);
     EXPECT_EQ(sequence.n_cached(), kPrompt.size());
     append(sequence, bytes("other"));
@@ -166,11 +166,11 @@ TEST_P(Branches, HoldTogetherWhatTheContextHolds) {
     static_cast<void>(logits_of(sequence));
     sequence.switch_to(second);
     if (GetParam().is_attention_alone()) {
-        EXPECT_EQ(sequence.capacity(), 212U);
+        EXPECT_EQ(sequence.n_ctx_max(), 212U);
         EXPECT_EQ(status_of([&] { append(sequence, bytes(std::string(300, 'y'))); }), Status::context);
     }
     sequence.drop(first);
-    EXPECT_EQ(sequence.capacity(), 512U);
+    EXPECT_EQ(sequence.n_ctx_max(), 512U);
     sequence.cut(kPrompt.size());
     append(sequence, bytes(std::string(400, 'y')));
     static_cast<void>(logits_of(sequence));

@@ -43,8 +43,8 @@ TEST_P(GrowingContext, GivesTheLogitsOfALargeOneAndEvaluatesNoMore) {
     Sequence sequence = growing();
     const Context context = large();
     Sequence other(context.get());
-    EXPECT_EQ(sequence.capacity(), other.capacity());
-    EXPECT_EQ(sequence.room(), 256U);
+    EXPECT_EQ(sequence.n_ctx_max(), other.n_ctx_max());
+    EXPECT_EQ(sequence.n_ctx(), 256U);
     std::size_t room = 0;
     for (const std::size_t n : {30U, 200U, 300U, 301U, 700U, 1400U}) {
         SCOPED_TRACE(n);
@@ -55,13 +55,13 @@ TEST_P(GrowingContext, GivesTheLogitsOfALargeOneAndEvaluatesNoMore) {
         }
         expect_same(GetParam(), logits_of(sequence), logits_of(other));
         EXPECT_EQ(sequence.n_passes(), other.n_passes());
-        EXPECT_GE(sequence.room(), n + 2);
-        EXPECT_GE(sequence.room(), room);
-        room = sequence.room();
+        EXPECT_GE(sequence.n_ctx(), n + 2);
+        EXPECT_GE(sequence.n_ctx(), room);
+        room = sequence.n_ctx();
     }
     EXPECT_LT(room, kLarge);
     sequence.replace(text_of(kLarge), kNotCancelled);
-    EXPECT_EQ(sequence.room(), kLarge);
+    EXPECT_EQ(sequence.n_ctx(), kLarge);
     EXPECT_EQ(status_of([&] { sequence.append(kRead); }), Status::context);
 }
 
@@ -95,7 +95,7 @@ TEST_P(GrowingContext, TellsTheBytesOfItsCache) {
     const std::size_t small = sequence.cache_bytes();
     EXPECT_GT(small, 0U);
     sequence.replace(text_of(1024 - 1), kNotCancelled);
-    EXPECT_EQ(sequence.room(), 1024U);
+    EXPECT_EQ(sequence.n_ctx(), 1024U);
     if (GetParam().model == TinyKind::recurrent) {
         EXPECT_EQ(sequence.cache_bytes(), small);
     } else if (GetParam().model != TinyKind::hybrid) {
@@ -140,9 +140,9 @@ TEST_F(GrowingContextTest, WithoutMemoryForMoreStaysAsItWas) {
     ASSERT_EQ(getrlimit(RLIMIT_AS, &old), 0);
     const rlimit tight = {rlim_t{16} << 30U, old.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
-    EXPECT_EQ(status_of([&] { sequence.make_room(1U << 27U); }), Status::memory);
+    EXPECT_EQ(status_of([&] { sequence.grow(1U << 27U); }), Status::memory);
     ASSERT_EQ(setrlimit(RLIMIT_AS, &old), 0);
-    EXPECT_EQ(sequence.room(), 256U);
+    EXPECT_EQ(sequence.n_ctx(), 256U);
     EXPECT_EQ(logits_of(sequence), before);
     EXPECT_EQ(sequence.n_passes(), n_passes);
 }

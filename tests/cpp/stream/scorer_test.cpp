@@ -94,7 +94,7 @@ TEST_P(ScorerOn, BranchesAloneAreWhatAWalkInSampledModeDraws) {
 TEST_P(ScorerOn, TheLastCellOfAContextIsUsedAndNoMoreThanThereIsAskedFor) {
     const Context own = context();
     Sequence sequence(own.get());
-    sequence.replace(Tokens(sequence.capacity() - 1, kRead), kNotCancelled);
+    sequence.replace(Tokens(sequence.n_ctx_max() - 1, kRead), kNotCancelled);
     const auto trie = trie_of({{"a", {kRead, kFile}}, {"b", {kSend, kFile}}, {"c", {kSend, kMail}}});
     ScoreOptions options;
     EXPECT_EQ(message_of([&] { static_cast<void>(score_all(sequence, cursor_of(trie), options, kNotCancelled)); }), "");
@@ -191,10 +191,10 @@ TEST_P(ScorerOn, AContextWithoutRoomForTheLongestLeafIsRefusedAndOneWithJustEnou
     Sequence sequence(own.get());
     const std::shared_ptr<const Trie> trie =
         unnamed_trie_of({bytes("abcd"), bytes("efgh"), bytes("ijkl"), bytes("abxy")});
-    sequence.replace(Tokens(sequence.capacity() - 2, kRead), kNotCancelled);
+    sequence.replace(Tokens(sequence.n_ctx_max() - 2, kRead), kNotCancelled);
     EXPECT_EQ(message_of([&] { static_cast<void>(score_all(sequence, cursor_of(trie), {}, kNotCancelled)); }),
               "254 tokens and 3 of the longest leaf do not fit the context of 256");
-    const Tokens prompt(sequence.capacity() - 3, kRead);
+    const Tokens prompt(sequence.n_ctx_max() - 3, kRead);
     sequence.replace(prompt, kNotCancelled);
     const Scores scores = score_all(sequence, cursor_of(trie), {}, kNotCancelled);
     PlainModel model(GetParam().kind);
@@ -228,7 +228,7 @@ TEST_P(ScorerOn, WhatAReplacementGaveUpLeavesRoomForAPrefix) {
     llama_set_abort_callback(own.get(), nullptr, nullptr);
     const std::shared_ptr<const Trie> trie = unnamed_trie_of({bytes("abcd"), bytes("abxy")});
     ScoreOptions options;
-    options.prefix = Tokens(sequence.capacity() - kPrompt.size() - 3, kMail);
+    options.prefix = Tokens(sequence.n_ctx_max() - kPrompt.size() - 3, kMail);
     const Scores scores = score_all(sequence, cursor_of(trie), options, kNotCancelled);
     PlainModel model(GetParam().kind);
     for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {

@@ -117,14 +117,14 @@ SearchResult search_of_cheap_rows(Sequence & sequence, const Cursor & cursor, co
     const Tokens behind = sequence.tokens();
     const auto search = begin_search(cursor, options, kTinyVocab, 64, /* rows_are_cheap = */ true);
     SearchResult result;
-    for (std::vector<NodeId> nodes = search->ask(0); !nodes.empty(); nodes = search->ask(result.n_evaluated)) {
+    for (std::vector<NodeId> nodes = search->next(0); !nodes.empty(); nodes = search->next(result.n_evaluated)) {
         for (const NodeId node : nodes) {
             Tokens tokens = behind;
             for (NodeId above = node; above != kRoot; above = cursor.trie().parent(above)) {
                 tokens.insert(tokens.begin() + static_cast<std::ptrdiff_t>(behind.size()), cursor.trie().token(above));
             }
             sequence.replace(tokens, kNotCancelled);
-            search->see(node, sequence.logits({true, {}, {}}, false, kNotCancelled));
+            search->observe(node, sequence.logits({true, {}, {}}, false, kNotCancelled));
         }
         result.n_evaluated += nodes.size();
     }

@@ -26,7 +26,7 @@ class SequenceTest : public WithTinyModel {};
 TEST_F(SequenceTest, EvaluatesWhatIsNewAndNothingTwice) {
     const Context context = tiny_context();
     Sequence sequence(context.get());
-    EXPECT_EQ(sequence.capacity(), 256U);
+    EXPECT_EQ(sequence.n_ctx_max(), 256U);
     sequence.replace(bytes("abcd"), kNotCancelled);
     EXPECT_EQ(sequence.n_cached(), 4U);
     EXPECT_EQ(sequence.n_passes(), 1U);
@@ -100,7 +100,7 @@ TEST_F(SequenceTest, AReplacementThatFailsLeavesTheTokens) {
     Sequence sequence(context.get());
     sequence.replace(kPrompt, kNotCancelled);
     const std::vector<float> before = row(sequence.logits(kAll, false, kNotCancelled));
-    const Tokens long_ones = bytes(std::string(sequence.capacity() + 1, 'x'));
+    const Tokens long_ones = bytes(std::string(sequence.n_ctx_max() + 1, 'x'));
     EXPECT_EQ(status_of([&] { sequence.replace(long_ones, kNotCancelled); }), Status::context);
     EXPECT_EQ(sequence.tokens(), kPrompt);
     EXPECT_EQ(status_of([&] { sequence.replace(bytes("the other"), kCancelled); }), Status::cancelled);
@@ -182,12 +182,12 @@ TEST_F(SequenceTest, WhatIsEvaluatedBesideLeavesItsLogitsAlone) {
 TEST_F(SequenceTest, AFullContextTakesNoTokenMore) {
     const Context context = tiny_context();
     Sequence sequence(context.get());
-    sequence.replace(bytes(std::string(sequence.capacity() - 1, 'x')), kNotCancelled);
+    sequence.replace(bytes(std::string(sequence.n_ctx_max() - 1, 'x')), kNotCancelled);
     sequence.append(kRead);
     static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
     EXPECT_EQ(status_of([&] { sequence.append(kFile); }), Status::context);
     EXPECT_EQ(message_of([&] { sequence.append(kFile); }), "the context of 256 tokens is full");
-    EXPECT_EQ(sequence.tokens().size(), sequence.capacity());
+    EXPECT_EQ(sequence.tokens().size(), sequence.n_ctx_max());
 }
 
 TEST_F(SequenceTest, LogitsOfNothingAreRefused) {

@@ -53,7 +53,7 @@ class TreePathsTest : public WithTinyModel {
         BatchRows batch;
         batch.clear(64, kIds);
         for (Row & row : rows) {
-            ASSERT_TRUE(batch.has_place(row.wanted));
+            ASSERT_TRUE(batch.fits(row.wanted));
             batch.add(row.token, row.position, row.ids, row.wanted);
         }
         ASSERT_EQ(llama_decode(context_.get(), batch.batch()), 0);
@@ -98,8 +98,8 @@ TEST_F(TreePathsTest, EachNodeIsEvaluatedOnceBehindItsOwnPath) {
             for (std::size_t n_placed = 0; n_placed < nodes.size();) {
                 const std::size_t max_nodes = std::min<std::size_t>(nodes.size() - n_placed, 1 + rng() % kIds);
                 const TreePaths::Wave wave = paths.next_wave(nodes.data() + n_placed, max_nodes, 5 + rng() % 20);
-                ASSERT_GE(wave.n_asked, 1U);
-                ASSERT_LE(wave.n_asked, max_nodes);
+                ASSERT_GE(wave.n_queried, 1U);
+                ASSERT_LE(wave.n_queried, max_nodes);
                 std::vector<NodeId> wanted;
                 for (const Row & row : wave.rows) {
                     if (row.wanted) {
@@ -109,9 +109,9 @@ TEST_F(TreePathsTest, EachNodeIsEvaluatedOnceBehindItsOwnPath) {
                 }
                 EXPECT_EQ(wanted,
                           std::vector<NodeId>(nodes.begin() + static_cast<std::ptrdiff_t>(n_placed),
-                                              nodes.begin() + static_cast<std::ptrdiff_t>(n_placed + wave.n_asked)));
+                                              nodes.begin() + static_cast<std::ptrdiff_t>(n_placed + wave.n_queried)));
                 evaluate(*trie, wave.rows);
-                n_placed += wave.n_asked;
+                n_placed += wave.n_queried;
             }
         }
         EXPECT_EQ(queried.size(), trie->n_nodes() - 1);

@@ -40,9 +40,9 @@ def fresh(model_paths: dict[str, Path]) -> Any:
     llm.close()
 
 
-def taken_over(llm: Any) -> int:
+def imported(llm: Any) -> int:
     with chooser(llm) as handle:
-        return handle.state.n_taken_over
+        return handle.state.n_imported
 
 
 def logits_behind(llm: Any, tokens: list[int]) -> npt.NDArray[np.float32]:
@@ -58,8 +58,8 @@ def test_choose_behind_what_the_llama_has_evaluated_is_what_it_is_elsewhere(own:
         expected = score(fresh, prompt, CHOICES)
         assert np.allclose(score(own, prompt, CHOICES), expected, atol=1e-4)
         assert choose(own, prompt, CHOICES).value == choose(fresh, prompt, CHOICES).value
-    assert taken_over(own) >= n - 1
-    assert taken_over(fresh) == 0
+    assert imported(own) >= n - 1
+    assert imported(fresh) == 0
 
 
 def test_the_llama_goes_on_as_if_nobody_had_looked(own: Any, fresh: Any) -> None:
@@ -67,7 +67,7 @@ def test_the_llama_goes_on_as_if_nobody_had_looked(own: Any, fresh: Any) -> None
     for llm in (own, fresh):
         llm.eval(tokens)
     choose(own, LONG + "Answer:", CHOICES)
-    assert taken_over(own) > 0
+    assert imported(own) > 0
     assert own.n_tokens == fresh.n_tokens
     more = own.tokenize(b" Pizza", add_bos=False)
     assert np.array_equal(logits_behind(own, more), logits_behind(fresh, more))
@@ -85,7 +85,7 @@ def test_an_agent_that_chats_and_chooses_in_turns(own: Any, fresh: Any, model_pa
         ours = score(own, prompt, CHOICES)
         assert np.allclose(ours, score(fresh, prompt, CHOICES), atol=1e-4)
         text += " yes. "
-    assert taken_over(own) > len(own.tokenize(LONG.encode()))
+    assert imported(own) > len(own.tokenize(LONG.encode()))
     chats.close()
 
 
@@ -94,12 +94,12 @@ def test_a_stream_takes_over_too_and_only_what_it_does_not_hold(own: Any) -> Non
     own.eval(tokens)
     with StreamHandle(own) as stream:
         stream.prefill([*tokens, 300, 301])
-        assert stream.state.n_taken_over == len(tokens)
+        assert stream.state.n_imported == len(tokens)
         stream.prefill([*tokens, 300])
-        assert stream.state.n_taken_over == len(tokens)
+        assert stream.state.n_imported == len(tokens)
         own.eval([300, 301, 302])
         stream.prefill([*tokens, 300, 301, 302, 303])
-        assert stream.state.n_taken_over == 2 * len(tokens) + 3
+        assert stream.state.n_imported == 2 * len(tokens) + 3
 
 
 def test_of_a_cache_that_is_mostly_about_something_else_nothing_is_copied(own: Any) -> None:
@@ -107,7 +107,7 @@ def test_of_a_cache_that_is_mostly_about_something_else_nothing_is_copied(own: A
     own.eval(tokens)
     with StreamHandle(own) as stream:
         stream.prefill(tokens[: len(tokens) // 3])
-        assert stream.state.n_taken_over == 0
+        assert stream.state.n_imported == 0
 
 
 @pytest.mark.parametrize("options", [{"flash_attn": True}, {"type_k": 8, "type_v": 8, "flash_attn": True}, {}])
@@ -123,7 +123,7 @@ def test_with_any_cache_type(model_paths: dict[str, Path], options: dict[str, An
         expected = [step.logprob for step in _answer(evaluates)]
         with StreamHandle(llm) as stream:
             stream.prefill(prompt)
-            assert stream.state.n_taken_over == len(tokens)
+            assert stream.state.n_imported == len(tokens)
             assert [step.logprob for step in _answer(stream)] == expected
     llm.close()
     other.close()
@@ -179,7 +179,7 @@ def test_nothing_is_read_from_a_llama_that_another_thread_is_in(own: Any) -> Non
         stream.prefill([*tokens, 300])
         leave.set()
         thread.join()
-        assert stream.state.n_taken_over == 0
+        assert stream.state.n_imported == 0
         assert stream.state.n_cached == len(tokens) + 1
 
 
@@ -193,7 +193,7 @@ def test_a_call_that_began_before_the_first_choice_is_left_alone(model_paths: di
     thread.join()
     assert llm.n_tokens == len(prompt)
     assert choose(llm, prompt, CHOICES).value in CHOICES
-    assert taken_over(llm) >= len(prompt) - 1
+    assert imported(llm) >= len(prompt) - 1
     llm.close()
 
 
@@ -233,9 +233,9 @@ def test_nothing_is_taken_from_a_llama_that_may_have_evaluated_images(model_path
     llm.chat_handler = object()
     with StreamHandle(llm) as stream:
         stream.prefill(tokens)
-        assert stream.state.n_taken_over == 0
+        assert stream.state.n_imported == 0
     llm.chat_handler = None
     with StreamHandle(llm) as stream:
         stream.prefill(tokens)
-        assert stream.state.n_taken_over > 0
+        assert stream.state.n_imported > 0
     llm.close()

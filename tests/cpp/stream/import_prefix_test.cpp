@@ -64,7 +64,7 @@ TEST_P(TakeOver, GivesTheLogitsOfEvaluatingItAll) {
         const Elsewhere chat(GetParam(), kChat, swa_full);
         const std::vector<float> before = chat.logits();
         Sequence sequence = empty();
-        sequence.take_over(chat.get(), 0, kChat);
+        sequence.import_prefix(chat.get(), 0, kChat);
         EXPECT_TRUE(sequence.tokens().empty()) << "the sequence is what it was";
         Sequence other = empty();
         other.replace(kChat, kNotCancelled);
@@ -72,7 +72,7 @@ TEST_P(TakeOver, GivesTheLogitsOfEvaluatingItAll) {
             each->replace(kChat + kMore, kNotCancelled);
         }
         EXPECT_EQ(sequence.n_passes(), 1U) << "what was new";
-        EXPECT_EQ(sequence.n_taken_over(), kChat.size());
+        EXPECT_EQ(sequence.n_imported(), kChat.size());
         expect_same(GetParam(), logits_of(sequence), logits_of(other));
 
         EXPECT_EQ(chat.logits(), before);
@@ -86,7 +86,7 @@ TEST_P(TakeOver, GivesTheLogitsOfEvaluatingItAll) {
 TEST_P(TakeOver, OfAllThatThePromptIsEvaluatesItsLastTokenWhereTheStateCanBeCut) {
     const Elsewhere chat(GetParam(), kChat);
     Sequence sequence = empty();
-    sequence.take_over(chat.get(), 0, kChat);
+    sequence.import_prefix(chat.get(), 0, kChat);
     sequence.replace(kChat, kNotCancelled);
     EXPECT_EQ(sequence.n_passes(), GetParam().is_attention_alone() ? 1U : 2U);
     Sequence other = empty();
@@ -101,7 +101,8 @@ TEST_P(TakeOver, OfABeginningIsCutOrRefused) {
     sequence.replace(kMore, kNotCancelled);
     const std::vector<float> before = logits_of(sequence);
     const bool can_be_cut = GetParam().is_attention_alone() && !GetParam().has_window();
-    EXPECT_EQ(status_of([&] { sequence.take_over(chat.get(), 0, kChat); }), can_be_cut ? Status::ok : Status::context);
+    EXPECT_EQ(status_of([&] { sequence.import_prefix(chat.get(), 0, kChat); }),
+              can_be_cut ? Status::ok : Status::context);
     EXPECT_EQ(sequence.tokens(), kMore);
     const std::uint64_t n_passes = sequence.n_passes();
     if (!can_be_cut) {
@@ -133,7 +134,7 @@ TEST_P(TakeOver, FromAnotherKindOfMemoryIsRefusedAndNothingIsLost) {
         SCOPED_TRACE(name_of(kind));
         const Elsewhere chat(kind, kChat);
         // A recurrent state has one type.
-        EXPECT_EQ(status_of([&] { sequence.take_over(chat.get(), 0, kChat); }),
+        EXPECT_EQ(status_of([&] { sequence.import_prefix(chat.get(), 0, kChat); }),
                   GetParam().model == TinyKind::recurrent ? Status::ok : Status::context);
         EXPECT_EQ(logits_of(sequence), before);
     }
@@ -158,7 +159,7 @@ TEST_P(TakeOver, OfWhatBeginsWithTheSequenceLeavesItsScores) {
         each->replace(kMore, kNotCancelled);
         static_cast<void>(logits_of(*each));
     }
-    sequence.take_over(chat.get(), 0, kMore + kChat);
+    sequence.import_prefix(chat.get(), 0, kMore + kChat);
     const std::vector<double> scores = score_all(sequence, cursor, {}, kNotCancelled).leaves;
     const std::vector<double> wanted = score_all(other, cursor, {}, kNotCancelled).leaves;
     for (std::size_t leaf = 0; leaf < wanted.size(); ++leaf) {
@@ -171,7 +172,7 @@ TEST_P(TakeOver, BeforeAPrefillThatIsCancelledLeavesTheSequence) {
     Sequence sequence = empty();
     sequence.replace(kMore, kNotCancelled);
     const std::vector<float> before = logits_of(sequence);
-    sequence.take_over(chat.get(), 0, kChat);
+    sequence.import_prefix(chat.get(), 0, kChat);
     EXPECT_EQ(sequence.tokens(), kMore);
     EXPECT_EQ(status_of([&] { sequence.replace(kChat + kMore, kCancelled); }), Status::cancelled);
     EXPECT_EQ(sequence.tokens(), kMore);
@@ -195,9 +196,9 @@ TEST_F(TakeOverTest, OfNoMoreThanItHoldsDoesNothing) {
     const Elsewhere chat(kPlain, kChat);
     Sequence sequence = empty();
     sequence.replace(kChat + kMore, kNotCancelled);
-    sequence.take_over(chat.get(), 0, kChat);
-    EXPECT_EQ(sequence.n_taken_over(), 0U);
-    sequence.take_over(chat.get(), 0, {});
+    sequence.import_prefix(chat.get(), 0, kChat);
+    EXPECT_EQ(sequence.n_imported(), 0U);
+    sequence.import_prefix(chat.get(), 0, {});
     EXPECT_EQ(sequence.n_cached(), (kChat + kMore).size());
 }
 
@@ -207,7 +208,7 @@ TEST_F(TakeOverTest, KeepsTheLogitsOfASequenceThatItHolds) {
     sequence.replace(kChat, kNotCancelled);
     const std::vector<float> before = logits_of(sequence);
     const std::uint64_t n_passes = sequence.n_passes();
-    sequence.take_over(chat.get(), 0, kChat + kMore);
+    sequence.import_prefix(chat.get(), 0, kChat + kMore);
     EXPECT_EQ(sequence.n_cached(), kChat.size());
     EXPECT_EQ(logits_of(sequence), before);
     EXPECT_EQ(sequence.n_passes(), n_passes);
@@ -219,11 +220,11 @@ TEST_F(TakeOverTest, GrowsTheContextToWhatIsTakenOver) {
     const Tokens longer = bytes(std::string(400, 'x'));
     const Elsewhere chat(kPlain, longer);
     Sequence sequence = empty();
-    EXPECT_EQ(sequence.room(), 256U);
-    sequence.take_over(chat.get(), 0, longer);
-    EXPECT_EQ(sequence.room(), 512U);
+    EXPECT_EQ(sequence.n_ctx(), 256U);
+    sequence.import_prefix(chat.get(), 0, longer);
+    EXPECT_EQ(sequence.n_ctx(), 512U);
     Sequence small = empty(256);
-    EXPECT_EQ(message_of([&] { small.take_over(chat.get(), 0, longer); }),
+    EXPECT_EQ(message_of([&] { small.import_prefix(chat.get(), 0, longer); }),
               "from: its sequence's 400 tokens do not fit the context of 256");
 }
 
@@ -231,7 +232,7 @@ TEST_F(TakeOverTest, SaysWhatDoesNotFit) {
     const Elsewhere chat(kPlain, kChat);
     Sequence sequence = empty();
     const auto refusal = [&](llama_context * from, std::int32_t id, const Tokens & tokens) {
-        return message_of([&] { sequence.take_over(from, id, tokens); });
+        return message_of([&] { sequence.import_prefix(from, id, tokens); });
     };
     EXPECT_EQ(refusal(chat.get(), 0, kChat + kMore), "from: its sequence holds 85 tokens, not 97");
     EXPECT_EQ(refusal(chat.get(), 1, kChat), "sequence: 1 is none of from's");
@@ -250,7 +251,7 @@ TEST_F(TakeOverTest, ScoresAreThoseOfEvaluating) {
     std::mt19937 rng(3);
     const Cursor cursor = cursor_of(unnamed_trie_of(random_members(rng, 60, 5, kTinyVocab)));
     Sequence sequence = empty(2048);
-    sequence.take_over(chat.get(), 0, kChat);
+    sequence.import_prefix(chat.get(), 0, kChat);
     Sequence other = empty(2048);
     other.replace(kChat, kNotCancelled);
     std::vector<std::vector<double>> scores;

@@ -44,7 +44,7 @@ void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
 
 }  // namespace
 
-void Sequence::take_over(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
+void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
     const std::size_t n = tokens.size();
     const std::size_t n_here = import_.held.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens))
                                                     : common_prefix(import_.held, tokens);
@@ -60,9 +60,9 @@ void Sequence::take_over(llama_context * from, std::int32_t id, const std::vecto
     }
     check_holds(from, id, n);
     const std::size_t n_held = n_held_by(from, id);
-    if (n_held > capacity()) {
+    if (n_held > n_ctx_max()) {
         throw Error(Status::context, "from: its sequence's " + std::to_string(n_held) +
-                                         " tokens do not fit the context of " + std::to_string(capacity()));
+                                         " tokens do not fit the context of " + std::to_string(n_ctx_max()));
     }
     const std::size_t turn = turning_point(model);
     if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (context_.n_ctx_max() > turn)) {
@@ -71,7 +71,7 @@ void Sequence::take_over(llama_context * from, std::int32_t id, const std::vecto
     const SavedState state(from, id);
     std::vector<Token> held = tokens;  // before anything is changed, as there may be no memory
     context_.take();
-    make_room(n_held);
+    grow(n_held);
     llama_memory_t memory = context_.memory();
     // Contexts from which it has worked once are made as this one is.
     std::optional<SavedState> before;

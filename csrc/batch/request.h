@@ -13,7 +13,7 @@
 namespace [[gnu::visibility("default")]] token_trie {
 
 // A prompt, what may answer it, and how that is decided.
-struct Question {
+struct Request {
     // The values of enum token_trie_batch_mode, which csrc/abi checks against these.
     enum class Way {
         greedy = 0,
@@ -30,7 +30,7 @@ struct Question {
     };
 
     std::vector<Token> prompt;
-    // On completion end, at its root or, of a walk, thinking. Of text: null, or what is thought is the answer.
+    // On completion end, at its root or, of a decoding, thinking. Of text: null, or what is thought is the answer.
     std::shared_ptr<const Cursor> cursor;
     Way way = Way::greedy;
     // sampled, and of what is free:
@@ -41,7 +41,7 @@ struct Question {
     SearchOptions search;
     Text text;
 
-    bool is_walk() const noexcept { return way != Way::best && way != Way::scores; }
+    bool is_decoded() const noexcept { return way != Way::best && way != Way::scores; }
     bool is_thinking() const noexcept { return cursor != nullptr && cursor->state() == State::thinking; }
     // Of an answer at most.
     std::size_t max_tokens() const noexcept;
@@ -51,7 +51,7 @@ struct Answer {
     Status status = Status::ok;
     std::string message;        // of what is not ok
     std::vector<Found> found;   // but for scores; best first
-    std::vector<Token> tokens;  // of a walk
+    std::vector<Token> tokens;  // of a decoding
     Stop stop = Stop::none;     // likewise
     std::int32_t stop_string = -1;
     std::vector<double> scores;  // of all leaves
@@ -63,7 +63,7 @@ struct Answer {
     std::uint64_t n_branches = 0;
     std::uint64_t n_forced = 0;
     std::uint64_t n_free = 0;
-    std::uint64_t n_evaluated = 0;  // nodes, or tokens of a walk
+    std::uint64_t n_evaluated = 0;  // nodes, or tokens of a decoding
     std::uint64_t n_passes = 0;     // behind the prompt, shared with others
     std::uint64_t prompt_ns = 0;    // from the prompt's first token in the cache to its last
     std::uint64_t decide_ns = 0;    // from there on
@@ -71,7 +71,7 @@ struct Answer {
     std::size_t n_members() const noexcept { return scores.empty() ? found.size() : scores.size(); }
 };
 
-inline std::size_t Question::max_tokens() const noexcept {
+inline std::size_t Request::max_tokens() const noexcept {
     if (way == Way::text) {
         return text.max_tokens;
     }
