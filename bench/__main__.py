@@ -105,7 +105,8 @@ def main(
     that is new to them; of a loop, 17 prompts are asked.
 
     [bold]forms[/bold]: questions whose answers are known (JevBench's, sys1bench's, the bundled requests), in several
-    forms, with and without the contextual prior: share that is right, log loss, calibration.
+    forms, with and without the contextual prior: share that is right, log loss, calibration. It needs
+    pip install jevbench==0.1.0 sys1bench==0.3.2.
 
     [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
     xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.
