@@ -125,7 +125,7 @@ struct token_trie_params {
     size_t size;
     int32_t mode;                   /* enum token_trie_mode */
     int32_t on_complete;            /* enum token_trie_on_complete */
-    const char * path;              /* only the descriptors of this path; NULL for all of them as one set */
+    const char * path;              /* only the payload's descriptors of this path; NULL for all of them as one set */
     const llama_token * end_tokens; /* END, RESTART: tokens that end the span; NULL for the vocabulary's own */
     size_t n_end_tokens;
     const llama_token * separator; /* RESTART: tokens between two members; NULL for none */
@@ -196,6 +196,91 @@ struct token_trie_cache_stats {
 };
 
 /*
+ * A set: what answers may be, read once and used by any number of samplers, matchers, streams and batches, which share
+ * it. It never changes and may be used by any threads. Handles to it are counted: whoever has one frees it, in any
+ * order, and what was made with a set does not need its handle.
+ *
+ *     struct token_trie_set * set = token_trie_set_read(vocab, 0, json, strlen(json));
+ *     struct token_trie_params params = {sizeof params, .on_complete = TOKEN_TRIE_END, .path = "action"};
+ *     token_trie_stream_set_token_trie_ext(stream, set, &params);
+ *     token_trie_set_free(set);
+ *
+ * Where a set is used, tokens and fingerprint are compared with the vocabulary there.
+ */
+struct token_trie_set;
+
+/*
+ * Reads all of a payload: each path is a set to be used by params.path, and all together are one.
+ *
+ * vocab    the model's, for texts in any tokenization; NULL where there are none
+ * n_vocab  refuses tokens from n_vocab on; 0 for vocab's number, or with a null vocab for no such check
+ *
+ * Returns a handle that the caller owns, NULL on failure. Tries come from the cache and go there, one a path.
+ */
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_read(const struct llama_vocab * vocab,
+                                                           int32_t n_vocab,
+                                                           const char * payload_json,
+                                                           size_t payload_len);
+
+/*
+ * Makes a set of token sequences: member i is tokens[offsets[i]] up to tokens[offsets[i + 1]], of n_members. What a
+ * payload's leaves are told above holds for them.
+ *
+ * offsets      n_members + 1 of them, ascending from 0
+ * names        one a member; NULL: its position, "0", "1", ...
+ * fingerprint  of the vocabulary, as a payload's "vocab"; NULL if it is not known
+ */
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
+                                                                  const uint64_t * offsets,
+                                                                  size_t n_members,
+                                                                  const char * const * names,
+                                                                  const char * fingerprint);
+
+/*
+ * Makes a set of texts, which are their names too. Each begins where the vocabulary's tokenizer has it begin alone: a
+ * space before a word is part of the text.
+ *
+ * any  false: the tokens that the tokenizer makes of a text; true: any tokens that spell it
+ */
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_texts(const struct llama_vocab * vocab,
+                                                                 const char * const * texts,
+                                                                 size_t n_texts,
+                                                                 bool any);
+
+/* The set of one path of a payload, as a handle of its own that the caller owns too. NULL on failure. */
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_select(const struct token_trie_set * set, const char * path);
+
+/* Counts one handle more, which is the same pointer; NULL gives NULL. */
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_retain(const struct token_trie_set * set);
+
+/* Gives a handle back; the set goes with the last, and with what uses it. NULL is ignored. */
+TOKEN_TRIE_API void token_trie_set_free(const struct token_trie_set * set);
+
+/* What a set has, all paths together. Set size to sizeof(struct token_trie_set_info) before the call. */
+struct token_trie_set_info {
+    size_t size;
+    uint64_t n_members;
+    uint64_t n_nodes;    /* the root included */
+    uint64_t max_tokens; /* of the longest member, in its longest spelling */
+    uint64_t n_bytes;    /* of memory, names included */
+    uint64_t n_paths;    /* 0 where it was not read from a payload */
+    int32_t any;         /* not 0: members are texts, in any tokenization */
+};
+
+/* Fills *info. Fails where descriptors of tokens and of texts do not make one set, and a path is to be selected. */
+TOKEN_TRIE_API int32_t token_trie_set_get_info(const struct token_trie_set * set, struct token_trie_set_info * info);
+
+/* The path number i, in byte order, valid as long as the set; NULL on failure. */
+TOKEN_TRIE_API const char * token_trie_set_get_path(const struct token_trie_set * set, size_t i);
+
+/*
+ * Member i's name into *name, which may be NULL: NULL if it has none of its own, else valid as long as the set; and up
+ * to `capacity` of its tokens, of which *n tells how many there are; in any tokenization, those of a shortest spelling.
+ */
+TOKEN_TRIE_API int32_t token_trie_set_get_member(
+    const struct token_trie_set * set, size_t i, const char ** name, llama_token * tokens, size_t capacity, size_t * n);
+
+/*
  * Makes a sampler from a payload, with the defaults of struct token_trie_params: on completion, release.
  *
  * vocab                 the model's; NULL for no range check and no end-of-generation tokens, and no texts
@@ -211,12 +296,11 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie(const struct
                                                                     int mode);
 
 /*
- * The same with a payload of known length and every option. With TOKEN_TRIE_END and TOKEN_TRIE_RESTART and no
+ * The same with a set and every option. With TOKEN_TRIE_END and TOKEN_TRIE_RESTART and no
  * end_tokens, the vocabulary is scanned for its end-of-generation tokens (a millisecond or two for 262,144 tokens).
  */
 TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_ext(const struct llama_vocab * vocab,
-                                                                        const char * payload_json,
-                                                                        size_t payload_len,
+                                                                        const struct token_trie_set * set,
                                                                         const struct token_trie_params * params);
 
 /*
@@ -279,21 +363,18 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
 struct token_trie_matcher;
 
 /*
- * Makes a matcher at the beginning of a payload's set.
+ * Makes a matcher at the beginning of a set.
  *
- * vocab    the model's, for its end-of-generation tokens, the fingerprint, and texts in any tokenization; may be NULL:
- *          no llama.cpp model is needed
+ * vocab    the model's, for its end-of-generation tokens and the fingerprint; may be NULL: no llama.cpp model is needed
  * n_vocab  tokens of the vocabulary, which is what a row of a mask has bits for; with a vocab, 0 for its own number, or
  *          more where the logits are padded
  * params   as of a sampler; mode is not of use
  *
- * Returns a matcher that the caller owns (token_trie_matcher_free), NULL on failure. vocab is not used later. The trie
- * comes from the cache, as a sampler's does.
+ * Returns a matcher that the caller owns (token_trie_matcher_free), NULL on failure. vocab is not used later.
  */
 TOKEN_TRIE_API struct token_trie_matcher * token_trie_matcher_init(const struct llama_vocab * vocab,
                                                                    int32_t n_vocab,
-                                                                   const char * payload_json,
-                                                                   size_t payload_len,
+                                                                   const struct token_trie_set * set,
                                                                    const struct token_trie_params * params);
 
 /* Another matcher where this one stands, which the caller owns too. The set is shared. NULL on failure. */
@@ -566,7 +647,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_prefill(struct token_trie_stream * stre
  * after a prefill. Fails with the sequence as it was where n_kept is above its length, a token outside the vocabulary,
  * or the whole too long for the context. n may be 0.
  */
-TOKEN_TRIE_API int32_t token_trie_stream_append(struct token_trie_stream * stream,
+TOKEN_TRIE_API int32_t token_trie_stream_splice(struct token_trie_stream * stream,
                                                 size_t n_kept,
                                                 const llama_token * tokens,
                                                 size_t n);
@@ -616,24 +697,10 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie(struct token_trie_stream
                                                         size_t payload_len,
                                                         int mode);
 
-/*
- * The same with every option. Under TOKEN_TRIE_RELEASE, generate goes on with free text behind the member. With
- * payload_json NULL, the trie is the one of params->path in the payload that token_trie_stream_set_payload has given,
- * which takes no time.
- */
+/* The same with a set and every option. Under TOKEN_TRIE_RELEASE, generate goes on with free text behind the member. */
 TOKEN_TRIE_API int32_t token_trie_stream_set_token_trie_ext(struct token_trie_stream * stream,
-                                                            const char * payload_json,
-                                                            size_t payload_len,
+                                                            const struct token_trie_set * set,
                                                             const struct token_trie_params * params);
-
-/*
- * Gives the stream a payload with descriptors of several paths, to set one after the other: all are read now, at once,
- * and checked against the vocabulary. It takes the place of the one given before; NULL for none. The trie that is set
- * stays. On failure nothing changes.
- */
-TOKEN_TRIE_API int32_t token_trie_stream_set_payload(struct token_trie_stream * stream,
-                                                     const char * payload_json,
-                                                     size_t payload_len);
 
 /* A member that a span has produced. Set size to sizeof(struct token_trie_item) before the call. */
 struct token_trie_item {
@@ -653,8 +720,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_item(struct token_trie_stream * str
                                                   size_t i,
                                                   struct token_trie_item * item);
 
-/* Takes the trie away; does nothing while the stream is in a call. */
-TOKEN_TRIE_API void token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
+/* Takes the trie away, if there is one. */
+TOKEN_TRIE_API int32_t token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
 
 /* Begins the stream's draws anew from a seed, as in struct token_trie_stream_params. */
 TOKEN_TRIE_API int32_t token_trie_stream_set_seed(struct token_trie_stream * stream, uint32_t seed);
@@ -686,7 +753,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
  *
  * What stands before it may take more tokens so; where max_tokens or the context leave room for less, it is cut behind
  * the last whole character that has some, and the stop is TOKEN_TRIE_STOP_MAX_TOKENS. Where one is found, trie and
- * grammar begin anew, as behind token_trie_stream_append. Fails on an empty text.
+ * grammar begin anew, as behind token_trie_stream_splice. Fails on an empty text.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_generate_until(struct token_trie_stream * stream,
                                                         int32_t max_tokens,
@@ -732,10 +799,8 @@ struct token_trie_score_params {
                          no choice behind it */
     const llama_token * prefix; /* score behind these tokens instead of the stream's sequence; NULL for the sequence */
     size_t n_prefix;
-    const char * payload_json; /* score this set instead of the one that is set; NULL for that */
-    size_t payload_len;
-    const struct token_trie_params * payload_params; /* of that payload; NULL: all its members, on completion
-                                                        TOKEN_TRIE_END */
+    const struct token_trie_set * set;           /* score this one instead of the one that is set; NULL for that */
+    const struct token_trie_params * set_params; /* of that one; NULL: all its members, on completion TOKEN_TRIE_END */
     /* token_trie_stream_search alone: */
     int32_t beam_width; /* nodes of one depth that the search goes on from; 0: best first, which is exact */
     uint64_t max_nodes; /* to evaluate; 0: no limit. What is found until then is the result, one member at least */
@@ -859,29 +924,28 @@ struct token_trie_batch_prompt {
     size_t size;
     const llama_token * tokens; /* one at least */
     size_t n_tokens;
-    const char * payload_json; /* the set */
-    size_t payload_len;
-    const struct token_trie_params * payload_params; /* NULL: all its members, on completion TOKEN_TRIE_END, which is
-                                                        the only one here; mode is not read. start_after: GREEDY and
-                                                        SAMPLED, with a limit, and TEXT */
-    int32_t mode;                                    /* enum token_trie_batch_mode */
-    uint32_t seed;     /* SAMPLED and what is free: as in struct token_trie_stream_params */
-    float temperature; /* SAMPLED and what is free: 0 takes the best */
-    float top_p;       /* SAMPLED and what is free: 0 for 1 */
-    int32_t leaf_end;  /* BEST, SCORES: as in struct token_trie_score_params, and so on */
+    const struct token_trie_set * set;
+    const struct token_trie_params * set_params; /* NULL: all its members, on completion TOKEN_TRIE_END, which is the
+                                                    only one here; mode is not read. start_after: GREEDY and SAMPLED,
+                                                    with a limit, and TEXT */
+    int32_t mode;                                /* enum token_trie_batch_mode */
+    uint32_t seed;                               /* SAMPLED and what is free: as in struct token_trie_stream_params */
+    float temperature;                           /* SAMPLED and what is free: 0 takes the best */
+    float top_p;                                 /* SAMPLED and what is free: 0 for 1 */
+    int32_t leaf_end;                            /* BEST, SCORES: as in struct token_trie_score_params, and so on */
     int32_t branches;
     int32_t beam_width; /* BEST */
     uint64_t max_nodes; /* BEST */
     int32_t timeout_ms; /* BEST */
     size_t n_best;      /* BEST: 0 for 1 */
-    /* TEXT, which has no payload, or one with start_after: then it ends behind that, and no member follows. Who asks
+    /* TEXT, which has no set, or one with start_after: then it ends behind that, and no member follows. Who asks
        next behind the prompt and all of its tokens comes before others, of whom nobody is overtaken without end, and
        finds them evaluated, unless others took the room.
      */
     int32_t max_tokens;
     const char * const * stop_strings; /* as of token_trie_stream_generate_until */
     size_t n_stop_strings;
-    const char * gbnf; /* without a payload: as of token_trie_stream_set_grammar; NULL for none */
+    const char * gbnf; /* without a set: as of token_trie_stream_set_grammar; NULL for none */
     const char * root; /* NULL for "root" */
 };
 

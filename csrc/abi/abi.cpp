@@ -26,8 +26,7 @@ static_assert(static_cast<int>(Ending::max_items) == TOKEN_TRIE_ENDING_MAX_ITEMS
 static_assert(static_cast<int>(Ending::none_left) == TOKEN_TRIE_ENDING_NONE_LEFT, "one enum, two spellings");
 static_assert(static_cast<int>(Ending::max_span) == TOKEN_TRIE_ENDING_MAX_SPAN, "one enum, two spellings");
 
-llama_sampler * init_sampler(const llama_vocab * vocab, std::string_view json, const token_trie_params & params) {
-    Constraint constraint = read_constraint(Vocab(vocab), json, params);
+llama_sampler * make_sampler(Constraint constraint) {
     return make_sampler(std::move(constraint.cursor), constraint.mode);
 }
 
@@ -40,18 +39,15 @@ llama_sampler * llama_sampler_init_token_trie(const llama_vocab * vocab, const c
         require_not_null(trie_descriptor_json, "trie_descriptor_json");
         token_trie_params params{};
         params.mode = mode;
-        return init_sampler(vocab, trie_descriptor_json, params);
+        return make_sampler(read_constraint(Vocab(vocab), trie_descriptor_json, params));
     });
 }
 
 llama_sampler * llama_sampler_init_token_trie_ext(const llama_vocab * vocab,
-                                                  const char * payload_json,
-                                                  size_t payload_len,
+                                                  const token_trie_set * set,
                                                   const token_trie_params * params) {
-    return guard_pointer<llama_sampler *>([&] {
-        require_not_null(payload_json, "payload_json");
-        return init_sampler(vocab, {payload_json, payload_len}, read_struct(params, "params"));
-    });
+    return guard_pointer<llama_sampler *>(
+        [&] { return make_sampler(make_constraint(Vocab(vocab), to_set(set), read_struct(params, "params"))); });
 }
 
 llama_sampler * llama_sampler_init_token_trie_tail(llama_sampler * trie, const llama_vocab * vocab) {

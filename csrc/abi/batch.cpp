@@ -24,16 +24,11 @@ std::size_t to_count(std::int32_t value, const char * what) {
 }
 
 std::shared_ptr<const Cursor> read_cursor(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
-    if (prompt.payload_json == nullptr) {
+    if (prompt.set == nullptr) {
         return nullptr;
     }
-    token_trie_params how{};
-    how.on_complete = TOKEN_TRIE_END;
-    if (prompt.payload_params != nullptr) {
-        how = read_struct(prompt.payload_params, "prompt.payload_params");
-    }
     return std::make_shared<const Cursor>(
-        read_constraint(batch.facts(), {prompt.payload_json, prompt.payload_len}, how).cursor);
+        make_cursor(batch.facts(), to_set(prompt.set), prompt.set_params, "prompt.set_params"));
 }
 
 Request::Text read_text(const token_trie_batch_prompt & prompt) {
@@ -53,7 +48,7 @@ Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & 
         throw Error(Status::argument, "prompt.mode: " + std::to_string(prompt.mode) + " is none");
     }
     if (prompt.mode != TOKEN_TRIE_BATCH_TEXT) {
-        require_not_null(prompt.payload_json, "prompt.payload_json");
+        require_not_null(prompt.set, "prompt.set");
     }
     if (prompt.n_tokens > batch.n_ctx_max()) {
         throw Error(Status::context, std::to_string(prompt.n_tokens) + " tokens do not fit the context of " +

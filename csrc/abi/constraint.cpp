@@ -71,31 +71,34 @@ Constraint constrain(const Vocab & vocab, std::shared_ptr<const Trie> trie, Foll
 
 }  // namespace
 
-Constraint read_constraint(const Vocab & vocab,
-                           std::string_view json,
-                           const token_trie_params & params,
-                           std::int32_t n_vocab) {
+Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params) {
     const Mode mode = to_mode(params.mode);
     FollowSet::Options options = to_follow(params, vocab);
-    std::shared_ptr<const Trie> trie = Cache::shared().get(
-        json, path_of(params), vocab.get() == nullptr ? n_vocab : vocab.size(), [&] { return vocab.lexicon(); });
+    std::shared_ptr<const Trie> trie =
+        Cache::shared().get(json, path_of(params), vocab.size(), [&] { return vocab.lexicon(); });
     return constrain(vocab, std::move(trie), std::move(options), mode);
 }
 
-Constraint pick_constraint(const Vocab & vocab, const TrieSets & sets, const token_trie_params & params) {
+Constraint make_constraint(const Vocab & vocab, const Set & set, const token_trie_params & params) {
     const Mode mode = to_mode(params.mode);
-    if (sets.empty()) {
-        throw Error(Status::argument, "payload_json: null, and the stream was given no payload");
-    }
-    const std::optional<std::string> path = path_of(params);
-    if (!path && sets.size() > 1) {
-        throw Error(Status::argument, "path: null, and the payload has several");
-    }
-    const auto at = path ? sets.find(*path) : sets.begin();
-    if (at == sets.end()) {
-        throw Error(Status::argument, "path: no descriptor has the path " + quote(path.value_or("")));
-    }
-    return constrain(vocab, at->second, to_follow(params, vocab), mode);
+    FollowSet::Options options = to_follow(params, vocab);
+    return constrain(vocab, set.at(params.path), std::move(options), mode);
+}
+
+Cursor make_cursor(const Vocab & vocab, const Set & set, const token_trie_params * params, const char * what) {
+    token_trie_params given{};
+    given.on_complete = TOKEN_TRIE_END;
+    return make_constraint(vocab, set, params == nullptr ? given : read_struct(params, what)).cursor;
+}
+
+const Set & to_set(const token_trie_set * handle) {
+    require_not_null(handle, "set");
+    return *reinterpret_cast<const Set *>(handle);
+}
+
+token_trie_set * to_handle(const Set * set) noexcept {
+    // The handle's type is C's; nobody writes through it.
+    return reinterpret_cast<token_trie_set *>(const_cast<Set *>(set));
 }
 
 }  // namespace token_trie

@@ -3,7 +3,7 @@
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
 #include "token_trie.h"
-#include "trie/cache.h"
+#include "trie/set.h"
 
 #include <string_view>
 
@@ -14,15 +14,17 @@ struct Constraint {
     Mode mode = Mode::greedy;
 };
 
-// A cursor at the root of one of the tries that a payload had, by its path. Throws Error.
-Constraint pick_constraint(const Vocab & vocab, const TrieSets & sets, const token_trie_params & params);
+// A cursor at the root of a set, by options from across the ABI. Throws Error.
+Constraint make_constraint(const Vocab & vocab, const Set & set, const token_trie_params & params);
 
-// A cursor at the root of the payload's trie, which comes from the cache, by options from across the ABI. Throws Error,
-// and then caches nothing that the options alone would have refused. n_vocab > 0: of a vocabulary that is null, or that
-// has room for more tokens than it names.
-Constraint read_constraint(const Vocab & vocab,
-                           std::string_view json,
-                           const token_trie_params & params,
-                           std::int32_t n_vocab = 0);
+// The cursor alone, of an answer that is a member and nothing else, where params are null.
+Cursor make_cursor(const Vocab & vocab, const Set & set, const token_trie_params * params, const char * what);
+
+// The same of a payload, whose trie comes from the cache; what the options alone refuse is not cached.
+Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params);
+
+// The set behind a handle, and a handle of it. Throws Error (argument) for null.
+const Set & to_set(const token_trie_set * handle);
+token_trie_set * to_handle(const Set * set) noexcept;
 
 }  // namespace token_trie

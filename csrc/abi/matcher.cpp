@@ -24,7 +24,7 @@ const Matcher & of(const token_trie_matcher * matcher) {
 
 Matcher make_matcher(const llama_vocab * address,
                      std::int32_t n_vocab,
-                     std::string_view json,
+                     const Set & set,
                      const token_trie_params & params) {
     const Vocab vocab(address);
     if (n_vocab < 0 || (n_vocab == 0 && address == nullptr)) {
@@ -34,7 +34,7 @@ Matcher make_matcher(const llama_vocab * address,
         throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is less than the vocabulary has (" +
                                           std::to_string(vocab.size()) + " tokens)");
     }
-    return {read_constraint(vocab, json, params, n_vocab).cursor, n_vocab == 0 ? vocab.size() : n_vocab};
+    return {make_constraint(vocab, set, params).cursor, n_vocab == 0 ? vocab.size() : n_vocab};
 }
 
 }  // namespace
@@ -43,14 +43,11 @@ extern "C" {
 
 token_trie_matcher * token_trie_matcher_init(const llama_vocab * vocab,
                                              int32_t n_vocab,
-                                             const char * payload_json,
-                                             size_t payload_len,
+                                             const token_trie_set * set,
                                              const token_trie_params * params) {
     return guard_pointer<token_trie_matcher *>([&] {
-        require_not_null(payload_json, "payload_json");
         return std::make_unique<token_trie_matcher>(
-                   token_trie_matcher{
-                       make_matcher(vocab, n_vocab, {payload_json, payload_len}, read_struct(params, "params"))})
+                   token_trie_matcher{make_matcher(vocab, n_vocab, to_set(set), read_struct(params, "params"))})
             .release();
     });
 }

@@ -58,9 +58,7 @@ Stream::OnStep callback(token_trie_on_token on_token, void * user) {
     };
 }
 
-void set_trie(const token_trie_stream * handle, std::string_view json, const token_trie_params & params) {
-    const SharedStream::Call stream = enter(handle);
-    Constraint constraint = read_constraint(stream->facts(), json, params);
+void set_trie(const SharedStream::Call & stream, Constraint constraint) {
     stream->set_trie(std::move(constraint.cursor), constraint.mode);
 }
 
@@ -125,12 +123,12 @@ int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token 
     });
 }
 
-int32_t token_trie_stream_append(token_trie_stream * stream, size_t n_kept, const llama_token * tokens, size_t n) {
+int32_t token_trie_stream_splice(token_trie_stream * stream, size_t n_kept, const llama_token * tokens, size_t n) {
     return guard([&] {
         const SharedStream::Call open = enter(stream);
         require_array(tokens, n, "tokens");
         check_prompt_length(*open, n);
-        open->append(n_kept, n == 0 ? std::vector<Token>() : std::vector<Token>(tokens, tokens + n));
+        open->splice(n_kept, n == 0 ? std::vector<Token>() : std::vector<Token>(tokens, tokens + n));
     });
 }
 
@@ -168,39 +166,18 @@ int32_t token_trie_stream_set_token_trie(token_trie_stream * stream,
         token_trie_params params{};
         params.mode = mode;
         params.on_complete = TOKEN_TRIE_END;
-        set_trie(stream, {payload_json, payload_len}, params);
+        const SharedStream::Call open = enter(stream);
+        set_trie(open, read_constraint(open->facts(), {payload_json, payload_len}, params));
     });
 }
 
 int32_t token_trie_stream_set_token_trie_ext(token_trie_stream * stream,
-                                             const char * payload_json,
-                                             size_t payload_len,
+                                             const token_trie_set * set,
                                              const token_trie_params * params) {
     return guard([&] {
-        const token_trie_params how = read_struct(params, "params");
-        if (payload_json != nullptr) {
-            set_trie(stream, {payload_json, payload_len}, how);
-            return;
-        }
+        const token_trie_params given = read_struct(params, "params");
         const SharedStream::Call open = enter(stream);
-        Constraint constraint = pick_constraint(open->facts(), open->sets(), how);
-        open->set_trie(std::move(constraint.cursor), constraint.mode);
-    });
-}
-
-int32_t token_trie_stream_set_payload(token_trie_stream * stream, const char * payload_json, size_t payload_len) {
-    return guard([&] {
-        const SharedStream::Call open = enter(stream);
-        const Vocab & vocab = open->facts();
-        TrieSets sets;
-        if (payload_json != nullptr) {
-            sets =
-                Cache::shared().get_paths({payload_json, payload_len}, vocab.size(), [&] { return vocab.lexicon(); });
-        }
-        for (const auto & [path, trie] : sets) {
-            check_vocab(*trie, vocab);
-        }
-        open->set_sets(std::move(sets));
+        set_trie(open, make_constraint(open->facts(), to_set(set), given));
     });
 }
 
@@ -222,8 +199,8 @@ int32_t token_trie_stream_get_item(token_trie_stream * stream, size_t i, token_t
     });
 }
 
-void token_trie_stream_clear_token_trie(token_trie_stream * stream) {
-    static_cast<void>(guard([&] { enter(stream)->clear_trie(); }));
+int32_t token_trie_stream_clear_token_trie(token_trie_stream * stream) {
+    return guard([&] { enter(stream)->clear_trie(); });
 }
 
 int32_t token_trie_stream_set_seed(token_trie_stream * stream, uint32_t seed) {

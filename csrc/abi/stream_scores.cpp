@@ -33,19 +33,14 @@ ScoreOptions to_score_options(const Stream & stream, const token_trie_score_para
     return options;
 }
 
-// Of the payload given, or of the trie that is set.
+// Of the set given, or of the trie that is set.
 Cursor cursor_of(const Stream & stream, const token_trie_score_params & params) {
-    if (params.payload_json != nullptr) {
-        token_trie_params how{};
-        how.on_complete = TOKEN_TRIE_END;
-        if (params.payload_params != nullptr) {
-            how = read_struct(params.payload_params, "params.payload_params");
-        }
-        return read_constraint(stream.facts(), {params.payload_json, params.payload_len}, how).cursor;
+    if (params.set != nullptr) {
+        return make_cursor(stream.facts(), to_set(params.set), params.set_params, "params.set_params");
     }
     std::optional<Cursor> set = stream.snapshot().cursor;
     if (!set) {
-        throw Error(Status::argument, "no trie to score: give a payload or set one first");
+        throw Error(Status::argument, "no trie to score: give a set, or set one first");
     }
     return std::move(*set);
 }

@@ -19,7 +19,11 @@ void register_cache(py::module_ & module) {
         [](const std::string & json, const Vocab & vocab) {
             const auto read = [&] {
                 const py::gil_scoped_release unlocked;
-                return Cache::shared().get_paths(json, vocab.size(), [&] { return vocab.lexicon(); });
+                TrieSets sets = Cache::shared().get_paths(json, vocab.size(), [&] { return vocab.lexicon(); });
+                for (const auto & [path, trie] : sets) {
+                    check_vocab(*trie, vocab);
+                }
+                return sets;
             };
             py::dict out;
             for (const auto & [path, trie] : read()) {

@@ -48,7 +48,6 @@ Stream::Stream(Stream & other, Forked)
       branch_(other.branch_),
       facts_(other.facts_),
       decoder_(other.decoder_),
-      sets_(other.sets_),
       jump_forward_(other.jump_forward_) {
     decoder_.forget_counts();
     branch_ = sequence_->fork();  // last, as what is dropped is a whole stream's
@@ -67,7 +66,7 @@ void Stream::prefill(std::vector<Token> tokens) {
     decoder_.restart();
 }
 
-void Stream::append(std::size_t n_kept, const std::vector<Token> & tokens) {
+void Stream::splice(std::size_t n_kept, const std::vector<Token> & tokens) {
     check_tokens(tokens, "tokens");
     if (n_kept > sequence_->tokens().size()) {
         throw Error(Status::argument, "n_kept: " + std::to_string(n_kept) + " of a sequence of " +

@@ -4,7 +4,6 @@
 #include "stream/decoder.h"
 #include "stream/scorer.h"
 #include "stream/search.h"
-#include "trie/cache.h"
 
 #include <atomic>
 #include <functional>
@@ -62,7 +61,7 @@ class Stream {
     // What throws Error leaves things as they were.
     void prefill(std::vector<Token> tokens);
     // Puts these tokens in the place of all behind the first n_kept, unevaluated until what follows is.
-    void append(std::size_t n_kept, const std::vector<Token> & tokens);
+    void splice(std::size_t n_kept, const std::vector<Token> & tokens);
     const std::vector<Token> & tokens() const noexcept { return sequence_->tokens(); }
     // Of this span.
     const ItemLog & items() const noexcept { return decoder_.items(); }
@@ -71,9 +70,6 @@ class Stream {
     void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
     void set_grammar(const char * gbnf, const char * root) { decoder_.set_grammar(gbnf, root); }
     void set_trie(Cursor cursor, Mode mode) { decoder_.set_trie(std::move(cursor), mode); }
-    // Tries to choose from by path, which the stream only keeps.
-    void set_sets(TrieSets sets) { sets_ = std::make_shared<const TrieSets>(std::move(sets)); }
-    const TrieSets & sets() const noexcept { return *sets_; }
     void clear_trie() noexcept { decoder_.clear_trie(); }
     void set_seed(std::uint32_t seed) { decoder_.set_seed(seed); }
     Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
@@ -134,7 +130,6 @@ class Stream {
     Sequence::Branch branch_;
     std::shared_ptr<const Vocab> facts_;
     Decoder decoder_;
-    std::shared_ptr<const TrieSets> sets_ = std::make_shared<const TrieSets>();
     bool jump_forward_;
     Stats stats_;  // but for the decoder's
 };

@@ -95,17 +95,14 @@ class AbiStream : public WithTinyModel {
         expect(token_trie_stream_set_grammar(stream, "root ::= \"a\"", nullptr));
         expect(token_trie_stream_set_grammar(stream, nullptr, nullptr));
         expect(token_trie_stream_set_token_trie(stream, kRead4.data(), kRead4.size(), TOKEN_TRIE_GREEDY));
-        expect(token_trie_stream_set_token_trie_ext(stream, kRead4.data(), kRead4.size(), &params));
-        expect(token_trie_stream_set_payload(stream, kRead4.data(), kRead4.size()));
-        expect(token_trie_stream_set_token_trie_ext(stream, nullptr, 0, &params));
+        expect(token_trie_stream_set_token_trie_ext(stream, set_of(kRead4).get(), &params));
         auto item = sized<token_trie_item>();
         expect(token_trie_stream_get_item(stream, 0, &item));
         expect(token_trie_stream_set_seed(stream, 1));
         expect(token_trie_stream_generate(stream, 1, 0, 1, nullptr, nullptr));
         expect(token_trie_stream_next(stream, 0, 1, &token, &stop));
         expect(token_trie_stream_get_state(stream, &state));
-        token_trie_stream_clear_token_trie(stream);
-        expect(token_trie_last_status());
+        expect(token_trie_stream_clear_token_trie(stream));
         token_trie_stream_cancel(stream);
         token_trie_stream_close(stream);
     }

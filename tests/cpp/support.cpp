@@ -73,6 +73,10 @@ std::shared_ptr<const Trie> unnamed_trie_of(const std::set<Tokens> & members) {
     return Trie::build(std::move(leaves));
 }
 
+SetHandle set_of(std::string_view payload, std::int32_t n_vocab, const llama_vocab * vocab) {
+    return SetHandle(token_trie_set_read(vocab, n_vocab, payload.data(), payload.size()));
+}
+
 Sampler sampler_of(std::shared_ptr<const Trie> trie, Mode mode, FollowSet::Options options) {
     auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
     return Sampler(make_sampler(Cursor(std::move(trie), std::move(follow)), mode));

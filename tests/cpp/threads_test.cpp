@@ -72,11 +72,11 @@ TEST(Threads, TheLastSamplerFreesTheTrie) {
 class ThreadsVocab : public WithVocab {};
 
 TEST_F(ThreadsVocab, AVocabularyMayBeLookedIntoFromManyThreads) {
-    const std::string payload = payload_of({{"A", {1}}});
+    const SetHandle set = set_of(payload_of({{"A", {1}}}));
     run_in_threads(4, [&](unsigned /*i*/) {
         auto params = sized<token_trie_params>();
         params.on_complete = TOKEN_TRIE_END;
-        const Sampler sampler(llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params));
+        const Sampler sampler(llama_sampler_init_token_trie_ext(vocab, set.get(), &params));
         EXPECT_NE(sampler, nullptr) << token_trie_last_error();
     });
 }
@@ -159,12 +159,11 @@ TEST_F(ThreadsStream, AStreamThatReadsAPayloadIsInACallWhichCloseWaitsFor) {
     EXPECT_EQ(status, TOKEN_TRIE_OK) << "begun before the close";
 }
 
-TEST_F(ThreadsStream, ACancelWhileAScoreReadsItsPayloadStands) {
+TEST_F(ThreadsStream, ACancelOfAScoreStands) {
     for (const bool whole : {true, false}) {
-        const std::string payload = long_payload();
+        const SetHandle set = set_of(long_payload());
         auto params = sized<token_trie_score_params>();
-        params.payload_json = payload.data();
-        params.payload_len = payload.size();
+        params.set = set.get();
         std::int32_t status = TOKEN_TRIE_OK;
         EXPECT_TRUE(runs_beside(
             [&] {

@@ -35,6 +35,7 @@ Caller::Caller(Caller & parent, token_trie_stream * stream)
       is_open_(true),
       has_adapter_(parent.has_adapter_),
       model_(parent.model_.fork()),
+      set_(parent.set_),
       sets_(parent.sets_),
       parent_(&parent) {
     check_state();
@@ -46,6 +47,8 @@ Caller::~Caller() {
         test::set_adapter(context_.context, nullptr);
     }
 }
+
+const llama_vocab * Caller::vocab() const { return llama_model_get_vocab(llama_get_model(context_.context)); }
 
 Expected Caller::expected() const {
     Expected out;
@@ -100,7 +103,7 @@ void Caller::call(Input & in) {
         case 14: close(); break;
         case 16: fork(in); break;
         case 17: generate_until(in); break;
-        case 18: set_payload(in); break;
+        case 18: read_set(in); break;
         case 19: set_by_path(in); break;
         default: beside_another_thread(in); break;
     }
@@ -127,6 +130,7 @@ void Caller::open(Input & in) {
     stream_ = stream;
     is_open_ = true;
     fork_.reset();
+    set_ = nullptr;
     sets_.clear();
     model_ = StreamModel(context_.capacity, ends_);
     require(token_trie_stream_open(context_.context, &params) == nullptr &&
@@ -155,7 +159,7 @@ void Caller::append(Input & in) {
     wrong.wrong_if(n_kept > n, TOKEN_TRIE_ERROR_ARGUMENT);
     wrong.wrong_if(n_kept + tokens.size() > model_.capacity(), TOKEN_TRIE_ERROR_CONTEXT);
     wrong.wrong_if(!in_vocab(tokens), TOKEN_TRIE_ERROR_VOCAB);
-    if (wrong.check(token_trie_stream_append(stream_, n_kept, tokens.data(), tokens.size()))) {
+    if (wrong.check(token_trie_stream_splice(stream_, n_kept, tokens.data(), tokens.size()))) {
         Tokens whole(model_.tokens().begin(), model_.tokens().begin() + static_cast<std::ptrdiff_t>(n_kept));
         whole.insert(whole.end(), tokens.begin(), tokens.end());
         model_.prefill(std::move(whole));
@@ -178,17 +182,19 @@ void Caller::set_trie(Input & in) {
 void Caller::set_trie_ext(Input & in) {
     PayloadCase payload = read_payload_case(in, ends_);
     const OptionsCase how(in, ends_, payload.set);
+    const test::SetHandle set = set_of(payload, vocab());
+    if (set == nullptr) {
+        return;
+    }
     Expected wrong = expected();
     wrong.wrong(how.wrong);
-    wrong.wrong_if(payload.status != 0, payload.status);
-    if (wrong.check(
-            token_trie_stream_set_token_trie_ext(stream_, payload.json.data(), payload.json.size(), &how.params))) {
+    if (wrong.check(token_trie_stream_set_token_trie_ext(stream_, set.get(), &how.params))) {
         payload.set.options = how.options;
         model_.put(std::move(payload.set));
     }
 }
 
-void Caller::set_payload(Input & in) {
+void Caller::read_set(Input & in) {
     nlohmann::json json = {{"descriptors", nlohmann::json::array()}};
     std::map<std::string, SetModel> sets;
     std::string text;
@@ -207,10 +213,12 @@ void Caller::set_payload(Input & in) {
         sets[path] = std::move(one.set);
         text = json.dump();
     }
-    Expected wrong = expected();
-    wrong.wrong_if(status != 0, status);
-    if (wrong.check(
-            token_trie_stream_set_payload(stream_, text.empty() && status == 0 ? nullptr : text.data(), text.size()))) {
+    if (text.empty()) {
+        return;
+    }
+    std::shared_ptr<const token_trie_set> read = set_of(PayloadCase{text, {}, status}, vocab());
+    if (read != nullptr) {
+        set_ = std::move(read);
         sets_ = std::move(sets);
     }
 }
@@ -218,6 +226,9 @@ void Caller::set_payload(Input & in) {
 void Caller::set_by_path(Input & in) {
     static constexpr std::array<const char *, 4> paths = {"p1", "p2", "p3", nullptr};
     const char * path = in.one_of(paths);
+    if (path == nullptr && sets_.size() > 1) {
+        return;  // all of them as one, which is no set of this model's
+    }
     const auto at = path != nullptr ? sets_.find(path) : sets_.size() == 1 ? sets_.begin() : sets_.end();
     SetModel set = at == sets_.end() ? SetModel() : at->second;
     OptionsCase how(in, ends_, set);
@@ -225,22 +236,16 @@ void Caller::set_by_path(Input & in) {
     Expected wrong = expected();
     wrong.wrong(how.wrong);
     wrong.wrong_if(at == sets_.end(), TOKEN_TRIE_ERROR_ARGUMENT);
-    if (wrong.check(token_trie_stream_set_token_trie_ext(stream_, nullptr, 0, &how.params))) {
+    if (wrong.check(token_trie_stream_set_token_trie_ext(stream_, set_.get(), &how.params))) {
         set.options = how.options;
         model_.put(std::move(set));
     }
 }
 
 void Caller::clear() {
-    token_trie_stream_clear_token_trie(stream_);
-    if (is_held_up()) {
-        // It may have been refused, without a word.
-        auto state = sized<token_trie_stream_state>();
-        if (token_trie_stream_get_state(stream_, &state) != TOKEN_TRIE_OK || state.span != -1) {
-            return;
-        }
+    if (expected().check(token_trie_stream_clear_token_trie(stream_))) {
+        model_.clear();
     }
-    model_.clear();
 }
 
 void Caller::set_grammar(Input & in) {

@@ -39,7 +39,8 @@ class Caller {
     void set_trie_ext(Input & in);
     void clear();
     void set_grammar(Input & in);
-    void set_payload(Input & in);
+    void read_set(Input & in);
+    const llama_vocab * vocab() const;
     void set_by_path(Input & in);
     void generate(Input & in, const std::vector<const char *> & stops = {});
     void generate_until(Input & in);
@@ -69,7 +70,8 @@ class Caller {
     bool is_disturbed_ = false;  // by another thread
     bool is_closed_by_another_ = false;
     StreamModel model_;
-    std::map<std::string, SetModel> sets_;  // of the payload given, by path
+    std::shared_ptr<const token_trie_set> set_;  // read last,
+    std::map<std::string, SetModel> sets_;       // and what is in it, by path
     Caller * parent_ = nullptr;
     std::unique_ptr<Caller> fork_;
 };

@@ -117,6 +117,13 @@ PayloadCase refused_case(Input & in) {
 
 }  // namespace
 
+test::SetHandle set_of(const PayloadCase & payload, const llama_vocab * vocab) {
+    test::SetHandle set = test::set_of(payload.json, 0, vocab);
+    require((set == nullptr ? token_trie_last_status() : TOKEN_TRIE_OK) == payload.status,
+            "a payload is read or refused");
+    return set;
+}
+
 PayloadCase read_payload_case(Input & in, const std::set<Token> & ends) {
     const std::uint32_t kind = in.below(8);
     PayloadCase out = kind == 7 ? refused_case(in) : kind == 6 ? texts_case(in, ends) : tokens_case(in);

@@ -13,6 +13,8 @@ struct PayloadCase {
 };
 
 PayloadCase read_payload_case(Input & in, const std::set<Token> & ends);
+// Its set, null for one that is not valid, and then refused as it says.
+test::SetHandle set_of(const PayloadCase & payload, const llama_vocab * vocab);
 
 // Options, as a model wants them and as they cross the ABI, where they point into the model's.
 struct OptionsCase {

@@ -30,17 +30,17 @@ void Caller::score(Input & in) {
     params.branches = static_cast<std::int32_t>(rest / 4 % 2);
     params.prefix = prefix.empty() ? nullptr : prefix.data();
     params.n_prefix = prefix.size();
-    if (has_payload) {
-        params.payload_json = payload.json.data();
-        params.payload_len = payload.json.size();
+    const test::SetHandle handle = has_payload ? set_of(payload, vocab()) : nullptr;
+    params.set = handle.get();
+    if (has_payload && handle == nullptr) {
+        return;
     }
     const SetModel none;
     const SetModel & set = has_payload ? payload.set : model_.set() != nullptr ? *model_.set() : none;
-    const bool is_scorable = payload.status == 0 && set.is_scorable();
+    const bool is_scorable = set.is_scorable();
     const std::size_t n_taken = prefix.empty() ? model_.tokens().size() : prefix.size() + model_.tokens().size();
     Expected wrong = expected();
-    wrong.wrong_if(payload.status != 0, payload.status);
-    wrong.wrong_if(params.leaf_end == 3 || (payload.status == 0 && !is_scorable), TOKEN_TRIE_ERROR_ARGUMENT);
+    wrong.wrong_if(params.leaf_end == 3 || (!is_scorable), TOKEN_TRIE_ERROR_ARGUMENT);
     wrong.wrong_if(prefix.empty() && model_.tokens().empty(), TOKEN_TRIE_ERROR_ARGUMENT);
     wrong.wrong_if(!in_vocab(prefix), TOKEN_TRIE_ERROR_VOCAB);
     wrong.wrong_if(prefix.size() > model_.capacity(), TOKEN_TRIE_ERROR_CONTEXT);

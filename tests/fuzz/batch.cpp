@@ -149,15 +149,17 @@ class Caller {
         prompt.n_best = how / 64 % 3;
         prompt.tokens = asked.tokens.data();
         prompt.n_tokens = asked.tokens.size();
-        prompt.payload_json = asked.payload.json.data();
-        prompt.payload_len = asked.payload.json.size();
+        const test::SetHandle handle = set_of(asked.payload, llama_model_get_vocab(test::tiny_model()));
+        if (handle == nullptr) {
+            return;
+        }
+        prompt.set = handle.get();
         const bool is_scored = prompt.mode >= TOKEN_TRIE_BATCH_BEST;
         SetModel & set = asked.payload.set;
         set.options.on_complete = OnComplete::end;
         Expected wrong = expected();
-        wrong.wrong_if(asked.payload.status != 0, asked.payload.status);
         wrong.wrong_if(asked.tokens.empty() || prompt.mode == 5, TOKEN_TRIE_ERROR_ARGUMENT);
-        wrong.wrong_if(asked.payload.status == 0 && is_scored && !set.is_scorable(), TOKEN_TRIE_ERROR_ARGUMENT);
+        wrong.wrong_if(is_scored && !set.is_scorable(), TOKEN_TRIE_ERROR_ARGUMENT);
         wrong.wrong_if(!in_vocab(asked.tokens), TOKEN_TRIE_ERROR_VOCAB);
         wrong.wrong_if(asked.tokens.size() > n_ctx_, TOKEN_TRIE_ERROR_CONTEXT);
         if (asked.tokens.size() + set.max_length + set.n_nodes > n_ctx_) {
@@ -178,7 +180,7 @@ class Caller {
     void submit_text(Input & in) {
         static constexpr std::array<const char *, 3> kStops = {"a", "READ", ""};
         static const Tokens kMarker = test::bytes("->");
-        static const std::string kSet = test::payload_of({{"READ", {test::kRead}}});
+        static const test::SetHandle kSet = test::set_of(test::payload_of({{"READ", {test::kRead}}}));
         Asked asked;
         asked.tokens = read_tokens(in, n_ctx_);
         token_trie_batch_prompt & prompt = asked.prompt;
@@ -196,14 +198,13 @@ class Caller {
         auto params = sized<token_trie_params>();
         params.on_complete = TOKEN_TRIE_END;
         if (in.one_in(2)) {
-            prompt.payload_json = kSet.data();
-            prompt.payload_len = kSet.size();
-            prompt.payload_params = &params;
+            prompt.set = kSet.get();
+            prompt.set_params = &params;
             params.start_after = kMarker.data();
             params.n_start_after = in.one_in(8) ? 0 : kMarker.size();
             params.max_before = static_cast<std::int32_t>(in.below(17)) - 1;
         }
-        const bool has_no_marker = prompt.payload_json != nullptr && params.n_start_after == 0;
+        const bool has_no_marker = prompt.set != nullptr && params.n_start_after == 0;
         Expected wrong = expected();
         wrong.wrong_if(asked.tokens.empty() || prompt.max_tokens < 0 || prompt.n_stop_strings == 3 || has_no_marker,
                        TOKEN_TRIE_ERROR_ARGUMENT);

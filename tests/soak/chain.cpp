@@ -64,8 +64,7 @@ Candidates::Pairs expected_of(const Candidates::Pairs & candidates,
 }
 
 Sampler random_chain(std::mt19937 & rng, const std::set<Tokens> & members, const token_trie_params & params) {
-    const std::string payload = payload_of(members);
-    llama_sampler * trie = llama_sampler_init_token_trie_ext(nullptr, payload.data(), payload.size(), &params);
+    llama_sampler * trie = llama_sampler_init_token_trie_ext(nullptr, set_of(payload_of(members)).get(), &params);
     if (trie == nullptr) {
         return nullptr;
     }

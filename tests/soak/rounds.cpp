@@ -60,12 +60,13 @@ Tokens Rounds::answer(const Case & given, token_trie_stream * stream) {
         static_cast<Tokens *>(user)->push_back(token->id);
         return true;
     };
-    const bool done = stream != nullptr &&
-                      token_trie_stream_prefill(stream, given.prompt.data(), given.prompt.size()) == TOKEN_TRIE_OK &&
-                      token_trie_stream_set_token_trie_ext(stream, given.payload.data(), given.payload.size(),
-                                                           &params) == TOKEN_TRIE_OK &&
-                      token_trie_stream_set_seed(stream, given.seed) == TOKEN_TRIE_OK &&
-                      token_trie_stream_generate(stream, kMaxTokens, 1.0F, 1.0F, keep, &out) == TOKEN_TRIE_OK;
+    const bool done =
+        stream != nullptr &&
+        token_trie_stream_prefill(stream, given.prompt.data(), given.prompt.size()) == TOKEN_TRIE_OK &&
+        token_trie_stream_set_token_trie_ext(
+            stream, set_of(given.payload, 0, token_trie_stream_get_vocab(stream)).get(), &params) == TOKEN_TRIE_OK &&
+        token_trie_stream_set_seed(stream, given.seed) == TOKEN_TRIE_OK &&
+        token_trie_stream_generate(stream, kMaxTokens, 1.0F, 1.0F, keep, &out) == TOKEN_TRIE_OK;
     return done ? out : Tokens{};
 }
 

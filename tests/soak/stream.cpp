@@ -235,8 +235,8 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const Tokens & before = prompts()[prompt];
     if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
         token_trie_stream_set_seed(stream, static_cast<std::uint32_t>(rng())) != TOKEN_TRIE_OK ||
-        token_trie_stream_set_token_trie_ext(stream, set.payload.data(), set.payload.size(), &params) !=
-            TOKEN_TRIE_OK) {
+        token_trie_stream_set_token_trie_ext(stream, set_of(set.payload, 0, token_trie_stream_get_vocab(stream)).get(),
+                                             &params) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;
     }
@@ -281,8 +281,8 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
     const Tokens & before = prompts()[behind_prefix ? below(rng, prompts().size()) : prompt];
     auto params = sized<token_trie_score_params>();
     params.leaf_end = static_cast<std::int32_t>(below(rng, 3));
-    params.payload_json = payload.data();
-    params.payload_len = payload.size();
+    const SetHandle handle = set_of(payload);
+    params.set = handle.get();
     if (behind_prefix) {
         params.prefix = prompts()[prompt].data();
         params.n_prefix = prompts()[prompt].size();

@@ -138,9 +138,7 @@ def _params(
     params = new_struct("token_trie_score_params", leaf_end=LEAF_ENDS[leaf_end], branches=int(bool(branches)))
     kept = []
     if stream.held is not trie:
-        payload = trie.payload_bytes()
-        kept.append(ffi.from_buffer("char[]", payload))
-        params.payload_json, params.payload_len = kept[-1], len(payload)
+        params.set = trie.c_set
     if prefix is not None:
         kept.append(ffi.from_buffer("llama_token[]", np.array(prefix, np.int32)))
         params.prefix, params.n_prefix = kept[-1], len(prefix)

@@ -94,16 +94,14 @@ class Batch(Gate):
         ArgumentError, VocabularyError, ContextError
             What cannot be answered.
         """
-        payload = b"" if trie is None else trie.payload_bytes()
         params = new_struct("token_trie_params", on_complete=lib.TOKEN_TRIE_END, max_before=max_before)
-        prompt = new_struct("token_trie_batch_prompt", payload_params=params, **options)
-        kept = [ffi.from_buffer("char[]", payload)]  # what is pointed to
-        kept += [ffi.from_buffer("llama_token[]", np.array(each, np.int32)) for each in (tokens, start_after)]
+        prompt = new_struct("token_trie_batch_prompt", set_params=params, **options)
+        kept = [ffi.from_buffer("llama_token[]", np.array(each, np.int32)) for each in (tokens, start_after)]
         kept += [texts := [ffi.new("char[]", text.encode()) for text in stop_strings], ffi.new("char *[]", texts)]
-        prompt.payload_json, prompt.payload_len = ffi.NULL if trie is None else kept[0], len(payload)
-        prompt.tokens, prompt.n_tokens = kept[1], len(tokens)
-        params.start_after, params.n_start_after = kept[2], len(start_after)
-        prompt.stop_strings, prompt.n_stop_strings = kept[4], len(texts)
+        prompt.set = ffi.NULL if trie is None else trie.c_set
+        prompt.tokens, prompt.n_tokens = kept[0], len(tokens)
+        params.start_after, params.n_start_after = kept[1], len(start_after)
+        prompt.stop_strings, prompt.n_stop_strings = kept[3], len(texts)
         ticket = ffi.new("int64_t *")
         self._call(lib.token_trie_batch_submit, prompt, ticket)
         return int(ticket[0])

@@ -222,7 +222,7 @@ class Stream:
             self._prompt = self._prompt[:n_kept]
 
         self.steps.change(
-            lib.token_trie_stream_append,
+            lib.token_trie_stream_splice,
             n_kept,
             ffi.from_buffer("llama_token[]", array) if len(array) else ffi.NULL,
             len(array),
@@ -233,16 +233,12 @@ class Stream:
 
     def set_payload(self, payload: str | bytes | Mapping[str, Any] | None) -> None:
         """Give sets by path, as of `StreamHandle.set_payload`."""
-        read = ffi.NULL if payload is None else json_of(payload)
         sets: dict[str | None, TokenTrie] = {}
         if payload is not None:
+            read = json_of(payload)
             tries = self.native.with_vocab(lambda vocab: _core.tries_by_path(read, vocab))
             sets |= {path: TokenTrie.of_core(trie) for path, trie in tries.items()}
-
-        def keep() -> None:
-            self._sets = sets
-
-        self.steps.change(lib.token_trie_stream_set_payload, read, 0 if payload is None else len(read), after=keep)
+        self._sets = sets
 
     def given(self, choices: T | None, path: str | None) -> T | TokenTrie | None:
         """Return choices, or the set of a path in their place; ArgumentError for both."""
@@ -276,13 +272,8 @@ class Stream:
 
     def set_span(self, span: SetTrie) -> None:
         """Put what comes under a trie, from its root, by rules that are in order."""
-        path = next((path for path, trie in self._sets.items() if trie is span.trie), None)
-        read = span.trie.payload_bytes() if path is None else b""
-        name = ffi.NULL if path is None else ffi.new("char[]", path.encode())
-        span.native.params.path = name
-        payload = read if path is None else ffi.NULL
         set_trie = lib.token_trie_stream_set_token_trie_ext
-        self.steps.change(set_trie, payload, len(read), span.native.params, after=lambda: self._keep(span))
+        self.steps.change(set_trie, span.trie.c_set, span.native.params, after=lambda: self._keep(span))
 
     @property
     def held(self) -> TokenTrie | None:
@@ -290,19 +281,13 @@ class Stream:
         return self._set.trie if self._set is not None and self._set.span.is_usual else None
 
     def hold(self, trie: TokenTrie) -> None:
-        """Set a trie, unless it is the one that is set: the payload of a large one takes milliseconds to hash."""
+        """Set a trie, unless it is the one that is set."""
         if self.held is not trie:
             self.set_trie(trie)
 
     def clear_span(self) -> None:
         """Take the trie away; a grammar set before is back."""
-
-        def clear(stream: Any) -> int:
-            lib.token_trie_stream_clear_token_trie(stream)
-            # Which says nothing itself.
-            return int(lib.token_trie_stream_get_state(stream, new_struct("token_trie_stream_state")))
-
-        self.steps.change(clear, after=lambda: self._keep(None))
+        self.steps.change(lib.token_trie_stream_clear_token_trie, after=lambda: self._keep(None))
 
     def _keep(self, span: SetTrie | None) -> None:
         self._set = span

@@ -42,6 +42,11 @@ def new_struct(name: str, **members: Any) -> Any:
     return struct
 
 
+def set_of(trie: core._core.Trie) -> Any:
+    """Return a ``struct token_trie_set *`` of a trie, which goes with what is returned."""
+    return ffi.gc(ffi.cast("struct token_trie_set *", core._core.set_of(trie)), lib.token_trie_set_free)
+
+
 def last_error() -> str:
     """Message of this thread's last failure."""
     return str(ffi.string(lib.token_trie_last_error()).decode(errors="replace"))

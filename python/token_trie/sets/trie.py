@@ -12,6 +12,7 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.arguments import encode, encode_names
 from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.ffi import set_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
@@ -45,12 +46,12 @@ class TokenTrie(Subsets, Collection[Leaf]):
     for a name and ``[7, 8] in trie`` for a token sequence.
     """
 
-    __slots__ = ("_json", "_names", "_start", "core")
+    __slots__ = ("_c_set", "_names", "_start", "core")
 
     core: _core.Trie
     """The native set, for the package's own use."""
     _names: frozenset[str] | None
-    _json: bytes | None
+    _c_set: Any
     _start: int | None
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         """Wrap a native set, for the package's own use."""
         trie = object.__new__(cls)
         trie.core, trie._start = core, start_token
-        trie._names = trie._json = None
+        trie._names = trie._c_set = None
         return trie
 
     @classmethod
@@ -303,10 +304,11 @@ class TokenTrie(Subsets, Collection[Leaf]):
         leaf_of = {self.core.name(i): i for i in range(len(self))} | dict(self.core.aliases)
         return np.array([leaf_of[name] for name in names], np.int64)
 
-    def payload_bytes(self) -> bytes:
-        """Return the payload, written once, for the package's own use."""
-        self._json = self._json or self.payload().encode()
-        return self._json
+    @property
+    def c_set(self) -> Any:
+        """The set itself for the C ABI: a cffi ``struct token_trie_set *``, valid as long as the trie."""
+        self._c_set = self._c_set or set_of(self.core)
+        return self._c_set
 
     @property
     def tokenization(self) -> Tokenization:
@@ -387,14 +389,12 @@ def fit(
         all_spaced = leading_space is True
         if tokenization == "any":
             spelled = [taken + text.decode() for text in following(seam, texts, all_spaced=all_spaced)]
-            payload = payload_of_texts(texts, spelled).encode()
-            trie, n_moved = TokenTrie.of_core(_core.cached_trie(payload, None, vocab)), n_taken
-            trie._json = payload
+            core, n_moved = _core.cached_trie(payload_of_texts(texts, spelled).encode(), None, vocab), n_taken
         else:
             spelling = spell(vocab, seam, texts, all_spaced=all_spaced, is_whole=is_whole)
-            fingerprint = vocab.fingerprint()
-            core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), fingerprint)
-            trie, n_moved = TokenTrie.of_core(core), spelling.n_moved
+            core = _core.Trie.build(spelling.tokens, spelling.offsets, list(texts), vocab.fingerprint())
+            n_moved = spelling.n_moved
+        trie = TokenTrie.of_core(core)
         return FittedSet(trie, trie._leaves_of(texts), n_moved)
 
     return memory.get(key, len(texts), make)

@@ -53,12 +53,18 @@ Sampler init(const char * json, int mode = TOKEN_TRIE_GREEDY, const llama_vocab 
     return Sampler(llama_sampler_init_token_trie(vocab, json, mode));
 }
 
+const token_trie_set * payload_set() {
+    static const SetHandle set = set_of(kPayload);
+    return set.get();
+}
+
 Sampler init_ext(const token_trie_params & params, const llama_vocab * vocab = nullptr) {
-    return Sampler(llama_sampler_init_token_trie_ext(vocab, kPayload.data(), kPayload.size(), &params));
+    return Sampler(llama_sampler_init_token_trie_ext(vocab, payload_set(), &params));
 }
 
 // The message of a refused call; what was cached before stands as it stood.
 std::string refusal(const std::function<Sampler()> & make) {
+    payload_set();  // which is not of the call
     const std::uint64_t entries = Cache::shared().stats().entries;
     EXPECT_EQ(make(), nullptr);
     EXPECT_EQ(Cache::shared().stats().entries, entries);
@@ -219,8 +225,9 @@ TEST(Abi, OptionsOfAListReachTheCursor) {
 
 TEST(Abi, BadArgumentsAreRefusedNamingThem) {
     EXPECT_EQ(refusal([] { return init(nullptr); }), "trie_descriptor_json: null");
-    EXPECT_EQ(refusal([] { return Sampler(llama_sampler_init_token_trie_ext(nullptr, "{}", 2, nullptr)); }),
-              "params: null");
+    EXPECT_EQ(
+        refusal([] { return Sampler(llama_sampler_init_token_trie_ext(nullptr, payload_set(), nullptr)); }),
+        "params: null");
     const auto with = [](const std::function<void(token_trie_params &)> & change) {
         return refusal([&] {
             auto params = sized<token_trie_params>();
@@ -230,9 +237,9 @@ TEST(Abi, BadArgumentsAreRefusedNamingThem) {
     };
     EXPECT_EQ(refusal([] {
                   const auto params = sized<token_trie_params>();
-                  return Sampler(llama_sampler_init_token_trie_ext(nullptr, nullptr, 2, &params));
+                  return Sampler(llama_sampler_init_token_trie_ext(nullptr, nullptr, &params));
               }),
-              "payload_json: null");
+              "set: null");
     EXPECT_EQ(with([](auto & p) { p.size = 0; }), "params.size: 0 is not sizeof(*params)");
     EXPECT_EQ(with([](auto & p) { p.size = SIZE_MAX; }), "params.size: 18446744073709551615 is not sizeof(*params)");
     EXPECT_EQ(with([](auto & p) { p.mode = 7; }),
@@ -259,7 +266,7 @@ TEST(Abi, BadArgumentsAreRefusedNamingThem) {
     EXPECT_EQ(with([](auto & p) { p.unique = 1; }), "min_items and unique go with on_complete restart alone");
     EXPECT_EQ(with([](auto & p) { p.min_items = 1; }), "min_items and unique go with on_complete restart alone");
     EXPECT_EQ(with([](auto & p) { p.path = "nowhere"; }),
-              R"(payload: no descriptor has the path "nowhere"; there is "")");
+              R"(path: no descriptor has the path "nowhere"; there is "")");
 }
 
 TEST(Abi, StateAndStatsAreRefusedWithoutASizeOrASamplerOfOurs) {

@@ -25,13 +25,13 @@ class AbiBatchTest : public WithTinyModel {
         auto out = sized<token_trie_batch_prompt>();
         out.tokens = tokens_.data();
         out.n_tokens = tokens_.size();
-        out.payload_json = kActions.data();
-        out.payload_len = kActions.size();
+        out.set = actions_.get();
         out.mode = mode;
         return out;
     }
 
     const Tokens tokens_ = bytes("Do: ");
+    const SetHandle actions_ = set_of(kActions);
     const OpenBatch batch_ = open();
     std::int64_t ticket_ = 0;
     token_trie_batch_answer answer_ = sized<token_trie_batch_answer>();
@@ -119,7 +119,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal([](auto & asked) { asked.tokens = nullptr; }), "prompt.tokens: null");
     EXPECT_EQ(refusal([](auto & asked) { asked.n_tokens = 0; }), "tokens: none; a prompt needs at least one");
     EXPECT_EQ(refusal([](auto & asked) { asked.n_tokens = 1000; }), "1000 tokens do not fit the context of 256");
-    EXPECT_EQ(refusal([](auto & asked) { asked.payload_json = nullptr; }), "prompt.payload_json: null");
+    EXPECT_EQ(refusal([](auto & asked) { asked.set = nullptr; }), "prompt.set: null");
     EXPECT_EQ(refusal([](auto & asked) { asked.mode = 5; }), "prompt.mode: 5 is none");
     EXPECT_EQ(refusal([](auto & asked) {
                   asked.mode = TOKEN_TRIE_BATCH_TEXT;
@@ -136,7 +136,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal([](auto & asked) { asked.top_p = 2; }), "top_p: not in (0, 1]");
     auto how = sized<token_trie_params>();
     how.on_complete = TOKEN_TRIE_RELEASE;
-    EXPECT_EQ(refusal([&](auto & asked) { asked.payload_params = &how; }),
+    EXPECT_EQ(refusal([&](auto & asked) { asked.set_params = &how; }),
               "a request has one answer: no other on_complete than end");
     EXPECT_EQ(token_trie_batch_submit(batch_.get(), nullptr, &ticket_), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
@@ -173,7 +173,7 @@ TEST_F(AbiBatchTest, ASubmitMayCloseItsBatchFromTheLogCallback) {
         },
         &listener);
     token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_TEXT);
-    asked.payload_json = nullptr;
+    asked.set = nullptr;
     asked.max_tokens = 3;
     asked.gbnf = "root ::= root \"a\"";  // recursive to its left
     EXPECT_LT(token_trie_batch_submit(batch_.get(), &asked, &ticket_), 0);

@@ -27,7 +27,8 @@ Owned init(const token_trie_params & params = end_params(),
            std::int32_t n_vocab = kVocab,
            const llama_vocab * vocab = nullptr,
            const std::string & payload = kPayload) {
-    return Owned(token_trie_matcher_init(vocab, n_vocab, payload.data(), payload.size(), &params));
+    const SetHandle set = set_of(payload, std::max(n_vocab, 0), vocab);
+    return Owned(set == nullptr ? nullptr : token_trie_matcher_init(vocab, n_vocab, set.get(), &params));
 }
 
 Tokens allowed(const token_trie_matcher * matcher) {
@@ -109,6 +110,7 @@ TEST(AbiMatcher, EveryWrongCallIsRefusedByName) {
     Cache::shared().clear();
     EXPECT_EQ(refusal(init(end_params(), 0)), "n_vocab: 0 is no size of a vocabulary");
     EXPECT_EQ(refusal(init(end_params(), -1)), "n_vocab: -1 is no size of a vocabulary");
+    Cache::shared().clear();
     EXPECT_EQ(refusal(init(end_params(), 8)),
               "descriptors[0].leaves[1].tokens[1]: 8 is outside the vocabulary (8 tokens)");
     EXPECT_EQ(Cache::shared().stats().entries, 0U);
@@ -116,8 +118,8 @@ TEST(AbiMatcher, EveryWrongCallIsRefusedByName) {
     params.end_tokens = nullptr;
     params.n_end_tokens = 0;
     EXPECT_EQ(refusal(init(params)), "on_complete end needs end_tokens or a vocabulary that has some");
-    EXPECT_EQ(token_trie_matcher_init(nullptr, kVocab, nullptr, 0, &params), nullptr);
-    EXPECT_EQ(token_trie_matcher_init(nullptr, kVocab, kPayload.data(), kPayload.size(), nullptr), nullptr);
+    EXPECT_EQ(token_trie_matcher_init(nullptr, kVocab, nullptr, &params), nullptr);
+    EXPECT_EQ(token_trie_matcher_init(nullptr, kVocab, set_of(kPayload).get(), nullptr), nullptr);
 
     const Owned matcher = init();
     bool flag = false;

@@ -60,8 +60,10 @@ TEST(Memory, RunningOutWithEveryOption) {
     params.min_items = 1;
     params.exclude = &name;
     params.n_exclude = 1;
-    fail_at_every_allocation(
-        [&] { return llama_sampler_init_token_trie_ext(nullptr, payload.data(), payload.size(), &params); });
+    fail_at_every_allocation([&]() -> llama_sampler * {
+        const SetHandle set = set_of(payload);
+        return set == nullptr ? nullptr : llama_sampler_init_token_trie_ext(nullptr, set.get(), &params);
+    });
 }
 
 TEST(Memory, RunningOutInTheMiddleOfAListEndsTheConstraintAndSaysSo) {
@@ -71,7 +73,7 @@ TEST(Memory, RunningOutInTheMiddleOfAListEndsTheConstraintAndSaysSo) {
     auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_RESTART;
     params.unique = 1;
-    const Sampler sampler(llama_sampler_init_token_trie_ext(nullptr, payload.data(), payload.size(), &params));
+    const Sampler sampler(llama_sampler_init_token_trie_ext(nullptr, set_of(payload).get(), &params));
     ASSERT_NE(sampler, nullptr) << token_trie_last_error();
     allowance = 0;
     llama_sampler_accept(sampler.get(), 7);
@@ -86,8 +88,10 @@ TEST_F(MemoryVocab, RunningOutWhileLookingIntoTheVocabulary) {
     const std::string payload = payload_of({{"A", {7}}});
     auto params = sized<token_trie_params>();
     params.on_complete = TOKEN_TRIE_END;
-    fail_at_every_allocation(
-        [&] { return llama_sampler_init_token_trie_ext(vocab, payload.data(), payload.size(), &params); });
+    fail_at_every_allocation([&]() -> llama_sampler * {
+        const SetHandle set = set_of(payload, 0, vocab);
+        return set == nullptr ? nullptr : llama_sampler_init_token_trie_ext(vocab, set.get(), &params);
+    });
 }
 
 TEST_F(MemoryVocab, RunningOutWhileSpellingTexts) {
@@ -322,8 +326,7 @@ TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
     params.separator = comma.data();
     params.n_separator = 1;
     ASSERT_EQ(token_trie_stream_prefill(stream.get(), prompt.data(), prompt.size()), TOKEN_TRIE_OK);
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), payload.data(), payload.size(), &params),
-              TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), set_of(payload).get(), &params), TOKEN_TRIE_OK);
     std::string text;
     EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream.get(), 32, 0, 1, append_text, &text); }),
               0);

@@ -109,8 +109,8 @@ TEST_F(AbiOwnContext, TakesAdaptersByTheirScale) {
         const Handle stream = opened(params);
         EXPECT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
         auto what = sized<token_trie_score_params>();
-        what.payload_json = kReadOrSend.data();
-        what.payload_len = kReadOrSend.size();
+        const SetHandle set = set_of(kReadOrSend);
+        what.set = set.get();
         std::vector<double> out(2);
         EXPECT_EQ(token_trie_stream_score(stream.get(), &what, out.data(), 2, nullptr, 0, nullptr), TOKEN_TRIE_OK);
         return out;

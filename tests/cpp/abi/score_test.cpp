@@ -8,15 +8,13 @@
 namespace token_trie::test {
 namespace {
 
-static_assert(sizeof(token_trie_score_params) == 80 && offsetof(token_trie_score_params, size) == 0 &&
+static_assert(sizeof(token_trie_score_params) == 72 && offsetof(token_trie_score_params, size) == 0 &&
               offsetof(token_trie_score_params, leaf_end) == 8 && offsetof(token_trie_score_params, branches) == 12 &&
               offsetof(token_trie_score_params, prefix) == 16 && offsetof(token_trie_score_params, n_prefix) == 24 &&
-              offsetof(token_trie_score_params, payload_json) == 32 &&
-              offsetof(token_trie_score_params, payload_len) == 40 &&
-              offsetof(token_trie_score_params, payload_params) == 48 &&
-              offsetof(token_trie_score_params, beam_width) == 56 &&
-              offsetof(token_trie_score_params, max_nodes) == 64 &&
-              offsetof(token_trie_score_params, timeout_ms) == 72);
+              offsetof(token_trie_score_params, set) == 32 && offsetof(token_trie_score_params, set_params) == 40 &&
+              offsetof(token_trie_score_params, beam_width) == 48 &&
+              offsetof(token_trie_score_params, max_nodes) == 56 &&
+              offsetof(token_trie_score_params, timeout_ms) == 64);
 static_assert(sizeof(token_trie_score_stats) == 72 && offsetof(token_trie_score_stats, size) == 0 &&
               offsetof(token_trie_score_stats, n_found) == 8 && offsetof(token_trie_score_stats, n_evaluated) == 16 &&
               offsetof(token_trie_score_stats, n_passes) == 24 && offsetof(token_trie_score_stats, gap) == 32 &&
@@ -36,8 +34,7 @@ class AbiScore : public WithTinyModel {
         ASSERT_NE(stream_, nullptr) << token_trie_last_error();
         ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), kPrompt.size()), TOKEN_TRIE_OK);
         params_.size = sizeof params_;
-        params_.payload_json = kSet.data();
-        params_.payload_len = kSet.size();
+        params_.set = set_.get();
         stats_.size = sizeof stats_;
     }
 
@@ -63,6 +60,7 @@ class AbiScore : public WithTinyModel {
 
     Context context_ = tiny_stream_context();
     Handle stream_;
+    const SetHandle set_ = set_of(kSet);
     token_trie_score_params params_{};
     token_trie_score_stats stats_{};
     std::array<double, kLeaves> leaves_{};
@@ -94,14 +92,14 @@ TEST_F(AbiScore, SearchRanksAsScoresDo) {
     }
 }
 
-TEST_F(AbiScore, WithoutAPayloadItIsTheTrieThatIsSetAndTheSpanStays) {
+TEST_F(AbiScore, WithoutASetItIsTheTrieThatIsSetAndTheSpanStays) {
     ASSERT_EQ(score(), TOKEN_TRIE_OK);
-    const std::array<double, kLeaves> of_payload = leaves_;
+    const std::array<double, kLeaves> of_set = leaves_;
     ASSERT_EQ(token_trie_stream_set_token_trie(stream_.get(), kSet.data(), kSet.size(), TOKEN_TRIE_GREEDY),
               TOKEN_TRIE_OK);
-    params_.payload_json = nullptr;
+    params_.set = nullptr;
     ASSERT_EQ(score(), TOKEN_TRIE_OK) << token_trie_last_error();
-    EXPECT_EQ(leaves_, of_payload);
+    EXPECT_EQ(leaves_, of_set);
     EXPECT_EQ(state().span, TOKEN_TRIE_WALKING);
     EXPECT_EQ(state().n_tokens, kPrompt.size());
 }
@@ -160,12 +158,11 @@ TEST_F(AbiScore, BadParamsAreRefusedByName) {
                   p.n_prefix = SIZE_MAX;
               }),
               "18446744073709551615 tokens do not fit the context of 256");
-    EXPECT_EQ(refused([](auto & p) { p.payload_len = 1; }).substr(0, 8), "payload:");
-    EXPECT_EQ(refused([](auto & p) { p.payload_json = nullptr; }), "no trie to score: give a payload or set one first");
+    EXPECT_EQ(refused([](auto & p) { p.set = nullptr; }), "no trie to score: give a set, or set one first");
     const char * const name = "READ";
     auto list = sized<token_trie_params>();
     list.on_complete = TOKEN_TRIE_RESTART;
-    params_.payload_params = &list;
+    params_.set_params = &list;
     const std::string refusal_of_lists = "a list with unique, exclude or min_items cannot be scored member by member";
     list.unique = 1;
     EXPECT_EQ(refused([](auto & /*p*/) {}), refusal_of_lists);
@@ -176,7 +173,7 @@ TEST_F(AbiScore, BadParamsAreRefusedByName) {
     list.exclude = &name;
     list.n_exclude = 1;
     EXPECT_EQ(refused([](auto & /*p*/) {}), refusal_of_lists);
-    params_.payload_params = nullptr;
+    params_.set_params = nullptr;
     params_.beam_width = -1;
     EXPECT_EQ(refusal([&] { return search(1); }), "params.beam_width: -1 is negative");
     stats_.size = 2;

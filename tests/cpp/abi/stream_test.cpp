@@ -152,9 +152,11 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
     const auto ext = [&](const std::function<void(token_trie_params &)> & change) {
         token_trie_params params = end_params();
         change(params);
-        return argument(token_trie_stream_set_token_trie_ext(s, kRead4.data(), kRead4.size(), &params));
+        return argument(token_trie_stream_set_token_trie_ext(s, set_of(kRead4).get(), &params));
     };
-    EXPECT_EQ(argument(token_trie_stream_set_token_trie_ext(s, kRead4.data(), 1, nullptr)), "params: null");
+    const token_trie_params given = end_params();
+    EXPECT_EQ(argument(token_trie_stream_set_token_trie_ext(s, nullptr, &given)), "set: null");
+    EXPECT_EQ(argument(token_trie_stream_set_token_trie_ext(s, set_of(kRead4).get(), nullptr)), "params: null");
     EXPECT_EQ(ext([](auto & p) { p.size = 0; }), "params.size: 0 is not sizeof(*params)");
     EXPECT_EQ(ext([](auto & p) { p.size = SIZE_MAX; }), "params.size: 18446744073709551615 is not sizeof(*params)");
     EXPECT_EQ(ext([](auto & p) { p.on_complete = 9; }).rfind("on_complete: 9 is none of", 0), 0U);
@@ -302,7 +304,7 @@ TEST_F(AbiStream, OptionsReachTheStream) {
     // With end tokens named and none, the list ends when it is full.
     restart.end_tokens = &separator;
     restart.n_end_tokens = 0;
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), kRead4.data(), kRead4.size(), &restart), TOKEN_TRIE_OK)
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), set_of(kRead4).get(), &restart), TOKEN_TRIE_OK)
         << token_trie_last_error();
     EXPECT_EQ(text_of(stream), "READ,READ");
     EXPECT_EQ(state_of(stream).n_items, 2);

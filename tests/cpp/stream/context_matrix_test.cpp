@@ -249,10 +249,9 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
     }
 
     void expect_scores(const std::vector<Leaf> & leaves, const Tokens & prefix = {}) {
-        const std::string payload = payload_of(leaves);
+        const SetHandle set = set_of(payload_of(leaves));
         auto params = sized<token_trie_score_params>();
-        params.payload_json = payload.data();
-        params.payload_len = payload.size();
+        params.set = set.get();
         params.prefix = prefix.empty() ? nullptr : prefix.data();
         params.n_prefix = prefix.size();
         std::vector<double> scores(leaves.size());

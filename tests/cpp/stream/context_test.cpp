@@ -61,8 +61,8 @@ Tokens answer(const Handle & stream) {
 std::vector<double> scores(const Handle & stream) {
     std::vector<double> out(3);
     auto params = sized<token_trie_score_params>();
-    params.payload_json = kSet.data();
-    params.payload_len = kSet.size();
+    const SetHandle set = set_of(kSet);
+    params.set = set.get();
     EXPECT_EQ(token_trie_stream_score(stream.get(), &params, out.data(), out.size(), nullptr, 0, nullptr),
               TOKEN_TRIE_OK)
         << token_trie_last_error();

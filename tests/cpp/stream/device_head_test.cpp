@@ -109,7 +109,7 @@ TEST_F(DeviceHeadTest, SpansAndFreeTextMayAlternate) {
                 auto follow = std::make_shared<const FollowSet>(*kActions, kUntilTheEnd);
                 scores[i] = stream.score(Cursor(kActions, std::move(follow)), {}).leaves;
             }
-            stream.append(stream.tokens().size() - 1, bytes(turn == 5 ? std::string(300, 'x') : "\nDo: "));
+            stream.splice(stream.tokens().size() - 1, bytes(turn == 5 ? std::string(300, 'x') : "\nDo: "));
         }
         expect_same(out[0][0], out[1][0]);
         expect_same(out[0][1], out[1][1]);

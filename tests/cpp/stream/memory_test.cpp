@@ -79,7 +79,7 @@ TEST_F(MemoryCall, AFailedAppendChangesNothing) {
     const Tokens before = tokens_of(make());
     const Tokens more = bytes("a piece of text that needs memory of its own");
     const auto call = [&](const Handle & stream) {
-        return token_trie_stream_append(stream.get(), 3, more.data(), more.size()) == TOKEN_TRIE_OK;
+        return token_trie_stream_splice(stream.get(), 3, more.data(), more.size()) == TOKEN_TRIE_OK;
     };
     fail_at_each(call, [&](const Handle & stream, bool has_failed) {
         if (has_failed) {

@@ -72,8 +72,7 @@ TEST_F(StreamUntil, EndsWhereASpanBegins) {
     params.start_after = marker.data();
     params.n_start_after = marker.size();
     params.max_before = 7;
-    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream_.get(), kRead4.data(), kRead4.size(), &params),
-              TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream_.get(), set_of(kRead4).get(), &params), TOKEN_TRIE_OK);
     const Written out = until(stream_, {"never"});
     EXPECT_EQ(out.stop, TOKEN_TRIE_STOP_COMPLETE);
     EXPECT_EQ(out.stop_string, -1);

@@ -1,0 +1,171 @@
+#include "abi/constraint.h"
+#include "abi/guard.h"
+#include "abi/structs.h"
+
+#include <algorithm>
+
+namespace {
+
+using namespace token_trie;
+
+LeafList read_tokens(const llama_token * tokens, const uint64_t * offsets, std::size_t n_members) {
+    require_not_null(offsets, "offsets");
+    if (offsets[0] != 0) {
+        throw Error(Status::argument, "offsets[0]: " + std::to_string(offsets[0]) + " where 0 belongs");
+    }
+    const uint64_t * drop = std::adjacent_find(offsets, offsets + n_members + 1, std::greater<>());
+    if (drop != offsets + n_members + 1) {
+        throw Error(Status::argument, "offsets[" + std::to_string(drop - offsets + 1) +
+                                          "]: " + std::to_string(drop[1]) + " is less than the one before it");
+    }
+    require_array(tokens, offsets[n_members], "tokens");
+    LeafList out;
+    out.tokens.assign(tokens, tokens + offsets[n_members]);
+    out.offsets.assign(offsets, offsets + n_members + 1);
+    return out;
+}
+
+std::vector<std::string> read_names(const char * const * names, std::size_t n, const std::string & what) {
+    std::vector<std::string> out = to_names(names, n, what);
+    const auto at = std::find_if(out.begin(), out.end(), [](const auto & name) { return name.size() > kMaxNameBytes; });
+    if (at != out.end()) {
+        throw Error(Status::limit, what + "[" + std::to_string(at - out.begin()) + "]: " + std::to_string(at->size()) +
+                                       " bytes; at most 65535");
+    }
+    return out;
+}
+
+std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::string> texts, bool any) {
+    if (!any) {
+        LeafList leaves = tokenize(vocab.get(), texts, "texts");
+        leaves.names = std::move(texts);
+        leaves.vocab = vocab.fingerprint();
+        return Trie::build(std::move(leaves));
+    }
+    const std::shared_ptr<const Lexicon> lexicon = vocab.lexicon();
+    if (lexicon == nullptr) {
+        throw Error(Status::vocab, "vocab: this model has no tokenizer");
+    }
+    LeafList leaves;
+    leaves.texts = true;
+    for (const std::string & text : texts) {
+        leaves.tokens.insert(leaves.tokens.end(), text.begin(), text.end());
+        leaves.end_leaf();
+    }
+    leaves.names = std::move(texts);
+    return Trie::build(std::move(leaves), *lexicon);
+}
+
+}  // namespace
+
+extern "C" {
+
+token_trie_set * token_trie_set_read(const llama_vocab * vocab,
+                                     int32_t n_vocab,
+                                     const char * payload_json,
+                                     size_t payload_len) {
+    return guard_pointer<token_trie_set *>([&] {
+        require_not_null(payload_json, "payload_json");
+        check_not_negative(n_vocab, "n_vocab");
+        const Vocab facts(vocab);
+        auto set = std::make_unique<Set>(std::string_view(payload_json, payload_len),
+                                         n_vocab == 0 ? facts.size() : n_vocab, [&] { return facts.lexicon(); });
+        for (const auto & entry : set->by_path()) {
+            check_vocab(*entry.second, facts);
+        }
+        return to_handle(set.release());
+    });
+}
+
+token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
+                                            const uint64_t * offsets,
+                                            size_t n_members,
+                                            const char * const * names,
+                                            const char * fingerprint) {
+    return guard_pointer<token_trie_set *>([&] {
+        LeafList leaves = read_tokens(tokens, offsets, n_members);
+        if (names != nullptr) {
+            leaves.names = read_names(names, n_members, "names");
+        }
+        leaves.vocab = fingerprint == nullptr ? "" : fingerprint;
+        return to_handle(std::make_unique<Set>(Trie::build(std::move(leaves))).release());
+    });
+}
+
+token_trie_set * token_trie_set_from_texts(const llama_vocab * vocab,
+                                           const char * const * texts,
+                                           size_t n_texts,
+                                           bool any) {
+    return guard_pointer<token_trie_set *>([&] {
+        require_not_null(vocab, "vocab");
+        return to_handle(
+            std::make_unique<Set>(build_texts(Vocab(vocab), read_names(texts, n_texts, "texts"), any)).release());
+    });
+}
+
+token_trie_set * token_trie_set_select(const token_trie_set * set, const char * path) {
+    return guard_pointer<token_trie_set *>([&] {
+        require_not_null(path, "path");
+        return to_handle(std::make_unique<Set>(to_set(set).at(path)).release());
+    });
+}
+
+token_trie_set * token_trie_set_retain(const token_trie_set * set) {
+    if (set != nullptr) {
+        to_set(set).retain();
+    }
+    return const_cast<token_trie_set *>(set);
+}
+
+void token_trie_set_free(const token_trie_set * set) {
+    if (set != nullptr) {
+        to_set(set).release();
+    }
+}
+
+int32_t token_trie_set_get_info(const token_trie_set * set, token_trie_set_info * info) {
+    return guard([&] {
+        const Set & read = to_set(set);
+        const Trie & trie = *read.whole();
+        token_trie_set_info out{};
+        out.n_members = trie.n_leaves();
+        out.n_nodes = trie.n_nodes();
+        out.max_tokens = trie.max_length();
+        out.n_bytes = trie.total_bytes();
+        out.n_paths = read.by_path().size();
+        out.any = trie.is_tree() ? 0 : 1;
+        write_struct(out, info, "info");
+    });
+}
+
+const char * token_trie_set_get_path(const token_trie_set * set, size_t i) {
+    return guard_pointer<const char *>([&] {
+        const TrieSets & paths = to_set(set).by_path();
+        if (i >= paths.size()) {
+            throw Error(Status::argument, "i: " + std::to_string(i) + " of " + std::to_string(paths.size()) + " paths");
+        }
+        return std::next(paths.begin(), static_cast<std::ptrdiff_t>(i))->first.c_str();
+    });
+}
+
+int32_t token_trie_set_get_member(
+    const token_trie_set * set, size_t i, const char ** name, llama_token * tokens, size_t capacity, size_t * n) {
+    return guard([&] {
+        const Trie & trie = *to_set(set).whole();
+        require_array(tokens, capacity, "tokens");
+        require_not_null(n, "n");
+        if (i >= trie.n_leaves()) {
+            throw Error(Status::argument,
+                        "i: " + std::to_string(i) + " of " + std::to_string(trie.n_leaves()) + " members");
+        }
+        const auto leaf = static_cast<LeafId>(i);
+        const std::vector<Token> sequence = trie.sequence(leaf);
+        std::copy_n(sequence.begin(), std::min(capacity, sequence.size()), tokens);
+        *n = sequence.size();
+        if (name != nullptr) {
+            *name = trie.stored_name(leaf);
+        }
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,207 @@
+#include "abi_stream_fixture.h"
+
+#include "trie/cache.h"
+
+#include <array>
+#include <thread>
+
+namespace token_trie::test {
+namespace {
+
+class AbiSet : public AbiStream {
+   protected:
+    static inline const std::string kTwo =
+        R"({"descriptors": [{"path": "action", "leaves": [{"name": "get", "tokens": [80, 81]}]},)"
+        R"({"path": "city[]", "leaves": [{"name": "Oslo", "tokens": [90]}]},)"
+        R"({"path": "action", "leaves": [{"name": "set", "tokens": [82]}]}]})";
+
+    static token_trie_set_info info(const SetHandle & set) {
+        auto out = sized<token_trie_set_info>();
+        EXPECT_EQ(token_trie_set_get_info(set.get(), &out), TOKEN_TRIE_OK) << token_trie_last_error();
+        return out;
+    }
+    static Tokens member(const SetHandle & set, std::size_t i, std::string & name) {
+        std::array<llama_token, 8> tokens{};
+        std::size_t n = 0;
+        const char * own = nullptr;
+        EXPECT_EQ(token_trie_set_get_member(set.get(), i, &own, tokens.data(), tokens.size(), &n), TOKEN_TRIE_OK);
+        name = own == nullptr ? "" : own;
+        return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(n)};
+    }
+    static std::int32_t pick(const Handle & stream, const SetHandle & set, const char * path) {
+        token_trie_params params = end_params();
+        params.path = path;
+        return token_trie_stream_set_token_trie_ext(stream.get(), set.get(), &params);
+    }
+    static std::string name_of(const Handle & stream) {
+        EXPECT_EQ(token_trie_stream_generate(stream.get(), 8, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+        return state_of(stream).leaf_name;
+    }
+
+    const Context context_ = tiny_stream_context();
+    const Handle stream_ = open(context_);
+    const llama_vocab * const vocab_ = llama_model_get_vocab(tiny_model());
+};
+
+TEST_F(AbiSet, OfAPayloadIsUsedByPathOrAsAWhole) {
+    const SetHandle set = set_of(kTwo);
+    ASSERT_NE(set, nullptr) << token_trie_last_error();
+    for (int round = 0; round < 2; ++round) {
+        ASSERT_EQ(pick(stream_, set, "city[]"), TOKEN_TRIE_OK) << token_trie_last_error();
+        EXPECT_EQ(name_of(stream_), "Oslo");
+        ASSERT_EQ(pick(stream_, set, "action"), TOKEN_TRIE_OK) << token_trie_last_error();
+        const std::string name = name_of(stream_);
+        EXPECT_TRUE(name == "get" || name == "set");
+    }
+    EXPECT_EQ(pick(stream_, set, nullptr), TOKEN_TRIE_OK);
+    EXPECT_EQ(info(set).n_members, 3U);
+    EXPECT_EQ(info(set).n_paths, 2U);
+    EXPECT_STREQ(token_trie_set_get_path(set.get(), 1), "city[]");
+    const SetHandle action(token_trie_set_select(set.get(), "action"));
+    EXPECT_EQ(info(action).n_members, 2U);
+    EXPECT_EQ(info(action).n_paths, 0U);
+}
+
+TEST_F(AbiSet, IsReadOnceAndSharedWithTheCache) {
+    const SetHandle set = set_of(kTwo);
+    const Cache::Stats before = Cache::shared().stats();
+    ASSERT_EQ(pick(stream_, set, "action"), TOKEN_TRIE_OK);
+    EXPECT_EQ(Cache::shared().stats().hits, before.hits);
+    EXPECT_EQ(Cache::shared().stats().misses, before.misses);
+    EXPECT_EQ(Cache::shared().get(kTwo, "action", 0)->n_leaves(), 2U);
+    EXPECT_EQ(Cache::shared().stats().hits, before.hits + 1) << "what is read once is there for others";
+}
+
+TEST_F(AbiSet, OfTokensHasThemNamedOrNumbered) {
+    const Tokens tokens = {80, 81, 82, 90};
+    const std::array<std::uint64_t, 4> offsets = {0, 2, 3, 4};
+    const std::array<const char *, 3> names = {"get", "set", "Oslo"};
+    const SetHandle named(token_trie_set_from_tokens(tokens.data(), offsets.data(), 3, names.data(), nullptr));
+    const SetHandle numbered(token_trie_set_from_tokens(tokens.data(), offsets.data(), 3, nullptr, nullptr));
+    std::string name;
+    EXPECT_EQ(member(named, 0, name), (Tokens{80, 81}));
+    EXPECT_EQ(name, "get");
+    EXPECT_EQ(member(numbered, 2, name), Tokens{90});
+    EXPECT_EQ(name, "");
+    EXPECT_EQ(info(named).max_tokens, 2U);
+    EXPECT_EQ(info(named).n_nodes, 5U);
+    EXPECT_EQ(info(named).any, 0);
+    ASSERT_EQ(pick(stream_, named, nullptr), TOKEN_TRIE_OK);
+    EXPECT_NE(name_of(stream_), "");
+}
+
+TEST_F(AbiSet, OfTextsIsSpelledAsTheTokenizerDoesOrInAnyTokens) {
+    const std::array<const char *, 2> texts = {"READ", "SEND"};
+    for (const bool any : {false, true}) {
+        const SetHandle set(token_trie_set_from_texts(vocab_, texts.data(), texts.size(), any));
+        ASSERT_NE(set, nullptr) << token_trie_last_error();
+        EXPECT_EQ(info(set).any, any ? 1 : 0);
+        ASSERT_EQ(prefill(stream_, kPrompt), TOKEN_TRIE_OK);
+        ASSERT_EQ(pick(stream_, set, nullptr), TOKEN_TRIE_OK) << token_trie_last_error();
+        const std::string name = name_of(stream_);
+        EXPECT_TRUE(name == "READ" || name == "SEND");
+    }
+}
+
+TEST_F(AbiSet, OutlivesItsHandlesInWhatWasMadeWithIt) {
+    const auto params = end_params();
+    token_trie_set * set = token_trie_set_retain(set_of(kTwo).get());
+    EXPECT_EQ(token_trie_set_retain(nullptr), nullptr);
+    token_trie_set_free(nullptr);
+    const Sampler sampler(llama_sampler_init_token_trie_ext(vocab_, set, &params));
+    token_trie_matcher * matcher = token_trie_matcher_init(vocab_, 0, set, &params);
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream_.get(), set, &params), TOKEN_TRIE_OK);
+    token_trie_set_free(set);
+    token_trie_cache_clear();
+    EXPECT_NE(name_of(stream_), "");
+    llama_sampler_accept(sampler.get(), 90);
+    EXPECT_STREQ(token_trie::test::state_of(sampler.get()).leaf_name, "Oslo");
+    bool accepted = false;
+    EXPECT_EQ(token_trie_matcher_accept(matcher, 82, &accepted), TOKEN_TRIE_OK);
+    EXPECT_TRUE(accepted);
+    token_trie_matcher_free(matcher);
+}
+
+TEST_F(AbiSet, IsCountedFromAnyThread) {
+    const SetHandle set = set_of(kTwo);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) {
+        threads.emplace_back([&] {
+            for (int round = 0; round < 200; ++round) {
+                const SetHandle other(token_trie_set_retain(set.get()));
+                const SetHandle city(token_trie_set_select(other.get(), "city[]"));
+                auto out = sized<token_trie_set_info>();
+                EXPECT_EQ(token_trie_set_get_info(city.get(), &out), TOKEN_TRIE_OK);
+            }
+        });
+    }
+    for (std::thread & thread : threads) {
+        thread.join();
+    }
+    EXPECT_EQ(info(set).n_members, 3U);
+}
+
+TEST_F(AbiSet, OfAnotherVocabularyIsRefusedWhereItIsUsed) {
+    ASSERT_EQ(set(stream_, kRead4), TOKEN_TRIE_OK);
+    const std::string outside = payload_of({{"a", {kTinyVocab}}});
+    EXPECT_EQ(set_of(outside, 0, vocab_), nullptr);
+    EXPECT_EQ(token_trie_last_status(), TOKEN_TRIE_ERROR_VOCAB);
+    const SetHandle unchecked = set_of(outside);
+    ASSERT_NE(unchecked, nullptr) << "a set needs no vocabulary";
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_VOCAB, pick(stream_, unchecked, nullptr)),
+              R"(leaf "a": tokens[0]: 263 is outside the vocabulary (263 tokens))");
+    const std::string other = "sha256:" + std::string(64, '0');
+    const Tokens tokens = {80};
+    const std::array<std::uint64_t, 2> offsets = {0, 1};
+    const SetHandle foreign(token_trie_set_from_tokens(tokens.data(), offsets.data(), 1, nullptr, other.c_str()));
+    EXPECT_EQ(pick(stream_, foreign, nullptr), TOKEN_TRIE_ERROR_VOCAB);
+    EXPECT_EQ(name_of(stream_), "READ") << "the trie before stays";
+}
+
+TEST_F(AbiSet, WhatThereIsNotIsRefusedByName) {
+    const std::string no_b = R"(path: no descriptor has the path "b"; there is "action", "city[]")";
+    const SetHandle two = set_of(kTwo);
+    const auto refused = [](const token_trie_set * made) {
+        EXPECT_EQ(made, nullptr);
+        return std::string(token_trie_last_error());
+    };
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, pick(stream_, two, "b")), no_b);
+    EXPECT_EQ(refused(token_trie_set_select(two.get(), "b")), no_b);
+    EXPECT_EQ(refused(token_trie_set_select(two.get(), nullptr)), "path: null");
+    EXPECT_EQ(refused(token_trie_set_select(nullptr, "b")), "set: null");
+    EXPECT_EQ(refused(token_trie_set_read(nullptr, 0, nullptr, 0)), "payload_json: null");
+    EXPECT_EQ(refused(token_trie_set_read(nullptr, -1, kTwo.data(), kTwo.size())), "n_vocab: -1 is negative");
+    EXPECT_EQ(refused(token_trie_set_read(nullptr, 0, "{}", 2)), "payload: the key \"descriptors\" is missing");
+    const Tokens tokens = {80, 81};
+    const std::array<std::uint64_t, 3> falling = {0, 2, 1};
+    EXPECT_EQ(refused(token_trie_set_from_tokens(tokens.data(), falling.data(), 2, nullptr, nullptr)),
+              "offsets[2]: 1 is less than the one before it");
+    EXPECT_EQ(refused(token_trie_set_from_tokens(tokens.data(), falling.data() + 1, 1, nullptr, nullptr)),
+              "offsets[0]: 2 where 0 belongs");
+    EXPECT_EQ(refused(token_trie_set_from_tokens(nullptr, falling.data(), 1, nullptr, nullptr)), "tokens: null");
+    EXPECT_EQ(refused(token_trie_set_from_tokens(tokens.data(), nullptr, 1, nullptr, nullptr)), "offsets: null");
+    const char * const none = nullptr;
+    EXPECT_EQ(refused(token_trie_set_from_texts(vocab_, &none, 1, false)), "texts[0]: null");
+    EXPECT_EQ(refused(token_trie_set_from_texts(nullptr, &none, 1, false)), "vocab: null");
+    EXPECT_EQ(token_trie_set_get_path(two.get(), 2), nullptr);
+    std::size_t n = 0;
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_set_get_member(two.get(), 3, nullptr, nullptr, 0, &n)),
+              "i: 3 of 3 members");
+    EXPECT_EQ(token_trie_set_get_info(two.get(), nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_set_get_info(nullptr, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+}
+
+TEST_F(AbiSet, OfTokensAndOfTextsIsUsedByPathAlone) {
+    const SetHandle mixed =
+        set_of(R"({"descriptors": [{"path": "t", "leaves": [{"name": "Oslo", "tokens": [90]}]},)"
+               R"({"path": "any", "tokenization": "any", "leaves": [{"name": "a", "text": "READ"}]}]})",
+               0, vocab_);
+    ASSERT_NE(mixed, nullptr) << token_trie_last_error();
+    EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, pick(stream_, mixed, nullptr)),
+              "path: null, where descriptors of tokens and of texts do not make one set");
+    EXPECT_EQ(pick(stream_, mixed, "t"), TOKEN_TRIE_OK);
+    EXPECT_EQ(pick(stream_, mixed, "any"), TOKEN_TRIE_OK);
+}
+
+}  // namespace
+}  // namespace token_trie::test
