@@ -75,9 +75,7 @@ class Evaluated:
                     context = ffi.cast(
                         "struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value
                     )
-                    lib.token_trie_stream_import_prefix(
-                        stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n
-                    )
+                    lib.token_trie_stream_import_prefix(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
             finally:
                 self._n_inside -= 1
 
