@@ -888,9 +888,12 @@ TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
  *     for (size_t i = 0; i < n; ++i) {
  *         token_trie_batch_submit(batch, &prompts[i], &tickets[i]);
  *     }
- *     struct token_trie_batch_answer answer = {sizeof answer};
- *     while (token_trie_batch_next(batch, 0, -1, &answer) == 0 && answer.ticket != 0) {
- *         use(answer.ticket, answer.leaf);
+ *     struct token_trie_batch_answer * answer = NULL;
+ *     while (token_trie_batch_next(batch, 0, -1, &answer, NULL) == 0 && answer != NULL) {
+ *         struct token_trie_batch_figures figures = {sizeof figures};
+ *         token_trie_batch_answer_get_figures(answer, &figures);
+ *         use(figures.ticket, figures.leaf);
+ *         token_trie_batch_answer_free(answer);
  *     }
  *     token_trie_batch_close(batch);
  *
@@ -950,39 +953,57 @@ struct token_trie_batch_prompt {
 };
 
 /*
- * An answer. Set size to sizeof(struct token_trie_batch_answer), the pointers to memory for what is wanted, or to NULL,
- * and the capacities.
+ * An answer, which owns what it holds, also when the batch is closed. What its functions return is valid until it is
+ * freed; any threads may call them.
  */
-struct token_trie_batch_answer {
+struct token_trie_batch_answer;
+
+/* What an answer says in numbers. Set size to sizeof(struct token_trie_batch_figures) before the call. */
+struct token_trie_batch_figures {
     size_t size;
-    int64_t ticket;       /* 0: none, as nothing is out, or not in time */
-    int32_t status;       /* enum token_trie_status, of this prompt alone */
-    int32_t is_out;       /* not 0: there is no answer yet, but will be */
-    char message[256];    /* where status is not TOKEN_TRIE_OK */
-    int64_t leaf;         /* the best, or the only one: its index in the set; -1 if none */
-    double logprob;       /* its score; of a walk, the sum over its branch points */
-    int64_t * leaves;     /* BEST: the members found, best first; SCORES: all, by index */
-    double * logprobs;    /* their scores */
-    size_t capacity;      /* of leaves, logprobs */
-    size_t n_found;       /* of these there are, whether there was memory for them or not */
-    llama_token * tokens; /* GREEDY, SAMPLED, TEXT: what was taken, an end-of-generation token left out */
-    size_t tokens_capacity;
-    size_t n_tokens;
-    double gap; /* BEST: as in struct token_trie_score_stats, and so on */
+    int64_t ticket;
+    int32_t status;      /* enum token_trie_status, of this prompt alone */
+    int32_t stop;        /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
+    int32_t stop_string; /* TEXT: the number of the one found; -1 if none was */
+    int64_t leaf;        /* the best, or the only one: its index in the set; -1 if none */
+    double logprob;      /* its score; of what is generated, the sum over its branch points */
+    double gap;          /* BEST: as in struct token_trie_score_stats, and so on */
     double rival_min;
     double rival_max;
     double mass_max;
     uint64_t n_shared;    /* tokens of the prompt that were evaluated for another */
     uint64_t n_branches;  /* GREEDY, SAMPLED */
     uint64_t n_forced;    /* GREEDY, SAMPLED, TEXT */
+    uint64_t n_free;      /* GREEDY, SAMPLED, TEXT: tokens of free text */
     uint64_t n_evaluated; /* tokens behind the prompt */
     uint64_t n_passes;    /* that had some of them, and others' */
     uint64_t prompt_ns;   /* from the prompt's first pass to its last */
     uint64_t decide_ns;   /* from there on */
-    uint64_t n_free;      /* GREEDY, SAMPLED, TEXT: tokens of free text */
-    int32_t stop;         /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
-    int32_t stop_string;  /* TEXT: the number of the one found; -1 if none was */
 };
+
+/* Frees an answer; NULL is ignored. */
+TOKEN_TRIE_API void token_trie_batch_answer_free(struct token_trie_batch_answer * answer);
+
+/* Fills *figures. */
+TOKEN_TRIE_API int32_t token_trie_batch_answer_get_figures(const struct token_trie_batch_answer * answer,
+                                                           struct token_trie_batch_figures * figures);
+
+/* Why the prompt has failed, "" where it has not; NULL on failure. */
+TOKEN_TRIE_API const char * token_trie_batch_answer_get_message(const struct token_trie_batch_answer * answer);
+
+/*
+ * The members found, best first, and how many there are in *n. NULL where there are none, as of SCORES, and on failure.
+ */
+TOKEN_TRIE_API const int64_t * token_trie_batch_answer_get_leaves(const struct token_trie_batch_answer * answer,
+                                                                  size_t * n);
+
+/* The scores of these; of SCORES, those of all members, by index. Likewise. */
+TOKEN_TRIE_API const double * token_trie_batch_answer_get_logprobs(const struct token_trie_batch_answer * answer,
+                                                                   size_t * n);
+
+/* GREEDY, SAMPLED, TEXT: the tokens that were taken, an end-of-generation token left out. Likewise. */
+TOKEN_TRIE_API const llama_token * token_trie_batch_answer_get_tokens(const struct token_trie_batch_answer * answer,
+                                                                      size_t * n);
 
 /*
  * Opens a batch on a model, with a context of its own, for which all memory is taken now: context_params->n_ctx tokens
@@ -1007,16 +1028,20 @@ TOKEN_TRIE_API int32_t token_trie_batch_submit(struct token_trie_batch * batch,
  * wait, each for its own.
  *
  * timeout_ms  to wait at most, apart from a pass that it makes itself; 0 to look; negative: no limit
+ * answer      set to the answer, which the caller owns (token_trie_batch_answer_free); NULL: nothing is out, or not in
+ *             time, or on failure
+ * is_out      NULL, or set: true where there is no answer yet, but will be
  *
- * Returns TOKEN_TRIE_OK also where the prompt has failed: answer->status tells. Fails with TOKEN_TRIE_ERROR_LIMIT where
- * there is memory for less than there is, with n_found and n_tokens set, and keeps the answer; with
- * TOKEN_TRIE_ERROR_ARGUMENT for a ticket that is not out; with TOKEN_TRIE_ERROR_CANCELLED where the batch is closed
- * meanwhile; with TOKEN_TRIE_ERROR_BUSY from llama.cpp's log callback on the thread that makes a pass.
+ * Returns TOKEN_TRIE_OK also where the prompt has failed: its figures tell. Fails with TOKEN_TRIE_ERROR_MEMORY where
+ * there is none for it, and keeps the answer; with TOKEN_TRIE_ERROR_ARGUMENT for a ticket that is not out; with
+ * TOKEN_TRIE_ERROR_CANCELLED where the batch is closed meanwhile; with TOKEN_TRIE_ERROR_BUSY from llama.cpp's log
+ * callback on the thread that makes a pass.
  */
 TOKEN_TRIE_API int32_t token_trie_batch_next(struct token_trie_batch * batch,
                                              int64_t ticket,
                                              int32_t timeout_ms,
-                                             struct token_trie_batch_answer * answer);
+                                             struct token_trie_batch_answer ** answer,
+                                             bool * is_out);
 
 /* Ends a prompt, whose answer is then TOKEN_TRIE_ERROR_CANCELLED; one that has an answer keeps it. */
 TOKEN_TRIE_API void token_trie_batch_cancel(struct token_trie_batch * batch, int64_t ticket);

@@ -6,7 +6,6 @@
 #include "abi/structs.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace {
 
@@ -71,58 +70,29 @@ Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & 
             read_text(prompt)};
 }
 
-// Whether there is memory for all that is wanted.
-bool fits(const Answer & answer, const token_trie_batch_answer & to) {
-    const bool wants_members = to.leaves != nullptr || to.logprobs != nullptr;
-    return (!wants_members || answer.n_members() <= to.capacity) &&
-           (to.tokens == nullptr || answer.tokens.size() <= to.tokens_capacity);
-}
-
-void copy_members(const Answer & answer, const token_trie_batch_answer & to) {
-    for (std::size_t i = 0; i < answer.n_members(); ++i) {
-        const bool is_found = answer.scores.empty();
-        if (to.leaves != nullptr) {
-            to.leaves[i] = is_found ? answer.found[i].leaf : static_cast<std::int64_t>(i);
-        }
-        if (to.logprobs != nullptr) {
-            to.logprobs[i] = is_found ? answer.found[i].logprob : answer.scores[i];
-        }
-    }
-}
-
-void write_answer(Ticket ticket, const Answer & answer, token_trie_batch_answer & out) {
-    out.ticket = ticket;
-    out.status = static_cast<std::int32_t>(answer.status);
-    copy_message(answer.message, out.message, sizeof out.message);
-    if (!answer.found.empty()) {
-        out.leaf = answer.found.front().leaf;
-        out.logprob = answer.found.front().logprob;
-    } else if (!answer.scores.empty()) {
-        const auto best = std::max_element(answer.scores.begin(), answer.scores.end());
-        out.leaf = best - answer.scores.begin();
-        out.logprob = *best;
-    }
-    copy_members(answer, out);
-    if (out.tokens != nullptr) {
-        std::copy(answer.tokens.begin(), answer.tokens.end(), out.tokens);
-    }
-    out.gap = answer.gap;
-    out.rival_min = answer.rival_min;
-    out.rival_max = answer.rival_max;
-    out.mass_max = answer.mass_max;
-    out.n_shared = answer.n_shared;
-    out.n_branches = answer.n_branches;
-    out.n_forced = answer.n_forced;
-    out.n_free = answer.n_free;
-    out.stop = static_cast<std::int32_t>(answer.stop);
-    out.stop_string = answer.stop_string;
-    out.n_evaluated = answer.n_evaluated;
-    out.n_passes = answer.n_passes;
-    out.prompt_ns = answer.prompt_ns;
-    out.decide_ns = answer.decide_ns;
+template <typename T>
+const T * array_of(const std::vector<T> & values, std::size_t * n) {
+    require_not_null(n, "n");
+    *n = values.size();
+    return values.empty() ? nullptr : values.data();
 }
 
 }  // namespace
+
+struct token_trie_batch_answer {
+    Ticket ticket = 0;
+    Answer answer;
+    // Of the members found, as arrays:
+    std::vector<std::int64_t> leaves;
+    std::vector<double> logprobs;
+
+    void set_members(const Answer & given) {
+        for (const token_trie::Found & found : given.found) {
+            leaves.push_back(found.leaf);
+            logprobs.push_back(found.logprob);
+        }
+    }
+};
 
 extern "C" {
 
@@ -148,37 +118,86 @@ int32_t token_trie_batch_submit(token_trie_batch * batch, const token_trie_batch
     });
 }
 
-int32_t token_trie_batch_next(token_trie_batch * batch,
-                              int64_t ticket,
-                              int32_t timeout_ms,
-                              token_trie_batch_answer * answer) {
+int32_t token_trie_batch_next(
+    token_trie_batch * batch, int64_t ticket, int32_t timeout_ms, token_trie_batch_answer ** answer, bool * is_out) {
     return guard([&] {
+        require_not_null(answer, "answer");
+        *answer = nullptr;
         const std::shared_ptr<Batch> open = OpenBatches::shared().find(batch);
-        const token_trie_batch_answer given = read_struct(answer, "answer");
-        token_trie_batch_answer out{};  // without what stood there before
-        out.leaves = given.leaves;
-        out.logprobs = given.logprobs;
-        out.capacity = given.capacity;
-        out.tokens = given.tokens;
-        out.tokens_capacity = given.tokens_capacity;
-        Answer taken;
-        Ticket of = 0;
-        const Batch::Found found = open->next(ticket, timeout_ms, of, taken, [&](const Answer & seen) {
-            out.n_found = seen.n_members();
-            out.n_tokens = seen.tokens.size();
-            if (!fits(seen, out)) {
-                write_struct(out, answer, "answer");
-                throw Error(Status::limit, "answer: memory for less than " + std::to_string(out.n_found) +
-                                               " members or " + std::to_string(out.n_tokens) + " tokens");
-            }
-        });
-        out.is_out = found == Batch::Found::not_yet ? 1 : 0;
-        out.leaf = -1;
-        out.stop_string = -1;
-        if (found == Batch::Found::answer) {
-            write_answer(of, taken, out);
+        auto out = std::make_unique<token_trie_batch_answer>();
+        const Batch::Found found = open->next(ticket, timeout_ms, out->ticket, out->answer,
+                                              [&](const Answer & seen) { out->set_members(seen); });
+        if (is_out != nullptr) {
+            *is_out = found == Batch::Found::not_yet;
         }
-        write_struct(out, answer, "answer");
+        *answer = found == Batch::Found::answer ? out.release() : nullptr;
+    });
+}
+
+void token_trie_batch_answer_free(token_trie_batch_answer * answer) {
+    const std::unique_ptr<token_trie_batch_answer> freed(answer);
+}
+
+int32_t token_trie_batch_answer_get_figures(const token_trie_batch_answer * answer,
+                                            token_trie_batch_figures * figures) {
+    return guard([&] {
+        require_not_null(answer, "answer");
+        const Answer & of = answer->answer;
+        token_trie_batch_figures out{};
+        out.ticket = answer->ticket;
+        out.status = static_cast<std::int32_t>(of.status);
+        out.leaf = -1;
+        if (!answer->leaves.empty()) {
+            out.leaf = answer->leaves.front();
+            out.logprob = answer->logprobs.front();
+        } else if (!of.scores.empty()) {
+            const auto best = std::max_element(of.scores.begin(), of.scores.end());
+            out.leaf = best - of.scores.begin();
+            out.logprob = *best;
+        }
+        out.gap = of.gap;
+        out.rival_min = of.rival_min;
+        out.rival_max = of.rival_max;
+        out.mass_max = of.mass_max;
+        out.n_shared = of.n_shared;
+        out.n_branches = of.n_branches;
+        out.n_forced = of.n_forced;
+        out.n_free = of.n_free;
+        out.stop = static_cast<std::int32_t>(of.stop);
+        out.stop_string = of.stop_string;
+        out.n_evaluated = of.n_evaluated;
+        out.n_passes = of.n_passes;
+        out.prompt_ns = of.prompt_ns;
+        out.decide_ns = of.decide_ns;
+        write_struct(out, figures, "figures");
+    });
+}
+
+const char * token_trie_batch_answer_get_message(const token_trie_batch_answer * answer) {
+    return guard_pointer<const char *>([&] {
+        require_not_null(answer, "answer");
+        return answer->answer.message.c_str();
+    });
+}
+
+const int64_t * token_trie_batch_answer_get_leaves(const token_trie_batch_answer * answer, size_t * n) {
+    return guard_pointer<const int64_t *>([&] {
+        require_not_null(answer, "answer");
+        return array_of(answer->leaves, n);
+    });
+}
+
+const double * token_trie_batch_answer_get_logprobs(const token_trie_batch_answer * answer, size_t * n) {
+    return guard_pointer<const double *>([&] {
+        require_not_null(answer, "answer");
+        return array_of(answer->answer.scores.empty() ? answer->logprobs : answer->answer.scores, n);
+    });
+}
+
+const llama_token * token_trie_batch_answer_get_tokens(const token_trie_batch_answer * answer, size_t * n) {
+    return guard_pointer<const llama_token *>([&] {
+        require_not_null(answer, "answer");
+        return array_of(answer->answer.tokens, n);
     });
 }
 

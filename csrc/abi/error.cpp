@@ -14,19 +14,15 @@ thread_local Status last_code = Status::ok;
 
 void set_last_error(Status status, const char * message) noexcept {
     last_code = status;
-    copy_message(message, last_message, sizeof last_message);
-}
-
-void copy_message(std::string_view message, char * to, std::size_t size) noexcept {
-    std::size_t n = message.size();
-    if (n >= size) {
-        n = size - 1;
-        while (n > 0 && (static_cast<unsigned char>(message[n]) & 0xC0U) == 0x80U) {
+    std::size_t n = std::strlen(message);
+    if (n >= sizeof last_message) {
+        n = sizeof last_message - 1;
+        while (n > 0 && (static_cast<unsigned char>(message[n]) & 0xC0U) == 0x80U) {  // whole characters
             --n;
         }
     }
-    std::memmove(to, message.data(), n);
-    to[n] = '\0';
+    std::memmove(last_message, message, n);
+    last_message[n] = '\0';
 }
 
 const char * last_error() noexcept { return last_message; }

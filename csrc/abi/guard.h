@@ -3,15 +3,11 @@
 #include "token_trie.h"
 #include "trie/error.h"
 
-#include <string_view>
-
 namespace token_trie {
 
 // Keeps a failure for token_trie_last_error() of this thread. Allocates nothing.
 void set_last_error(Status status, const char * message) noexcept;
 const char * last_error() noexcept;
-// As much of a message as there is room for, its end included: whole characters.
-void copy_message(std::string_view message, char * to, std::size_t size) noexcept;
 Status last_status() noexcept;
 
 // Every extern "C" function runs its work through guard(): what it throws becomes a message and the failure value.

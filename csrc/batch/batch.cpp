@@ -125,7 +125,8 @@ Ticket Batch::Call::submit(Request request) const {
     return batch.last_ = ticket;
 }
 
-Batch::Found Batch::next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const Fits & fits) {
+Batch::Found Batch::next(
+    Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const OnTake & on_take) {
     using Clock = std::chrono::steady_clock;
     const Clock::time_point until = Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
     std::unique_lock<std::mutex> lock(mutex_);
@@ -148,7 +149,7 @@ Batch::Found Batch::next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket
             at = known->second->is_ready ? known->second : ready_.end();
         }
         if (at != ready_.end()) {
-            fits(at->answer);
+            on_take(at->answer);
             ticket = at->ticket;
             answer = std::move(at->answer);
             tickets_.erase(ticket);

@@ -57,12 +57,12 @@ class Batch {
 
     enum class Found { answer, none, not_yet };
     static constexpr Ticket kAny = 0;
-    // Waits for the answer to a ticket, or to any, and takes it if fits(answer). none: there is nothing to wait for.
-    // not_yet: not within so many milliseconds, and the pass under way; negative: no limit. Throws Error: cancelled if
-    // closed meanwhile, argument if it was before or the ticket is not out, busy from within a pass; std::bad_alloc,
-    // when all that was to be had still is.
-    using Fits = std::function<void(const Answer & answer)>;
-    Found next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const Fits & fits);
+    // Waits for the answer to a ticket, or to any, and takes it after on_take(answer). none: there is nothing to wait
+    // for. not_yet: not within so many milliseconds, and the pass under way; negative: no limit. Throws Error:
+    // cancelled if closed meanwhile, argument if it was before or the ticket is not out, busy from within a pass;
+    // std::bad_alloc, or what on_take throws, when all that was to be had still is.
+    using OnTake = std::function<void(const Answer & answer)>;
+    Found next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const OnTake & on_take);
 
     // Its answer is then that it was cancelled, unless it has one already.
     void cancel(Ticket ticket) noexcept;

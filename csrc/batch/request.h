@@ -67,8 +67,6 @@ struct Answer {
     std::uint64_t n_passes = 0;     // behind the prompt, shared with others
     std::uint64_t prompt_ns = 0;    // from the prompt's first token in the cache to its last
     std::uint64_t decide_ns = 0;    // from there on
-
-    std::size_t n_members() const noexcept { return scores.empty() ? found.size() : scores.size(); }
 };
 
 inline std::size_t Request::max_tokens() const noexcept {

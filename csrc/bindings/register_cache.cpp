@@ -11,7 +11,8 @@ void register_cache(py::module_ & module) {
         [](const std::string & json, const std::optional<std::string> & path, const Vocab * vocab) {
             const py::gil_scoped_release unlocked;
             return std::const_pointer_cast<Trie>(
-                Cache::shared().get(json, path, 0, [vocab] { return vocab == nullptr ? nullptr : vocab->lexicon(); }));
+                Cache::shared().get(json, path, vocab == nullptr ? 0 : vocab->size(),
+                                    [vocab] { return vocab == nullptr ? nullptr : vocab->lexicon(); }));
         },
         "json"_a, "path"_a, "vocab"_a.none(true));
     module.def(

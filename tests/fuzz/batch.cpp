@@ -14,7 +14,7 @@ namespace {
 using test::Tokens;
 
 constexpr int kLongest = 16;
-constexpr std::size_t kMost = 64;      // leaves or tokens of an answer
+constexpr std::int32_t kMost = 64;     // tokens of an answer
 constexpr std::int32_t kNoLimit = -1;  // to wait
 constexpr std::uint32_t kAloneContext = 256;
 
@@ -67,25 +67,24 @@ struct Asked {
     bool is_cancelled = false;
 };
 
-struct Answer {
-    token_trie_batch_answer its = test::sized<token_trie_batch_answer>();
-    std::array<std::int64_t, kMost> leaves{};
-    std::array<double, kMost> logprobs{};
-    std::array<llama_token, kMost> tokens{};
-
-    Answer() {
-        its.leaves = leaves.data();
-        its.logprobs = logprobs.data();
-        its.capacity = kMost;
-        its.tokens = tokens.data();
-        its.tokens_capacity = kMost;
-    }
-    Answer(const Answer &) = delete;
-    Answer & operator=(const Answer &) = delete;
-    Answer(Answer &&) = delete;
-    Answer & operator=(Answer &&) = delete;
-    ~Answer() = default;
+struct FreeAnswer {
+    void operator()(token_trie_batch_answer * answer) const { token_trie_batch_answer_free(answer); }
 };
+using Answer = std::unique_ptr<token_trie_batch_answer, FreeAnswer>;
+
+template <typename T>
+std::vector<T> array_of(const T * (*get)(const token_trie_batch_answer *, std::size_t *), const Answer & answer) {
+    std::size_t n = 0;
+    const T * values = get(answer.get(), &n);
+    require((values == nullptr) == (n == 0), "there are as many as it says");
+    return {values, values + n};
+}
+
+token_trie_batch_figures figures_of(const Answer & answer) {
+    auto out = sized<token_trie_batch_figures>();
+    require(token_trie_batch_answer_get_figures(answer.get(), &out) == TOKEN_TRIE_OK, "an answer has its figures");
+    return out;
+}
 
 class Caller {
    public:
@@ -216,56 +215,58 @@ class Caller {
     }
 
     void take(std::int64_t number, std::int32_t timeout_ms) {
-        Answer answer;
+        token_trie_batch_answer * taken = nullptr;
         Expected wrong = expected();
         wrong.wrong_if(number != 0 && out_.count(number) == 0, TOKEN_TRIE_ERROR_ARGUMENT);
-        if (!wrong.check(token_trie_batch_next(batch_, number, timeout_ms, &answer.its))) {
+        if (!wrong.check(token_trie_batch_next(batch_, number, timeout_ms, &taken, nullptr))) {
+            require(taken == nullptr, "a call that fails gives none");
             return;
         }
-        if (answer.its.ticket == 0) {
+        const Answer answer(taken);
+        if (answer == nullptr) {
             require(out_.empty() || timeout_ms != kNoLimit, "who waits gets an answer");
             return;
         }
-        require(number == 0 || answer.its.ticket == number, "the answer waited for");
-        const auto at = out_.find(answer.its.ticket);
+        const std::int64_t its = figures_of(answer).ticket;
+        require(number == 0 || its == number, "the answer waited for");
+        const auto at = out_.find(its);
         require(at != out_.end(), "an answer is to a prompt that is out");
         check(at->second, answer);
         out_.erase(at);
     }
 
     void check(const Asked & asked, const Answer & answer) const {
-        const token_trie_batch_answer & its = answer.its;
+        const token_trie_batch_figures its = figures_of(answer);
+        const std::vector<double> logprobs = array_of(token_trie_batch_answer_get_logprobs, answer);
+        const Tokens tokens = array_of(token_trie_batch_answer_get_tokens, answer);
         if (its.status != TOKEN_TRIE_OK) {
             require(
                 its.status == TOKEN_TRIE_ERROR_CANCELLED ? asked.is_cancelled : its.status == TOKEN_TRIE_ERROR_CONTEXT,
                 "a prompt fails where it is cancelled, or its tree finds no room");
-            require(*its.message != '\0', "a failure has its message");
+            require(*token_trie_batch_answer_get_message(answer.get()) != '\0', "a failure has its message");
             return;
         }
         if (asked.prompt.mode == TOKEN_TRIE_BATCH_TEXT) {
             require(its.n_free + its.n_forced <= static_cast<std::uint64_t>(asked.prompt.max_tokens), "max_tokens");
             require(its.leaf == -1, "text is no member");
-            require(its.n_tokens <= static_cast<std::size_t>(asked.prompt.max_tokens), "no more than asked for");
+            require(tokens.size() <= static_cast<std::size_t>(asked.prompt.max_tokens), "no more than asked for");
             require((its.stop == TOKEN_TRIE_STOP_STRING) == (its.stop_string >= 0), "the stop string has its number");
             return;
         }
         const SetModel & set = asked.payload.set;
         require(its.leaf >= -1 && its.leaf < static_cast<std::int64_t>(set.n_leaves), "leaf");
         require(its.logprob <= 1e-4, "a logarithm");
-        require(its.n_found <= kMost && its.n_tokens <= kMost, "there is memory for it");
         if (asked.prompt.mode == TOKEN_TRIE_BATCH_SCORES) {
             double sum = 0;
-            for (std::size_t i = 0; i < its.n_found; ++i) {
-                require(answer.logprobs[i] <= 1e-5, "a leaf's logarithm");
-                sum += std::exp(answer.logprobs[i]);
+            for (const double logprob : logprobs) {
+                require(logprob <= 1e-5, "a leaf's logarithm");
+                sum += std::exp(logprob);
             }
-            require(its.n_found == set.n_leaves, "every leaf has a score");
+            require(logprobs.size() == set.n_leaves, "every leaf has a score");
             require((asked.prompt.leaf_end == TOKEN_TRIE_LEAF_ANY && asked.prompt.branches == 0) || sum < 1.001,
                     "members exclude each other");
         } else if (asked.prompt.mode <= TOKEN_TRIE_BATCH_SAMPLED) {
-            require(set.members.count(Tokens(answer.tokens.begin(),
-                                             answer.tokens.begin() + static_cast<std::ptrdiff_t>(its.n_tokens))) > 0,
-                    "what is taken is a member");
+            require(set.members.count(tokens) > 0, "what is taken is a member");
         }
         if (asked.prompt.mode == TOKEN_TRIE_BATCH_GREEDY && asked.tokens.size() + set.max_length < kAloneContext) {
             alone_.check(asked.tokens, asked.payload.json, its.logprob);
@@ -306,11 +307,11 @@ class Caller {
             }
         });
         if (closes) {
-            auto answer = std::make_unique<Answer>();
+            token_trie_batch_answer * taken = nullptr;
             std::int32_t status = TOKEN_TRIE_OK;
-            while ((status = token_trie_batch_next(batch_, 0, 1, &answer->its)) == TOKEN_TRIE_OK) {
-                if (answer->its.ticket != 0) {
-                    require(out_.erase(answer->its.ticket) == 1, "an answer is to a prompt that is out");
+            while ((status = token_trie_batch_next(batch_, 0, 1, &taken, nullptr)) == TOKEN_TRIE_OK) {
+                if (const Answer answer(taken); answer != nullptr) {
+                    require(out_.erase(figures_of(answer).ticket) == 1, "an answer is to a prompt that is out");
                 }
             }
             require(status == TOKEN_TRIE_ERROR_CANCELLED || status == TOKEN_TRIE_ERROR_ARGUMENT, "a close is told");
@@ -327,15 +328,12 @@ class Caller {
     void odd(Input & in) {
         Expected wrong;
         wrong.wrong_if(true, TOKEN_TRIE_ERROR_ARGUMENT);
-        auto answer = sized<token_trie_batch_answer>();
+        token_trie_batch_answer * answer = nullptr;
         switch (in.below(5)) {
-            case 0: wrong.check(token_trie_batch_next(batch_, 1 << 20, 0, &answer)); break;
+            case 0: wrong.check(token_trie_batch_next(batch_, 1 << 20, 0, &answer, nullptr)); break;
             case 1: wrong.check(token_trie_batch_submit(batch_, nullptr, nullptr)); break;
-            case 2: wrong.check(token_trie_batch_next(nullptr, 0, 0, &answer)); break;
-            case 3:
-                answer.size = 1;
-                wrong.check(token_trie_batch_next(batch_, 0, 0, &answer));
-                break;
+            case 2: wrong.check(token_trie_batch_next(nullptr, 0, 0, &answer, nullptr)); break;
+            case 3: wrong.check(token_trie_batch_next(batch_, 0, 0, nullptr, nullptr)); break;
             default:
                 token_trie_batch_close(batch_);
                 is_open_ = false;

@@ -66,7 +66,6 @@ class Admission(Generic[R]):
         self._under_way: dict[int, tuple[int, Batched[R]]] = {}  # with their positions, by ticket
         self._done: dict[int, R | TokenTrieError] = {}  # by position
         self._is_over = False
-        self._n_members = self._n_tokens = 1  # of the largest answer there may be
 
     def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
         """Iterate over positions and results."""
@@ -117,13 +116,11 @@ class Admission(Generic[R]):
         self._submit(self._batch, position, batched)
 
     def _submit(self, batch: Batch, position: int, batched: Batched[R]) -> None:
-        self._n_members = max(self._n_members, batched.n_members)
-        self._n_tokens = max(self._n_tokens, batched.n_tokens)
         self._under_way[batched.submit(batch)] = position, batched
 
     def _wait(self) -> None:
         assert isinstance(self._batch, Batch)
-        answer = self._batch.next(self._n_members, self._n_tokens)
+        answer = self._batch.next()
         if answer is None:
             return
         position, batched = self._under_way.pop(answer.ticket)

@@ -104,17 +104,6 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         """Return it, unless it calibrates, which is done in the prompt's place."""
         return self if self.prior is None else None
 
-    @property
-    def n_members(self) -> int:
-        """Those that its answer may have at most."""
-        n = len(self.choices.trie)
-        return n if self.request.options.scores_all else min(self.request.options.n_best, n)
-
-    @property
-    def n_tokens(self) -> int:
-        """Likewise."""
-        return self.choices.trie.max_tokens
-
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
         options = self.request.options
@@ -128,7 +117,7 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             temperature=self._temperature,
             top_p=options.top_p,
             leaf_end=LEAF_ENDS[options.leaf_end],
-            n_best=self.n_members,
+            n_best=min(options.n_best, len(self.choices.trie)),
             **self._bounds,
         )
 

@@ -109,16 +109,6 @@ class Bound(ABC, Generic[R]):
 class Batched(ABC, Generic[R]):
     """A request, ready for a batch."""
 
-    @property
-    @abstractmethod
-    def n_members(self) -> int:
-        """Those that its answer may have at most."""
-
-    @property
-    @abstractmethod
-    def n_tokens(self) -> int:
-        """Likewise."""
-
     @abstractmethod
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""

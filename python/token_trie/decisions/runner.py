@@ -116,7 +116,7 @@ def _think(stream: Stream, request: Request[Any]) -> Thought:
 def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:
     """Answer together with other threads."""
     while True:
-        answer = shared.answer(batched.submit, batched.n_members, batched.n_tokens)
+        answer = shared.answer(batched.submit)
         try:
             told = batched.read(answer)
         except TokenTrieError:

@@ -106,8 +106,6 @@ class BoundScores(Bound[Floats], Batched[Floats]):
     beginning: list[int]
     """What stands for a text's begin, where the scores behind that are wanted."""
 
-    n_tokens = 1
-
     def run(self, stream: Stream) -> Floats:
         """Score."""
         prior = None
@@ -124,11 +122,6 @@ class BoundScores(Bound[Floats], Batched[Floats]):
     def batched(self) -> BoundScores | None:
         """Return it, unless something is scored besides."""
         return self if self.prior is None and not self.beginning else None
-
-    @property
-    def n_members(self) -> int:
-        """Those that its answer has."""
-        return len(self.choices.trie)
 
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""

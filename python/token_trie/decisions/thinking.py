@@ -35,16 +35,10 @@ class Thinking(Batched[R]):
     n_ctx: int | None
     """As of `reader_of`."""
 
-    n_members = 0
-
-    @property
-    def n_tokens(self) -> int:
-        """Those that its answer may have at most."""
-        return self.think.max_tokens + len(self.marker) + _RESPELLED
-
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
         think = self.think
+        most = think.max_tokens + len(self.marker) + _RESPELLED
         return batch.submit(
             any_set(self.marker),
             self.tokens,
@@ -53,7 +47,7 @@ class Thinking(Batched[R]):
             temperature=float(think.warmth),
             top_p=float(think.top_p),
             # Where the context has less room, a thought that ends in time has as much as alone.
-            max_tokens=min(self.n_tokens, max(batch.n_ctx - len(self.tokens), 0)),
+            max_tokens=min(most, max(batch.n_ctx - len(self.tokens), 0)),
             start_after=self.marker,
             max_before=think.max_tokens,
             stop_strings=[think.marker] if isinstance(think.marker, str) else [],

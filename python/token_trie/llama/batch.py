@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import CancelledError, LimitError, TokenTrieError, from_status
+from token_trie.errors import CancelledError, TokenTrieError, from_status
 from token_trie.llama.contexts import make_on
 from token_trie.llama.dropped import wait_for_dropped
 from token_trie.native.core import Llama, vocab_of
@@ -19,6 +19,8 @@ from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.sets.trie import TokenTrie
+
+N = TypeVar("N", bound=np.generic)
 
 # A wait is interrupted so often, for signals to be heard.
 WAIT_MS = 100
@@ -47,9 +49,28 @@ class Answer(NamedTuple):
     leaves: npt.NDArray[np.int64]
     """The members found."""
     logprobs: npt.NDArray[np.float64]
-    """Theirs; of scores, of every leaf."""
+    """Theirs; of scores, of every leaf, and no `leaves`."""
     figures: Any
-    """The struct token_trie_batch_answer."""
+    """The struct token_trie_batch_figures."""
+
+
+def _read(answer: Any) -> Answer:
+    figures = new_struct("token_trie_batch_figures")
+    check(lib.token_trie_batch_answer_get_figures(answer, figures))
+    error = None
+    if figures.status < 0:
+        error = from_status(figures.status, ffi.string(lib.token_trie_batch_answer_get_message(answer)).decode())
+    tokens = tuple(_copy(lib.token_trie_batch_answer_get_tokens, answer, np.int32).tolist())
+    leaves = _copy(lib.token_trie_batch_answer_get_leaves, answer, np.int64)
+    logprobs = _copy(lib.token_trie_batch_answer_get_logprobs, answer, np.float64)
+    return Answer(figures.ticket, error, figures.leaf, figures.logprob, tokens, leaves, logprobs, figures)
+
+
+def _copy(get: Any, answer: Any, dtype: type[N]) -> npt.NDArray[N]:
+    n = ffi.new("size_t *")
+    values = get(answer, n)
+    size = n[0] * np.dtype(dtype).itemsize
+    return np.frombuffer(ffi.buffer(values, size), dtype).copy() if size else np.empty(0, dtype)
 
 
 class Batch(Gate):
@@ -106,34 +127,15 @@ class Batch(Gate):
         self._call(lib.token_trie_batch_submit, prompt, ticket)
         return int(ticket[0])
 
-    def next(self, n_members: int, n_tokens: int, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:
-        """Wait for an answer, to a ticket or to any, of about these many members and tokens.
+    def next(self, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:
+        """Wait for an answer, to a ticket or to any; None: not in time, or nothing is out."""
+        out = ffi.new("struct token_trie_batch_answer **")
+        self._call(lib.token_trie_batch_next, ticket, timeout_ms, out, ffi.NULL)
+        return None if out[0] == ffi.NULL else _read(ffi.gc(out[0], lib.token_trie_batch_answer_free))
 
-        None: not in time, or nothing is out.
-        """
-        leaves, logprobs = np.empty(n_members, np.int64), np.empty(n_members)
-        tokens = np.empty(n_tokens, np.int32)
-        out = new_struct("token_trie_batch_answer", capacity=n_members, tokens_capacity=n_tokens)
-        kept = ffi.from_buffer("int64_t[]", leaves), ffi.from_buffer("double[]", logprobs)
-        kept_tokens = ffi.from_buffer("llama_token[]", tokens)
-        out.leaves, out.logprobs, out.tokens = *kept, kept_tokens
-        try:
-            self._call(lib.token_trie_batch_next, ticket, timeout_ms, out)
-        except LimitError:
-            # Another's, or more tokens than there were to be: what stands before a stop string is tokenized anew.
-            return self.next(max(n_members, out.n_found), max(n_tokens, out.n_tokens), timeout_ms, ticket)
-        if out.ticket == 0:
-            return None
-        error = None
-        if out.status < 0:
-            error = from_status(out.status, ffi.string(out.message).decode(errors="replace"))
-        found = slice(out.n_found)
-        taken = tuple(tokens[: out.n_tokens].tolist())
-        return Answer(out.ticket, error, out.leaf, out.logprob, taken, leaves[found], logprobs[found], out)
-
-    def wait(self, n_members: int, n_tokens: int) -> Answer:
-        """Wait for any answer, as `next`, as long as it takes; one has to be out. Raises the prompt's own error."""
-        while (answer := self.next(n_members, n_tokens)) is None:
+    def wait(self) -> Answer:
+        """Wait for any answer, as long as it takes; one has to be out. Raises the prompt's own error."""
+        while (answer := self.next()) is None:
             pass
         if answer.error is not None:
             raise answer.error

@@ -73,8 +73,8 @@ class SharedBatch:
         """Whether it is at work, or soon again."""
         return bool(self._asking) or time.monotonic() < self._until
 
-    def answer(self, submit: Callable[[Batch], int], n_members: int, n_tokens: int) -> Answer:
-        """Submit a question and wait for its answer, of these many members and tokens at most.
+    def answer(self, submit: Callable[[Batch], int]) -> Answer:
+        """Submit a question and wait for its answer.
 
         Raises
         ------
@@ -88,13 +88,13 @@ class SharedBatch:
             if len(self._asking) > 1:
                 self._until = time.monotonic() + _SOON_S
             while answer is None:
-                answer = self._batch.next(n_members, n_tokens, ticket=ticket)
+                answer = self._batch.next(ticket=ticket)
         finally:
             self._asking.pop(ticket, None)
             if answer is None:
                 self._batch.withdraw(ticket)
                 with contextlib.suppress(TokenTrieError):
-                    self._batch.next(n_members, n_tokens, -1, ticket)
+                    self._batch.next(-1, ticket)
         if answer.error is not None:
             raise answer.error
         return answer

@@ -1,6 +1,5 @@
 #include "tiny_model.h"
 
-#include <cstring>
 #include <thread>
 
 namespace token_trie::test {
@@ -12,6 +11,19 @@ struct CloseBatch {
     void operator()(token_trie_batch * batch) const { token_trie_batch_close(batch); }
 };
 using OpenBatch = std::unique_ptr<token_trie_batch, CloseBatch>;
+
+struct FreeAnswer {
+    void operator()(token_trie_batch_answer * answer) const { token_trie_batch_answer_free(answer); }
+};
+using OpenAnswer = std::unique_ptr<token_trie_batch_answer, FreeAnswer>;
+
+template <typename T>
+std::vector<T> array_of(const T * (*get)(const token_trie_batch_answer *, std::size_t *), const OpenAnswer & answer) {
+    std::size_t n = 7;
+    const T * values = get(answer.get(), &n);
+    EXPECT_EQ(values == nullptr, n == 0);
+    return {values, values + n};
+}
 
 class AbiBatchTest : public WithTinyModel {
    protected:
@@ -30,29 +42,37 @@ class AbiBatchTest : public WithTinyModel {
         return out;
     }
 
+    // The next answer, if there is one.
+    OpenAnswer next(std::int64_t ticket = 0, std::int32_t timeout_ms = -1, bool * is_out = nullptr) const {
+        token_trie_batch_answer * out = nullptr;
+        EXPECT_EQ(token_trie_batch_next(batch_.get(), ticket, timeout_ms, &out, is_out), TOKEN_TRIE_OK)
+            << token_trie_last_error();
+        return OpenAnswer(out);
+    }
+
+    static token_trie_batch_figures figures(const OpenAnswer & answer) {
+        auto out = sized<token_trie_batch_figures>();
+        EXPECT_EQ(token_trie_batch_answer_get_figures(answer.get(), &out), TOKEN_TRIE_OK);
+        return out;
+    }
+
     const Tokens tokens_ = bytes("Do: ");
     const SetHandle actions_ = set_of(kActions);
     const OpenBatch batch_ = open();
     std::int64_t ticket_ = 0;
-    token_trie_batch_answer answer_ = sized<token_trie_batch_answer>();
+    token_trie_batch_answer * answer_ = nullptr;
 };
 
 TEST_F(AbiBatchTest, NothingOfAnEarlierAnswerStaysInTheNext) {
-    std::memset(answer_.message, 'x', sizeof answer_.message);
-    answer_.logprob = 7;
-    answer_.n_found = 7;
-    ASSERT_EQ(token_trie_batch_next(batch_.get(), 0, 0, &answer_), TOKEN_TRIE_OK);
-    EXPECT_EQ(answer_.ticket, 0);
-    EXPECT_EQ(answer_.leaf, -1);
-    EXPECT_EQ(answer_.logprob, 0);
-    EXPECT_EQ(answer_.n_found, 0U);
-    EXPECT_STREQ(answer_.message, "");
-    std::memset(answer_.message, 'x', sizeof answer_.message);
     const token_trie_batch_prompt asked = prompt();
     ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
-    token_trie_batch_cancel(batch_.get(), ticket_);
-    ASSERT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_), TOKEN_TRIE_OK);
-    EXPECT_STREQ(answer_.message, "cancelled");
+    const OpenAnswer answer = next();
+    answer_ = answer.get();
+    ASSERT_EQ(token_trie_batch_next(batch_.get(), 0, 0, &answer_, nullptr), TOKEN_TRIE_OK);
+    EXPECT_EQ(answer_, nullptr);
+    answer_ = answer.get();
+    ASSERT_EQ(token_trie_batch_next(nullptr, 0, 0, &answer_, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(answer_, nullptr);
 }
 
 TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
@@ -60,52 +80,73 @@ TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
          {TOKEN_TRIE_BATCH_GREEDY, TOKEN_TRIE_BATCH_SAMPLED, TOKEN_TRIE_BATCH_BEST, TOKEN_TRIE_BATCH_SCORES}) {
         const token_trie_batch_prompt asked = prompt(mode);
         ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK) << token_trie_last_error();
-        std::array<std::int64_t, 3> leaves{};
-        std::array<double, 3> logprobs{};
-        Tokens taken(3);
-        answer_.leaves = leaves.data();
-        answer_.logprobs = logprobs.data();
-        answer_.capacity = 3;
-        answer_.tokens = taken.data();
-        answer_.tokens_capacity = 3;
-        ASSERT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_), TOKEN_TRIE_OK) << token_trie_last_error();
-        EXPECT_EQ(answer_.ticket, ticket_);
-        EXPECT_EQ(answer_.status, TOKEN_TRIE_OK);
-        EXPECT_GE(answer_.leaf, 0);
-        EXPECT_EQ(answer_.n_found, mode == TOKEN_TRIE_BATCH_SCORES ? 3U : 1U);
-        EXPECT_EQ(answer_.logprob,
-                  logprobs[mode == TOKEN_TRIE_BATCH_SCORES ? static_cast<std::size_t>(answer_.leaf) : 0]);
-        EXPECT_EQ(answer_.n_tokens > 0, mode <= TOKEN_TRIE_BATCH_SAMPLED);
+        const OpenAnswer answer = next();
+        ASSERT_NE(answer, nullptr);
+        const token_trie_batch_figures told = figures(answer);
+        EXPECT_EQ(told.ticket, ticket_);
+        EXPECT_EQ(told.status, TOKEN_TRIE_OK);
+        EXPECT_STREQ(token_trie_batch_answer_get_message(answer.get()), "");
+        EXPECT_GE(told.leaf, 0);
+        const bool is_all = mode == TOKEN_TRIE_BATCH_SCORES;
+        const std::vector<double> logprobs = array_of(token_trie_batch_answer_get_logprobs, answer);
+        ASSERT_EQ(logprobs.size(), is_all ? 3U : 1U);
+        EXPECT_EQ(told.logprob, logprobs[is_all ? static_cast<std::size_t>(told.leaf) : 0]);
+        EXPECT_EQ(array_of(token_trie_batch_answer_get_leaves, answer),
+                  is_all ? std::vector<std::int64_t>() : std::vector<std::int64_t>{told.leaf});
+        EXPECT_EQ(!array_of(token_trie_batch_answer_get_tokens, answer).empty(), mode <= TOKEN_TRIE_BATCH_SAMPLED);
     }
-    ASSERT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_), TOKEN_TRIE_OK);
-    EXPECT_EQ(answer_.ticket, 0);
-    EXPECT_EQ(answer_.is_out, 0);
+    bool is_out = true;
+    EXPECT_EQ(next(0, -1, &is_out), nullptr);
+    EXPECT_FALSE(is_out);
 }
 
-TEST_F(AbiBatchTest, AnAnswerStaysWhereThereIsNoMemoryForIt) {
-    const token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_SCORES);
-    ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
-    std::array<double, 3> logprobs{};
-    answer_.logprobs = logprobs.data();
-    answer_.capacity = 2;
-    EXPECT_EQ(token_trie_batch_next(batch_.get(), ticket_, -1, &answer_), TOKEN_TRIE_ERROR_LIMIT);
-    EXPECT_EQ(answer_.n_found, 3U);
-    answer_.capacity = 3;
-    EXPECT_EQ(token_trie_batch_next(batch_.get(), ticket_, -1, &answer_), TOKEN_TRIE_OK);
+TEST_F(AbiBatchTest, AnAnswerIsTakenOnceAndOutlivesItsBatch) {
+    OpenAnswer answer;
+    {
+        const OpenBatch batch = open();
+        const token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_SCORES);
+        ASSERT_EQ(token_trie_batch_submit(batch.get(), &asked, &ticket_), TOKEN_TRIE_OK);
+        ASSERT_EQ(token_trie_batch_next(batch.get(), ticket_, -1, &answer_, nullptr), TOKEN_TRIE_OK);
+        answer.reset(answer_);
+        EXPECT_EQ(token_trie_batch_next(batch.get(), ticket_, -1, &answer_, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    }
+    const std::vector<double> logprobs = array_of(token_trie_batch_answer_get_logprobs, answer);
+    ASSERT_EQ(logprobs.size(), 3U);
     EXPECT_LT(logprobs[2], 0);
-    EXPECT_EQ(token_trie_batch_next(batch_.get(), ticket_, -1, &answer_), TOKEN_TRIE_ERROR_ARGUMENT);
+}
+
+TEST_F(AbiBatchTest, AnAnswerThatIsNullIsRefused) {
+    std::size_t n = 0;
+    auto told = sized<token_trie_batch_figures>();
+    EXPECT_EQ(token_trie_batch_answer_get_figures(nullptr, &told), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_answer_get_message(nullptr), nullptr);
+    EXPECT_EQ(token_trie_batch_answer_get_leaves(nullptr, &n), nullptr);
+    EXPECT_EQ(token_trie_batch_answer_get_logprobs(nullptr, &n), nullptr);
+    EXPECT_EQ(token_trie_batch_answer_get_tokens(nullptr, &n), nullptr);
+    EXPECT_STREQ(token_trie_last_error(), "answer: null");
+    token_trie_batch_answer_free(nullptr);
+    const token_trie_batch_prompt asked = prompt();
+    ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
+    const OpenAnswer answer = next();
+    EXPECT_EQ(token_trie_batch_answer_get_figures(answer.get(), nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_answer_get_tokens(answer.get(), nullptr), nullptr);
+    EXPECT_STREQ(token_trie_last_error(), "n: null");
 }
 
 TEST_F(AbiBatchTest, WhoLooksIsToldThatAnAnswerIsOut) {
     const token_trie_batch_prompt asked = prompt();
     ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
-    ASSERT_EQ(token_trie_batch_next(batch_.get(), ticket_, 0, &answer_), TOKEN_TRIE_OK);
-    EXPECT_EQ(answer_.ticket, 0);
-    EXPECT_EQ(answer_.is_out, 1);
+    bool is_out = false;
+    EXPECT_EQ(next(ticket_, 0, &is_out), nullptr);
+    EXPECT_TRUE(is_out);
     token_trie_batch_cancel(batch_.get(), ticket_);
-    ASSERT_EQ(token_trie_batch_next(batch_.get(), ticket_, -1, &answer_), TOKEN_TRIE_OK);
-    EXPECT_EQ(answer_.status, TOKEN_TRIE_ERROR_CANCELLED);
-    EXPECT_STREQ(answer_.message, "cancelled");
+    const OpenAnswer answer = next(ticket_, -1, &is_out);
+    EXPECT_FALSE(is_out);
+    const token_trie_batch_figures told = figures(answer);
+    EXPECT_EQ(told.status, TOKEN_TRIE_ERROR_CANCELLED);
+    EXPECT_EQ(told.leaf, -1);
+    EXPECT_EQ(told.logprob, 0);
+    EXPECT_STREQ(token_trie_batch_answer_get_message(answer.get()), "cancelled");
 }
 
 TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
@@ -139,8 +180,8 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal([&](auto & asked) { asked.set_params = &how; }),
               "a request has one answer: no other on_complete than end");
     EXPECT_EQ(token_trie_batch_submit(batch_.get(), nullptr, &ticket_), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
-    EXPECT_EQ(token_trie_batch_next(batch_.get(), 77, -1, &answer_), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, nullptr, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_next(batch_.get(), 77, -1, &answer_, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     token_trie_batch_cancel(batch_.get(), 77);
     EXPECT_EQ(ticket_, 0);
 }
@@ -179,7 +220,7 @@ TEST_F(AbiBatchTest, ASubmitMayCloseItsBatchFromTheLogCallback) {
     EXPECT_LT(token_trie_batch_submit(batch_.get(), &asked, &ticket_), 0);
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     EXPECT_TRUE(listener.was_called);
-    EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
 }
 
 TEST_F(AbiBatchTest, AClosedBatchIsRefusedAlsoWhenAnotherIsOpen) {

@@ -2,6 +2,7 @@
 #include "tiny_model.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 // Memory runs out at the first, second, third ... allocation, in the library as in llama.cpp, until there is enough.
@@ -274,6 +275,40 @@ TEST_F(MemoryPass, RunningOutBeforeATokenIsDrawnCostsNoDraw) {
     for (params.seed = 0; params.seed < 5; ++params.seed) {
         expect_nothing_lost([&] { return open(context, params); }, 2, 1);
     }
+}
+
+// Answered beside another, so that no pass is left to make when its own is taken.
+TEST_F(MemoryPass, AnAnswerOfABatchIsTakenWholeOrKept) {
+    const llama_context_params like = tiny_context_params();
+    const auto params = sized<token_trie_batch_params>();
+    token_trie_batch * batch = token_trie_batch_open(tiny_model(), &like, &params);
+    ASSERT_NE(batch, nullptr) << token_trie_last_error();
+    const Tokens tokens = bytes("Do: ");
+    const SetHandle set = set_of(payload_of({{"READ", {kRead}}, {"SEND", {kSend, kMail}}}));
+    for (const int mode : {TOKEN_TRIE_BATCH_GREEDY, TOKEN_TRIE_BATCH_BEST, TOKEN_TRIE_BATCH_SCORES}) {
+        auto prompt = sized<token_trie_batch_prompt>();
+        prompt.tokens = tokens.data();
+        prompt.n_tokens = tokens.size();
+        prompt.set = set.get();
+        prompt.mode = mode;
+        std::array<std::int64_t, 2> tickets{};
+        for (std::int64_t & ticket : tickets) {
+            ASSERT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_OK);
+        }
+        token_trie_batch_answer * other = nullptr;
+        ASSERT_EQ(token_trie_batch_next(batch, tickets[1], -1, &other, nullptr), TOKEN_TRIE_OK);
+        token_trie_batch_answer_free(other);
+        token_trie_batch_answer * answer = nullptr;
+        EXPECT_GT(fail_until_done([&] { return token_trie_batch_next(batch, tickets[0], 0, &answer, nullptr); }), 0);
+        ASSERT_NE(answer, nullptr);
+        auto figures = sized<token_trie_batch_figures>();
+        ASSERT_EQ(token_trie_batch_answer_get_figures(answer, &figures), TOKEN_TRIE_OK);
+        EXPECT_EQ(figures.ticket, tickets[0]);
+        EXPECT_EQ(figures.status, TOKEN_TRIE_OK);
+        EXPECT_GE(figures.leaf, 0);
+        token_trie_batch_answer_free(answer);
+    }
+    token_trie_batch_close(batch);
 }
 
 TEST_F(MemoryPass, RunningOutInAStreamLosesNothing) {

@@ -148,8 +148,6 @@ class _BoundTexts(Bound[Scored], Batched[Scored]):
     tokens: list[int]
     choices: BoundChoices[str]
 
-    n_tokens = 1
-
     def run(self, stream: Stream) -> Scored:
         stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
@@ -158,10 +156,6 @@ class _BoundTexts(Bound[Scored], Batched[Scored]):
 
     def batched(self) -> _BoundTexts:
         return self
-
-    @property
-    def n_members(self) -> int:
-        return len(self.choices.trie)
 
     def submit(self, batch: Batch) -> int:
         mode = lib.TOKEN_TRIE_BATCH_SCORES

@@ -161,15 +161,13 @@ class _Batched(_Scorer):
     def __init__(self, llm: Llama, n_ctx: int | None) -> None:
         super().__init__()
         self._batch = Batch(llm, n_ctx=n_ctx)
-        self._most = 1  # members of an answer
 
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
-        self._most = max(self._most, n_best)
         best = lib.TOKEN_TRIE_BATCH_BEST
         return self._batch.submit(trie, tokens, mode=best, leaf_end=LEAF_ENDS["any"], n_best=n_best)
 
     def _next(self) -> tuple[int, Found]:
-        answer = self._batch.wait(self._most, 0)
+        answer = self._batch.wait()
         return answer.ticket, list(zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True))
 
     def close(self) -> None:

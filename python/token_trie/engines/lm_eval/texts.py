@@ -82,9 +82,8 @@ def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> 
                 stop_strings=prompt.stop,
             )
             in_flight[ticket] = index
-        most = max((prompt.max_tokens for _, prompt in indexed), default=0)
         while in_flight:
-            answer = batch.wait(0, most)
+            answer = batch.wait()
             yield in_flight.pop(answer.ticket), answer.tokens
     finally:
         batch.close()
