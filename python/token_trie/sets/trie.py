@@ -151,7 +151,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         path : str, optional
             Only the descriptors with this path; by default all of them are one set.
         llm : llama_cpp.Llama, optional
-            Needed for descriptors with ``"tokenization": "any"``, whose leaves have a ``"text"`` in place of tokens.
+            Checks the tokens, and spells descriptors with ``"tokenization": "any"``, whose leaves have a ``"text"``.
 
         Raises
         ------
