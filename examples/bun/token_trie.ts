@@ -73,7 +73,7 @@ const SYMBOLS = {
   token_trie_stream_get_vocab: { args: ["ptr"], returns: "ptr" },
   token_trie_stream_prefill: { args: ["ptr", "ptr", "usize"], returns: "i32" },
   token_trie_stream_set_token_trie: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
-  token_trie_stream_clear_token_trie: { args: ["ptr"], returns: "void" },
+  token_trie_stream_clear_token_trie: { args: ["ptr"], returns: "i32" },
   token_trie_stream_next: { args: ["ptr", "f32", "f32", "ptr", "ptr"], returns: "i32" },
   token_trie_stream_get_state: { args: ["ptr", "ptr"], returns: "i32" },
   token_trie_stream_close: { args: ["ptr"], returns: "void" },
@@ -132,7 +132,7 @@ export class Stream {
   }
 
   clearTrie(): void {
-    this.#c.token_trie_stream_clear_token_trie(this.#stream);
+    this.#check(this.#c.token_trie_stream_clear_token_trie(this.#stream));
   }
 
   // Each token is computed when it is asked for.
