@@ -1,7 +1,7 @@
 #include "abi/adapters.h"
 #include "abi/constraint.h"
 #include "abi/guard.h"
-#include "abi/open_batches.h"
+#include "abi/open_handles.h"
 #include "abi/scores.h"
 #include "abi/structs.h"
 
@@ -106,13 +106,13 @@ token_trie_batch * token_trie_batch_open(llama_model * model,
         const Scheduler::Options options = {to_count(given.n_parallel, "params.n_parallel"),
                                             to_count(given.n_batch, "params.n_batch")};
         const ContextMaker maker(model, *context_params, read_adapters(given));
-        return OpenBatches::shared().open(std::make_shared<Batch>(maker, options));
+        return open_batches().open(nullptr, [&] { return std::make_shared<Batch>(maker, options); });
     });
 }
 
 int32_t token_trie_batch_submit(token_trie_batch * batch, const token_trie_batch_prompt * prompt, int64_t * ticket) {
     return guard([&] {
-        const Batch::Call call(OpenBatches::shared().find(batch));
+        const Batch::Call call(open_batches().find(batch));
         require_not_null(ticket, "ticket");
         *ticket = call.submit(read_request(call, read_struct(prompt, "prompt")));
     });
@@ -123,7 +123,7 @@ int32_t token_trie_batch_next(
     return guard([&] {
         require_not_null(answer, "answer");
         *answer = nullptr;
-        const std::shared_ptr<Batch> open = OpenBatches::shared().find(batch);
+        const std::shared_ptr<Batch> open = open_batches().find(batch);
         auto out = std::make_unique<token_trie_batch_answer>();
         const Batch::Found found = open->next(ticket, timeout_ms, out->ticket, out->answer,
                                               [&](const Answer & seen) { out->set_members(seen); });
@@ -202,11 +202,11 @@ const llama_token * token_trie_batch_answer_get_tokens(const token_trie_batch_an
 }
 
 void token_trie_batch_cancel(token_trie_batch * batch, int64_t ticket) {
-    static_cast<void>(guard([&] { OpenBatches::shared().find(batch)->cancel(ticket); }));
+    static_cast<void>(guard([&] { open_batches().find(batch)->cancel(ticket); }));
 }
 
 void token_trie_batch_close(token_trie_batch * batch) {
-    static_cast<void>(guard([&] { OpenBatches::shared().close(batch); }));
+    static_cast<void>(guard([&] { open_batches().close(batch); }));
 }
 
 }  // extern "C"

@@ -42,8 +42,9 @@ Stream::Options to_options(const token_trie_stream_params & params) {
 template <typename Make>
 token_trie_stream * open_on_own(const Make & maker, const token_trie_stream_params & params) {
     const Stream::Options options = to_options(params);
-    return OpenStreams::shared().open(
-        nullptr, [&] { return std::make_unique<Stream>(std::make_unique<Sequence>(maker()), options); });
+    return open_streams().open(nullptr, [&] {
+        return std::make_shared<SharedStream>(std::make_unique<Stream>(std::make_unique<Sequence>(maker()), options));
+    });
 }
 
 token_trie_token to_token(const Stream::Step & step) {
@@ -78,8 +79,9 @@ token_trie_stream * token_trie_stream_open(llama_context * ctx, const token_trie
     return guard_pointer<token_trie_stream *>([&] {
         require_not_null(ctx, "ctx");
         const Stream::Options options = to_options(read_struct(params, "params"));
-        return OpenStreams::shared().open(
-            ctx, [&] { return std::make_unique<Stream>(std::make_unique<Sequence>(ctx), options); });
+        return open_streams().open(ctx, [&] {
+            return std::make_shared<SharedStream>(std::make_unique<Stream>(std::make_unique<Sequence>(ctx), options));
+        });
     });
 }
 
@@ -107,11 +109,11 @@ token_trie_stream * token_trie_stream_open_file(const char * gguf_path, const to
 }
 
 token_trie_stream * token_trie_stream_fork(token_trie_stream * stream) {
-    return guard_pointer<token_trie_stream *>([&] { return OpenStreams::shared().fork(stream); });
+    return guard_pointer<token_trie_stream *>([&] { return open_streams().fork(stream, SharedStream::fork); });
 }
 
 const llama_vocab * token_trie_stream_get_vocab(token_trie_stream * stream) {
-    return guard_pointer<const llama_vocab *>([&] { return OpenStreams::shared().find(stream)->vocab(); });
+    return guard_pointer<const llama_vocab *>([&] { return open_streams().find(stream)->vocab(); });
 }
 
 int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token * tokens, size_t n) {
@@ -251,12 +253,12 @@ int32_t token_trie_stream_next(
 }
 
 void token_trie_stream_cancel(token_trie_stream * stream) {
-    static_cast<void>(guard([&] { OpenStreams::shared().find(stream)->cancel(); }));
+    static_cast<void>(guard([&] { open_streams().find(stream)->cancel(); }));
 }
 
 int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_stream_state * state) {
     return guard([&] {
-        const Stream::Snapshot seen = OpenStreams::shared().find(stream)->snapshot();
+        const Stream::Snapshot seen = open_streams().find(stream)->snapshot();
         token_trie_stream_state out{};
         out.stop = static_cast<std::int32_t>(seen.stats.stop);
         out.span = -1;
@@ -289,7 +291,7 @@ int32_t token_trie_stream_get_state(token_trie_stream * stream, token_trie_strea
 }
 
 void token_trie_stream_close(token_trie_stream * stream) {
-    static_cast<void>(guard([&] { OpenStreams::shared().close(stream); }));
+    static_cast<void>(guard([&] { open_streams().close(stream); }));
 }
 
 }  // extern "C"

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "abi/open_streams.h"
+#include "abi/open_handles.h"
 
 namespace token_trie {
 
 // Being in a call of a stream that is open.
 inline SharedStream::Call enter(const token_trie_stream * handle) {
-    return SharedStream::Call(OpenStreams::shared().find(handle));
+    return SharedStream::Call(open_streams().find(handle));
 }
 
 // Before the tokens are copied.

@@ -220,6 +220,11 @@ void Batch::close() noexcept {
     const Turn last(*this, lock);
 }
 
+bool Batch::is_gone() const noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return worker_ == std::thread::id() && n_calls_ == 0 && scheduler_ == nullptr;
+}
+
 Batch::Turn::Turn(Batch & batch, std::unique_lock<std::mutex> & lock) noexcept : batch_(batch), lock_(lock) {
     batch.worker_ = std::this_thread::get_id();
 }

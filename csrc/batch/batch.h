@@ -68,6 +68,7 @@ class Batch {
     void cancel(Ticket ticket) noexcept;
     // Returns at once from within a call or a pass on the same thread; the context then goes when that ends.
     void close() noexcept;
+    bool is_gone() const noexcept;
 
    private:
     // A request, and the place for its answer.
@@ -98,7 +99,7 @@ class Batch {
     void work(std::unique_lock<std::mutex> & lock);
     void keep(Ticket ticket, Answer answer) noexcept;
 
-    std::mutex mutex_;  // of all that follows, but not of the scheduler; never held in a pass
+    mutable std::mutex mutex_;  // of all that follows, but not of the scheduler; never held in a pass
     std::condition_variable changed_;
     std::unique_ptr<Scheduler> scheduler_;  // the worker's, or with none whoever has the lock
     std::thread::id worker_;                // none: nobody is in a pass

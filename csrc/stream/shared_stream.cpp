@@ -86,7 +86,7 @@ void SharedStream::close() noexcept {
 
 bool SharedStream::is_gone() const noexcept {
     const std::lock_guard<std::mutex> lock(turn_->mutex);
-    return closed_ && turn_->inside == std::thread::id();
+    return turn_->inside == std::thread::id() && stream_ == nullptr;
 }
 
 // Freeing a context may log, and who listens may ask something of this stream.

@@ -59,6 +59,7 @@ class SharedStream {
 
     // Refuses all calls from here on, cancels the one under way, waits for it and frees the stream.
     void close() noexcept;
+    // Whether the stream is freed: not before the call under way has left.
     bool is_gone() const noexcept;
 
     // Of the stream, while it is there.

@@ -1,5 +1,6 @@
 #include "tiny_model.h"
 
+#include <atomic>
 #include <thread>
 
 namespace token_trie::test {
@@ -54,6 +55,17 @@ class AbiBatchTest : public WithTinyModel {
         auto out = sized<token_trie_batch_figures>();
         EXPECT_EQ(token_trie_batch_answer_get_figures(answer.get(), &out), TOKEN_TRIE_OK);
         return out;
+    }
+
+    // Submits a grammar that is recursive to its left, of which llama.cpp logs in the middle of the submit.
+    void submit_logging(ggml_log_callback on_log, void * user) {
+        llama_log_set(on_log, user);
+        token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_TEXT);
+        asked.set = nullptr;
+        asked.max_tokens = 3;
+        asked.gbnf = "root ::= root \"a\"";
+        EXPECT_LT(token_trie_batch_submit(batch_.get(), &asked, &ticket_), 0);
+        llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     }
 
     const Tokens tokens_ = bytes("Do: ");
@@ -199,28 +211,47 @@ TEST_F(AbiBatchTest, OpeningIsRefusedWithoutAModelOrByOptionsOutOfBounds) {
     EXPECT_STREQ(token_trie_last_error(), "params.n_parallel: -1 is negative");
 }
 
-// What llama.cpp logs of a grammar comes to who listens in the middle of the submit that reads it.
 TEST_F(AbiBatchTest, ASubmitMayCloseItsBatchFromTheLogCallback) {
     struct Listener {
         token_trie_batch * batch = nullptr;
         bool was_called = false;
     } listener;
     listener.batch = batch_.get();
-    llama_log_set(
+    submit_logging(
         [](ggml_log_level, const char *, void * user) {
             auto & self = *static_cast<Listener *>(user);
             self.was_called = true;
             token_trie_batch_close(self.batch);
         },
         &listener);
-    token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_TEXT);
-    asked.set = nullptr;
-    asked.max_tokens = 3;
-    asked.gbnf = "root ::= root \"a\"";  // recursive to its left
-    EXPECT_LT(token_trie_batch_submit(batch_.get(), &asked, &ticket_), 0);
-    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     EXPECT_TRUE(listener.was_called);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, &answer_, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+}
+
+TEST_F(AbiBatchTest, ACloseBesideOneFromWithinASubmitWaitsForTheSubmit) {
+    struct Listener {
+        token_trie_batch * batch = nullptr;
+        std::atomic<bool> is_closed{false};
+        std::thread other;
+    } listener;
+    listener.batch = batch_.get();
+    submit_logging(
+        [](ggml_log_level, const char *, void * user) {
+            auto & self = *static_cast<Listener *>(user);
+            token_trie_batch_close(self.batch);
+            if (!self.other.joinable()) {
+                self.other = std::thread([&self] {
+                    token_trie_batch_close(self.batch);
+                    self.is_closed = true;
+                });
+                std::this_thread::sleep_for(std::chrono::milliseconds(50));
+            }
+            EXPECT_FALSE(self.is_closed);
+        },
+        &listener);
+    ASSERT_TRUE(listener.other.joinable());
+    listener.other.join();
+    EXPECT_TRUE(listener.is_closed);
 }
 
 TEST_F(AbiBatchTest, AClosedBatchIsRefusedAlsoWhenAnotherIsOpen) {
