@@ -251,7 +251,7 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_texts(const struct ll
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_select(const struct token_trie_set * set, const char * path);
 
 /* Counts one handle more, which is the same pointer; NULL gives NULL. */
-TOKEN_TRIE_API struct token_trie_set * token_trie_set_retain(const struct token_trie_set * set);
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_retain(struct token_trie_set * set);
 
 /* Gives a handle back; the set goes with the last, and with what uses it. NULL is ignored. */
 TOKEN_TRIE_API void token_trie_set_free(const struct token_trie_set * set);

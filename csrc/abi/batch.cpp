@@ -121,7 +121,7 @@ int32_t token_trie_batch_submit(token_trie_batch * batch, const token_trie_batch
 int32_t token_trie_batch_next(
     token_trie_batch * batch, int64_t ticket, int32_t timeout_ms, token_trie_batch_answer ** answer, bool * is_out) {
     return guard([&] {
-        require_not_null(answer, "answer");
+        require_not_null(static_cast<const void *>(answer), "answer");
         *answer = nullptr;
         const std::shared_ptr<Batch> open = open_batches().find(batch);
         auto out = std::make_unique<token_trie_batch_answer>();

@@ -96,9 +96,8 @@ const Set & to_set(const token_trie_set * handle) {
     return *reinterpret_cast<const Set *>(handle);
 }
 
-token_trie_set * to_handle(const Set * set) noexcept {
-    // The handle's type is C's; nobody writes through it.
-    return reinterpret_cast<token_trie_set *>(const_cast<Set *>(set));
+token_trie_set * to_handle(std::unique_ptr<Set> set) noexcept {
+    return reinterpret_cast<token_trie_set *>(set.release());
 }
 
 }  // namespace token_trie

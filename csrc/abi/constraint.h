@@ -25,6 +25,6 @@ Constraint read_constraint(const Vocab & vocab, std::string_view json, const tok
 
 // The set behind a handle, and a handle of it. Throws Error (argument) for null.
 const Set & to_set(const token_trie_set * handle);
-token_trie_set * to_handle(const Set * set) noexcept;
+token_trie_set * to_handle(std::unique_ptr<Set> set) noexcept;
 
 }  // namespace token_trie

@@ -42,7 +42,7 @@ std::shared_ptr<const Trie> build_texts(const Vocab & vocab, std::vector<std::st
         leaves.vocab = vocab.fingerprint();
         return Trie::build(std::move(leaves));
     }
-    const std::shared_ptr<const Lexicon> lexicon = vocab.lexicon();
+    const std::shared_ptr<const Lexicon> & lexicon = vocab.lexicon();
     if (lexicon == nullptr) {
         throw Error(Status::vocab, "vocab: this model has no tokenizer");
     }
@@ -73,7 +73,7 @@ token_trie_set * token_trie_set_read(const llama_vocab * vocab,
         for (const auto & entry : set->by_path()) {
             check_vocab(*entry.second, facts);
         }
-        return to_handle(set.release());
+        return to_handle(std::move(set));
     });
 }
 
@@ -88,7 +88,7 @@ token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
             leaves.names = read_names(names, n_members, "names");
         }
         leaves.vocab = fingerprint == nullptr ? "" : fingerprint;
-        return to_handle(std::make_unique<Set>(Trie::build(std::move(leaves))).release());
+        return to_handle(std::make_unique<Set>(Trie::build(std::move(leaves))));
     });
 }
 
@@ -98,23 +98,22 @@ token_trie_set * token_trie_set_from_texts(const llama_vocab * vocab,
                                            bool any) {
     return guard_pointer<token_trie_set *>([&] {
         require_not_null(vocab, "vocab");
-        return to_handle(
-            std::make_unique<Set>(build_texts(Vocab(vocab), read_names(texts, n_texts, "texts"), any)).release());
+        return to_handle(std::make_unique<Set>(build_texts(Vocab(vocab), read_names(texts, n_texts, "texts"), any)));
     });
 }
 
 token_trie_set * token_trie_set_select(const token_trie_set * set, const char * path) {
     return guard_pointer<token_trie_set *>([&] {
         require_not_null(path, "path");
-        return to_handle(std::make_unique<Set>(to_set(set).at(path)).release());
+        return to_handle(std::make_unique<Set>(to_set(set).at(path)));
     });
 }
 
-token_trie_set * token_trie_set_retain(const token_trie_set * set) {
+token_trie_set * token_trie_set_retain(token_trie_set * set) {
     if (set != nullptr) {
         to_set(set).retain();
     }
-    return const_cast<token_trie_set *>(set);
+    return set;
 }
 
 void token_trie_set_free(const token_trie_set * set) {

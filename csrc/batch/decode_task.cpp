@@ -79,7 +79,7 @@ void DecodeTask::answer(Answer & answer) const {
         answer.tokens.insert(answer.tokens.end(), end_->rest.begin(), end_->rest.end());
     }
     const Decoder::Counts & counts = decoder_.counts();
-    if (!is_text_) {
+    if (!is_text_ && decoder_.cursor()) {
         answer.found = {{decoder_.cursor()->leaf(), counts.span_logprob}};
     }
     answer.n_branches = counts.n_branches;

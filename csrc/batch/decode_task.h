@@ -6,6 +6,7 @@
 namespace token_trie {
 
 // An answer token by token, as a stream takes it: the best or a drawn one at each branch point and of free text.
+// NOLINTNEXTLINE(misc-multiple-inheritance): two interfaces
 class DecodeTask final : public Task, private Decoder::Host {
    public:
     // Throws Error: argument on values that llama.cpp does not take; grammar.

@@ -61,7 +61,7 @@ using Sampler = std::unique_ptr<llama_sampler, FreeSampler>;
 struct FreeSet {
     void operator()(const token_trie_set * set) const { token_trie_set_free(set); }
 };
-using SetHandle = std::unique_ptr<const token_trie_set, FreeSet>;
+using SetHandle = std::unique_ptr<token_trie_set, FreeSet>;
 // Null on failure.
 SetHandle set_of(std::string_view payload, std::int32_t n_vocab = 0, const llama_vocab * vocab = nullptr);
 
