@@ -159,7 +159,10 @@ void register_trie(py::module_ & module) {
     using namespace pybind11::literals;
     module.def("read_prefix_dict", &prefix_dict, "given"_a, "is_path"_a);
     module.def(
-        "set_of", [](std::shared_ptr<Trie> trie) { return reinterpret_cast<std::uintptr_t>(std::make_unique<Set>(std::move(trie)).release()); },
+        "set_of",
+        [](std::shared_ptr<Trie> trie) {
+            return reinterpret_cast<std::uintptr_t>(std::make_unique<Set>(std::move(trie)).release());
+        },
         py::arg("trie").none(false));
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a)
