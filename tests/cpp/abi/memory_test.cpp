@@ -9,7 +9,7 @@
 
 // llama.cpp loses what it holds when an allocation of its own fails. Nothing but sanitizers calls this.
 extern "C" const char * __lsan_default_suppressions();  // NOLINT(bugprone-reserved-identifier)
-extern "C" const char * __lsan_default_suppressions() { return "leak:libllama\nleak:ggml_backend_cpu_init"; }
+extern "C" const char * __lsan_default_suppressions() { return "leak:libllama\nleak:libggml"; }
 
 namespace token_trie::test {
 namespace {
