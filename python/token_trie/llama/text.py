@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -78,10 +78,15 @@ def append(stream: Stream, text: str | Sequence[int]) -> None:
 
 def behind(vocab: _core.Vocab, before: list[int], text: bytes) -> tuple[int, list[int]]:
     """Return how many tokens stay, and those that follow them, where a text is written behind."""
+    return behind_by(vocab, before, lambda lead: tokenize_text(vocab, lead + text, "text", begins=False))
+
+
+def behind_by(vocab: _core.Vocab, before: list[int], tokenize: Callable[[bytes], list[int]]) -> tuple[int, list[int]]:
+    """Do as `behind`, for a text that is tokenized together with the lead given, of what stands before."""
     seam = find_seam(vocab, before, False)
     if not seam.tail and not vocab.is_control(before[-1]):
         seam = inner_seam(vocab, [])  # nor does a space come between, where what stands before is no text
-    tokens = tokenize_text(vocab, seam.text + text, "text", begins=False)
+    tokens = tokenize(seam.text)
     n_same = common_prefix(np.array(seam.tail, np.int32), np.array(tokens, np.int32))
     return len(before) - len(seam.tail) + n_same, tokens[n_same:]
 

@@ -45,6 +45,12 @@ class Rendered(NamedTuple):
         more = (Control(n + begin, n + end, name) for begin, end, name in _known(llm).texts.find(text))
         return Rendered(self.text + text, (*self.controls, *more))
 
+    def behind(self, llm: Llama, text: str) -> Rendered:
+        """Return the text with text in front in which no control token is named."""
+        n = len(text)
+        own = _known(llm).texts.find(self.text) if self.controls is None else self.controls
+        return Rendered(text + self.text, tuple(Control(n + begin, n + end, name) for begin, end, name in own))
+
 
 class _Known:
     """The control tokens of a vocabulary."""

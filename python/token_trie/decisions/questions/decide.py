@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -11,7 +11,8 @@ from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, Pred
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
-from token_trie.decisions.questions.scores import Reading, Scored, remembered, score_alone, score_texts, written
+from token_trie.decisions.questions.respondent import OfLlama, Respondent
+from token_trie.decisions.questions.scores import Scored
 from token_trie.decisions.questions.wording import state_text
 from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.core import Llama
@@ -89,20 +90,23 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
 
 def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
     """Answer questions that were read."""
-    text = state_text(state)
-    priors = priors_of(llm, asked, options)  # first, as they would take the place of the state
+    return answers_of(OfLlama(llm, state_text(state), options), asked, options)
+
+
+def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
+    """Answer questions that were read; errors as of `decide`."""
+    priors = _priors(who.prior, asked, options)  # first, as they would take the place of the state
     answers: dict[str | None, Answered[Any]] = {}
     for name, one in asked.items():
         with naming(name):
             scored: list[Scored] = []
             for view in one.views:
-                scored.append(score(llm, view.reading(llm, text), options))
+                scored.append(who.score(who.reading(view)))
                 if one.is_sure(scored, priors[name]):
                     break
             answers[name] = one.answer(scored, priors[name])
             if options.instead:
-                prompt = one.views[0].reading(llm, text).prompt
-                answers[name] = replace(answers[name], instead=written(llm, prompt))
+                answers[name] = replace(answers[name], instead=who.written(who.reading(one.views[0])))
     return named(answers)
 
 
@@ -138,27 +142,21 @@ def read_questions(questions: object, options: DecideOptions) -> dict[str | None
     return asked
 
 
-def score(llm: Llama, reading: Reading, options: DecideOptions) -> Scored:
-    """Score texts the way that was asked for."""
-    return (score_alone if options.reproducible else score_texts)(llm, reading)
-
-
 def priors_of(
     llm: Llama, asked: dict[str | None, Asked], options: DecideOptions
 ) -> dict[str | None, list[Scored | None]]:
     """Return what questions give their texts without a state, a view each, if that is wanted."""
+    return _priors(OfLlama(llm, "", options).prior, asked, options)
+
+
+def _priors(
+    prior: Callable[[View], Scored], asked: dict[str | None, Asked], options: DecideOptions
+) -> dict[str | None, list[Scored | None]]:
     priors: dict[str | None, list[Scored | None]] = {}
     for name, one in asked.items():
         with naming(name):
-            priors[name] = [_prior(llm, view, options) for view in one.views]
+            priors[name] = [None if options.prior is None else prior(view) for view in one.views]
     return priors
-
-
-def _prior(llm: Llama, view: View, options: DecideOptions) -> Scored | None:
-    if options.prior is None:
-        return None
-    key = (*view.key, options.reproducible)
-    return remembered(llm, key, lambda: score(llm, view.reading(llm, None), options))
 
 
 @contextmanager

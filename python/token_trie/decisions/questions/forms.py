@@ -86,24 +86,32 @@ class Form:
 
 
 class Put(Filled):
-    """A question in the words of a template, in which its own control tokens alone become these."""
+    """A question in the words of a template, in which its own control tokens alone become these.
 
-    _template: str
+    Parameters
+    ----------
+    state : str or None
+        None for what the template has behind the state.
+    """
+
+    template: str
     _data: list[str]
 
-    def __new__(cls, template: str, state: str, instructions: str, options: Sequence[Option]) -> Self:  # noqa: D102
-        data = [state, instructions]
+    def __new__(  # noqa: D102
+        cls, template: str, state: str | None, instructions: str, options: Sequence[Option]
+    ) -> Self:
+        data = [instructions] if state is None else [state, instructions]
         for option in options:
             data += [option.name, option.texts[0]]
         made = str.__new__(cls, _fill(template, data))
-        made._template, made._data = template, data
+        made.template, made._data = template, data
         return made
 
     def render(self, llm: Llama) -> Rendered:
         """Return it with what is the template's own told from data."""
 
         def template(data: list[str], mark: str) -> Rendered:
-            return read(llm, _fill(self._template, data), mark)
+            return read(llm, _fill(self.template, data), mark)
 
         return render(llm, self._data, template)
 
@@ -136,6 +144,9 @@ def _compiled(template: str) -> jinja2.Template:
 
 
 def _fill(template: str, data: Sequence[str]) -> str:
+    """Fill in a state, a question, and names and descriptions; without a state, for what stands behind one."""
+    if len(data) % 2:
+        return _fill(template, [_STATE, *data]).partition(_STATE)[2]
     names, texts = data[2::2], data[3::2]
     options: list[Mapping[str, Any]] = [
         {"name": name, "description": text, "letter": letter_of(i)}

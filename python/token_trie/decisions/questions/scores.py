@@ -16,7 +16,7 @@ from token_trie.decisions.bound import BoundChoices, Reader, bind, reader_of
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LEAF_ENDS
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
-from token_trie.decisions.runner import run
+from token_trie.decisions.runner import read_on, run
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.reproducible import reproducible
@@ -25,7 +25,7 @@ from token_trie.llama.stream import Stream
 from token_trie.llama.text import TextOptions, write_text
 from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
-from token_trie.native.lease import attachment, lease
+from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices
 from token_trie.sets.memory import Memory
 from token_trie.sets.prompt import Prompt
@@ -65,6 +65,13 @@ def score_texts(llm: Llama, reading: Reading) -> Scored:
         As of `score`.
     """
     return run(llm, reading.prompt, _TextsRequest(reading.texts))
+
+
+def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
+    """Score texts behind tokens that become a stream's sequence, or beside it, which stays; errors as above."""
+    request, prefix = _TextsRequest(reading.texts), Prefix(stream.tokenize(reading.prompt))
+    bound = read_on(stream, lambda reader: request.bind(reader, prefix))
+    return bound.run_beside(stream) if is_beside else bound.run(stream)
 
 
 def score_alone(llm: Llama, reading: Reading) -> Scored:
@@ -111,9 +118,14 @@ def written(llm: Llama, prompt: Prompt) -> str:
     return run(llm, prompt, _LineRequest())
 
 
-def remembered(llm: Llama, key: tuple[Any, ...], make: Callable[[], Scored]) -> Scored:
-    """Return what was scored by a key, as long as the Llama lives and others have not taken its place."""
-    memory: Memory[Scored] = attachment(llm).known.setdefault("question priors", Memory(_KEPT, _WEIGHT))
+def write_in(stream: Stream, reading: Reading) -> str:
+    """Do the same behind tokens that become a stream's sequence."""
+    return _BoundLine(stream.tokenize(reading.prompt)).run(stream)
+
+
+def remembered(known: dict[object, Any], key: tuple[Any, ...], make: Callable[[], Scored]) -> Scored:
+    """Return what was scored by a key, of what is known of a model, as long as others have not taken its place."""
+    memory: Memory[Scored] = known.setdefault("question priors", Memory(_KEPT, _WEIGHT))
     return memory.get(key, 1, make)
 
 
@@ -151,8 +163,10 @@ class _BoundTexts(Bound[Scored], Batched[Scored]):
     def run(self, stream: Stream) -> Scored:
         stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
-        scores = score_leaves(stream, self.choices.trie, leaf_end=_ANY)
-        return self._scored(scores.leaves, scores.cost.n_evaluated)
+        return self._score(stream, None)
+
+    def run_beside(self, stream: Stream) -> Scored:
+        return self._score(stream, self.tokens)
 
     def batched(self) -> _BoundTexts:
         return self
@@ -163,6 +177,10 @@ class _BoundTexts(Bound[Scored], Batched[Scored]):
 
     def read(self, answer: Answer) -> Scored:
         return self._scored(answer.logprobs, int(answer.figures.n_evaluated))
+
+    def _score(self, stream: Stream, prefix: list[int] | None) -> Scored:
+        scores = score_leaves(stream, self.choices.trie, leaf_end=_ANY, prefix=prefix)
+        return self._scored(scores.leaves, scores.cost.n_evaluated)
 
     def _scored(self, of_leaves: Floats, n_evaluated: int) -> Scored:
         tokens, offsets = self.choices.trie.core.arrays()
