@@ -98,8 +98,8 @@ def tokenize_alone(vocab: _core.Vocab, prompt: Prompt) -> list[int]:
     return check_tokens(prompt, len(vocab))
 
 
-def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool) -> list[int]:
-    """Return the tokens of a text of any length, in which names of control tokens become these.
+def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool, special: bool = True) -> list[int]:
+    """Return the tokens of a text of any length, in which with `special` names of control tokens become these.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool) -
         Whether the text begins a sequence, and gets the tokens that the model has there.
     """
     buffer = (llama_cpp.llama_token * (len(text) + 8))()
-    n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), begins, True)
+    n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), begins, special)
     if n < 0:
         raise VocabularyError(f"{what}: it cannot be tokenized")
     return list(buffer[:n])

@@ -18,7 +18,7 @@ from token_trie.llama.stream import Stream
 from token_trie.llama.text import behind_by
 from token_trie.native.core import _core, vocab_of
 from token_trie.native.lease import lease
-from token_trie.sets.prompt import check_length, first_token
+from token_trie.sets.prompt import check_length, first_token, tokenize_text
 from token_trie.sets.rendered import tokens_of
 
 
@@ -120,8 +120,7 @@ def _put(view: View, state: str | None) -> Put:
 
 def _spelled(vocab: _core.Vocab, put: Put, lead: bytes) -> list[int]:
     """Return the tokens of a question for a model without a Llama: no name in it becomes a control token."""
-    plain, special = (vocab.tokenize([put.template.encode()], "form", special)[0].tolist() for special in (False, True))
-    if plain != special:
+    controls = (text for _, text in vocab.control_texts() if len(text) > 1)
+    if any(text.decode(errors="ignore") in put.template for text in controls):
         raise ArgumentError("form: its template names control tokens, for which the handle is to be on a Llama")
-    tokens: list[int] = vocab.tokenize([lead + put.encode()], "question")[0].tolist()
-    return tokens
+    return tokenize_text(vocab, lead + put.encode(), "question", begins=False, special=False)
