@@ -17,7 +17,8 @@ FLOORS = [
     {"show", "trust"},
     {"engines"},
     {"__init__"},
-    {"cli", "serve"},
+    {"serve"},
+    {"cli"},
 ]
 PACKAGE = Path(token_trie.__file__).parent
 MODULES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}

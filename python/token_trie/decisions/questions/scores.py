@@ -64,7 +64,7 @@ def score_texts(llm: Llama, reading: Reading) -> Scored:
     ArgumentError, VocabularyError, ContextError, BusyError, CancelledError
         As of `score`.
     """
-    return run(llm, reading.prompt, _TextsRequest(reading.texts))
+    return run(llm, reading.prompt, TextsRequest(reading.texts))
 
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
@@ -80,7 +80,7 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
         reader = reader_of(llm)
         prefix = Prefix(reader.tokenize(reading.prompt))
         # Each is bound by itself, too: another might move the seam.
-        bound = [_TextsRequest((text,)).bind(reader, prefix) for text in reading.texts]
+        bound = [TextsRequest((text,)).bind(reader, prefix) for text in reading.texts]
     context = reproducible(llm)
     sequences = [tuple(one.choices.trie[0].tokens) for one in bound]
     scores = [context.score(one.tokens, [own])[0] for one, own in zip(bound, sequences, strict=True)]
@@ -101,12 +101,12 @@ def score_all(
             yield result
 
 
-def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], _TextsRequest]]:
+def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], TextsRequest]]:
     try:
         reading = make()
     except TokenTrieError as error:
         return "", partial(_raise, error)
-    return reading.prompt, partial(_TextsRequest, reading.texts)
+    return reading.prompt, partial(TextsRequest, reading.texts)
 
 
 def _raise(error: TokenTrieError) -> NoReturn:
@@ -148,10 +148,13 @@ class _BoundLine(Bound[str]):
 
 
 @dataclass(frozen=True)
-class _TextsRequest(Request[Scored]):
+class TextsRequest(Request[Scored]):
+    """How probable each of several texts is."""
+
     texts: tuple[str, ...]
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundTexts:
+        """Bind the texts to what they stand behind."""
         return _BoundTexts(*bind(reader, prefix.tokens, Choices(self.texts, self.texts)))
 
 

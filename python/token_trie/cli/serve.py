@@ -1,0 +1,61 @@
+"""``token-trie serve``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from token_trie.cli.app import command, status
+from token_trie.cli.options import ModelOptions
+from token_trie.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from token_trie.serve.engine import Engine
+
+
+@command(
+    "token-trie serve",
+    "token-trie serve -m model.gguf --port 8080 --api-key secret",
+)
+def serve(
+    model: ModelOptions,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="TOKEN_TRIE_API_KEY", help="What clients have to send; by default nothing."),
+    ] = None,
+    n_parallel: Annotated[int, typer.Option(min=0, help="Sequences at once; 0: as many as suit the model.")] = 0,
+    max_requests: Annotated[int, typer.Option(min=1, help="Requests under way at most; more are told to wait.")] = 256,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 120,
+) -> None:
+    """Serve decisions over HTTP, in TypeSafe's and OpenAI's formats."""
+    try:
+        import uvicorn
+
+        from token_trie.serve.app import Server, application
+        from token_trie.serve.body import Limits
+        from token_trie.serve.engine import Engine
+    except ImportError as error:
+        raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    path = model.path
+
+    def load() -> Engine:
+        engine = Engine(model.load(_N_CTX), n_parallel=n_parallel)
+        status.print(f"{path.name} is ready", highlight=False)
+        return engine
+
+    server = Server(load, path.stem, Limits(requests=max_requests, seconds=timeout), api_key)
+    config = uvicorn.Config(application(server), host=host, port=port, access_log=False, log_level="warning")
+    listening = config.bind_socket()
+    url = f"http://{host}:{listening.getsockname()[1]}"
+    status.print(f"loading {path.name}, to be served at {url}", highlight=False)
+    http = uvicorn.Server(config)
+    server.on_failure = lambda: setattr(http, "should_exit", True)
+    http.run(sockets=[listening])
+    if server.failure is not None:
+        raise server.failure
+
+
+_N_CTX = 8192

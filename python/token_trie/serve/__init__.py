@@ -1,0 +1,1 @@
+"""Decisions over HTTP: one model, whose batch answers all requests."""

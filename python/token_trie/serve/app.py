@@ -1,0 +1,197 @@
+"""The application: routes, who may come in, what is refused, and how the model comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TypeAlias
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive
+
+from token_trie.errors import TokenTrieError
+from token_trie.serve.body import Limits, parse, read_json
+from token_trie.serve.engine import Engine
+from token_trie.serve.metrics import Metrics
+from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, refusal_of
+from token_trie.serve.systemone import SystemOneRequest, systemone
+
+_log = logging.getLogger("token_trie.serve")
+
+Load: TypeAlias = Callable[[], Engine]
+
+
+@dataclass
+class Server:
+    """What the routes share; used on the event loop's thread alone."""
+
+    load: Load
+    """Loads the model, on a worker thread, while the server says that it is not ready."""
+    name: str
+    """Of the model, for clients."""
+    limits: Limits = field(default_factory=Limits)
+    api_key: str | None = None
+    engine: Engine | None = None
+    failure: Exception | None = None
+    """Why there will be none."""
+    on_failure: Callable[[], object] = lambda: None
+    n_under_way: int = 0
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def require_engine(self) -> Engine:
+        """Return the engine; RefusedError where there is none yet."""
+        if self.engine is None:
+            raise RefusedError("busy", "the model is being loaded", status=503)
+        return self.engine
+
+    def require_key(self, request: Request) -> None:
+        """Check who asks; RefusedError for a stranger."""
+        if self.api_key is None:
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), self.api_key.encode()):
+            raise RefusedError("authentication", "no valid API key: send it as Authorization: Bearer")
+
+
+Handler: TypeAlias = Callable[[Server, Engine, Any], Awaitable[Any]]
+"""Given a body's JSON value, returns what to answer: a Response, or a JSON value."""
+
+
+def post(path: str, wire: Format, handler: Handler) -> Route:
+    """Return the route of a handler, which has a turn, a time limit, and a client that stays."""
+
+    async def endpoint(request: Request) -> Response:
+        server: Server = request.app.state.server
+        started = perf_counter()
+        try:
+            response = await _answer(server, request, handler)
+        except RefusedError as refusal:
+            status, told = wire.tell(refusal)
+            response = JSONResponse(told, status, refusal.headers)
+        except Exception:
+            _log.exception("%s failed", path)
+            status, told = wire.tell(RefusedError("internal", "a defect of the server"))
+            response = JSONResponse(told, status)
+        response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = uuid.uuid4().hex
+        server.metrics.observe(path, response.status_code, perf_counter() - started)
+        return response
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+async def _answer(server: Server, request: Request, handler: Handler) -> Response:
+    server.require_key(request)
+    engine = server.require_engine()
+    if server.n_under_way >= server.limits.requests:
+        raise RefusedError("busy", f"{server.n_under_way} requests are under way; come again")
+    server.n_under_way += 1
+    try:
+        body = await read_json(request, server.limits)
+        answer = await _while_there(request, handler(server, engine, body), server.limits.seconds)
+        return answer if isinstance(answer, Response) else JSONResponse(answer)
+    except TokenTrieError as error:
+        raise refusal_of(error) from error
+    finally:
+        server.n_under_way -= 1
+
+
+async def _while_there(request: Request, work: Awaitable[Any], seconds: float) -> Any:
+    """Await work, as long as the client is there; RefusedError where that takes too long."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            return Response(status_code=499)
+        raise RefusedError("timeout", f"no answer within {seconds:g} s")
+    finally:
+        gone.cancel()
+        task.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _systemone(server: Server, engine: Engine, body: Any) -> Any:
+    return await systemone(engine, parse(SystemOneRequest, body), server.limits, server.name)
+
+
+async def _health(request: Request) -> Response:
+    server: Server = request.app.state.server
+    if server.engine is None:
+        return JSONResponse({"status": "loading"}, 503, {"retry-after": "1"})
+    return JSONResponse({"status": "ok"})
+
+
+async def _models(request: Request) -> Response:
+    server: Server = request.app.state.server
+    try:
+        server.require_key(request)
+    except RefusedError as refusal:
+        status, told = OPENAI.tell(refusal)
+        return JSONResponse(told, status)
+    names = [server.name, "jev-latest"]
+    return JSONResponse(
+        {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "token-trie"} for name in names],
+            "models": [
+                {"name": name, "description": "Answers with one of a known set.", "release_date": "2026-11-23"}
+                for name in names
+            ],
+        }
+    )
+
+
+async def _metrics(request: Request) -> Response:
+    server: Server = request.app.state.server
+    text, kind = server.metrics.text(server.n_under_way)
+    return Response(text, media_type=kind)
+
+
+ROUTES: list[Route] = [
+    post("/v1/systemone", SYSTEM_ONE, _systemone),
+    Route("/v1/models", _models, methods=["GET"]),
+    Route("/health", _health, methods=["GET"]),
+    Route("/metrics", _metrics, methods=["GET"]),
+]
+
+
+def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
+    """Return the ASGI application of a server."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loading = asyncio.ensure_future(_load(server))
+        try:
+            yield
+        finally:
+            await asyncio.gather(loading, return_exceptions=True)
+            if server.engine is not None:
+                await asyncio.to_thread(server.engine.close)
+
+    app = Starlette(routes=list(routes), lifespan=lifespan)
+    app.state.server = server
+    return app
+
+
+async def _load(server: Server) -> None:
+    try:
+        server.engine = await asyncio.to_thread(server.load)
+    except Exception as error:
+        server.failure = error
+        server.on_failure()

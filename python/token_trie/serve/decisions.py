@@ -1,0 +1,109 @@
+"""Questions about a state, answered by an engine: all readings of all of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from token_trie.decisions.questions.answered import Answered
+from token_trie.decisions.questions.asked import Asked, View
+from token_trie.decisions.questions.options import DecideOptions
+from token_trie.decisions.questions.scores import Scored, TextsRequest, score_alone
+from token_trie.errors import TokenTrieError
+from token_trie.serve.engine import Engine
+from token_trie.serve.refusal import Place, refusal_of
+from token_trie.sets.prompt import Prompt
+
+T = TypeVar("T")
+
+
+@dataclass
+class Usage:
+    """Tokens that a request took."""
+
+    read: int = 0
+    """That were evaluated for it, of states and questions."""
+    cached: int | None = None
+    """That had been, before it came."""
+    answers: int = 0
+    """Of what is answered with."""
+
+    @property
+    def input(self) -> int:
+        """All of the request's, where questions share a state."""
+        return self.read + (self.cached or 0)
+
+    def count(self, scored: Scored, n_cached: int) -> None:
+        """Count one reading."""
+        self.read += scored.n_prompt - n_cached
+        self.cached = n_cached if self.cached is None else min(self.cached, n_cached)
+        self.answers += scored.n_evaluated
+
+
+async def decide(
+    engine: Engine, state: str, asked: Mapping[Place, Asked], options: DecideOptions
+) -> tuple[list[Answered[Any]], Usage]:
+    """Answer questions about a state, each with its place in the body.
+
+    Raises
+    ------
+    RefusedError
+        Of a question, with its place.
+    """
+    usage = Usage()
+    answers = (_answer(engine, state, place, one, options, usage) for place, one in asked.items())
+    return await together(answers), usage
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all; where one fails, the others are cancelled first."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def _answer(
+    engine: Engine, state: str, place: Place, asked: Asked, options: DecideOptions, usage: Usage
+) -> Answered[Any]:
+    async def prior(view: View) -> Scored | None:
+        if options.prior is None:
+            return None
+        key = "prior", *view.key, options.reproducible
+        return (await engine.remembered(key, lambda: _score(engine, view, None, options)))[0]
+
+    async def read(view: View) -> Scored:
+        scored, n_cached = await _score(engine, view, state, options)
+        usage.count(scored, n_cached)
+        return scored
+
+    try:
+        priors = await together(prior(view) for view in asked.views)
+        scored: list[Scored] = []
+        if options.orders == "auto":
+            for view in asked.views:
+                scored.append(await read(view))
+                if asked.is_sure(scored, priors):
+                    break
+        else:
+            scored = await together(read(view) for view in asked.views)
+        return asked.answer(scored, priors)
+    except TokenTrieError as error:
+        raise refusal_of(error, place) from error
+
+
+async def _score(engine: Engine, view: View, state: str | None, options: DecideOptions) -> tuple[Scored, int]:
+    if options.reproducible:
+        return await engine.alone(lambda: score_alone(engine.llm, view.reading(engine.llm, state))), 0
+
+    def read() -> tuple[Prompt, TextsRequest]:
+        reading = view.reading(engine.llm, state)
+        return reading.prompt, TextsRequest(reading.texts)
+
+    return await engine.read_told(read)

@@ -1,0 +1,215 @@
+"""Answers the requests of all clients, in one batch.
+
+    event loop           workers                       dispatcher
+    run() ----------->   read, bind, submit  ------>   waits for answers of the batch, and makes its passes
+      ^                                                   |
+      '---------------- read an answer <------------------'
+
+What needs a stream of its own is done by one worker at a time, on the Llama's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from token_trie.decisions.request import Batched, Request
+from token_trie.decisions.runner import begin, run
+from token_trie.errors import CancelledError, TokenTrieError
+from token_trie.llama.asynchronous import in_worker
+from token_trie.llama.batch import ENDED, Answer, Batch, can_share
+from token_trie.llama.shared_batch import cancel
+from token_trie.native.core import Llama
+from token_trie.native.lease import lease
+from token_trie.sets.prompt import Prompt
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+_N_WORKERS = 4
+_N_REMEMBERED = 4096
+
+
+class Engine:
+    """A Llama and its batch; all methods are for the event loop's thread, but for `close`, which is for any other.
+
+    Parameters
+    ----------
+    llm : Llama
+        The model, which is the engine's from here on.
+    n_ctx, n_parallel
+        As of `Batch`.
+    """
+
+    def __init__(self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0) -> None:
+        self.llm = llm
+        self._batch = Batch(llm, n_parallel, n_ctx) if can_share(llm) else None
+        self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
+        self._turn = asyncio.Lock()  # of the Llama's own stream
+        self._remembered: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()
+        self._submitting = threading.Lock()
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer]]] = {}
+        self._is_work = threading.Event()
+        self._is_closed = False
+        self._dispatcher = threading.Thread(target=self._dispatch, name="token-trie batch", daemon=True)
+        if self._batch is not None:
+            self._dispatcher.start()
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that all requests under way may take together."""
+        return self._batch.n_ctx if self._batch is not None else int(self.llm.n_ctx())
+
+    @property
+    def n_waiting(self) -> int:
+        """Prompts that are under way in the batch."""
+        return len(self._waiting)
+
+    async def run(self, prompt: Prompt, request: Request[R]) -> R:
+        """Answer a request behind a prompt; a task that is cancelled ends it within a pass.
+
+        Raises
+        ------
+        ArgumentError, VocabularyError, ContextError
+            They fit neither each other nor the model.
+        CancelledError
+            The engine was closed.
+        """
+        return await self.read(lambda: (prompt, request))
+
+    async def read(self, made: Callable[[], tuple[Prompt, Request[R]]]) -> R:
+        """Answer what is read on a worker; see `run`."""
+        return (await self.read_told(made))[0]
+
+    async def read_told(self, made: Callable[[], tuple[Prompt, Request[R]]]) -> tuple[R, int]:
+        """Do as `read` does; return besides how many tokens of the prompt had been evaluated for another."""
+        batch = self._batch
+        if batch is None:
+            return await self.alone(lambda: run(self.llm, *made())), 0
+        batched = await self.on_worker(partial(self._begin, batch, made))
+        n_cached = -1
+        while True:
+            answer = await self._answer(batch, batched)
+            if answer.error is not None:
+                raise answer.error
+            if n_cached < 0:
+                n_cached = int(answer.figures.n_shared)
+            told = await self.on_worker(partial(batched.read, answer))
+            if not isinstance(told, Batched):
+                return told, n_cached
+            batched = told
+
+    async def alone(self, call: Callable[[], T]) -> T:
+        """Make a call that works on the Llama's own stream, one at a time; a task that is cancelled ends it."""
+        async with self._turn:
+            return await in_worker(call, lambda thread: cancel(self.llm, thread))
+
+    async def on_worker(self, call: Callable[[], T]) -> T:
+        """Make a short call on a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
+
+    async def remembered(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return what was made by a key, or make it, once for all who ask at the same time."""
+        task = self._remembered.get(key)
+        if task is None:
+            task = self._remembered[key] = asyncio.ensure_future(make())
+            task.add_done_callback(partial(self._forget_failed, key))
+            while len(self._remembered) > _N_REMEMBERED:
+                self._remembered.popitem(last=False)
+        else:
+            self._remembered.move_to_end(key)
+        made: T = await asyncio.shield(task)  # others may wait for it
+        return made
+
+    def _forget_failed(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        if (task.cancelled() or task.exception() is not None) and self._remembered.get(key) is task:
+            del self._remembered[key]
+
+    def close(self) -> None:
+        """End what is under way, and free the model."""
+        self._is_closed = True
+        self._is_work.set()
+        if self._batch is not None:
+            self._batch.close()
+            self._dispatcher.join()
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        self.llm.close()
+
+    def _begin(self, batch: Batch, made: Callable[[], tuple[Prompt, Request[R]]]) -> Batched[R]:
+        with lease(self.llm):
+            return begin(self.llm, *made(), batch.n_ctx)
+
+    async def _answer(self, batch: Batch, batched: Batched[Any]) -> Answer:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+
+        def submit() -> int:
+            with self._submitting:  # the answer may be there before its ticket is known
+                if future.done():
+                    return 0
+                ticket = batched.submit(batch)
+                self._waiting[ticket] = loop, future
+            self._is_work.set()
+            return ticket
+
+        submitted = loop.run_in_executor(self._workers, submit)
+        try:
+            await asyncio.shield(submitted)
+            return await future
+        except asyncio.CancelledError:
+            future.cancel()
+            submitted.add_done_callback(partial(_withdraw, batch))
+            raise
+
+    def _dispatch(self) -> None:
+        batch = self._batch
+        assert batch is not None
+        while not self._is_closed:
+            self._is_work.wait()
+            try:
+                answer = batch.next()
+            except TokenTrieError as error:
+                if self._is_closed:
+                    break
+                self._fail_all(error)
+                continue
+            with self._submitting:
+                if answer is not None:
+                    self._resolve(answer)
+                if not self._waiting:
+                    self._is_work.clear()
+        self._fail_all(CancelledError(ENDED))
+
+    def _resolve(self, answer: Answer) -> None:
+        loop, future = self._waiting.pop(answer.ticket)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(_set, future, answer)
+
+    def _fail_all(self, error: TokenTrieError) -> None:
+        with self._submitting:
+            for loop, future in self._waiting.values():
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(_fail, future, error)
+            self._waiting.clear()
+            self._is_work.clear()
+
+
+def _set(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[Answer], error: TokenTrieError) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _withdraw(batch: Batch, submitted: asyncio.Future[int]) -> None:
+    if not submitted.cancelled() and submitted.exception() is None and submitted.result():
+        batch.withdraw(submitted.result())

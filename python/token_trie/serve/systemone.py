@@ -1,0 +1,157 @@
+"""``POST /v1/systemone``: TypeSafe's format of decisions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+
+from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from token_trie.decisions.questions.asked import Asked
+from token_trie.decisions.questions.options import DecideOptions
+from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
+from token_trie.decisions.questions.wording import state_text, text_of
+from token_trie.errors import TokenTrieError
+from token_trie.serve.body import Limits
+from token_trie.serve.decisions import decide
+from token_trie.serve.engine import Engine
+from token_trie.serve.refusal import Place, invalid, refusal_of
+
+JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
+"""What a model reads: a text, or a value of which it gets the JSON text."""
+
+_ASKED = {"noul": "Is it so?", "choice": "Which one is it?", "score": "How much is it?"}
+"""What is asked where there are no instructions."""
+
+
+class Noul(BaseModel):
+    """Asks whether it is so."""
+
+    class Criteria(BaseModel):
+        """What that means."""
+
+        true: JsonText | None = None
+        false: JsonText | None = None
+
+    type: Literal["noul"]
+    instructions: JsonText | None = None
+    criteria: Criteria | None = None
+
+
+class ChoiceShape(BaseModel):
+    """Asks which one it is."""
+
+    model_config = ConfigDict(title="Choice")
+
+    type: Literal["choice"]
+    instructions: JsonText | None = None
+    criteria: dict[str, JsonText | None] = Field(min_length=2)
+
+
+class ScoreShape(BaseModel):
+    """Asks how much of it there is."""
+
+    model_config = ConfigDict(title="Score")
+
+    type: Literal["score"]
+    instructions: JsonText | None = None
+    criteria: list[JsonText] = Field(min_length=2)
+
+
+QuestionShape: TypeAlias = Annotated[Noul | ChoiceShape | ScoreShape, Field(discriminator="type")]
+
+
+class SystemOneRequest(BaseModel):
+    """Questions about a state."""
+
+    model: StrictStr | None = None
+    context: StrictStr | None = None
+    """Text before the state, the same for many requests."""
+    state: JsonText
+    questions: dict[str, QuestionShape] = Field(min_length=1)
+    assets: Any = None
+    files: Any = None
+    images: Any = None
+
+    def options(self) -> DecideOptions:
+        """Return how it is to be answered."""
+        return DecideOptions()
+
+
+def _words(given: JsonText | None, what: str) -> str | None:
+    return None if given is None else text_of(given, what)
+
+
+def question_of(shape: Noul | ChoiceShape | ScoreShape) -> Question:
+    """Return the question that is meant; TokenTrieError where it is none."""
+    instructions = _words(shape.instructions, "instructions") or _ASKED[shape.type]
+    if isinstance(shape, Noul):
+        criteria = shape.criteria or Noul.Criteria()
+        return Predicate(instructions, _words(criteria.true, "true") or None, _words(criteria.false, "false") or None)
+    if isinstance(shape, ChoiceShape):
+        return Choice(instructions, {name: _words(text, repr(name)) for name, text in shape.criteria.items()})
+    return Score(instructions, [text_of(level, f"criteria[{i}]") for i, level in enumerate(shape.criteria)])
+
+
+async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, model: str) -> dict[str, Any]:
+    """Answer a request.
+
+    Raises
+    ------
+    RefusedError
+        It cannot be answered; with the place.
+    """
+    if body.assets or body.files or body.images:
+        raise invalid("images are for vision models, and this is none", ("assets",), "unsupported")
+    if len(body.questions) > limits.questions:
+        raise invalid(f"more than {limits.questions} questions", ("questions",), "too_long")
+    options = body.options()
+    asked: dict[Place, Asked] = {}
+    for name, shape in body.questions.items():
+        place = "questions", name
+        if not name:
+            raise invalid("a name is empty", place, "string_too_short")
+        _check_size(shape, limits, (*place, "criteria"))
+        try:
+            question = question_of(shape)
+            asked[place] = Asked(question, options.form_of(question), options.orders)
+        except TokenTrieError as error:
+            raise refusal_of(error, place) from error
+    try:
+        state = state_text(body.state)
+    except TokenTrieError as error:
+        raise refusal_of(error, ("state",)) from error
+    if body.context:
+        state = f"{body.context}\n\n{state}"
+    answers, usage = await decide(engine, state, asked, options)
+    return {
+        "model": model,
+        "answers": {name: _told(shape, a) for (name, shape), a in zip(body.questions.items(), answers, strict=True)},
+        "usage": {
+            "input_tokens": usage.input,
+            "output_tokens": usage.answers,
+            "x_cached_tokens": usage.cached or 0,
+        },
+    }
+
+
+def _check_size(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> None:
+    most = limits.options if isinstance(shape, ChoiceShape) else limits.levels
+    if not isinstance(shape, Noul) and len(shape.criteria) > most:
+        raise invalid(f"{len(shape.criteria):,}, where {most:,} are the most", place, "too_long")
+
+
+def _told(shape: Noul | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"type": shape.type}
+    if isinstance(answer, PredicateAnswer):
+        told["noul"] = answer.probability
+    elif isinstance(answer, ChoiceAnswer):
+        told |= {"choice": answer.value, "probabilities": answer.probabilities, "confidence": answer.confidence}
+    elif isinstance(answer, ScoreAnswer) and isinstance(shape, ScoreShape):
+        told |= {
+            "score": answer.score,
+            "legend": {str(i): level for i, level in enumerate(shape.criteria)},
+            "probabilities": {str(level): p for level, p in answer.probabilities.items()},
+            "confidence": answer.confidence,
+        }
+    return told | {"x_mass": answer.mass, "x_calibration": answer.calibration}
