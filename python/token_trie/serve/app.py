@@ -22,6 +22,7 @@ from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits, parse, read_json
 from token_trie.serve.engine import Engine
 from token_trie.serve.metrics import Metrics
+from token_trie.serve.openai_decisions import DecisionRequest, decisions
 from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, systemone
 
@@ -130,6 +131,10 @@ async def _systemone(server: Server, engine: Engine, body: Any) -> Any:
     return await systemone(engine, parse(SystemOneRequest, body), server.limits, server.name)
 
 
+async def _decisions(server: Server, engine: Engine, body: Any) -> Any:
+    return await decisions(engine, parse(DecisionRequest, body), server.limits, server.name)
+
+
 async def _health(request: Request) -> Response:
     server: Server = request.app.state.server
     if server.engine is None:
@@ -165,6 +170,7 @@ async def _metrics(request: Request) -> Response:
 
 ROUTES: list[Route] = [
     post("/v1/systemone", SYSTEM_ONE, _systemone),
+    post("/v1/decisions", OPENAI, _decisions),
     Route("/v1/models", _models, methods=["GET"]),
     Route("/health", _health, methods=["GET"]),
     Route("/metrics", _metrics, methods=["GET"]),

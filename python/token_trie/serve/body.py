@@ -53,17 +53,27 @@ async def read_json(request: Request, limits: Limits) -> Any:
         value = from_json(bytes(data), allow_inf_nan=False)
     except ValueError as error:
         raise invalid(f"no JSON: {error}", kind="json_invalid") from None
-    _check_depth(value, limits.depth)
+    check_depth(value, limits.depth)
     return value
 
 
-def _check_depth(value: Any, depth: int) -> None:
+def check_depth(value: Any, depth: int, place: Place = ()) -> None:
+    """Refuse a JSON value of more levels."""
     level = [value]
-    for _ in range(depth):
+    for _ in range(depth + 1):
         level = [v for each in level for v in _values(each)]
         if not level:
             return
-    raise invalid(f"more than {depth} levels of JSON", kind="json_depth")
+    raise invalid(f"more than {depth} levels of JSON", place, "json_depth")
+
+
+def count_values(value: Any) -> int:
+    """Return how many values a JSON value has, itself among them."""
+    n, level = 0, [value]
+    while level:
+        n += len(level)
+        level = [v for each in level for v in _values(each)]
+    return n
 
 
 def _values(value: Any) -> Any:

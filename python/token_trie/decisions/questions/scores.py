@@ -69,7 +69,7 @@ def score_texts(llm: Llama, reading: Reading) -> Scored:
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     """Score texts behind tokens that become a stream's sequence, or beside it, which stays; errors as above."""
-    request, prefix = _TextsRequest(reading.texts), Prefix(stream.tokenize(reading.prompt))
+    request, prefix = TextsRequest(reading.texts), Prefix(stream.tokenize(reading.prompt))
     bound = read_on(stream, lambda reader: request.bind(reader, prefix))
     return bound.run_beside(stream) if is_beside else bound.run(stream)
 

@@ -1,0 +1,242 @@
+"""``POST /v1/decisions``: OpenAI's format of decisions."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
+
+from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from token_trie.decisions.questions.asked import Asked
+from token_trie.decisions.questions.options import DecideOptions
+from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
+from token_trie.errors import TokenTrieError
+from token_trie.serve.body import Limits, check_depth, count_values
+from token_trie.serve.decisions import decide
+from token_trie.serve.engine import Engine
+from token_trie.serve.refusal import Place, invalid, refusal_of
+
+_JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
+
+
+class InputText(BaseModel):
+    """A text."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: StrictStr
+
+
+class InputJSON(BaseModel):
+    """A JSON value, of which the model gets the text."""
+
+    type: Literal["input_json"]
+    data: dict[str, Any] | list[dict[str, Any]]
+
+
+class InputRefusal(BaseModel):
+    """What an assistant refused with."""
+
+    type: Literal["refusal"]
+    refusal: StrictStr
+
+
+class InputImage(BaseModel):
+    """An image, which no model here can look at."""
+
+    type: Literal["input_image"]
+
+
+Part: TypeAlias = Annotated[InputText | InputJSON | InputRefusal | InputImage, Field(discriminator="type")]
+Parts: TypeAlias = StrictStr | list[Part]
+
+
+class Message(BaseModel):
+    """What somebody said."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "developer", "system", "assistant"]
+    content: Parts
+
+
+class FunctionCall(BaseModel):
+    """A call of a tool."""
+
+    type: Literal["function_call", "custom_tool_call"]
+    call_id: StrictStr
+    name: StrictStr
+    arguments: StrictStr = ""
+    input: StrictStr = ""
+
+
+class FunctionCallOutput(BaseModel):
+    """What a call gave."""
+
+    type: Literal["function_call_output", "custom_tool_call_output"]
+    call_id: StrictStr
+    output: Parts
+
+
+class PredicateShape(BaseModel):
+    """Asks whether it is so."""
+
+    model_config = ConfigDict(title="Predicate")
+
+    type: Literal["predicate"]
+    name: StrictStr | None = None
+    instructions: Parts
+
+
+class ChoiceShape(BaseModel):
+    """Asks which one it is."""
+
+    class Option(BaseModel):
+        """One of them."""
+
+        value: StrictStr | StrictBool
+        description: StrictStr | None = None
+
+    model_config = ConfigDict(title="Choice")
+
+    type: Literal["choice"]
+    name: StrictStr | None = None
+    instructions: Parts
+    choices: list[Option] = Field(min_length=2)
+
+
+class ScoreShape(BaseModel):
+    """Asks how much of it there is."""
+
+    class Level(BaseModel):
+        """One of the levels, the lowest first."""
+
+        label: StrictStr
+        description: StrictStr | None = None
+
+    model_config = ConfigDict(title="Score")
+
+    type: Literal["score"]
+    name: StrictStr | None = None
+    instructions: Parts
+    levels: list[Level] = Field(min_length=2)
+
+
+QuestionShape: TypeAlias = Annotated[PredicateShape | ChoiceShape | ScoreShape, Field(discriminator="type")]
+
+
+class DecisionRequest(BaseModel):
+    """Questions about an input."""
+
+    model: StrictStr
+    input: StrictStr | list[Message | FunctionCall | FunctionCallOutput] = Field(union_mode="left_to_right")
+    questions: list[QuestionShape] = Field(min_length=1)
+
+
+async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model: str) -> dict[str, Any]:
+    """Answer a request.
+
+    Raises
+    ------
+    RefusedError
+        It cannot be answered; with the place.
+    """
+    if len(body.questions) > limits.questions:
+        raise invalid(f"{len(body.questions):,}, where {limits.questions:,} are the most", ("questions",), "too_long")
+    options = DecideOptions()
+    asked: dict[Place, Asked] = {}
+    for i, shape in enumerate(body.questions):
+        place: Place = ("questions", i)
+        try:
+            question = _question(shape, limits, place)
+            asked[place] = Asked(question, options.form_of(question), options.orders)
+        except TokenTrieError as error:
+            raise refusal_of(error, place) from error
+    answers, usage = await decide(engine, _state(body.input), asked, options)
+    return {
+        "answers": [_told(shape, answer) for shape, answer in zip(body.questions, answers, strict=True)],
+        "model": model,
+        "usage": {
+            "input_tokens": usage.input,
+            "input_tokens_details": {"cached_tokens": usage.cached or 0, "cache_write_tokens": usage.read},
+            "output_tokens": usage.answers,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.input + usage.answers,
+        },
+    }
+
+
+def _question(shape: PredicateShape | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> Question:
+    instructions = _text(shape.instructions, (*place, "instructions"))
+    if isinstance(shape, PredicateShape):
+        return Predicate(instructions)
+    if isinstance(shape, ScoreShape):
+        _check_size(len(shape.levels), limits.levels, (*place, "levels"))
+        return Score(instructions, [level.description or level.label for level in shape.levels])
+    _check_size(len(shape.choices), limits.options, (*place, "choices"))
+    described = {option.value: option.description for option in shape.choices}
+    if len(described) < len(shape.choices):
+        raise invalid("a value stands there twice", (*place, "choices"))
+    return Choice(instructions, described)
+
+
+def _check_size(n: int, most: int, place: Place) -> None:
+    if n > most:
+        raise invalid(f"{n:,}, where {most:,} are the most", place, "too_long")
+
+
+def _state(given: str | list[Message | FunctionCall | FunctionCallOutput]) -> str:
+    if isinstance(given, str):
+        return given
+    names: dict[str, str] = {}
+    turns = []
+    for i, item in enumerate(given):
+        place = "input", i
+        if isinstance(item, Message):
+            turns.append(f"{item.role}: {_text(item.content, (*place, 'content'))}")
+        elif isinstance(item, FunctionCall):
+            names[item.call_id] = item.name
+            turns.append(f"assistant: {item.name}({item.arguments or item.input})")
+        elif item.call_id not in names:
+            raise invalid(f"no call before it has the id {item.call_id!r}", (*place, "call_id"))
+        else:
+            turns.append(f"{names[item.call_id]}: {_text(item.output, (*place, 'output'))}")
+    return "\n\n".join(turns)
+
+
+def _text(parts: str | list[Part], place: Place) -> str:
+    if isinstance(parts, str):
+        return parts
+    return "\n".join(_part(part, (*place, i)) for i, part in enumerate(parts))
+
+
+def _part(part: InputText | InputJSON | InputRefusal | InputImage, place: Place) -> str:
+    if isinstance(part, InputText):
+        return part.text
+    if isinstance(part, InputRefusal):
+        return part.refusal
+    if isinstance(part, InputImage):
+        raise invalid("images are for vision models, and this is none", place, "unsupported")
+    check_depth(part.data, _JSON_DEPTH, (*place, "data"))
+    if count_values(part.data) > _JSON_VALUES:
+        raise invalid(f"more than {_JSON_VALUES:,} values", (*place, "data"), "too_long")
+    text = json.dumps(part.data, ensure_ascii=False, separators=(",", ":"))
+    if len(text.encode()) > _JSON_BYTES:
+        raise invalid(f"more than {_JSON_BYTES:,} bytes", (*place, "data"), "too_long")
+    return text
+
+
+def _told(shape: PredicateShape | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"type": shape.type, "name": shape.name}
+    if isinstance(answer, PredicateAnswer):
+        told["probability"] = answer.probability
+    elif isinstance(answer, ChoiceAnswer):
+        probabilities = [{"value": value, "probability": p} for value, p in answer.probabilities.items()]
+        told |= {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
+    elif isinstance(answer, ScoreAnswer) and isinstance(shape, ScoreShape):
+        levels = zip(shape.levels, answer.probabilities.items(), strict=True)
+        told |= {
+            "score": answer.score,
+            "probabilities": [{"label": at.label, "value": i, "probability": p} for at, (i, p) in levels],
+            "confidence": answer.confidence,
+        }
+    return told | {"x_mass": answer.mass, "x_calibration": answer.calibration}
