@@ -38,7 +38,7 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
         reader = reader_of(llm)
         tokens = reader.tokenize(prompt)
         bound = request.bind(reader, Prefix(tokens))
-        batched = bound.batched()
+        batched = None if _is_timed(request) else bound.batched()
         if batched is not None:
             batched = _first_of(llm, request, tokens, batched, None)
     shared = None if batched is None else shared_batch_of(llm)
@@ -69,7 +69,13 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batche
     batched = request.bind(reader, Prefix(tokens)).batched()
     if batched is None:
         raise ArgumentError("calibrate and normalize='prior': score something else besides, which a batch does not")
+    if _is_timed(request):
+        raise ArgumentError("think: seconds goes with one decision at a time, and these are in a batch")
     return _first_of(llm, request, tokens, batched, n_ctx)
+
+
+def _is_timed(request: Request[Any]) -> bool:
+    return request.think is not None and request.think.seconds is not None
 
 
 def _first_of(llm: Llama, request: Request[R], tokens: list[int], batched: Batched[R], n_ctx: int | None) -> Batched[R]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from token_trie.errors import ArgumentError, CancelledError, InternalError
 from token_trie.llama.span import SpanOptions
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import append
-from token_trie.native.arguments import check_counts, check_draws
+from token_trie.native.arguments import check_counts, check_draws, check_numbers
 from token_trie.native.core import _core
 from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.trie import TokenTrie
@@ -20,22 +21,38 @@ class Think:
     """Let the model write freely before it answers.
 
     The text goes on until the marker comes, wherever it lies, as these very tokens or, of a marker given as text, in
-    any others. When max_tokens are out, what is missing of it is forced. The model cannot end its text before.
+    any others. When max_tokens or seconds are out, what is missing of it is forced. The model cannot end its text
+    before.
     """
 
-    marker: str | Sequence[int]
+    marker: str | Sequence[int] = "\nAnswer:"
     """Text, in which control tokens may be written out, or tokens."""
     max_tokens: int = 256
     """Tokens at most, the marker apart; 0 for the marker alone."""
     temperature: float | None = None
     """0, the default, takes the best token each time."""
     top_p: float = 1.0
+    seconds: float | None = None
+    """For how long at most, looked at every few tokens; None, the default, as long as it takes. Such thoughts are not
+    had in batches: `choose_many` refuses it."""
+    margin: float = 0.5
+    """Of `decide` alone: decisions think whose two best probabilities are not as far apart without a thought."""
+    share: float = 0.2
+    """Of `decide` alone: how many decisions may think, of all that were made in this process with this Llama, or this
+    handle on a file, and a think of this share: of n, ``share * n`` rounded up. Of the questions about a state, the
+    closest ones do."""
 
     def __post_init__(self) -> None:
         if not len(self.marker):
             raise ArgumentError("think: the marker is empty")
         check_counts(0, max_tokens=self.max_tokens)
         check_draws(self.warmth, self.top_p, None, may_be_zero=True)
+        check_numbers(margin=self.margin, share=self.share, seconds=0.0 if self.seconds is None else self.seconds)
+        if self.seconds is not None and not self.seconds >= 0:
+            raise ArgumentError(f"seconds: {self.seconds} is below 0")
+        for name in ("margin", "share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ArgumentError(f"{name}: {getattr(self, name)} is not between 0 and 1")
 
     @property
     def warmth(self) -> float:
@@ -70,15 +87,48 @@ def think_first(stream: Stream, think: Think, seed: int | None = None) -> str:
         stream.set_seed(seed)
     stream.set_trie(any_set(marker), rules=SpanOptions(start_after=marker, max_before=think.max_tokens))
     start = stream.raw_state.n_tokens
-    stops = [think.marker] if isinstance(think.marker, str) else []
-    found = stream.generate_until(stops, 2**31 - 1, float(think.warmth), float(think.top_p))
-    if found is None and stream.is_cancelled:
+    found = _write(stream, think, start)
+    if stream.is_cancelled:
         raise CancelledError("the thought was cancelled")
     tokens = stream.tokens[start:]
-    if found is not None:
+    if found:
         append(stream, think.marker)
     elif tokens[-len(marker) :] == marker:
         tokens = tokens[: -len(marker)]
     else:
         raise InternalError(f"the thought ended as {stream.state} without its marker")
     return stream.detokenize(tokens)
+
+
+_FEW = 8
+"""Tokens between two looks at the clock."""
+
+
+def _write(stream: Stream, think: Think, start: int) -> bool:
+    """Let the model write until the marker stands there, as tokens; or return that it is to be put there."""
+    stops = [think.marker] if isinstance(think.marker, str) else []
+    until = None if think.seconds is None else time.monotonic() + think.seconds
+    while True:
+        most = 2**31 - 1 if until is None else _FEW
+        found = stream.generate_until(stops, most, float(think.warmth), float(think.top_p))
+        if found is not None or until is None or stream.state.stop != "max_tokens":
+            return found is not None
+        if stops and _cut_at(stream, start, stops[0]):
+            return True
+        if time.monotonic() >= until:
+            return True
+
+
+def _cut_at(stream: Stream, start: int, marker: str) -> bool:
+    """Take a text that stands behind a place out again, with all behind it; tell whether it stood there."""
+    tokens = stream.tokens
+    text = stream.detokenize(tokens[start:])
+    if marker not in text:
+        return False
+    before = text[: text.index(marker)]
+    n_kept = next(n for n in range(len(tokens), start - 1, -1) if before.startswith(stream.detokenize(tokens[start:n])))
+    stream.splice(n_kept, ())
+    rest = before[len(stream.detokenize(tokens[start:n_kept])) :]
+    if rest:
+        append(stream, rest)
+    return True

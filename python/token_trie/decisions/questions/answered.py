@@ -56,6 +56,8 @@ class Answered(Generic[T]):
         What it took.
     instead : str or None
         Where it was asked for: what the model would write itself, a line of it at most; empty where it would end.
+    thought : str or None
+        Where the model thought first: what it wrote.
     """
 
     value: T
@@ -64,6 +66,7 @@ class Answered(Generic[T]):
     calibration: Calibration
     stats: QuestionStats = field(compare=False, repr=False)
     instead: str | None = field(default=None, kw_only=True)
+    thought: str | None = field(default=None, kw_only=True)
 
     @property
     def confidence(self) -> float:
@@ -116,7 +119,12 @@ class ScoreAnswer(Answered[int]):
 
 
 def answer(
-    question: Question, probabilities: Floats, mass: float, calibration: Calibration, stats: QuestionStats
+    question: Question,
+    probabilities: Floats,
+    mass: float,
+    calibration: Calibration,
+    stats: QuestionStats,
+    thought: str | None = None,
 ) -> Answered[Any]:
     """Return what a question is answered with.
 
@@ -134,6 +142,7 @@ def answer(
         "mass": mass,
         "calibration": calibration,
         "stats": stats,
+        "thought": thought,
     }
     if isinstance(question, Choice):
         return ChoiceAnswer(other=float(probabilities[n]) if question.other else None, **common)

@@ -91,7 +91,7 @@ class Asked:
         mass = float(np.mean([s.mass for s in scored]))
         calibration: Calibration = "raw" if priors[0] is None else "contextual"
         probabilities = self.views[0].weighing.probabilities(weights)
-        return answer(self.question, probabilities, min(mass, 1.0), calibration, stats)
+        return answer(self.question, probabilities, min(mass, 1.0), calibration, stats, scored[0].thought)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
         """Tell whether further orders are not needed, as the two best are far apart."""

@@ -60,6 +60,11 @@ class _OfStream(Respondent):
         if options.reproducible and self._llm is None:
             raise ArgumentError("reproducible: for handles on a Llama, and this one is on a file")
 
+    @property
+    def known(self) -> dict[object, Any]:
+        """What is known of the model."""
+        return self._stream.with_model(lambda _, known: known)
+
     def reading(self, view: View) -> Reading:
         """Return what is to be read behind what stands."""
         return Reading(self._behind(self._tokens, view, self._state), view.weighing.texts)
@@ -70,8 +75,7 @@ class _OfStream(Respondent):
         if self._state is not None:
             return self.score(Reading(self._behind(self._tokens, view, absent), texts))
         alone = Reading(self._alone(view, absent), texts)
-        known = self._stream.with_model(lambda _, known: known)
-        return remembered(known, (*view.key, self._is_reproducible), lambda: self._score(alone, is_beside=True))
+        return remembered(self.known, (*view.key, self._is_reproducible), lambda: self._score(alone, is_beside=True))
 
     def score(self, reading: Reading) -> Scored:
         """Score texts the way that was asked for."""

@@ -13,7 +13,9 @@ from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.respondent import OfLlama, Respondent
 from token_trie.decisions.questions.scores import Scored
+from token_trie.decisions.questions.thinking import to_think_about
 from token_trie.decisions.questions.wording import state_text
+from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, ContextError, VocabularyError
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
@@ -96,16 +98,23 @@ def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], opti
 def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
     """Answer questions that were read; errors as of `decide`."""
     priors = _priors(who.prior, asked, options)  # first, as they would take the place of the state
-    answers: dict[str | None, Answered[Any]] = {}
-    for name, one in asked.items():
+
+    def answer(name: str | None, think: Think | None = None) -> Answered[Any]:
+        one, scored = asked[name], list[Scored]()
         with naming(name):
-            scored: list[Scored] = []
             for view in one.views:
-                scored.append(who.score(who.reading(view)))
+                scored.append(who.score(who.reading(view)._replace(think=think)))
                 if one.is_sure(scored, priors[name]):
                     break
-            answers[name] = one.answer(scored, priors[name])
-            if options.instead:
+            return one.answer(scored, priors[name])
+
+    answers = {name: answer(name) for name in asked}
+    if options.think is not None:
+        for name in to_think_about(who.known, options.think, answers):
+            answers[name] = answer(name, options.think)
+    if options.instead:
+        for name, one in asked.items():
+            with naming(name):
                 answers[name] = replace(answers[name], instead=who.written(who.reading(one.views[0])))
     return named(answers)
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.decide import answer_about, named, naming, priors_of, read_questions
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.scores import Reading, Scored, score_all
+from token_trie.decisions.questions.thinking import to_think_about
 from token_trie.decisions.questions.wording import state_text
 from token_trie.decisions.results import Results
+from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.batch import Batch
 from token_trie.llama.chooser import n_ctx_of
 from token_trie.llama.sequential import Sequential
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
+from token_trie.native.lease import attachment
 from token_trie.native.options import takes
 from token_trie.progress import Progress
 
@@ -64,7 +69,8 @@ def decide_many(
     ------
     dict of answers, or an answer
         What `decide` would return, up to llama.cpp's rounding, which depends on the size of a batch; with
-        ``reproducible`` the same bit by bit. With that, with ``instead`` and ``orders="auto"``, one state at a time.
+        ``reproducible`` the same bit by bit. With that, with ``instead``, ``orders="auto"`` and thoughts of so many
+        seconds, one state at a time. With others, some tens of states are answered about before any is thought about.
 
     Raises
     ------
@@ -87,10 +93,11 @@ def decide_many(
     total = len(states) if isinstance(states, Sized) else None
 
     def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
-        if read.reproducible or read.instead or read.orders == "auto":
+        is_timed = read.think is not None and read.think.seconds is not None
+        if read.reproducible or read.instead or read.orders == "auto" or is_timed:
             answers = _one_by_one(llm, states, asked, read)
         else:
-            answers = _together(llm, batch, states, asked, read)
+            answers = (_named(one) for one in _together(llm, batch, states, asked, read))
         with Progress(total, "states", wanted=progress) as shown:
             for n, answer in enumerate(answers):
                 shown.move(n + 1)
@@ -115,31 +122,79 @@ def _one_by_one(
             yield error
 
 
+def _named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
+    return answers if isinstance(answers, TokenTrieError) else named(answers)
+
+
+_Asked: TypeAlias = dict["str | None", Asked]
+_Priors: TypeAlias = dict["str | None", "list[Scored | None]"]
+_Job: TypeAlias = tuple[object, "list[str | None]", "Think | None"]
+"""A state, the names of what is asked about it, one at least, and what is done first."""
+
+_WINDOW = 64
+"""States that are answered about before close answers are thought about."""
+
+
 def _together(
-    llm: Llama,
-    batch: Batch | Sequential,
-    states: Iterable[object],
-    asked: dict[str | None, Asked],
-    options: DecideOptions,
+    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, options: DecideOptions
 ) -> Iterator[Any]:
     priors = priors_of(llm, asked, options)
-    views = [view for one in asked.values() for view in one.views]
-    results = score_all(llm, batch, (_reader(llm, view, state) for state in states for view in views))
-    while read := list(itertools.islice(results, len(views))):
-        left = iter(read)
-        scored = {name: list(itertools.islice(left, len(one.views))) for name, one in asked.items()}
+    if options.think is None:
+        yield from _read(llm, batch, ((state, list(asked), None) for state in states), asked, priors)
+        return
+    left = iter(states)
+    while window := list(itertools.islice(left, _WINDOW)):
+        answered = list(_read(llm, batch, ((state, list(asked), None) for state in window), asked, priors))
+        yield from _thought(llm, batch, window, answered, asked, priors, options.think)
+
+
+def _thought(
+    llm: Llama,
+    batch: Batch | Sequential,
+    states: list[object],
+    answered: list[Any],
+    asked: _Asked,
+    priors: _Priors,
+    think: Think,
+) -> Iterator[Any]:
+    """Answer again about states whose answers are close; yield those of all."""
+    known = attachment(llm).known
+    again = [[] if isinstance(one, TokenTrieError) else to_think_about(known, think, one) for one in answered]
+    jobs = ((state, names, think) for state, names in zip(states, again, strict=True) if names)
+    thoughts = _read(llm, batch, jobs, asked, priors)
+    for answers, names in zip(answered, again, strict=True):
+        if not names:
+            yield answers
+        else:
+            thought = next(thoughts)
+            yield thought if isinstance(thought, TokenTrieError) else {**answers, **thought}
+
+
+def _read(
+    llm: Llama, batch: Batch | Sequential, jobs: Iterable[_Job], asked: _Asked, priors: _Priors
+) -> Iterator[dict[str | None, Any] | TokenTrieError]:
+    """Answer about states in their order; yield the answers of each, or an error."""
+    under_way: deque[list[str | None]] = deque()
+
+    def readings() -> Iterator[Callable[[], Reading]]:
+        for state, names, think in jobs:
+            under_way.append(names)
+            yield from (partial(_reading, llm, view, state, think) for name in names for view in asked[name].views)
+
+    results = score_all(llm, batch, readings())
+    for first in results:
+        left = itertools.chain([first], results)
+        scored = {name: list(itertools.islice(left, len(asked[name].views))) for name in under_way.popleft()}
         yield _answers(asked, scored, priors)
 
 
-def _reader(llm: Llama, view: View, state: object) -> Callable[[], Reading]:
-    return lambda: view.reading(llm, state_text(state))
+def _reading(llm: Llama, view: View, state: object, think: Think | None) -> Reading:
+    return view.reading(llm, state_text(state))._replace(think=think)
 
 
 def _answers(
-    asked: dict[str | None, Asked],
-    scored: dict[str | None, list[Scored | TokenTrieError]],
-    priors: dict[str | None, list[Scored | None]],
-) -> Any:
+    asked: _Asked, scored: dict[str | None, list[Scored | TokenTrieError]], priors: _Priors
+) -> dict[str | None, Any] | TokenTrieError:
     answers: dict[str | None, Any] = {}
     for name, results in scored.items():
         try:
@@ -147,7 +202,7 @@ def _answers(
                 answers[name] = asked[name].answer([_require(one) for one in results], priors[name])
         except TokenTrieError as error:
             return error
-    return named(answers)
+    return answers
 
 
 def _require(scored: Scored | TokenTrieError) -> Scored:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.question import Question
+from token_trie.decisions.think import Think, check_think
+from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.options import Options
 
@@ -70,6 +72,9 @@ class DecideOptions(Options):
     instead : bool
         Whether to tell what the model would write if it were free to, which is where the rest of the mass is; that
         takes some tokens a question.
+    think : Think, optional
+        Lets the model write before it answers where its answer is close, as far as the share of a `Think` goes; what it
+        wrote is the answer's `thought`. It writes behind the question, and the answer is read behind its marker.
     reproducible : bool
         Whether the answer is to be the same bit by bit whatever is asked beside it, before and in which order; each
         text is evaluated by itself then, which takes longer. Otherwise a quantized model's scores move by some tenths
@@ -80,6 +85,7 @@ class DecideOptions(Options):
     prior: Prior | None = "contextual"
     orders: int | Literal["auto"] = 1
     instead: bool = False
+    think: Think | None = None
     reproducible: bool = False
 
     def __post_init__(self) -> None:
@@ -90,6 +96,9 @@ class DecideOptions(Options):
         if self.orders != "auto":
             check_counts(orders=self.orders)
         check_flags(instead=self.instead, reproducible=self.reproducible)
+        check_think(self.think)
+        if self.think is not None and self.reproducible:
+            raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
 
     def form_of(self, question: Question) -> Form:
         """Return how a question is put."""
@@ -107,4 +116,5 @@ if TYPE_CHECKING:  # by scripts/keywords
         prior: Prior | None
         orders: int | Literal["auto"]
         instead: bool
+        think: Think | None
         reproducible: bool

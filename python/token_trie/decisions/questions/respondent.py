@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from token_trie.decisions.questions.asked import View
 from token_trie.decisions.questions.options import DecideOptions
@@ -13,6 +14,11 @@ from token_trie.native.lease import attachment
 
 class Respondent(ABC):
     """Reads questions about one state; errors are those of `decide`."""
+
+    @property
+    @abstractmethod
+    def known(self) -> dict[object, Any]:
+        """What is known of the model."""
 
     @abstractmethod
     def reading(self, view: View) -> Reading:
@@ -39,6 +45,11 @@ class OfLlama(Respondent):
         self._state = state
         self._is_reproducible = options.reproducible
 
+    @property
+    def known(self) -> dict[object, Any]:
+        """What is known of the model."""
+        return attachment(self._llm).known
+
     def reading(self, view: View) -> Reading:
         """Return what is to be read about the state."""
         return view.reading(self._llm, self._state)
@@ -46,7 +57,7 @@ class OfLlama(Respondent):
     def prior(self, view: View) -> Scored:
         """Return what the question gives its texts without a state, as it was read before, if it was."""
         key = (*view.key, self._is_reproducible)
-        return remembered(attachment(self._llm).known, key, lambda: self.score(view.reading(self._llm, None)))
+        return remembered(self.known, key, lambda: self.score(view.reading(self._llm, None)))
 
     def score(self, reading: Reading) -> Scored:
         """Score texts the way that was asked for."""

@@ -15,8 +15,9 @@ from token_trie.decisions.admission import Admission
 from token_trie.decisions.bound import BoundChoices, Reader, bind, reader_of
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LEAF_ENDS
-from token_trie.decisions.request import Batched, Bound, Prefix, Request
+from token_trie.decisions.request import Batched, Bound, Prefix, Request, Thought
 from token_trie.decisions.runner import read_on, run
+from token_trie.decisions.think import Think, think_first
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.reproducible import reproducible
@@ -40,6 +41,8 @@ class Reading(NamedTuple):
 
     prompt: Prompt
     texts: tuple[str, ...]
+    think: Think | None = None
+    """What the model does first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,8 @@ class Scored:
     """The probability of all texts together, in which one that another begins with counts for both."""
     n_prompt: int
     n_evaluated: int
+    thought: str | None = None
+    """What the model wrote first."""
 
 
 def score_texts(llm: Llama, reading: Reading) -> Scored:
@@ -64,13 +69,18 @@ def score_texts(llm: Llama, reading: Reading) -> Scored:
     ArgumentError, VocabularyError, ContextError, BusyError, CancelledError
         As of `score`.
     """
-    return run(llm, reading.prompt, TextsRequest(reading.texts))
+    return run(llm, reading.prompt, TextsRequest(reading.texts, reading.think))
 
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
     """Score texts behind tokens that become a stream's sequence, or beside it, which stays; errors as above."""
-    request, prefix = TextsRequest(reading.texts), Prefix(stream.tokenize(reading.prompt))
-    bound = read_on(stream, lambda reader: request.bind(reader, prefix))
+    tokens, thought = stream.tokenize(reading.prompt), None
+    if reading.think is not None:
+        stream.prefill(tokens)
+        thought = think_first(stream, reading.think)
+        tokens = stream.tokens
+    prefix = Prefix(tokens, thought=None if thought is None else Thought(thought, 0.0))
+    bound = read_on(stream, lambda reader: TextsRequest(reading.texts).bind(reader, prefix))
     return bound.run_beside(stream) if is_beside else bound.run(stream)
 
 
@@ -106,7 +116,7 @@ def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], TextsReque
         reading = make()
     except TokenTrieError as error:
         return "", partial(_raise, error)
-    return reading.prompt, partial(TextsRequest, reading.texts)
+    return reading.prompt, partial(TextsRequest, reading.texts, reading.think)
 
 
 def _raise(error: TokenTrieError) -> NoReturn:
@@ -152,16 +162,28 @@ class TextsRequest(Request[Scored]):
     """How probable each of several texts is."""
 
     texts: tuple[str, ...]
+    think_first: Think | None = None
+
+    @property
+    def think(self) -> Think | None:
+        """What the model does first."""
+        return self.think_first
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is."""
+        return self.think_first is not None
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundTexts:
         """Bind the texts to what they stand behind."""
-        return _BoundTexts(*bind(reader, prefix.tokens, Choices(self.texts, self.texts)))
+        return _BoundTexts(*bind(reader, prefix.tokens, Choices(self.texts, self.texts)), prefix.thought_text)
 
 
 @dataclass(frozen=True, eq=False)
 class _BoundTexts(Bound[Scored], Batched[Scored]):
     tokens: list[int]
     choices: BoundChoices[str]
+    thought: str | None
 
     def run(self, stream: Stream) -> Scored:
         stream.hold(self.choices.trie)
@@ -190,7 +212,7 @@ class _BoundTexts(Bound[Scored], Batched[Scored]):
         lengths = np.diff(offsets).astype(np.float64)
         mass = mass_of([tuple(leaf) for leaf in np.split(tokens, offsets[1:-1])], of_leaves)
         aligned = self.choices.aligned
-        return Scored(aligned(of_leaves), aligned(lengths), mass, len(self.tokens), n_evaluated)
+        return Scored(aligned(of_leaves), aligned(lengths), mass, len(self.tokens), n_evaluated, self.thought)
 
 
 def mass_of(sequences: list[tuple[int, ...]], logprobs: Floats) -> float:
