@@ -746,8 +746,9 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
 /*
  * The same, until one of some texts has been written, wherever in a token it begins: the first of them ends it, and is
  * taken out of the sequence again. Under a trie with start_after, text is what comes before the span: where that
- * begins, it ends too, with TOKEN_TRIE_STOP_COMPLETE. What stands before it in its first token is tokenized anew, as it
- * stands inside a text. The token that completes it is not passed on; those before, in which it may begin, have been.
+ * begins, it ends too, with TOKEN_TRIE_STOP_COMPLETE, also where the tokens of start_after spell one of the texts. What
+ * stands before a text in its first token is tokenized anew, as it stands inside a text. The token that completes it is
+ * not passed on; those before, in which it may begin, have been.
  *
  * stop_string  NULL, or set to the number of the text that was found, -1 if none was
  *

@@ -91,7 +91,9 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
         last_.text = text.feed(detokenize(vocab_, step.token, /* special = */ false));
     }
     std::uint64_t & count = allowed.everything ? counts_.n_free : step.forced ? counts_.n_forced : counts_.n_branches;
-    if (written != nullptr && written->add(step.text, text.is_whole())) {
+    // The marker's own tokens stay where they are, also where they spell a stop string.
+    const bool begins_span = under_trie && cursor_->begins_span(step.token);
+    if (written != nullptr && !begins_span && written->add(step.text, text.is_whole())) {
         ++count;
         return {false, Stop::string};
     }

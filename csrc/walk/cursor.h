@@ -214,6 +214,11 @@ class Cursor {
         return state_ == State::walking && meaning(token).kind == Meaning::Kind::end;
     }
 
+    // Whether token, next, completes the marker.
+    bool begins_span(Token token) const noexcept {
+        return state_ == State::thinking && follow_->marker().step(in_marker_, token) == follow_->marker().size();
+    }
+
     // Steps on. A token outside the allowed set ends the span and returns false. Allocates where a member is finished
     // under unique, and nowhere else; without the memory, nothing has changed.
     bool accept(Token token) { return accept_child(token) || accept_any(token); }

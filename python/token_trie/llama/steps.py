@@ -219,18 +219,31 @@ class Steps:
         n_cancels = self.n_cancels
         texts = [ffi.new("char[]", text.encode()) for text in stops]
         strings, which = ffi.new("char *[]", texts), ffi.new("int32_t *", -1)
+        raised: list[BaseException] = []
+        go_on = ffi.callback("token_trie_on_token", _go_on, onerror=lambda _type, error, _trace: raised.append(error))
 
         def run(stream: Any) -> int:
             self.replace()  # also where it fails midway
             self.is_cancelled = n_cancels != self.n_cancels
             if self.is_cancelled:
                 return 0
-            text = len(texts), ffi.NULL, ffi.NULL, which
+            text = len(texts), go_on, ffi.NULL, which
             return int(lib.token_trie_stream_generate_until(stream, max_tokens, temperature, top_p, strings, *text))
 
         thread = get_ident()
-        interruptible(lambda: self.change(run, thread=thread), self.native.cancel)
+        if self.is_behind:
+            interruptible(lambda: self.change(run, thread=thread), self.native.cancel)
+            self.is_behind = False
+        else:
+            self.change(run, thread=thread)
+        if raised:
+            raise raised[0]
         return None if which[0] < 0 else int(which[0])
+
+
+def _go_on(_token: Any, _user: Any) -> bool:
+    """Let an interrupt from the keyboard be raised between two tokens."""
+    return True
 
 
 def _none() -> None:

@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 _DEFAULTS = StreamOptions()
 _USUAL = SpanOptions()
+_MANY = 32
+"""Tokens, of which more take long to evaluate."""
 
 
 class Stream:
@@ -204,7 +206,7 @@ class Stream:
             self.native.call(lib.token_trie_stream_prefill, buffer, len(prompt), before=before, after=after)
 
         try:
-            if len(prompt) > 32:
+            if len(prompt) > _MANY:
                 interruptible(call, self.native.cancel)
             else:
                 call()
@@ -220,6 +222,7 @@ class Stream:
         def replaced() -> None:
             self.steps.replace()
             self._prompt = self._prompt[:n_kept]
+            self.steps.is_behind |= len(array) > _MANY
 
         self.steps.change(
             lib.token_trie_stream_splice,

@@ -83,9 +83,23 @@ TEST_F(StreamUntil, EndsWhereASpanBegins) {
     ASSERT_EQ(token_trie_stream_generate(stream_.get(), 24, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
     EXPECT_EQ(state_of(stream_).stop, TOKEN_TRIE_STOP_COMPLETE);
     EXPECT_GE(state_of(stream_).leaf, 0);
-    // A marker that is a stop string too is found as that.
+}
+
+// A host that gives the marker as text too finds it in any tokens, and its own where they are.
+TEST_F(StreamUntil, TheMarkersOwnTokensStayAlsoWhereTheySpellAStopString) {
+    token_trie_params params = end_params();
+    const Tokens marker = {'-', '>'};
+    params.start_after = marker.data();
+    params.n_start_after = marker.size();
+    params.max_before = 0;
+    ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream_.get(), set_of(kRead4).get(), &params), TOKEN_TRIE_OK);
     const std::string text = detokenize(tiny_vocab(), marker);
-    EXPECT_EQ(until(stream_, {text.c_str()}).stop, TOKEN_TRIE_STOP_STRING);
+    const Written out = until(stream_, {text.c_str()});
+    EXPECT_EQ(out.stop, TOKEN_TRIE_STOP_COMPLETE);
+    EXPECT_EQ(out.stop_string, -1);
+    EXPECT_EQ(out.tokens, marker);
+    EXPECT_EQ(out.passed_on, text);
+    EXPECT_EQ(state_of(stream_).span, TOKEN_TRIE_WALKING);
 }
 
 // A token in which a stop string stands may be one, and what stands there before it several.

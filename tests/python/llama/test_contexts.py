@@ -106,13 +106,35 @@ handle = StreamHandle(load(), n_ctx=2048)
 handle.prefill([300])
 n = 0
 try:
-    for step in handle.generate(max_tokens=2000, temperature=1.0):
+    for step in handle.generate(max_tokens=2000):
         n += 1
         if n == 5:
             os.kill(os.getpid(), signal.SIGINT)
 except KeyboardInterrupt:
     assert n == 5
-    assert len(list(handle.generate(max_tokens=3, temperature=1.0))) > 0
+    assert len(list(handle.generate(max_tokens=3))) > 0
+else:
+    sys.exit("not interrupted")
+"""
+    child.run(model_paths["tiny"], code)
+
+
+@pytest.mark.parametrize("before", ["[300]", "LONG[:4000]"])
+def test_an_interrupt_ends_a_text(model_paths: dict[str, Path], before: str) -> None:
+    code = f"""
+handle = StreamHandle(load(), n_ctx=16384)
+handle.prefill([300])
+handle.append({before})
+n = handle.state.n_tokens
+def interrupt():
+    wait_until(lambda: is_busy(handle))
+    os.kill(os.getpid(), signal.SIGINT)
+start(interrupt)
+try:
+    handle.text(12_000)
+except KeyboardInterrupt:
+    assert n <= handle.state.n_tokens < n + 2000, handle.state
+    assert handle.text(3).n_tokens == 3
 else:
     sys.exit("not interrupted")
 """
