@@ -29,7 +29,7 @@ from token_trie.native.llama_facts import adapter_of, model_of
 
 Floats = npt.NDArray[np.float64]
 
-PIECE = 128
+PIECE = 32
 """Tokens of a prompt that are evaluated together."""
 
 
@@ -45,6 +45,7 @@ class Reproducible(Gate):
         self._turn = threading.RLock()
         attached = attachment(llm)
         self._tokens = np.empty(0, np.int32)  # whose cells are there
+        self._first: Floats | None = None  # log-probabilities behind them, where these were asked for
         with lease(llm):
             vocab_of(llm)
             if attached.forked or llm.model_params.vocab_only:
@@ -92,6 +93,8 @@ class Reproducible(Gate):
 
     def _logits(self, prompt: npt.NDArray[np.int32]) -> Floats:
         """Evaluate a prompt, but for the pieces that are there; return the log-probabilities of what comes next."""
+        if self._first is not None and np.array_equal(self._tokens, prompt):
+            return self._first
         # The last piece has an output, and the others have none.
         n_kept = min(common_prefix(self._tokens, prompt), len(self._tokens) - 1, len(prompt) - 1) // PIECE * PIECE
         self._drop(max(n_kept, 0))
@@ -100,7 +103,8 @@ class Reproducible(Gate):
             is_last = begin + len(piece) == len(prompt)
             self._evaluate(piece, begin, [is_last and i == len(piece) - 1 for i in range(len(piece))])
             self._tokens = prompt[: begin + len(piece)]
-        return self._log_probabilities(-1)
+        self._first = self._log_probabilities(-1)
+        return self._first
 
     def _behind(self, position: int, first: Floats, sequence: npt.NDArray[np.int32]) -> Floats:
         out = np.empty(len(sequence))
@@ -116,6 +120,7 @@ class Reproducible(Gate):
         return out
 
     def _drop(self, n_kept: int) -> None:
+        self._first = None
         is_cut = llama_cpp.llama_memory_seq_rm(self._memory, 0, n_kept, -1) if n_kept else False
         if not is_cut:
             llama_cpp.llama_memory_clear(self._memory, False)
