@@ -3,19 +3,19 @@
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 
-from token_trie.decisions.asynchronous import (
+from token_trie.asynchronous import (
     achoose,
     achoose_list,
     achoose_many,
     achoose_tool,
     adecide,
     adecide_many,
+    aexplain,
     afill,
     ascore,
 )
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
-from token_trie.decisions.handle import StreamHandle
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
 from token_trie.decisions.many import choose_many, score_many
 from token_trie.decisions.questions.answered import ChoiceAnswer, PredicateAnswer, ScoreAnswer
@@ -42,6 +42,7 @@ from token_trie.errors import (
     TokenTrieError,
     VocabularyError,
 )
+from token_trie.handle import StreamHandle
 from token_trie.llama.constrain import Constraint, constrain
 from token_trie.llama.generation import Generation
 from token_trie.llama.state import Step, StreamState
@@ -97,6 +98,7 @@ __all__ = [
     "achoose_tool",
     "adecide",
     "adecide_many",
+    "aexplain",
     "afill",
     "ascore",
     "cache_clear",

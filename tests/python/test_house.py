@@ -15,6 +15,7 @@ FLOORS = [
     {"llama"},
     {"decisions"},
     {"show", "trust"},
+    {"handle", "asynchronous"},
     {"engines"},
     {"__init__"},
     {"serve"},

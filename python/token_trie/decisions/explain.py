@@ -20,11 +20,11 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import check_scorable, score_leaves, take_steps
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Bound, Prefix, Request
+from token_trie.decisions.runner import read_on
 from token_trie.decisions.ways import Clock, by_scores, by_steps
+from token_trie.errors import ArgumentError
 from token_trie.llama.stream import Stream
 from token_trie.native.arguments import lookup
-from token_trie.native.core import Llama
-from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie
 
@@ -118,14 +118,12 @@ class ExplainRequest(Request[Explained]):
     """Its name."""
 
     @classmethod
-    def read(cls, llm: Llama, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None) -> ExplainRequest:
+    def read(cls, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None, model: str) -> ExplainRequest:
         """Read choices; ArgumentError where they cannot be scored."""
         lookup(leaf_end, LEAF_ENDS, "leaf_end")
         read = read_set(choices)
         if isinstance(read, TokenTrie):
             check_scorable(read.tokenization)
-        with lease(llm):
-            model = str(llm.metadata.get("general.name", ""))
         return cls(read, leaf_end, leading_space, model)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
@@ -180,6 +178,18 @@ class BoundExplanation(Bound[Explained]):
             pieces=self.pieces,
             model=self.request.model,
         )
+
+
+def explain_beside(stream: Stream, request: ExplainRequest) -> Explained:
+    """Explain a decision behind a stream's sequence, which stays; a trie is taken away."""
+    with stream.transaction() as before:
+        if not before:
+            raise ArgumentError("nothing to explain behind: prefill first")
+        bound = read_on(stream, lambda reader: request.bind(reader, Prefix(before, is_standing=True)))
+        explained = bound.run(stream)
+        stream.splice(len(bound.tokens), before[len(bound.tokens) :])
+        stream.clear_span()
+        return explained
 
 
 def children_of(trie: TokenTrie, node: int) -> range:

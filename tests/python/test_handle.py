@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, choose
+from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, choose, explain
 from token_trie.decisions.choice import BoundChoice
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
@@ -225,3 +225,26 @@ def test_a_decision_that_fails_puts_the_trie_back(precise: Any, stream: StreamHa
     with pytest.raises(ArgumentError, match="calibrate: goes with a Llama"):
         stream.choose(ACTIONS, calibrate=PROMPT)
     assert "".join(step.text for step in stream.generate()).strip() in ("yes", "no")
+
+
+def test_an_explanation_is_that_of_explain_and_the_sequence_stays(precise: Any, stream: StreamHandle) -> None:
+    expected = explain(precise, PROMPT, ACTIONS)
+    stream.prefill(PROMPT)
+    before = stream.tokens
+    explained = stream.explain(ACTIONS)
+    assert (explained.exact.value, explained.greedy.value) == (expected.exact.value, expected.greedy.value)
+    assert explained.probabilities == pytest.approx(expected.probabilities, abs=1e-4)
+    assert explained.shares == pytest.approx(expected.shares, abs=1e-4)
+    assert stream.tokens == before
+    assert asyncio.run(stream.aexplain(ACTIONS)).exact.value == explained.exact.value
+    assert stream.choose(ACTIONS).value == expected.exact.value
+
+
+def test_an_explanation_that_fails_leaves_the_sequence(stream: StreamHandle) -> None:
+    with pytest.raises(ArgumentError, match="prefill"):
+        stream.explain(ACTIONS)
+    stream.prefill(PROMPT)
+    before = stream.tokens
+    with pytest.raises(ContextError):
+        stream.explain(["word " * 600, "b"])
+    assert stream.tokens == before

@@ -12,6 +12,7 @@ from token_trie.decisions.records.tools import choose_tool
 from token_trie.decisions.score import score
 from token_trie.llama.asynchronous import Asynchronous, asynchronous_iterator
 from token_trie.llama.shared_batch import cancel
+from token_trie.show.explanation import explain
 
 _form_of = Asynchronous(cancel)
 
@@ -21,5 +22,6 @@ achoose_many = asynchronous_iterator(choose_many)
 achoose_tool = _form_of(choose_tool)
 adecide = _form_of(decide)
 adecide_many = asynchronous_iterator(decide_many)
+aexplain = _form_of(explain)
 afill = _form_of(fill)
 ascore = _form_of(score)

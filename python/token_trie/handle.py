@@ -11,7 +11,7 @@ import numpy.typing as npt
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.lists import ListDecision, ListRequest
-from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, ScoreOptions
+from token_trie.decisions.options import ChooseOptions, LeafEnd, ListOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.questions.behind import QuestionsRequest
 from token_trie.decisions.questions.decide import read_questions
 from token_trie.decisions.questions.options import DecideOptions
@@ -31,6 +31,7 @@ from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
+from token_trie.show.explanation import Explanation, explain_behind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -240,9 +241,19 @@ class StreamHandle(TextHandle):
         text = None if state is None else state_text(state)
         return run_behind(self._stream, QuestionsRequest(text, asked, read))
 
+    def explain(
+        self, choices: ChoicesLike, *, leaf_end: LeafEnd = "longest", leading_space: bool | None = None
+    ) -> Explanation:
+        """Explain a decision behind what stands, as `token_trie.explain` does; the sequence stays as it is.
+
+        A trie is taken away. Parameters and errors are those of `token_trie.explain`; the explanation names no model.
+        """
+        return explain_behind(self._stream, choices, leaf_end, leading_space)
+
     _form_of = Asynchronous(cancel_of)
     achoose = _form_of(choose)
     achoose_list = _form_of(choose_list)
+    aexplain = _form_of(explain)
     afill = _form_of(fill)
     achoose_tool = _form_of(choose_tool)
     ascore = _form_of(score)
