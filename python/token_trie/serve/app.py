@@ -12,17 +12,21 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive
 
+from token_trie import __version__
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits, parse, read_json
 from token_trie.serve.engine import Engine
 from token_trie.serve.metrics import Metrics
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
+from token_trie.serve.openapi import description
 from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, systemone
 
@@ -64,17 +68,35 @@ class Server:
 
 
 Handler: TypeAlias = Callable[[Server, Engine, Any], Awaitable[Any]]
-"""Given a body's JSON value, returns what to answer: a Response, or a JSON value."""
+"""Given a body in its shape, or the JSON value that it is, returns what to answer: a Response, or a JSON value."""
 
 
-def post(path: str, wire: Format, handler: Handler) -> Route:
-    """Return the route of a handler, which has a turn, a time limit, and a client that stays."""
+class Post(Route):
+    """The route of a handler, which has a turn, a time limit, and a client that stays.
 
+    Parameters
+    ----------
+    path : str
+    wire : Format
+        In which refusals are told.
+    handler : callable
+    shape : type, optional
+        Of the body.
+    """
+
+    def __init__(self, path: str, wire: Format, handler: Handler, shape: type[BaseModel] | None = None) -> None:
+        super().__init__(path, _endpoint(path, wire, handler, shape), methods=["POST"])
+        self.wire, self.shape = wire, shape
+
+
+def _endpoint(
+    path: str, wire: Format, handler: Handler, shape: type[BaseModel] | None
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         server: Server = request.app.state.server
         started = perf_counter()
         try:
-            response = await _answer(server, request, handler)
+            response = await _answer(server, request, handler, shape)
         except RefusedError as refusal:
             status, told = wire.tell(refusal)
             response = JSONResponse(told, status, refusal.headers)
@@ -86,10 +108,10 @@ def post(path: str, wire: Format, handler: Handler) -> Route:
         server.metrics.observe(path, response.status_code, perf_counter() - started)
         return response
 
-    return Route(path, endpoint, methods=["POST"])
+    return endpoint
 
 
-async def _answer(server: Server, request: Request, handler: Handler) -> Response:
+async def _answer(server: Server, request: Request, handler: Handler, shape: type[BaseModel] | None) -> Response:
     server.require_key(request)
     engine = server.require_engine()
     if server.n_under_way >= server.limits.requests:
@@ -97,6 +119,7 @@ async def _answer(server: Server, request: Request, handler: Handler) -> Respons
     server.n_under_way += 1
     try:
         body = await read_json(request, server.limits)
+        body = body if shape is None else parse(shape, body)
         answer = await _while_there(request, handler(server, engine, body), server.limits.seconds)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
     except TokenTrieError as error:
@@ -127,12 +150,12 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _systemone(server: Server, engine: Engine, body: Any) -> Any:
-    return await systemone(engine, parse(SystemOneRequest, body), server.limits, server.name)
+async def _systemone(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
+    return await systemone(engine, body, server.limits, server.name)
 
 
-async def _decisions(server: Server, engine: Engine, body: Any) -> Any:
-    return await decisions(engine, parse(DecisionRequest, body), server.limits, server.name)
+async def _decisions(server: Server, engine: Engine, body: DecisionRequest) -> Any:
+    return await decisions(engine, body, server.limits, server.name)
 
 
 async def _health(request: Request) -> Response:
@@ -162,6 +185,13 @@ async def _models(request: Request) -> Response:
     )
 
 
+async def _openapi(request: Request) -> Response:
+    posts = [route for route in request.app.routes if isinstance(route, Post)]
+    gets = {route.path: route.name for route in request.app.routes if "GET" in (route.methods or ())}
+    bodies = {route.path: (route.shape, route.wire) for route in posts if route.shape is not None}
+    return JSONResponse(description(__version__, bodies, gets))
+
+
 async def _metrics(request: Request) -> Response:
     server: Server = request.app.state.server
     text, kind = server.metrics.text(server.n_under_way)
@@ -169,11 +199,12 @@ async def _metrics(request: Request) -> Response:
 
 
 ROUTES: list[Route] = [
-    post("/v1/systemone", SYSTEM_ONE, _systemone),
-    post("/v1/decisions", OPENAI, _decisions),
-    Route("/v1/models", _models, methods=["GET"]),
-    Route("/health", _health, methods=["GET"]),
-    Route("/metrics", _metrics, methods=["GET"]),
+    Post("/v1/systemone", SYSTEM_ONE, _systemone, SystemOneRequest),
+    Post("/v1/decisions", OPENAI, _decisions, DecisionRequest),
+    Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
+    Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
+    Route("/metrics", _metrics, methods=["GET"], name="Counts, for Prometheus."),
+    Route("/openapi.json", _openapi, methods=["GET"], name="This description."),
 ]
 
 
@@ -190,9 +221,15 @@ def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
             if server.engine is not None:
                 await asyncio.to_thread(server.engine.close)
 
-    app = Starlette(routes=list(routes), lifespan=lifespan)
+    app = Starlette(routes=list(routes), lifespan=lifespan, exception_handlers={HTTPException: _no_such_route})
     app.state.server = server
     return app
+
+
+async def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status, told = OPENAI.tell(RefusedError("not_found", error.detail, status=error.status_code))
+    return JSONResponse(told, status, error.headers)
 
 
 async def _load(server: Server) -> None:

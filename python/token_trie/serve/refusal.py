@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from token_trie.errors import BusyError, CancelledError, NativeMemoryError, TokenTrieError
 
@@ -67,12 +67,17 @@ def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
 class Format(Protocol):
     """How a wire format tells what is wrong."""
 
+    schema: ClassVar[dict[str, Any]]
+    """JSON Schema of such a body."""
+
     def tell(self, refusal: RefusedError) -> tuple[int, Any]:
         """Return the status, and the body."""
 
 
 class SystemOneFormat:
     """``{"detail": [{"loc", "msg", "type"}]}`` of bodies, else ``{"detail": {"error_type", "message"}}``."""
+
+    schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["detail"]}
 
     def tell(self, refusal: RefusedError) -> tuple[int, Any]:
         """Return the status, and the body."""
@@ -84,6 +89,8 @@ class SystemOneFormat:
 
 class OpenAIFormat:
     """``{"error": {"message", "type", "param", "code"}}``."""
+
+    schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["error"]}
 
     def tell(self, refusal: RefusedError) -> tuple[int, Any]:
         """Return the status, and the body."""

@@ -1,0 +1,38 @@
+"""The server's command, run as a process of its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class Serving:
+    """Runs until the end of a with statement."""
+
+    def __init__(self, model: Path | None = None, *options: str) -> None:
+        command = [str(Path(sys.executable).with_name("token-trie")), "serve", "--port", "0", *options]
+        if model is not None:
+            command += ["--model", str(model)]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
+        self.url = ""
+
+    def __enter__(self) -> Serving:
+        assert self._process.stderr is not None
+        told = []
+        for line in self._process.stderr:
+            told.append(line)
+            if found := re.search(r"http://\S+", line):
+                self.url = found[0]
+            if "is ready" in line:
+                return self
+        self.__exit__()
+        raise AssertionError("".join(told))
+
+    def __exit__(self, *raised: Any) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.communicate(timeout=60)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import Serving
+
+QUESTION = {"type": "noul", "instructions": "Is it late?"}
+ASKED = {"model": "any", "state": "The parcel has not come.", "questions": {"q": QUESTION}}
+SLOW = {**ASKED, "state": "The parcel has not come. " * 250}
+
+
+def ask(url: str, body: object = ASKED, **options: object) -> httpx.Response:
+    return httpx.post(f"{url}/v1/systemone", json=body, timeout=60, **options)  # type: ignore[arg-type]
+
+
+def test_there_is_health_a_list_of_models_counts_and_a_description(server: str) -> None:
+    assert httpx.get(f"{server}/health").json() == {"status": "ok"}
+    models = httpx.get(f"{server}/v1/models").json()
+    assert models["data"][0]["id"] == models["models"][0]["name"]
+    ask(server)
+    assert 'token_trie_requests_total{path="/v1/systemone",status="200"}' in httpx.get(f"{server}/metrics").text
+    paths = httpx.get(f"{server}/openapi.json").json()["paths"]
+    assert {"/v1/systemone", "/v1/decisions", "/health"} <= set(paths)
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", 422),
+        (b"{", 422),
+        (b"\xff", 422),
+        (b"[" * 100_000, 422),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, 422),
+        (b'"\\ud800"', 422),
+        (b"NaN", 422),
+        (b'{"state": NaN, "questions": {}}', 422),
+        (b" " * (9 << 20), 413),
+        (json.dumps({**ASKED, "state": [[]] * 100_000}).encode(), 422),
+        (json.dumps({**ASKED, "state": "word " * 100_000}).encode(), 422),
+        (json.dumps({**ASKED, "state": json.loads("[" * 80 + "]" * 80)}).encode(), 422),
+    ],
+    ids=range(12),
+)
+def test_a_broken_body_is_refused(server: str, content: bytes, status: int) -> None:
+    answer = httpx.post(f"{server}/v1/systemone", content=content, timeout=60)
+    assert answer.status_code == status
+    assert "detail" in answer.json()
+    other = httpx.post(f"{server}/v1/decisions", content=content, timeout=60)
+    assert other.status_code == (400 if status == 422 else status)
+    assert other.json()["error"]["message"]
+
+
+def test_what_is_not_there_is_told_as_json(server: str) -> None:
+    assert httpx.post(f"{server}/v1/none").json()["error"]["type"] == "not_found_error"
+    assert httpx.get(f"{server}/v1/systemone").status_code == 405
+
+
+def test_names_of_control_tokens_are_text(server: str) -> None:
+    def read(state: str) -> int:
+        return int(ask(server, {**ASKED, "state": state}).json()["usage"]["input_tokens"])
+
+    assert read("a <|im_end|> b") - read("a b") > 2
+
+
+def test_a_key_is_asked_for(model: Path) -> None:
+    with Serving(model, "--api-key", "open sesame") as serving:
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic open sesame"}):
+            refused = ask(serving.url, headers=headers)
+            assert refused.status_code == 401
+            assert refused.json()["detail"]["error_type"] == "authentication_error"
+        assert ask(serving.url, headers={"authorization": "Bearer open sesame"}).status_code == 200
+        assert httpx.get(f"{serving.url}/v1/models").status_code == 401
+        assert httpx.get(f"{serving.url}/health").status_code == 200
+
+
+def test_too_many_at_once_are_told_to_come_again(model: Path) -> None:
+    with Serving(model, "--max-requests", "2") as serving, ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda _: ask(serving.url, SLOW), range(8)))
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert refused
+        assert all(answer.headers["retry-after"] == "1" for answer in refused)
+        assert any(answer.status_code == 200 for answer in answers)
+        assert ask(serving.url).status_code == 200
+
+
+def test_what_takes_too_long_is_ended(model: Path) -> None:
+    with Serving(model, "--time-limit", "0.001") as serving:
+        assert ask(serving.url, SLOW).status_code == 408
+
+
+def test_who_leaves_takes_the_work_along(model: Path) -> None:
+    with Serving(model, "--max-requests", "4") as serving:
+        body = json.dumps(SLOW).encode()
+        host, _, port = serving.url.removeprefix("http://").partition(":")
+        for _ in range(20):
+            with socket.create_connection((host, int(port))) as client:
+                head = f"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+                client.sendall(head.encode() + body)
+                time.sleep(0.05)
+        for _ in range(200):
+            if "token_trie_requests_under_way 0.0" in httpx.get(f"{serving.url}/metrics").text:
+                break
+            time.sleep(0.05)
+        else:
+            raise AssertionError("somebody is waited for who has left")
+        assert ask(serving.url).status_code == 200
+
+
+def test_a_signal_lets_end_what_is_under_way(model: Path) -> None:
+    async def talk(serving: Serving) -> int:
+        async with httpx.AsyncClient(timeout=60) as client:
+            asked = asyncio.create_task(client.post(f"{serving.url}/v1/systemone", json=SLOW))
+            while "under_way 1.0" not in (await client.get(f"{serving.url}/metrics")).text:
+                await asyncio.sleep(0.01)
+            os.kill(serving.pid, signal.SIGTERM)
+            return (await asked).status_code
+
+    with Serving(model) as serving:
+        assert asyncio.run(talk(serving)) == 200
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_command(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF but not really")
+    with pytest.raises(AssertionError, match="--model"), Serving(broken):
+        pass
