@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
+from token_trie.decisions.explain import ExplainRequest
 from token_trie.decisions.lists import ListDecision, ListRequest
 from token_trie.decisions.options import ChooseOptions, LeafEnd, ListOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.questions.behind import QuestionsRequest
@@ -31,7 +32,7 @@ from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.show.explanation import Explanation, explain_behind
+from token_trie.show.explanation import Explanation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -242,13 +243,31 @@ class StreamHandle(TextHandle):
         return run_behind(self._stream, QuestionsRequest(text, asked, read))
 
     def explain(
-        self, choices: ChoicesLike, *, leaf_end: LeafEnd = "longest", leading_space: bool | None = None
+        self,
+        choices: ChoicesLike = None,
+        *,
+        path: str | None = None,
+        leaf_end: LeafEnd = "longest",
+        leading_space: bool | None = None,
     ) -> Explanation:
-        """Explain a decision behind what stands, as `token_trie.explain` does; the sequence stays as it is.
+        """Take a decision behind what stands greedily and exactly; the sequence stays as it is.
 
-        A trie is taken away. Parameters and errors are those of `token_trie.explain`; the explanation names no model.
+        A trie that was set is taken away, and a grammar begins anew.
+
+        Parameters
+        ----------
+        choices, path
+            As for `choose`.
+        leaf_end, leading_space
+            As for `token_trie.explain`.
+
+        Returns
+        -------
+        Explanation
+            As of `token_trie.explain`, and so are the errors.
         """
-        return explain_behind(self._stream, choices, leaf_end, leading_space)
+        request = ExplainRequest.read(self._stream.given(choices, path), leaf_end, leading_space)
+        return Explanation.of(run_behind(self._stream, request))
 
     _form_of = Asynchronous(cancel_of)
     achoose = _form_of(choose)

@@ -235,8 +235,11 @@ def test_an_explanation_is_that_of_explain_and_the_sequence_stays(precise: Any, 
     assert (explained.exact.value, explained.greedy.value) == (expected.exact.value, expected.greedy.value)
     assert explained.probabilities == pytest.approx(expected.probabilities, abs=1e-4)
     assert explained.shares == pytest.approx(expected.shares, abs=1e-4)
+    assert explained.model == expected.model
     assert stream.tokens == before
-    assert asyncio.run(stream.aexplain(ACTIONS)).exact.value == explained.exact.value
+    leaves = [{"name": leaf.name, "tokens": list(leaf.tokens)} for leaf in expected.trie]
+    stream.set_payload({"modelId": "", "descriptors": [{"path": "actions", "leaves": leaves}]})
+    assert asyncio.run(stream.aexplain(path="actions")).exact.value == explained.exact.value
     assert stream.choose(ACTIONS).value == expected.exact.value
 
 

@@ -20,11 +20,10 @@ from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import check_scorable, score_leaves, take_steps
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Bound, Prefix, Request
-from token_trie.decisions.runner import read_on
 from token_trie.decisions.ways import Clock, by_scores, by_steps
-from token_trie.errors import ArgumentError
 from token_trie.llama.stream import Stream
 from token_trie.native.arguments import lookup
+from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie
 
@@ -61,7 +60,7 @@ class Explained:
     pieces : dict of int to bytes
         Texts of the set's tokens.
     model : str
-        Its name.
+        Its name; empty of a handle on a file.
     """
 
     prompt: str
@@ -114,17 +113,15 @@ class ExplainRequest(Request[Explained]):
     choices: TokenTrie | Choices[Any]
     leaf_end: LeafEnd
     leading_space: bool | None
-    model: str
-    """Its name."""
 
     @classmethod
-    def read(cls, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None, model: str) -> ExplainRequest:
+    def read(cls, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None) -> ExplainRequest:
         """Read choices; ArgumentError where they cannot be scored."""
         lookup(leaf_end, LEAF_ENDS, "leaf_end")
         read = read_set(choices)
         if isinstance(read, TokenTrie):
             check_scorable(read.tokenization)
-        return cls(read, leaf_end, leading_space, model)
+        return cls(read, leaf_end, leading_space)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
         """Bind it to what it stands behind."""
@@ -132,7 +129,7 @@ class ExplainRequest(Request[Explained]):
         text = reader.vocab.detokenize(tokens).decode(errors="replace")
         spelled = np.unique(choices.trie.core.arrays()[0]).tolist()
         pieces = {token: reader.vocab.detokenize([token]) for token in spelled}
-        return BoundExplanation(self, tokens, choices, text, pieces)
+        return BoundExplanation(self, tokens, choices, text, pieces, prefix.tokens if prefix.is_standing else None)
 
 
 @dataclass(frozen=True)
@@ -144,6 +141,8 @@ class BoundExplanation(Bound[Explained]):
     choices: BoundChoices[Any]
     text: str
     pieces: dict[int, bytes]
+    standing: list[int] | None
+    """What the stream's sequence is to be again."""
 
     def run(self, stream: Stream) -> Explained:
         """Take a decision greedily and exactly, and keep the probability of every branch of the set."""
@@ -157,6 +156,8 @@ class BoundExplanation(Bound[Explained]):
         clock = Clock(stream, self.tokens)
         steps = take_steps(stream, 1.0, 1.0)
         greedy = by_steps(choices, steps, clock.stats(*steps.counts))
+        if self.standing is not None:
+            stream.prefill(self.standing)
         assert exact.probabilities is not None
         probabilities = exact.probabilities[choices.firsts()]
         leaf_of = range(len(trie)) if choices.leaf_of is None else choices.leaf_of.tolist()
@@ -176,20 +177,16 @@ class BoundExplanation(Bound[Explained]):
             stepwise=np.exp(shares.leaves),
             parting=None if paths[0] == paths[1] else common[-1],
             pieces=self.pieces,
-            model=self.request.model,
+            model=_model_of(stream),
         )
 
 
-def explain_beside(stream: Stream, request: ExplainRequest) -> Explained:
-    """Explain a decision behind a stream's sequence, which stays; a trie is taken away."""
-    with stream.transaction() as before:
-        if not before:
-            raise ArgumentError("nothing to explain behind: prefill first")
-        bound = read_on(stream, lambda reader: request.bind(reader, Prefix(before, is_standing=True)))
-        explained = bound.run(stream)
-        stream.splice(len(bound.tokens), before[len(bound.tokens) :])
-        stream.clear_span()
-        return explained
+def _model_of(stream: Stream) -> str:
+    llm = stream.llm
+    if llm is None:
+        return ""
+    with lease(llm):
+        return str(llm.metadata.get("general.name", ""))
 
 
 def children_of(trie: TokenTrie, node: int) -> range:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from token_trie.decisions.explain import Explained, ExplainRequest, explain_beside
+from token_trie.decisions.explain import Explained, ExplainRequest
 from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.runner import run
-from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
-from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.show.branches import MAX_BRANCHES, Branch, Phrase, branches_of, sentence_of
@@ -22,6 +20,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Explanation(Explained):
     """How a decision comes about: `Explained`. Print it with rich, or write `html` to a file."""
+
+    @classmethod
+    def of(cls, explained: Explained) -> Explanation:
+        """Add the pictures to what was found."""
+        return cls(**vars(explained))
 
     def html(self, max_branches: int = MAX_BRANCHES) -> str:
         """Write a page that needs nothing beside itself: no network, no script.
@@ -82,13 +85,4 @@ def explain(
     ArgumentError, VocabularyError, ContextError, BusyError
         As of `choose`.
     """
-    with lease(llm):
-        model = str(llm.metadata.get("general.name", ""))
-    request = ExplainRequest.read(choices, leaf_end, leading_space, model)
-    return Explanation(**vars(run(llm, prompt, request)))
-
-
-def explain_behind(stream: Stream, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None) -> Explanation:
-    """Explain a decision behind a stream's sequence, as of `StreamHandle.explain`."""
-    request = ExplainRequest.read(choices, leaf_end, leading_space, "")
-    return Explanation(**vars(explain_beside(stream, request)))
+    return Explanation.of(run(llm, prompt, ExplainRequest.read(choices, leaf_end, leading_space)))
