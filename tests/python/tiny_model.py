@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gguf
@@ -66,8 +66,9 @@ def write_tiny_model(
     is_recurrent: bool = False,
     is_bpe: bool = False,
     more: Sequence[tuple[str, gguf.TokenType]] = (),
+    said: Mapping[str, str | float] | None = None,
 ) -> None:
-    """Write a llama or a mamba, with more tokens behind its own; the same bytes each time."""
+    """Write a llama or a mamba, with more tokens behind its own, and more said of it; the same bytes each time."""
     rng = np.random.default_rng(0)
     tokens, scores, kinds = vocabulary()
     merges: list[str] = []
@@ -97,6 +98,9 @@ def write_tiny_model(
     writer.add_unk_token_id(0)
     writer.add_add_bos_token(True)
     writer.add_add_space_prefix(not is_bpe)
+
+    for key, value in (said or {}).items():
+        writer.add_string(key, value) if isinstance(value, str) else writer.add_float32(key, value)
 
     def tensor(name: str, *shape: int) -> None:
         writer.add_tensor(name, rng.normal(0, 0.5, shape).astype(np.float32))

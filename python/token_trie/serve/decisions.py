@@ -73,7 +73,7 @@ async def _answer(
     engine: Engine, state: str, place: Place, asked: Asked, options: DecideOptions, usage: Usage
 ) -> Answered[Any]:
     async def prior(view: View) -> Scored | None:
-        if options.prior is None:
+        if options.prior is None or not asked.takes_prior:
             return None
         key = "prior", *view.key, options.reproducible
         return (await engine.remembered(key, lambda: _score(engine, view, None, options)))[0]
@@ -104,6 +104,6 @@ async def _score(engine: Engine, view: View, state: str | None, options: DecideO
 
     def read() -> tuple[Prompt, TextsRequest]:
         reading = view.reading(engine.llm, state)
-        return reading.prompt, TextsRequest(reading.texts)
+        return reading.prompt, reading.request
 
     return await engine.read_told(read)

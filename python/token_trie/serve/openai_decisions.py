@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.asked import Asked
+from token_trie.decisions.questions.asking import asked_of
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.errors import TokenTrieError
@@ -148,7 +149,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
         place: Place = ("questions", i)
         try:
             question = _question(shape, limits, place)
-            asked[place] = Asked(question, options.form_of(question), options.orders)
+            asked[place] = asked_of(question, options, engine.llm)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
     answers, usage = await decide(engine, _state(body.input), asked, options)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
 from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.asked import Asked
+from token_trie.decisions.questions.asking import asked_of
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.wording import state_text, text_of
@@ -114,11 +115,11 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
         _check_size(shape, limits, (*place, "criteria"))
         try:
             question = question_of(shape)
-            asked[place] = Asked(question, options.form_of(question), options.orders)
+            asked[place] = asked_of(question, options, engine.llm)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
     try:
-        state = state_text(body.state)
+        state: str = state_text(body.state)
     except TokenTrieError as error:
         raise refusal_of(error, ("state",)) from error
     if body.context:

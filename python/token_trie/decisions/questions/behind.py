@@ -8,6 +8,7 @@ from typing import Any
 from token_trie.decisions.bound import Reader
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.decide import answers_of
+from token_trie.decisions.questions.formed import FormView
 from token_trie.decisions.questions.forms import Put
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.respondent import Respondent
@@ -67,14 +68,16 @@ class _OfStream(Respondent):
 
     def reading(self, view: View) -> Reading:
         """Return what is to be read behind what stands."""
-        return Reading(self._behind(self._tokens, view, self._state), view.weighing.texts)
+        formed = _formed(view)
+        return Reading(self._behind(self._tokens, formed, self._state), formed.weighing.texts)
 
     def prior(self, view: View) -> Scored:
         """Return what the question gives its texts without a state: behind what stands before it, or else alone."""
-        texts, absent = view.weighing.texts, view.form.absent
+        formed = _formed(view)
+        texts, absent = formed.weighing.texts, formed.form.absent
         if self._state is not None:
-            return self.score(Reading(self._behind(self._tokens, view, absent), texts))
-        alone = Reading(self._alone(view, absent), texts)
+            return self.score(Reading(self._behind(self._tokens, formed, absent), texts))
+        alone = Reading(self._alone(formed, absent), texts)
         return remembered(self.known, (*view.key, self._is_reproducible), lambda: self._score(alone, is_beside=True))
 
     def score(self, reading: Reading) -> Scored:
@@ -90,13 +93,13 @@ class _OfStream(Respondent):
             return score_alone(self._llm, reading)
         return score_in(self._stream, reading, is_beside=is_beside)
 
-    def _alone(self, view: View, state: str) -> list[int]:
+    def _alone(self, view: FormView, state: str) -> list[int]:
         put = _put(view, state)
         if self._llm is not None:
             return self._stream.tokenize(put)
         return self._stream.with_vocab(lambda vocab: [first_token(vocab), *_spelled(vocab, put, b"")])
 
-    def _behind(self, before: list[int], view: View, state: str | None) -> list[int]:
+    def _behind(self, before: list[int], view: FormView, state: str | None) -> list[int]:
         """Return the tokens of what stands with a question behind it, and its state if it has one."""
         put, llm = _put(view, state), self._llm
         if llm is None:
@@ -116,7 +119,12 @@ class _OfStream(Respondent):
             return before[:n_kept] + more
 
 
-def _put(view: View, state: str | None) -> Put:
+def _formed(view: View) -> FormView:
+    assert isinstance(view, FormView)  # as the questions were read for a stream
+    return view
+
+
+def _put(view: FormView, state: str | None) -> Put:
     if view.form.chat:
         raise ArgumentError("form: chat=True makes messages, which do not go behind what stands")
     return Put(view.form.template, state, view.instructions, view.listed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.asked import Asked, View
+from token_trie.decisions.questions.asking import asked_of
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.respondent import OfLlama, Respondent
@@ -87,7 +88,7 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
     a `Score` hardly better than chance: measure on answers that you know.
     """
     read = DecideOptions.read("decide", options)
-    return answer_about(llm, state, read_questions(questions, read), read)
+    return answer_about(llm, state, read_questions(questions, read, llm), read)
 
 
 def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
@@ -124,8 +125,8 @@ def named(answers: dict[str | None, Answered[Any]]) -> Any:
     return answers.get(None, answers)
 
 
-def read_questions(questions: object, options: DecideOptions) -> dict[str | None, Asked]:
-    """Read questions by their names, or one without a name.
+def read_questions(questions: object, options: DecideOptions, llm: Llama | None = None) -> dict[str | None, Asked]:
+    """Read questions by their names, or one without a name, for a Llama's model or for what stands in a stream.
 
     Raises
     ------
@@ -133,7 +134,7 @@ def read_questions(questions: object, options: DecideOptions) -> dict[str | None
         They are none.
     """
     if isinstance(questions, (Choice, Predicate, Score)):
-        return {None: Asked(questions, options.form_of(questions), options.orders)}
+        return {None: asked_of(questions, options, llm)}
     if not isinstance(questions, Mapping):
         raise ArgumentError(
             f"questions: {type(questions).__name__} where a dict of Choice, Predicate and Score belongs"
@@ -147,7 +148,8 @@ def read_questions(questions: object, options: DecideOptions) -> dict[str | None
         if not isinstance(question, (Choice, Predicate, Score)):
             kind = type(question).__name__
             raise ArgumentError(f"questions[{name!r}]: {kind} where Choice, Predicate or Score belongs")
-        asked[name] = Asked(question, options.form_of(question), options.orders)
+        with naming(name):
+            asked[name] = asked_of(question, options, llm)
     return asked
 
 
@@ -164,7 +166,8 @@ def _priors(
     priors: dict[str | None, list[Scored | None]] = {}
     for name, one in asked.items():
         with naming(name):
-            priors[name] = [None if options.prior is None else prior(view) for view in one.views]
+            takes_prior = one.takes_prior and options.prior is not None
+            priors[name] = [prior(view) if takes_prior else None for view in one.views]
     return priors
 
 

@@ -82,7 +82,7 @@ def decide_many(
         The Llama was closed meanwhile.
     """
     read = DecideOptions.read("decide_many", options)
-    asked = read_questions(questions, read)
+    asked = read_questions(questions, read, llm)
     check_flags(progress=progress)
     lookup(on_error, {"raise": 0, "return": 1}, "on_error")
     if n_parallel is not None:

@@ -61,7 +61,8 @@ class DecideOptions(Options):
     Parameters
     ----------
     form : {"unlisted", "listed", "letters"} or Form, optional
-        How questions are put; see `FORMS`. By default unlisted.
+        How questions are put; see `FORMS`. By default unlisted; a model whose GGUF says that it was trained for
+        decisions is asked as it says, each question alone, and then `prior` and `orders` do nothing.
     prior : {"contextual"}, optional
         "contextual", the default: what a question gives its options without a state is taken out of what it gives them
         with one (contextual calibration, Zhao et al. 2021). It is evaluated once a question and remembered. None: the

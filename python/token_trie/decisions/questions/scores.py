@@ -30,6 +30,7 @@ from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices
 from token_trie.sets.memory import Memory
 from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,6 +44,13 @@ class Reading(NamedTuple):
     texts: tuple[str, ...]
     think: Think | None = None
     """What the model does first."""
+    labels: tuple[int, ...] = ()
+    """Tokens in place of texts, each once."""
+
+    @property
+    def request(self) -> TextsRequest:
+        """What stands behind the prompt."""
+        return TextsRequest(self.texts, self.think, self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +77,7 @@ def score_texts(llm: Llama, reading: Reading) -> Scored:
     ArgumentError, VocabularyError, ContextError, BusyError, CancelledError
         As of `score`.
     """
-    return run(llm, reading.prompt, TextsRequest(reading.texts, reading.think))
+    return run(llm, reading.prompt, reading.request)
 
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
@@ -90,7 +98,10 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
         reader = reader_of(llm)
         prefix = Prefix(reader.tokenize(reading.prompt))
         # Each is bound by itself, too: another might move the seam.
-        bound = [TextsRequest((text,)).bind(reader, prefix) for text in reading.texts]
+        parts = [TextsRequest((text,)) for text in reading.texts] or [
+            TextsRequest((), None, (t,)) for t in reading.labels
+        ]
+        bound = [part.bind(reader, prefix) for part in parts]
     context = reproducible(llm)
     sequences = [tuple(one.choices.trie[0].tokens) for one in bound]
     scores = [context.score(one.tokens, [own])[0] for one, own in zip(bound, sequences, strict=True)]
@@ -116,7 +127,7 @@ def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], TextsReque
         reading = make()
     except TokenTrieError as error:
         return "", partial(_raise, error)
-    return reading.prompt, partial(TextsRequest, reading.texts, reading.think)
+    return reading.prompt, lambda: reading.request
 
 
 def _raise(error: TokenTrieError) -> NoReturn:
@@ -163,6 +174,8 @@ class TextsRequest(Request[Scored]):
 
     texts: tuple[str, ...]
     think_first: Think | None = None
+    labels: tuple[int, ...] = ()
+    """Tokens in place of texts."""
 
     @property
     def think(self) -> Think | None:
@@ -176,7 +189,12 @@ class TextsRequest(Request[Scored]):
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundTexts:
         """Bind the texts to what they stand behind."""
-        return _BoundTexts(*bind(reader, prefix.tokens, Choices(self.texts, self.texts)), prefix.thought_text)
+        choices = _set_of(self.labels) if self.labels else Choices(self.texts, self.texts)
+        return _BoundTexts(*bind(reader, prefix.tokens, choices), prefix.thought_text)
+
+
+def _set_of(labels: tuple[int, ...]) -> TokenTrie:
+    return TokenTrie.from_sequences({str(i): [token] for i, token in enumerate(labels)})
 
 
 @dataclass(frozen=True, eq=False)

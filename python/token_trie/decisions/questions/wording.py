@@ -34,7 +34,13 @@ def text_of(given: object, what: str) -> str:
     return given
 
 
-def state_text(state: object) -> str:
+class StateText(str):
+    """What a state is for a model, and what it was."""
+
+    given: Any
+
+
+def state_text(state: object) -> StateText:
     """Return what a state is for a model: text as it is, a turn a paragraph of chat messages, other values as JSON.
 
     Raises
@@ -42,6 +48,12 @@ def state_text(state: object) -> str:
     ArgumentError
         As of `text_of`.
     """
+    text = StateText(_state_text(state))
+    text.given = state
+    return text
+
+
+def _state_text(state: object) -> str:
     if isinstance(state, Sequence) and not isinstance(state, (str, bytes)) and state and all(map(_is_message, state)):
         turns = [f"{message['role']}: {_content(message, i)}" for i, message in enumerate(state)]
         return text_of("\n\n".join(turns), "state")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from token_trie.decisions.questions.asked import offsets
+from token_trie.decisions.questions.formed import offsets
 from token_trie.decisions.questions.scores import mass_of
 from token_trie.decisions.questions.weighing import Weighing, contextual
 

@@ -1,0 +1,122 @@
+"""A question, put in a form."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from token_trie.decisions.questions.answered import Answered, Calibration, QuestionStats, answer
+from token_trie.decisions.questions.asked import Asked, View
+from token_trie.decisions.questions.forms import Form
+from token_trie.decisions.questions.question import NONE_OF_THESE, Choice, Option, Question
+from token_trie.decisions.questions.scores import Floats, Reading, Scored
+from token_trie.decisions.questions.weighing import Weighing, contextual
+from token_trie.decisions.questions.wording import text_of
+from token_trie.native.core import Llama
+
+_LEAST, _MOST = 2, 8
+"""Orders that "auto" takes."""
+_MARGIN = 2.0
+"""Of log-weights, at which it takes no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class FormView(View):
+    """A question with its options in one order."""
+
+    form: Form
+    instructions: str
+    options: tuple[Option, ...]
+    """In the order of the question."""
+    offset: int
+    """Of the one that is listed first."""
+
+    @cached_property
+    def listed(self) -> tuple[Option, ...]:
+        """The options as they are listed."""
+        return self.options[self.offset :] + self.options[: self.offset]
+
+    @cached_property
+    def weighing(self) -> Weighing:
+        """The options by the texts that stand for them."""
+        texts = self.form.texts(self.listed)
+        return Weighing(texts[len(texts) - self.offset :] + texts[: len(texts) - self.offset])
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that its prior depends on, but for the model."""
+        listed = self.listed if self.form.lists else ()
+        return self.form, self.instructions, listed, self.weighing.texts
+
+    def reading(self, llm: Llama, state: str | None) -> Reading:
+        """Return what is to be read about a state, or None for the absent one."""
+        given = self.form.absent if state is None else state
+        return Reading(self.form.put(llm, given, self.instructions, self.listed), self.weighing.texts)
+
+    def weights(self, scored: Scored, prior: Scored | None) -> Floats:
+        """Return the log-weights of its answers."""
+        raw = self.weighing.log_masses(scored.logprobs)
+        if prior is None:
+            return raw
+        lengths = self.weighing.lengths(scored.lengths)
+        return contextual(raw, self.weighing.log_masses(prior.logprobs), lengths, self.form.temperature)
+
+
+@dataclass(frozen=True, eq=False)
+class FormAsked(Asked):
+    """A question in a form, with its options in so many orders."""
+
+    question: Question
+    form: Form
+    orders: int | Literal["auto"]
+
+    @cached_property
+    def views(self) -> list[FormView]:
+        """One an order; one alone where nothing is listed."""
+        options = self.question.wording
+        if isinstance(self.question, Choice) and self.question.other:
+            options += (Option(NONE_OF_THESE, (NONE_OF_THESE,)),)
+        n_orders = (_MOST if self.orders == "auto" else self.orders) if self.form.lists else 1
+        instructions = text_of(self.question.instructions, "instructions")
+        return [FormView(self.form, instructions, options, offset) for offset in offsets(len(options), n_orders)]
+
+    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+        """Return the answer that readings make, of as many views as there are readings, by the mean of log-weights."""
+        weights = self._weights(scored, priors)
+        stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
+        mass = float(np.mean([s.mass for s in scored]))
+        calibration: Calibration = "raw" if priors[0] is None else "contextual"
+        probabilities = self.views[0].weighing.probabilities(weights)
+        return answer(self.question, probabilities, min(mass, 1.0), calibration, stats, scored[0].thought)
+
+    def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
+        """Tell whether further orders are not needed, as the two best are far apart."""
+        if self.orders != "auto" or len(scored) < _LEAST:
+            return False
+        two = np.sort(self._weights(scored, priors))[-2:]
+        return len(two) < 2 or bool(two[1] - two[0] >= _MARGIN)
+
+    def _weights(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
+        read = zip(self.views, scored, priors, strict=False)
+        weights: Floats = np.mean([view.weights(own, prior) for view, own, prior in read], axis=0)
+        return weights
+
+
+def offsets(n: int, k: int) -> list[int]:
+    """Return the places from which k cyclic orders of n begin, spread: 0, n/2, n/4, 3n/4 and so on; n at most."""
+    spread: dict[int, None] = {}
+    for i in itertools.count():
+        if len(spread) == min(n, k):
+            break
+        spread[int(n * _mirrored(i))] = None
+    return list(spread)
+
+
+def _mirrored(i: int) -> float:
+    """Return 0, 1/2, 1/4, 3/4, 1/8 … for 0, 1, 2 …."""
+    return sum((i >> bit & 1) * 0.5 ** (bit + 1) for bit in range(i.bit_length()))
