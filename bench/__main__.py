@@ -33,6 +33,7 @@ class Mode(str, Enum):
     mask = "mask"
     many = "many"
     forms = "forms"
+    serve = "serve"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -41,8 +42,8 @@ class Mode(str, Enum):
     @property
     def module(self) -> str:
         """Module of bench/modes that measures it."""
-        own = (Mode.sampler, Mode.any_spelling, Mode.score, Mode.record, Mode.mask, Mode.many, Mode.forms)
-        return self.name if self in own else "decide"
+        of_decisions = (Mode.free, Mode.strict_guided, Mode.strict_trie, Mode.strict_trie_ffi)
+        return "decide" if self in of_decisions else self.name
 
 
 @app.callback(invoke_without_command=True)
@@ -82,7 +83,7 @@ def main(
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="many: prompts at most.")] = 512,
 ) -> None:
-    """Measure what a constrained token, and a constrained decision, cost.
+    r"""Measure what a constrained token, and a constrained decision, cost.
 
     [bold]sampler[/bold]: one sampling step, the constraint alone, and the time to build the set, for 30, 1,000 and
     100,000 members, side by side with GBNF in llama.cpp, llguidance and xgrammar.
@@ -107,6 +108,10 @@ def main(
     [bold]forms[/bold]: questions whose answers are known (JevBench's, sys1bench's, the bundled requests), in several
     forms, with and without the contextual prior: share that is right, log loss, calibration. It needs
     pip install jevbench==0.1.0 sys1bench==0.3.2.
+
+    [bold]serve[/bold]: servers on loopback under 1, 8, 32 and 128 clients: token-trie serve beside llama-cpp-python's
+    server with GBNF (pip install 'llama-cpp-python\[server]'), and, where the environment variable LLAMA_SERVER names
+    it, llama.cpp's own with GBNF and callo in front of it (pip install callo).
 
     [bold]any[/]: tokenization="any", all tokens that spell a member: the allowed sets beside llguidance's and
     xgrammar's in 2,000 random cases, 200 greedy decisions beside GBNF in llama-cpp-python, and the time to build.

@@ -28,6 +28,8 @@ def serve(
     ] = None,
     n_parallel: Annotated[int, typer.Option(min=0, help="Sequences at once; 0: as many as suit the model.")] = 0,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests under way at most; more are told to wait.")] = 256,
+    max_options: Annotated[int, typer.Option(min=2, help="Options of a question at most; both formats say 255.")] = 255,
+    max_questions: Annotated[int, typer.Option(min=1, help="Questions of a request at most.")] = 400,
     time_limit: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in TypeSafe's and OpenAI's formats."""
@@ -46,7 +48,12 @@ def serve(
         status.print(f"{path.name} is ready", highlight=False)
         return engine
 
-    server = Server(load, path.stem, Limits(requests=max_requests, seconds=time_limit), api_key)
+    server = Server(
+        load,
+        path.stem,
+        Limits(requests=max_requests, seconds=time_limit, options=max_options, questions=max_questions),
+        api_key,
+    )
     config = uvicorn.Config(application(server), host=host, port=port, access_log=False, log_level="warning")
     listening = config.bind_socket()
     url = f"http://{host}:{listening.getsockname()[1]}"

@@ -1,0 +1,1 @@
+"""Servers under many clients."""
