@@ -9,25 +9,22 @@ from collections.abc import Iterator
 from contextlib import closing
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table as Drawn
 
 from token_trie.cli.app import command, status
-from token_trie.cli.options import ChatOption, ChoiceOptions, LeafEndOption, ModelOptions, as_prompt, read
+from token_trie.cli.options import ChatOption, ChoiceOptions, LeafEndOption, ModelOptions, read
 from token_trie.cli.results import Results
 from token_trie.cli.tables import Format, Row, Table, format_of, open_table
 from token_trie.cli.template import Template
+from token_trie.cli.ways import ByPrompt, ByQuestion, LabelMode, Way
 from token_trie.cli.written import digest
-from token_trie.decisions.decision import Decision
-from token_trie.decisions.many import choose_many
-from token_trie.decisions.options import LeafEnd
+from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.progress import Progress
-from token_trie.sets.prompt import Prompt
-from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain
 
 
@@ -38,10 +35,9 @@ class OnError(str, Enum):
     skip = "skip"
 
 
-LabelMode: TypeAlias = Literal["exact", "greedy"]
-
-
 @command(
+    "token-trie label tickets.csv --question 'Which team should handle this?' -c 'billing=payments and charges' "
+    "-c 'technical=the app does not work' -o routed.csv",
     "token-trie label reviews.csv --prompt 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv",
     "token-trie label tickets.parquet -p '{subject}: {body}' --chat --choices-file teams.txt -m model.gguf "
     "-o routed.parquet --probabilities",
@@ -55,9 +51,26 @@ def label(
     ],
     choices: ChoiceOptions,
     model: ModelOptions,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            "--question",
+            "-q",
+            help="What is asked about each row, as `decide` asks it; a choice is then NAME=DESCRIPTION, or a name.",
+        ),
+    ] = None,
+    form: Annotated[
+        FormName | None,
+        typer.Option(help="How --question is put. By default unlisted, or as the model was trained for it."),
+    ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", help="Text with {column} for what a row has there, and \\n for a line break."),
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="Text with {column} for what a row has there, and \\n for a line break; with --question what that is "
+            "about, by default all columns.",
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None, typer.Option(help="A file with that text, in which \\n is no line break.")
@@ -90,47 +103,54 @@ def label(
     input_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
     output_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
 ) -> None:
-    """Answer a prompt for each row of a table, many at once; write the table with the answers.
+    """Answer a question, or a prompt, for each row of a table, many at once; write the table with the answers.
 
-    The columns added are answer, probability (that it is this one of the choices), margin (by which it is above the
-    next), mass (the model's own probability for all choices together; near 0, none of them fits), row (its number in
-    TABLE) and run (a digest of choices and options); greedy answers have no probability, margin and mass. Rows that
-    cannot be labelled are named on standard error.
+    With --question, the columns added are value, probability (that it is this one of the choices), confidence (how far
+    that is above an even share) and mass (the model's own probability that it would write one of the texts). With
+    --prompt alone they are answer, probability, margin (by which it is above the next) and mass (near 0, none of the
+    choices fits); greedy answers have none but the first. Then come row (its number in TABLE) and run (a digest of
+    choices and options). Rows that cannot be labelled are named on standard error.
     """
     if str(output) == "-" and sys.stdout is None:
         raise ArgumentError("--output: standard output is closed; name a file")
     if mode == "greedy" and (probabilities or leaf_end != "longest"):
         raise ArgumentError("--probabilities and --leaf-end: go with --mode exact")
+    if question is not None and (mode != "exact" or leaf_end != "longest"):
+        raise ArgumentError("--mode and --leaf-end: go with a prompt of your own, without --question")
+    if question is None and form is not None:
+        raise ArgumentError("--form: goes with --question")
     texts = list(dict.fromkeys(choices.read()))
-    template = _template(prompt, prompt_file)
+    template = _template(prompt, prompt_file, is_needed=question is None)
     if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
         raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
     kind = format_of(table, input_format, "--input-format")
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
-    is_exact = mode == "exact"
-    marks = [] if is_exact else [mode]
-    run = f"{digest(texts)}-{digest(template.text, chat, leaf_end, _identity(model.path), *marks)}"
-    figures = ["probability", "margin", "mass"] if is_exact else []
-    added = ["answer", *figures, *(f"p_{text}" for text in texts if probabilities)]
+    way: Way
+    if question is not None:
+        way = ByQuestion(question, texts, form, template, chat, probabilities)
+    else:
+        assert template is not None
+        way = ByPrompt(template, texts, mode, leaf_end, chat, probabilities)
+    run = f"{digest(way.set)}-{digest(*way.options, _identity(model.path), *way.marks)}"
     with (
         closing(open_table(table, kind)) as opened,
-        closing(Results(output, to, opened, added, prefix, run)) as results,
+        closing(Results(output, to, opened, way.columns, prefix, run)) as results,
     ):
-        if opened.columns is not None:
+        if opened.columns is not None and template is not None:
             template.check(opened.columns, f"{opened.name}: ")
-        labelling = _Labelling(opened, template, texts, results, chat, on_error)
+        labelling = _Labelling(opened, way, results, on_error)
         if resume:
             labelling.go_on()
         if not status.is_terminal:
             status.print(f"labelling {plain(opened.name)}", highlight=False, soft_wrap=True)
         llm = model.load(4096)
-        TokenTrie.from_choices(llm, texts)  # a mistake in the choices is not reported as one of the first row
+        way.check(llm)  # a mistake in the choices is not reported as one of the first row
         if not resume:
             results.begin()
         try:
-            labelling.run(llm, mode, leaf_end, probabilities)
+            labelling.run(llm)
             results.finish()
         except (TokenTrieError, OSError, KeyboardInterrupt):
             labelling.tell_how_to_go_on()
@@ -138,12 +158,14 @@ def label(
     labelling.summarize()
 
 
-def _template(prompt: str | None, prompt_file: Path | None) -> Template:
+def _template(prompt: str | None, prompt_file: Path | None, *, is_needed: bool) -> Template | None:
+    if prompt is None and prompt_file is None and not is_needed:
+        return None
     if prompt is not None and prompt_file is None:
         return Template(prompt, has_escapes=True)
     if prompt is None and prompt_file is not None:
         return Template(read(prompt_file), has_escapes=False)
-    raise ArgumentError("--prompt, or --prompt-file: one of the two")
+    raise ArgumentError("--question, or --prompt, or --prompt-file: one of them; a question goes with either")
 
 
 _SOME_BYTES = 1 << 20
@@ -163,14 +185,10 @@ def _identity(model: Path) -> list[Any]:
 class _Labelling:
     """Answers the rows of a table, and writes the results."""
 
-    def __init__(
-        self, table: Table, template: Template, choices: list[str], results: Results, chat: bool, on_error: OnError
-    ) -> None:
+    def __init__(self, table: Table, way: Way, results: Results, on_error: OnError) -> None:
         self._table = table
-        self._template = template
-        self._choices = choices
+        self._way = way
         self._results = results
-        self._chat = chat
         self._on_error = on_error
         self._progress = Progress(table.size, "rows")
         self._under_way: deque[Row] = deque()
@@ -180,57 +198,46 @@ class _Labelling:
 
     def go_on(self) -> None:
         """Skip the rows that an earlier run has labelled."""
-        self._results.go_on(self._choices, lambda text: self._counts.update([text]))
+        self._results.go_on(self._way.choices, lambda text: self._counts.update([text]))
 
-    def run(self, llm: Llama, mode: LabelMode, leaf_end: LeafEnd, probabilities: bool) -> None:
+    def run(self, llm: Llama) -> None:
         """Label the rows."""
-        decisions = choose_many(
-            llm,
-            self._prompts(),
-            self._choices,
-            mode=mode,
-            probabilities=mode == "exact",
-            leaf_end=leaf_end,
-            on_error="return",
-        )
+        decisions = self._way.answer(llm, self._asked())
         with self._progress:
             for n, decision in enumerate(decisions, 1):
                 row = self._under_way.popleft()
                 if isinstance(decision, TokenTrieError):
                     self._report(row, str(decision.__cause__ or decision))
                 else:
-                    self._write(row, decision, probabilities)
+                    self._write(row, decision)
                 self._progress.move(n, row.read)
 
-    def _prompts(self) -> Iterator[Prompt]:
+    def _asked(self) -> Iterator[Any]:
         seen = 0
         for row in self._table.rows():
             seen = row.number
             bad = row.bad
-            text = ""
+            asked: Any = None
             try:
                 if bad is None:
                     self._results.check(row)
-                    text = self._template.fill(row.values)
+                    asked = self._way.ask(row.values)
             except ArgumentError as error:
                 bad = str(error)
             if self._results.has(row):
                 continue
             if bad is None:
                 self._under_way.append(row)
-                yield as_prompt(text, self._chat)
+                yield asked
             else:
                 self._report(row, bad)
         self._results.require_all(seen)
 
-    def _write(self, row: Row, decision: Decision[str], probabilities: bool) -> None:
-        figures: list[float | None] = []
-        if decision.probabilities is not None:
-            figures = [decision.probabilities[decision.index], decision.margin, decision.mass]
-            figures += decision.probabilities.tolist() if probabilities else []
-        self._results.write(row, [decision.text, *(float(f"{figure:.6g}") for figure in figures)])
-        self._counts[decision.text] += 1
-        self._n_unfit += decision.fits is False
+    def _write(self, row: Row, answer: Any) -> None:
+        labelled = self._way.read(answer)
+        self._results.write(row, [labelled.answer, *(float(f"{figure:.6g}") for figure in labelled.figures)])
+        self._counts[labelled.answer] += 1
+        self._n_unfit += labelled.is_unfit
 
     def _report(self, row: Row, message: str) -> None:
         if self._on_error is OnError.stop:
@@ -252,10 +259,10 @@ class _Labelling:
         """Print the counts."""
         n = sum(self._counts.values())
         drawn = Drawn(box=None, header_style="bold")
-        drawn.add_column("answer")
+        drawn.add_column(self._way.columns[0])
         drawn.add_column("rows", justify="right")
         drawn.add_column("%", justify="right")
-        for text in self._choices:
+        for text in self._way.choices:
             if self._counts[text]:
                 drawn.add_row(plain(text), f"{self._counts[text]:,}", f"{100 * self._counts[text] / n:.1f}")
         if n:

@@ -1,0 +1,96 @@
+"""Rows labelled by the answer to a question."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import pytest
+from labelling import TEXTS, Cli
+from token_trie import Choice, Form, decide
+from token_trie.decisions.questions.options import FORMS
+
+QUESTION = "Which team?"
+TEAMS = {"billing": "yes Paris", "sales": None, "other": "Pizza = food"}
+GIVEN = [f"{name}={text}" if text else name for name, text in TEAMS.items()]
+FIGURES = ("probability", "confidence", "mass")
+
+
+def label(cli: Cli, table: Path, *options: str, given: list[str] = GIVEN, output: Path | None = None) -> Any:
+    chosen = [part for one in given for part in ("-c", one)]
+    asked = ["label", str(table), "-q", QUESTION, *chosen, "-m", str(cli.model), "--n-ctx", "1024"]
+    return cli.call([*asked, "-o", str(output or cli.out), *options])
+
+
+@pytest.mark.parametrize("form", [None, "listed"])
+def test_each_row_gets_what_decide_answers(cli: Cli, tiny: llama_cpp.Llama, form: Any) -> None:
+    done = label(cli, cli.table(TEXTS), "--probabilities", *(["--form", form] if form else []))
+    assert (done.code, done.out) == (0, "")
+    rows = cli.rows()
+    assert list(rows[0])[2:6] == ["value", *FIGURES]
+    for i, (row, text) in enumerate(zip(rows, TEXTS, strict=True)):
+        alone = decide(tiny, {"id": str(i), "text": text}, Choice(QUESTION, TEAMS), form=form)
+        assert row["value"] == alone.value
+        expected = [alone.probabilities[alone.value], alone.confidence, alone.mass, *alone.probabilities.values()]
+        figures = [row[name] for name in (*FIGURES, *(f"p_{team}" for team in TEAMS))]
+        assert [float(figure) for figure in figures] == pytest.approx(expected, rel=0.05, abs=1e-3)
+    assert f"{len(TEXTS)} rows labelled" in done.err
+    assert "less than 1 %" not in done.err
+
+
+def test_the_prompt_says_what_of_a_row_is_asked_about(cli: Cli, tiny: llama_cpp.Llama) -> None:
+    assert label(cli, cli.table(["Pizza", "Paris"]), "-p", "A review: {text}", "--chat").code == 0
+    form = Form(FORMS["unlisted"].template, chat=True)
+    for row, text in zip(cli.rows(), ["Pizza", "Paris"], strict=True):
+        alone = decide(tiny, f"A review: {text}", Choice(QUESTION, TEAMS), form=form)
+        assert float(row["probability"]) == pytest.approx(alone.probabilities[alone.value], rel=0.05)
+
+
+def test_a_run_that_was_cut_goes_on_with_the_same_question_alone(cli: Cli) -> None:
+    table = cli.table(TEXTS)
+    label(cli, table)
+    values = [row["value"] for row in cli.rows()]
+    lines = cli.out.read_bytes().splitlines(keepends=True)
+    cli.out.write_bytes(b"".join(lines[:4]) + lines[4][:9])
+    assert label(cli, table, "--resume").code == 0
+    assert [row["value"] for row in cli.rows()] == values
+    assert [row["row"] for row in cli.rows()] == [str(i + 1) for i in range(len(TEXTS))]
+    assert label(cli, table, "--resume", given=[*GIVEN[:2], "other=Paris"]).code == 1
+    for more in (["--form", "letters"], ["-p", "{text}"]):
+        done = label(cli, table, "--resume", *more)
+        assert done.code == 1
+        assert "was written with another prompt, model or option" in done.err
+
+
+def test_a_row_that_cannot_be_answered_about_is_named(cli: Cli) -> None:
+    table = cli.folder / "in.jsonl"
+    long = json.dumps({"text": "no " * 3000})
+    table.write_text(f'{{"text": "yes"}}\n{long}\n{{"text": "Paris"}}\n')
+    done = label(cli, table, "--on-error", "skip", output=cli.folder / "out.jsonl")
+    assert done.code == 0
+    assert "line 2: " in done.err
+    assert [row["row"] for row in cli.rows(cli.folder / "out.jsonl")] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--mode", "greedy"], "--mode and --leaf-end: go with a prompt"),
+        (["--leaf-end", "any"], "--mode and --leaf-end: go with a prompt"),
+        (["-c", "billing=else"], "'billing' is given twice"),
+        (["-c", "=else"], "no name before the ="),
+        (["-p", "{nothing}"], "no column 'nothing'"),
+    ],
+)
+def test_what_does_not_go_together_is_told(cli: Cli, options: list[str], told: str) -> None:
+    done = label(cli, cli.table(TEXTS), *options)
+    assert done.code == 1
+    assert told in done.err
+    assert not cli.out.exists()
+
+
+def test_a_form_wants_a_question(cli: Cli) -> None:
+    done = cli.label(cli.table(TEXTS), "--form", "listed")
+    assert (done.code, "--form: goes with --question" in done.err) == (1, True)
