@@ -57,7 +57,8 @@ class Answered(Generic[T]):
     stats : QuestionStats
         What it took.
     instead : str or None
-        Where it was asked for: what the model would write itself, a line of it at most; empty where it would end.
+        Where it was asked for: what the model would write itself, a line of it at most: a refusal, another answer; a
+        line break for a blank line, and empty where it would end.
     thought : str or None
         Where the model thought first: what it wrote.
     """

@@ -13,7 +13,7 @@ import numpy as np
 from token_trie.decisions.questions.answered import Answered, Calibration, QuestionStats, answer
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.forms import Form
-from token_trie.decisions.questions.question import NONE_OF_THESE, Choice, Option, Question
+from token_trie.decisions.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question
 from token_trie.decisions.questions.scores import Floats, Reading, Scored
 from token_trie.decisions.questions.weighing import Weighing, contextual
 from token_trie.decisions.questions.wording import text_of
@@ -83,7 +83,14 @@ class FormAsked(Asked):
             options += (Option(NONE_OF_THESE, (NONE_OF_THESE,)),)
         n_orders = (_MOST if self.orders == "auto" else self.orders) if self.form.lists else 1
         instructions = text_of(self.question.instructions, "instructions")
-        return [FormView(self.form, instructions, options, offset) for offset in offsets(len(options), n_orders)]
+        asked = [(instructions, options)]
+        if isinstance(self.question, Predicate) and self.form.negation is not None:
+            asked.append((self.form.negated(instructions), self.question.turned))
+        return [
+            FormView(self.form, instructions, options, offset)
+            for offset in offsets(len(options), n_orders)
+            for instructions, options in asked
+        ]
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         """Return the answer that readings make, of as many views as there are readings, by the mean of log-weights."""

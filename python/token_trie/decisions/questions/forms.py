@@ -45,6 +45,9 @@ class Form:
         What stands for the state where there is none, as for the contextual prior.
     temperature : float
         What an option's difference to the contextual prior is divided by, beside the root of its number of tokens.
+    negation : str, optional
+        Jinja, of `instructions`: how the opposite of a `Predicate` is asked, which is then answered by the mean of the
+        log-odds of both.
 
     Raises
     ------
@@ -57,6 +60,7 @@ class Form:
     chat: bool = False
     absent: str = "N/A"
     temperature: float = 1.0
+    negation: str | None = None
 
     def __post_init__(self) -> None:
         encode(self.template, "template")
@@ -67,11 +71,22 @@ class Form:
         if not 0 < self.temperature < float("inf"):
             raise ArgumentError(f"temperature: {self.temperature} is not above 0")
         _check_beginning(self.template)
+        if self.negation is not None:
+            encode(self.negation, "negation")
+            self.negated("Is it so?")
 
     def put(self, llm: Llama, state: str, instructions: str, options: Sequence[Option]) -> Prompt:
         """Return the prompt that asks it; what others wrote has no control tokens in it."""
         asked = Put(self.template, state, instructions, options)
         return [{"role": "user", "content": str(asked)}] if self.chat and has_chat_template(llm) else asked
+
+    def negated(self, instructions: str) -> str:
+        """Return how the opposite is asked; ArgumentError where the template is none."""
+        template = _compiled(self.negation or "", "negation")
+        try:
+            return template.render(instructions=instructions)
+        except jinja2.TemplateError as error:
+            raise ArgumentError(f"negation: {error}") from error
 
     def texts(self, options: Sequence[Option]) -> list[tuple[str, ...]]:
         """Return what each option may be answered with."""
@@ -136,11 +151,11 @@ _jinja = ImmutableSandboxedEnvironment(
 
 
 @lru_cache(64)
-def _compiled(template: str) -> jinja2.Template:
+def _compiled(template: str, what: str = "template") -> jinja2.Template:
     try:
         return _jinja.from_string(template)
     except jinja2.TemplateError as error:
-        raise ArgumentError(f"template: {error}") from error
+        raise ArgumentError(f"{what}: {error}") from error
 
 
 def _fill(template: str, data: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.options import Options
 
-FormName: TypeAlias = Literal["unlisted", "listed", "letters"]
+FormName: TypeAlias = Literal["unlisted", "listed", "letters", "both"]
 Prior: TypeAlias = Literal["contextual"]
 
 _LISTED = """\
@@ -34,10 +34,13 @@ Question: {{ instructions }}
 {% endfor %}
 Answer:"""
 
+_UNLISTED = "{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:"
+
 FORMS: dict[FormName, Form] = {
-    "unlisted": Form("{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:"),
+    "unlisted": Form(_UNLISTED),
     "listed": Form(_LISTED, reads="names"),
     "letters": Form(_LETTERED, reads="letters"),
+    "both": Form(_UNLISTED, negation="Is the answer to this question no? {{ instructions }}"),
 }
 """The forms by their names.
 
@@ -48,6 +51,8 @@ listed
     The options stand below the question; their names are scored.
 letters
     They have letters, which are scored, in several spellings. For large models, and those trained for it.
+both
+    As unlisted, and a `Predicate` is asked together with its opposite.
 """
 
 _NAMES = dict.fromkeys(get_args(FormName), 0)
@@ -60,7 +65,7 @@ class DecideOptions(Options):
 
     Parameters
     ----------
-    form : {"unlisted", "listed", "letters"} or Form, optional
+    form : {"unlisted", "listed", "letters", "both"} or Form, optional
         How questions are put; see `FORMS`. By default unlisted; a model whose GGUF says that it was trained for
         decisions is asked as it says, each question alone, and then `prior` and `orders` do nothing.
     prior : {"contextual"}, optional

@@ -106,9 +106,17 @@ class Predicate:
     @property
     def wording(self) -> tuple[Option, ...]:
         """What these are for a model."""
+        return self._worded("Yes", "No")
+
+    @property
+    def turned(self) -> tuple[Option, ...]:
+        """What they are for a model that is asked for the opposite."""
+        return self._worded("No", "Yes")
+
+    def _worded(self, true: str, false: str) -> tuple[Option, ...]:
         return tuple(
             Option(name, (name,) if given is None else _texts(given, what))
-            for name, given, what in (("Yes", self.true, "true"), ("No", self.false, "false"))
+            for name, given, what in ((true, self.true, "true"), (false, self.false, "false"))
         )
 
 

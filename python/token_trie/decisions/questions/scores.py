@@ -135,7 +135,7 @@ def _raise(error: TokenTrieError) -> NoReturn:
 
 
 def written(llm: Llama, prompt: Prompt) -> str:
-    """Return the line that the model writes behind a prompt, or its beginning; errors as above."""
+    """Return the line that the model writes behind a prompt, or its beginning, a line break for a blank one."""
     return run(llm, prompt, _LineRequest())
 
 
@@ -165,7 +165,8 @@ class _BoundLine(Bound[str]):
 
     def run(self, stream: Stream) -> str:
         stream.prefill(self.tokens)
-        return write_text(stream, _N_WRITTEN, TextOptions(stop="\n")).text
+        written = write_text(stream, _N_WRITTEN, TextOptions(stop="\n"))
+        return "\n" if not written.text and written.stop == "stop" else written.text
 
 
 @dataclass(frozen=True)

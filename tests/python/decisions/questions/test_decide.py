@@ -19,6 +19,8 @@ from token_trie import (
     decide,
     decide_many,
 )
+from token_trie.decisions.questions.formed import FormAsked
+from token_trie.decisions.questions.options import FORMS
 
 STATE = "I was charged twice for Pizza in Paris."
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})
@@ -95,6 +97,51 @@ def test_several_texts_of_an_option_add_up(precise: Any) -> None:
     assert found["both"] == pytest.approx((mass[0] + mass[1]) / sum(mass), abs=1e-4)
 
 
+def test_mass_is_exact_where_texts_go_on_from_one_another(precise: Any) -> None:
+    texts = ["Pa", "Paris", "Pizza", "Pi", "yes", "yes no"]
+    found = decide(precise, STATE, Choice("Which?", texts), prior=None)
+    prompt = f"{STATE}\n\nQuestion: Which?\nAnswer:"
+    fitted = fit_choices(precise, prompt, texts)
+    rows = fitted.rows()
+    assert any(a != b and b[: len(a)] == a for a in rows for b in rows)  # a leaf that another goes on from
+    assert len({row[0] for row in rows}) < len(rows)  # and beginnings that are shared
+    longest = max(map(len, rows))
+    # Every continuation of as many tokens that begins with one of them, each once.
+    mass, before = 0.0, fitted.prompt[: fitted.n_kept]
+    beginnings = {row[:n] for row in rows for n in range(len(row))}
+    left = [((), 0.0)]
+    for _ in range(longest):
+        further: list[tuple[tuple[int, ...], float]] = []
+        for written, logprob in left:
+            precise.reset()
+            precise.eval([*before, *written])
+            following = oracle.logits(precise).astype(np.float64)
+            following -= np.logaddexp.reduce(following)
+            for token in range(len(following)):
+                sequence = (*written, token)
+                if sequence in rows:
+                    mass += math.exp(logprob + following[token])  # with all that goes on from it
+                elif sequence in beginnings:
+                    further.append((sequence, logprob + float(following[token])))
+        left = further
+    assert found.mass == pytest.approx(mass, rel=1e-3)
+
+
+def test_predicates_are_asked_both_ways(precise: Any) -> None:
+    for predicate, turned in (
+        (Predicate("Is it urgent?"), {"true": "No", "false": "Yes"}),
+        (Predicate("Is it urgent?", true="yes Paris"), {"true": "yes Paris", "false": "Yes"}),
+    ):
+        odds = []
+        asked = "Is the answer to this question no? Is it urgent?"
+        for one in (predicate, Predicate(asked, **turned)):  # type: ignore[arg-type]
+            p = decide(precise, STATE, one).probability
+            odds.append(math.log(p / (1 - p)))
+        found = decide(precise, STATE, predicate, form="both").probability
+        assert math.log(found / (1 - found)) == pytest.approx(sum(odds) / 2, abs=1e-3)
+    assert len(FormAsked(TEAM, FORMS["both"], 1).views) == 1
+
+
 def test_none_of_these_is_one_more_text(precise: Any) -> None:
     options = {"billing": "yes Paris", "sales": None}
     found = decide(precise, STATE, Choice("Which team?", options, other=True))
@@ -133,6 +180,8 @@ def test_what_the_model_would_write_instead_is_told(smollm2: Any) -> None:
     freely = smollm2("A quiz.\n\nQuestion: What is the capital of France?\nAnswer:", max_tokens=16, temperature=0)
     assert found.instead == freely["choices"][0]["text"].partition("\n")[0]
     assert found.mass < 0.01
+    blank = Form("{{ state }}\n{{ instructions }}")
+    assert decide(smollm2, "1\n\n2\n\n3\n", Choice("\n4", ["Pizza"]), form=blank, instead=True).instead == "\n"
     again = next(decide_many(smollm2, ["A quiz."], question, instead=True))
     assert again.instead == found.instead
     assert decide(smollm2, "A quiz.", question).instead is None
