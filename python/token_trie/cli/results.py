@@ -106,13 +106,7 @@ class Results:
         self._open("wb" if self._working.exists() else "xb")
 
     def go_on(self, choices: list[str], count: Callable[[str], None]) -> None:
-        """Resume with the file, or create it.
-
-        Raises
-        ------
-        ArgumentError
-            The file is that of a run with other choices or options, or another run is writing it; it is not changed.
-        """
+        """Resume with the file, or create it; ArgumentError: it is another run's, or is being written."""
         if self._is_standard_output:
             raise ArgumentError("--resume: goes on with a file; name it with --output")
         if self._working.exists() and not self._working.is_file() and self._working.stat().st_size:
@@ -144,13 +138,7 @@ class Results:
         self._begin_to_compare()
 
     def has(self, row: Row) -> bool:
-        """Tell whether a row was written before; to be called for each row, from the first one on.
-
-        Raises
-        ------
-        ArgumentError
-            Another row was written under its number.
-        """
+        """Tell whether a row was written, for each from the first on; ArgumentError where its number has another."""
         if self._oldest is not None and int(self._oldest[self._row]) == row.number:
             own = {column: value for column, value in self._oldest.items() if column not in self.added}
             if row.bad or not self._rows.is_same(own, row.values):
@@ -185,13 +173,7 @@ class Results:
         self._last = row.number
 
     def finish(self) -> None:
-        """Complete the file behind the last row.
-
-        Raises
-        ------
-        ArgumentError
-            The file is Parquet, and the table, which is read again for it, has changed.
-        """
+        """Complete the file behind the last row; ArgumentError where the table is read again, and has changed."""
         self._put(self._head())
         if self._is_parquet:
             from token_trie.cli.parquet import join

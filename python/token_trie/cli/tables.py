@@ -76,13 +76,7 @@ class Table(ABC):
 
 
 def open_table(path: Path, kind: Format) -> Table:
-    """Open a table; ``-`` is standard input.
-
-    Raises
-    ------
-    ArgumentError, OSError
-        There is no such file, or it is not of that format.
-    """
+    """Open a table, ``-`` for standard input; ArgumentError or OSError: there is none, or it is not of that format."""
     if kind is Format.parquet:
         return ParquetTable(path)
     return (_Csv if kind is Format.csv else _JsonLines)(path)

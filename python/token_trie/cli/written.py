@@ -59,13 +59,7 @@ class Rows(ABC):
 
     @abstractmethod
     def decode(self, lines: WholeLines, columns: list[str] | None) -> Iterator[dict[str, Any]]:
-        """Iterate over the rows; a last one that was not written to its end is left out.
-
-        Raises
-        ------
-        ArgumentError
-            A row is broken that is not the last.
-        """
+        """Iterate over the rows, a last one without an end left out; ArgumentError where another is broken."""
 
     @abstractmethod
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:

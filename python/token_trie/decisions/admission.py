@@ -30,13 +30,7 @@ Prompted: TypeAlias = tuple[Prompt, Callable[[], Request[R]]]
 def paired(
     prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
 ) -> Iterator[Prompted[R]]:
-    """Pair prompts with requests for one of their sets, as they come.
-
-    Raises
-    ------
-    ArgumentError
-        There are more of one than of the other: at once where both have a length, else when one has ended.
-    """
+    """Pair prompts with requests for one of their sets, as they come; ArgumentError where there are more of one."""
     if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
         raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
     return _pair(iter(prompts), iter(sets), read)

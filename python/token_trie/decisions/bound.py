@@ -53,13 +53,7 @@ class BoundChoices(Generic[T]):
         return self.choices.values[index]
 
     def find(self, choice: object) -> int:
-        """Return the position of a choice, given as its value or its text.
-
-        Raises
-        ------
-        ArgumentError
-            It is none of them.
-        """
+        """Return the position of a choice, given as its value or text; ArgumentError: it is none of them."""
         n = len(self)
         for at in (self.value, self.text):
             for i in range(n):
@@ -125,13 +119,7 @@ def bind(
     tokenization: Tokenization = "canonical",
     heal: bool = False,
 ) -> tuple[list[int], BoundChoices[T]]:
-    """Bind choices to a prompt; return what of the prompt stands before them.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError, ContextError
-        For choices or prompts that fit neither each other nor the model.
-    """
+    """Bind choices to a prompt; return what of that stands before them. Errors are those of `Request.bind`."""
     if isinstance(choices, TokenTrie):
         check_start(prompt, choices.start_token)
         bound = BoundChoices[T](choices)

@@ -41,13 +41,7 @@ class Prior(NamedTuple):
     """What is remembered of the model: the last scores are."""
 
     def scores(self, stream: Stream, leaf_end: LeafEnd) -> npt.NDArray[np.float64]:
-        """Score the choices; where it is not known already, the empty prompt becomes the stream's sequence.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_choices,)
-            Natural logarithms.
-        """
+        """Log probability of each choice; where not known, the empty prompt becomes the stream's sequence."""
         memory: Memory[npt.NDArray[np.float64]] = self.known.setdefault("priors", Memory(_KEPT, _WEIGHT))
         trie = self.choices.trie
 

@@ -43,7 +43,7 @@ class Explained:
     greedy, exact : Decision
         As `choose` takes them.
     greedy_leaf, exact_leaf : int
-        Their places in the trie.
+        Their positions in the trie.
     trie : TokenTrie
         The set.
     shares : ndarray of float64, shape (trie.n_nodes,)

@@ -81,9 +81,9 @@ def take_steps(stream: Stream, temperature: float, top_p: float) -> Steps:
 
 
 def run_counted(stream: Stream, *arguments: Any) -> tuple[list[int], Any, tuple[int, int, int]]:
-    """Run a span, as of `Stream.run_span`; return its tokens, the struct token_trie_stream_state and `Steps.counts`."""
+    """Run a span by the stream's steps; return its tokens, the struct token_trie_stream_state and `Steps.counts`."""
     before = stream.raw_state  # as C has it: `state` costs as much as a branch point
-    tokens = stream.run_span(*arguments)
+    tokens = stream.steps.run_span(*arguments)
     after = stream.raw_state
     n_branches, n_forced = after.n_branches - before.n_branches, after.n_forced - before.n_forced
     return tokens, after, (n_branches, n_forced, after.n_passes - before.n_passes)
@@ -102,7 +102,7 @@ def score_leaves(
     leaves, nodes = np.empty(len(trie)), np.empty(trie.n_nodes)
     stats = new_struct("token_trie_score_stats")
     of_leaves, of_nodes = _doubles(leaves), _doubles(nodes)
-    stream.run(lib.token_trie_stream_score, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
+    stream.steps.run(lib.token_trie_stream_score, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)
     return Scores(leaves, nodes, _cost_of(stats))
 
 
@@ -123,7 +123,7 @@ def search_leaves(
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
     stats = new_struct("token_trie_score_stats")
     found, of_found = ffi.from_buffer("int64_t[]", leaves), _doubles(logprobs)
-    stream.run(lib.token_trie_stream_search, params, found, of_found, n_best, stats)
+    stream.steps.run(lib.token_trie_stream_search, params, found, of_found, n_best, stats)
     n = stats.n_found
     return Search(leaves[:n], logprobs[:n], stats.gap, stats.rival_max, stats.mass_max, _cost_of(stats))
 

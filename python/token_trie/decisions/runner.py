@@ -23,15 +23,7 @@ T = TypeVar("T")
 
 
 def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
-    """Answer a request behind a prompt.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError, ContextError
-        They fit neither each other nor the model.
-    BusyError, CancelledError
-        As of `chooser`.
-    """
+    """Answer a request behind a prompt; errors are those of `Request.bind` and of `chooser`."""
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
     with lease(llm):
@@ -57,13 +49,7 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
 
 
 def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batched[R]:
-    """Read a prompt for a batch of so many tokens, and bind a request to it; the caller holds a lease.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError, ContextError
-        They fit neither each other nor the model.
-    """
+    """Read a prompt for a batch of so many tokens, and bind a request to it, as of `Request.bind`, under a lease."""
     reader = reader_of(llm, n_ctx)
     tokens = reader.tokenize(prompt)
     batched = request.bind(reader, Prefix(tokens)).batched()

@@ -110,7 +110,7 @@ def _write(stream: Stream, think: Think, start: int) -> bool:
     until = None if think.seconds is None else time.monotonic() + think.seconds
     while True:
         most = 2**31 - 1 if until is None else _FEW
-        found = stream.generate_until(stops, most, float(think.warmth), float(think.top_p))
+        found = stream.steps.generate_until(stops, most, float(think.warmth), float(think.top_p))
         if found is not None or until is None or stream.state.stop != "max_tokens":
             return found is not None
         if stops and _cut_at(stream, start, stops[0]):
@@ -120,7 +120,7 @@ def _write(stream: Stream, think: Think, start: int) -> bool:
 
 
 def _cut_at(stream: Stream, start: int, marker: str) -> bool:
-    """Take a text that stands behind a place out again, with all behind it; tell whether it stood there."""
+    """Take a text that stands behind a position out again, with all behind it; tell whether it stood there."""
     tokens = stream.tokens
     text = stream.detokenize(tokens[start:])
     if marker not in text:

@@ -16,13 +16,7 @@ _HOST_DEVICES = {1, 3, 11}  # of DLPack: main memory, and main memory pinned for
 
 
 def host_array(mask: Bitmask) -> npt.NDArray[Any]:
-    """View a mask as an array that shares its memory; the native code checks type and shape.
-
-    Raises
-    ------
-    ArgumentError
-        The mask is no array or tensor, or not in main memory.
-    """
+    """View a mask as an array of its memory; ArgumentError where that is not main memory. C++ checks its shape."""
     if isinstance(mask, np.ndarray):
         return mask
     if not hasattr(mask, "__dlpack__"):

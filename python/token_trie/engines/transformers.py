@@ -32,13 +32,7 @@ class _Call:
         self._length = -1  # tokens of each key of _now
 
     def matcher_behind(self, generated: list[int], what: str) -> TrieMatcher | None:
-        """Return the matcher of a row; None where a token was not allowed, so that the row is constrained no more.
-
-        Raises
-        ------
-        ArgumentError
-            This call cannot have generated the row.
-        """
+        """Return a row's matcher, None where nothing constrains it any more; ArgumentError for another call's row."""
         tokens = tuple(generated)
         if len(tokens) != self._length:
             self._before, self._now, self._length = self._now, {}, len(tokens)
@@ -81,13 +75,7 @@ class _Calls:
         self._by_list: dict[int, _Call] = {}
 
     def current(self, columns: int) -> _Call:
-        """Return the call that is applying its processors now, to rows of so many columns.
-
-        Raises
-        ------
-        ArgumentError
-            No call is found and no prompt_length was given, or there are fewer columns than the prompts have.
-        """
+        """Return the call whose processors are being applied to so many columns; ArgumentError where there is none."""
         if columns < (self._prompt_length or 0):
             raise ArgumentError(f"input_ids: {columns} columns, where prompt_length is {self._prompt_length}")
         processors = _list_applied()

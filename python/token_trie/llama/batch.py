@@ -45,7 +45,7 @@ class Answer(NamedTuple):
     leaf: int
     logprob: float
     tokens: tuple[int, ...]
-    """Of a walk."""
+    """Taken step by step."""
     leaves: npt.NDArray[np.int64]
     """The members found."""
     logprobs: npt.NDArray[np.float64]

@@ -19,7 +19,7 @@ from token_trie.sets.trie import TokenTrie
 _LOST_S = 0.1
 
 
-class _Place:
+class _Waiting:
     """In the line, of a thread."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class OwnStream:
         self.stream = stream
         self.holder = 0  # the thread that has it
         self._lock = threading.Lock()
-        self._line: deque[_Place] = deque()
+        self._line: deque[_Waiting] = deque()
 
     @contextmanager
     def lent(self) -> Iterator[Stream]:
@@ -61,10 +61,10 @@ class OwnStream:
         """End what a thread is doing in it, or its wait for it."""
         if self.holder == thread:
             self.stream.cancel()
-        for place in list(self._line):
-            if place.thread == thread:
-                place.is_cancelled = True
-                place.calls.put(None)
+        for waiting in list(self._line):
+            if waiting.thread == thread:
+                waiting.is_cancelled = True
+                waiting.calls.put(None)
 
     def disown(self) -> bool:
         """Be of no use in a forked process."""
@@ -74,19 +74,19 @@ class OwnStream:
         """Return when it is free; who comes within that moment is waited for at the lock."""
         if self.holder == acting_thread():
             raise BusyError("this thread is choosing with this Llama already, and asks from within that")
-        place = _Place()
+        waiting = _Waiting()
         try:
-            self._line.append(place)
-            while self._line[0] is not place or self._lock.locked():
-                if place.is_cancelled:
+            self._line.append(waiting)
+            while self._line[0] is not waiting or self._lock.locked():
+                if waiting.is_cancelled:
                     raise CancelledError("the decision was cancelled")
                 with suppress(Empty):
-                    place.calls.get(timeout=_LOST_S)
+                    waiting.calls.get(timeout=_LOST_S)
         except BaseException:
-            self._line.remove(place)
+            self._line.remove(waiting)
             self._call_next()
             raise
-        self._line.remove(place)
+        self._line.remove(waiting)
 
     def _call_next(self) -> None:
         with suppress(IndexError):

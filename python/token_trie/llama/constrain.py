@@ -15,7 +15,7 @@ import llama_cpp
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.span import SpanOptions, StepMode, follow_set, read_span
-from token_trie.llama.turns import THINKING, WALKING, Call, Turns, Walk
+from token_trie.llama.turns import THINKING, WALKING, Call, Decoding, Turns
 from token_trie.native.core import Llama, _core, logger, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.native.llama_facts import COMPLETE, INIT_SAMPLER, restorer
@@ -162,14 +162,14 @@ class Constraint:
     @property
     def complete(self) -> bool:
         """Whether the last call ended at the end of a member."""
-        walk = self._turns.walk
-        return walk is not None and walk.complete
+        decoding = self._turns.decoding
+        return decoding is not None and decoding.complete
 
     @property
     def names(self) -> list[str]:
         """Names of the members that the last call produced."""
-        walk = self._turns.walk
-        return [] if walk is None else [self._trie.core.name(leaf) for leaf in walk.leaves]
+        decoding = self._turns.decoding
+        return [] if decoding is None else [self._trie.core.name(leaf) for leaf in decoding.leaves]
 
     def _init_sampler(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("grammar") is not None:
@@ -228,42 +228,42 @@ class Constraint:
         def generate() -> _TokenGenerator:
             prompt = kwargs["tokens"] if "tokens" in kwargs else args[0]
             check_start(prompt, self._trie.start_token)
-            walk = Walk(self.new_cursor(), prompt)
+            decoding = Decoding(self.new_cursor(), prompt)
             tokens = original(*args, **kwargs)
             sent = None
             try:
-                while (end := self._due_end(walk)) != _STOP:
-                    with self._turns.step(block, walk):
+                while (end := self._due_end(decoding)) != _STOP:
+                    with self._turns.step(block, decoding):
                         try:
                             token = tokens.send(sent) if end is None else end
                         except StopIteration:
                             return
-                    walk.accept(token)
+                    decoding.accept(token)
                     sent = yield token
             except GeneratorExit:
-                walk.cut(self._llm)
+                decoding.cut(self._llm)
                 raise
             finally:
                 tokens.close()
-                self._turns.end(walk)
-                if walk.tokens and not walk.complete:
+                self._turns.end(decoding)
+                if decoding.tokens and not decoding.complete:
                     logger.warning(
                         "generation stopped inside a member, after %d tokens: its text is none of the set; "
                         "max_tokens may be too small, or a stop string matched",
-                        len(walk.tokens),
+                        len(decoding.tokens),
                     )
 
         return generate()
 
     def _sample(self, original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-        # Llama.sample keeps no place in the set, and a generation begun before the block has a sampler without it.
+        # Llama.sample keeps no position in the set, and a generation begun before the block has a sampler without it.
         if not self._turns.is_stepping():
             raise BusyError("inside constrain() tokens come from a call begun in the block, not from Llama.sample()")
         return original(*args, **kwargs)
 
-    def _due_end(self, walk: Walk) -> int | None:
+    def _due_end(self, decoding: Decoding) -> int | None:
         """Return the end-of-generation token that must come next, the model unasked; _STOP to just end; else None."""
-        cursor, ends = walk.cursor, self._end_of_generation
+        cursor, ends = decoding.cursor, self._end_of_generation
         if cursor.state == THINKING:
             return None
         if cursor.state == WALKING:
@@ -275,7 +275,7 @@ class Constraint:
             return None
         else:
             # An end token of the caller's choice has to be followed by one that llama-cpp-python knows for an end.
-            candidates = [] if walk.tokens[-1] in ends else ends
+            candidates = [] if decoding.tokens[-1] in ends else ends
         return self._eos if self._eos in candidates else next(iter(candidates), _STOP)
 
 

@@ -53,13 +53,7 @@ class NativeStream(Gate):
         before: Callable[[], None] | None = None,
         after: Callable[[], T] | None = None,
     ) -> T | None:
-        """Call a function of the ABI, between `before` and `after`; return what the latter does.
-
-        Raises
-        ------
-        BusyError
-            Another call is under way.
-        """
+        """Call a function of the ABI between two others; return what `after` does. BusyError during another."""
         thread = get_ident()
         with self.enter():
             self.entered = thread  # at once, as a signal's handler that closes comes behind any call

@@ -23,13 +23,7 @@ _SOON_S = 0.5
 
 
 def shared_batch_of(llm: Llama) -> SharedBatch | None:
-    """Return the batch to join, where this Llama is at work for another thread; None: there is nobody, or no batch.
-
-    Raises
-    ------
-    ArgumentError
-        The Llama is closed.
-    """
+    """Return the batch to join, where this Llama is at work for another thread; None: there is nobody, or no batch."""
     attached = attachment(llm)
     own = attached.made(OwnStream)
     is_taken = own is not None and own.is_taken
@@ -74,13 +68,7 @@ class SharedBatch:
         return bool(self._asking) or time.monotonic() < self._until
 
     def answer(self, submit: Callable[[Batch], int]) -> Answer:
-        """Submit a question and wait for its answer.
-
-        Raises
-        ------
-        TokenTrieError
-            Of the question, or what `Batch` raises.
-        """
+        """Submit a question and wait for its answer; TokenTrieError of the question, or what `Batch` raises."""
         ticket = submit(self._batch)
         answer = None
         try:

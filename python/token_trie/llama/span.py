@@ -112,13 +112,7 @@ class Span(NamedTuple):
 
 
 def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Span:
-    """Read a span's rules, for a vocabulary; by default the best token is taken at each branch point.
-
-    Raises
-    ------
-    ArgumentError, VocabularyError
-        As of `constrain`.
-    """
+    """Read a span's rules for a vocabulary, greedy by default; errors are those of `constrain`."""
     is_list = options.on_complete == "restart"
     return Span(
         0 if mode is None else lookup(mode, STEP_MODES, "mode"),

@@ -26,7 +26,7 @@ class Item(NamedTuple):
 
     leaf: int
     begin: int
-    """The place of its first token in the sequence,"""
+    """The position of its first token in the sequence,"""
     end: int
     """and of what is behind its last."""
     logprob: float

@@ -215,7 +215,10 @@ class Steps:
         return tokens
 
     def generate_until(self, stops: Sequence[str], max_tokens: int, temperature: float, top_p: float) -> int | None:
-        """Generate until a text stands there, in one entry; return which of them, if any."""
+        """Generate in one entry until a text stands there, which is taken out again; return which of them, if any.
+
+        Of a span that a text comes before, only that is generated; the stream's state then says "complete".
+        """
         n_cancels = self.n_cancels
         texts = [ffi.new("char[]", text.encode()) for text in stops]
         strings, which = ffi.new("char *[]", texts), ffi.new("int32_t *", -1)

@@ -316,29 +316,6 @@ class Stream:
         """Begin draws anew from a seed; None for others each time."""
         self.steps.change(lib.token_trie_stream_set_seed, native_seed(seed))
 
-    # What is written.
-
-    def run_span(
-        self,
-        temperature: float,
-        top_p: float,
-        max_tokens: int = 2**31 - 1,
-        is_over: Callable[[Any], bool] | None = None,
-    ) -> list[int]:
-        """Generate to the end of the span, or until it is over by `raw_state`, in one entry; return its tokens."""
-        return self.steps.run_span(temperature, top_p, max_tokens, is_over)
-
-    def generate_until(self, stops: Sequence[str], max_tokens: int, temperature: float, top_p: float) -> int | None:
-        """Generate in one entry until a text stands there, which is taken out again; return which of them, if any.
-
-        Of a span that a text comes before, only that is generated; `state` then says "complete".
-        """
-        return self.steps.generate_until(stops, max_tokens, temperature, top_p)
-
-    def run(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Make a long call of the ABI that changes nothing; an interrupt from the keyboard ends it."""
-        self.steps.run(function, *arguments)
-
     # Where it stands.
 
     @property

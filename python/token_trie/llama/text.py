@@ -98,7 +98,7 @@ def write_text(stream: Stream, max_tokens: int, options: TextOptions) -> Text:
     with stream.own():
         stream.clear_span()
         start = stream.raw_state.n_tokens
-        found = stream.generate_until(stops, max_tokens, warmth, options.top_p)
+        found = stream.steps.generate_until(stops, max_tokens, warmth, options.top_p)
         tokens = stream.tokens[start:]
         why = "stop" if found is not None else stream.state.stop
         written = stream.with_vocab(lambda vocab: vocab.detokenize(tokens))

@@ -3,7 +3,7 @@
 A call of llama-cpp-python is generators in generators, each run a step at a time, whenever its reader likes:
 
     create_chat_completion(stream=True)  >  _create_completion  >  generate
-    Call, the outermost: its thread's turn  Call                   Walk: goes through the set
+    Call, the outermost: its thread's turn  Call                   Decoding: moves through the set
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Call:
         self.over = False  # another call took its place
 
 
-class Walk(Call):
+class Decoding(Call):
     """One generation: a cursor beside the one in the native sampler, and the members it has finished."""
 
     def __init__(self, cursor: _core.Cursor, prompt: Sequence[int]) -> None:
@@ -94,7 +94,7 @@ class Turns:
         self._block = 0
         self._is_open = False
         self._calls: list[Call] = []  # the outermost of those begun and not ended
-        self.walk: Walk | None = None  # the last
+        self.decoding: Decoding | None = None  # the last
 
     def open(self) -> None:
         """Begin a block."""
@@ -133,25 +133,25 @@ class Turns:
         call.outermost = outer is None if begins else call.outermost
         if call.outermost and any(other.thread != thread for other in self._calls if other is not call):
             raise BusyError("another thread is inside a call of this Llama; use one Llama a thread")
-        if begins and isinstance(call, Walk):
-            self._put_in_place(call)
+        if begins and isinstance(call, Decoding):
+            self._replace_by(call)
         if begins and outer is None:
             self._calls.append(call)
         elif outer is not None:
-            # What stops the walk is known to the call around it.
+            # What stops it is known to the call around it.
             outer.stops = call.stops = call.stops or outer.stops
         call.thread = call.stepping = thread
 
-    def _put_in_place(self, walk: Walk) -> None:
-        if self.walk is not None:
-            if self.walk.stepping:
+    def _replace_by(self, decoding: Decoding) -> None:
+        if self.decoding is not None:
+            if self.decoding.stepping:
                 raise BusyError("a call of this Llama is inside another one")
-            self.walk.over = True
+            self.decoding.over = True
         for call in list(self._calls):
             if not call.stepping:
                 call.over = True
                 self.end(call)
-        self.walk = walk
+        self.decoding = decoding
 
     def end(self, call: Call) -> None:
         """Let go of a call; without a lock, as garbage collection may do it at any time."""
@@ -159,5 +159,5 @@ class Turns:
             self._calls.remove(call)
 
     def is_stepping(self) -> bool:
-        """Whether this thread is inside a step of a walk."""
-        return self.walk is not None and self.walk.stepping == get_ident()
+        """Whether this thread is inside a step of a generation."""
+        return self.decoding is not None and self.decoding.stepping == get_ident()

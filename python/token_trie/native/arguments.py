@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from numbers import Real
 
 import numpy as np
@@ -14,13 +14,7 @@ ANY_SEED = 0xFFFFFFFF
 
 
 def encode(text: object, what: str) -> bytes:
-    """UTF-8 bytes of a text.
-
-    Raises
-    ------
-    ArgumentError
-        Not a str, or it holds a NUL or a lone surrogate. The message begins with ``what``.
-    """
+    """UTF-8 bytes of a text; ArgumentError, beginning with ``what``: no str, or with a NUL or lone surrogate."""
     if not isinstance(text, str):
         raise ArgumentError(f"{what}: {type(text).__name__} where str belongs")
     if "\0" in text:
@@ -102,13 +96,6 @@ def check_draws(temperature: float, top_p: float, seed: int | None, may_be_zero:
         raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
     if seed is not None:
         check_seed(seed)
-
-
-def check_names(function: str, options: Iterable[str], known: Mapping[str, object]) -> None:
-    """Raise TypeError, as Python does, for a keyword that a function does not have."""
-    for name in options:
-        if name not in known:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def check_flags(**options: bool) -> None:

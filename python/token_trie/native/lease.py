@@ -139,13 +139,7 @@ _attaching = threading.Lock()
 
 
 def attachment(llm: Any) -> Attachment:
-    """Return what is attached to a Llama; the first time, attach it.
-
-    Raises
-    ------
-    ArgumentError
-        This is no Llama, or it is closed.
-    """
+    """Return what is attached to a Llama, from the first time on; ArgumentError: it is none, or closed."""
     if not isinstance(llm, llama_cpp.Llama):
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
     attached: Attachment | None = llm.__dict__.get("_token_trie")

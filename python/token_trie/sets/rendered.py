@@ -118,13 +118,7 @@ def read(llm: Llama, text: str, mark: str) -> Rendered:
 
 
 def tokens_of(llm: Llama, rendered: Rendered, tokenize: Tokenize) -> list[int]:
-    """Return the tokens of a rendered text; `tokenize` parses control tokens.
-
-    Raises
-    ------
-    VocabularyError
-        Data can only be spelled with a control token.
-    """
+    """Tokens of a rendered text, by what parses control tokens; VocabularyError: data can only be spelled with one."""
     known = _known(llm)
     if rendered.controls is None or tuple(known.texts.find(rendered.text)) == rendered.controls:
         return tokenize(rendered.text.encode(errors="surrogateescape"))

@@ -84,13 +84,7 @@ class Spelling(NamedTuple):
 
 
 def check_texts(texts: Sequence[str]) -> list[bytes]:
-    """Return choices as UTF-8.
-
-    Raises
-    ------
-    ArgumentError
-        A choice is empty, or holds a NUL or a lone surrogate.
-    """
+    """Return choices as UTF-8; ArgumentError for one that is empty, or holds a NUL or a lone surrogate."""
     encoded = [encode(text, f"choices[{i}]") for i, text in enumerate(texts)]
     if b"" in encoded:
         raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")

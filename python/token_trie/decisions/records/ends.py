@@ -18,7 +18,7 @@ class StringEnd:
     max_length: int | None
     n_characters: int = 0
     last_whole: int = 0
-    """The place behind the last whole character."""
+    """The position behind the last whole character."""
     _at: int = 0
     _until: int = 0  # there an escape ends, at the earliest
 

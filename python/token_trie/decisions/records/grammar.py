@@ -39,13 +39,7 @@ VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(Text, ("true", "false"
 
 
 def grammar_of(node: Node) -> Expression:
-    """Return the grammar of a plan's node.
-
-    Raises
-    ------
-    ValueError
-        None says all of it.
-    """
+    """Return the grammar of a plan's node; ValueError where none says all of it."""
     return _Writer().of(node)
 
 

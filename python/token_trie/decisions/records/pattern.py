@@ -44,13 +44,7 @@ class Pattern(NamedTuple):
 
 
 def read_pattern(pattern: str) -> Pattern:
-    """Read a pattern.
-
-    Raises
-    ------
-    ValueError
-        It is none, it has something that no grammar says, or nothing matches it.
-    """
+    """Read a pattern; ValueError: it is none, it has something that no grammar says, or nothing matches it."""
     parser: Any = importlib.import_module(_PARSER)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

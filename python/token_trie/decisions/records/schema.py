@@ -163,14 +163,14 @@ class _Reader:
             return self._read_map(schema, more, pointer, depth)
         if more is False and set(required) - set(properties or {}):
             raise refuse(f"{pointer}/required", f"{sorted(set(required) - set(properties or {}))[0]!r} is no property")
-        places = {name: f"{pointer}/properties/{_escape(name)}" for name in properties or {}}
+        pointers = {name: f"{pointer}/properties/{_escape(name)}" for name in properties or {}}
         parts = dict(properties or {}) | {name: more for name in required if name not in (properties or {})}
         fields = []
         for name, part in parts.items():
             is_required = name in required
             if part is False and not is_required:
                 continue
-            node = self._read_inner(part, places.get(name, f"{pointer}/additionalProperties"), depth)
+            node = self._read_inner(part, pointers.get(name, f"{pointer}/additionalProperties"), depth)
             if node is None and is_required:
                 return None
             if node is not None:
@@ -200,13 +200,13 @@ class _Reader:
 
     def _read_array(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         low = count(schema, "minItems", pointer, 0)
-        heads, place, items = schema.get("prefixItems", []), f"{pointer}/items", schema.get("items", True)
+        heads, pointer_to_items, items = schema.get("prefixItems", []), f"{pointer}/items", schema.get("items", True)
         if not isinstance(schema.get("uniqueItems", False), bool):
             raise refuse(f"{pointer}/uniqueItems", f"{schema['uniqueItems']!r} is neither true nor false")
         if "prefixItems" in schema and "2020-12" not in self._draft:
             raise refuse(f"{pointer}/prefixItems", f"{self._draft} does not know it")
         if isinstance(items, list):
-            raise refuse(place, "a list of schemas is not supported; prefixItems is")
+            raise refuse(pointer_to_items, "a list of schemas is not supported; prefixItems is")
         if not isinstance(heads, list) or ("prefixItems" in schema and not heads):
             raise refuse(f"{pointer}/prefixItems", "no list of schemas")
         is_free = not heads and "items" not in schema and not low and "maxItems" not in schema
@@ -214,7 +214,7 @@ class _Reader:
             return Slot(ARRAY, "[")
         nodes = [self._read_inner(head, f"{pointer}/prefixItems/{i}", depth) for i, head in enumerate(heads)]
         deep = next((i for i, node in enumerate(nodes) if node is None), None)
-        item = None if items is False or deep is not None else self._read_inner(items, place, depth)
+        item = None if items is False or deep is not None else self._read_inner(items, pointer_to_items, depth)
         kinds = [node for node in nodes[:deep] if node is not None]
         most = len(kinds) if item is None else max(low, MAX_ITEMS)
         given = count(schema, "maxItems", pointer, most)

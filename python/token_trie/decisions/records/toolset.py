@@ -32,13 +32,7 @@ _read: Memory[Tool] = Memory(512, 1 << 20)
 
 
 def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
-    """Read tools; the last ones are remembered.
-
-    Raises
-    ------
-    ArgumentError
-        There are none, or one is of no such form, or its parameters are not supported: with the place.
-    """
+    """Read tools; the last are remembered. ArgumentError with the place: none, of no such form, not supported."""
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
         raise ArgumentError(f"tools: {type(tools).__name__} where a list of tools belongs")
     if not tools:

@@ -26,13 +26,7 @@ _templates: Memory[RecordTemplate] = Memory(64, 1 << 20)
 
 
 def read_template(schema: object) -> RecordTemplate:
-    """Read a schema; the last ones are remembered.
-
-    Raises
-    ------
-    ArgumentError
-        As of `read_schema`, or pydantic makes no schema of the type, or it is not installed.
-    """
+    """Read a schema, the last of which are remembered; ArgumentError as of `read_schema`, or without pydantic."""
     if isinstance(schema, (Mapping, bool)):
         try:
             key = json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)

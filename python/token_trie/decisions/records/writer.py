@@ -96,7 +96,7 @@ class Writer:
         self.text += text
 
     def choose(self, texts: tuple[str, ...], followers: Followers, *, by_steps: bool = False) -> tuple[int, float]:
-        """Write one of several texts; return its place, and the logarithm of its probability.
+        """Write one of several texts; return its index, and the logarithm of its probability.
 
         What may follow each tells how its last token is spelled. By steps, the best token is taken at each branch point
         where the mode would have the whole text searched for.
@@ -151,7 +151,7 @@ class Writer:
         return Generated(written[self._lead :], end)
 
     def keep(self, generated: Generated, end: int) -> str:
-        """Keep what was generated up to a place; return that."""
+        """Keep what was generated up to a position; return that."""
         text = generated.text[:end]
         at = end + self._lead
         n = 0 if self._is_spelled_out else sum(e <= at for e in self._ends)

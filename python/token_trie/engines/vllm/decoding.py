@@ -40,13 +40,7 @@ class Decoding:
         """Tokens of the output that it has followed."""
 
     def follow(self, output: Sequence[int]) -> None:
-        """Move to the end of an output; from the beginning of the set, if tokens seen before were taken back.
-
-        Raises
-        ------
-        RuntimeError
-            A token is not known yet, so that the next one cannot be masked.
-        """
+        """Move to an output's end, from the beginning if tokens were taken back; RuntimeError for one not known yet."""
         n = self.n_tokens
         if n and (n > len(output) or output[n - 1] != self._last):
             self._matcher.reset()

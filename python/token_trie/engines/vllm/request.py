@@ -57,13 +57,7 @@ class TrieRequest:
         return _read_set(file, path)
 
     def matcher(self, vocabulary: EngineVocabulary, prompt: list[int], end_tokens: Sequence[int]) -> TrieMatcher:
-        """Make a matcher, for a vocabulary and behind a prompt, with the engine's end tokens.
-
-        Raises
-        ------
-        TokenTrieError
-            The set or the options are wrong, or not for this vocabulary.
-        """
+        """Make a matcher behind a prompt, with the engine's end tokens; TokenTrieError: they do not fit."""
         trie = self.set_for(vocabulary, prompt)
         vocabulary.check(trie)
         options = {name: self.options[name] for name in _OF_MATCHER if name in self.options}
@@ -79,13 +73,7 @@ class TrieRequest:
 
 
 def read_request(params: Any) -> TrieRequest | None:
-    """Read the set of ``SamplingParams``; None where they have none.
-
-    Raises
-    ------
-    TokenTrieError
-        The value is no set, or other parameters contradict it.
-    """
+    """Read the set of ``SamplingParams``, None for none; TokenTrieError where it is wrong or contradicts others."""
     given = (params.extra_args or {}).get(KEY)
     if given is None:
         return None
