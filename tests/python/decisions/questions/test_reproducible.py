@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ QUESTIONS: dict[str, Any] = {
     "urgent": Predicate("Is it urgent?"),
     "mood": Score("How angry is the customer?", ["calm", "annoyed", "furious"]),
 }
-N_COMPANIES = 4
+N_COMPANIES = int(os.environ.get("COMPANIES", "4"))  # of the tiny model 25 times as many
 
 
 def figures(answer: Any) -> tuple[Any, ...]:
@@ -44,22 +45,44 @@ def test_it_is_what_is_decided_otherwise_up_to_rounding(precise: Any) -> None:
         assert exact[name].probabilities == pytest.approx(other[name].probabilities, abs=1e-4)
 
 
+def ask_in_company(llm: Any, rng: random.Random, known: dict[str, Any]) -> None:
+    """Ask some of the questions, by other names, with options in another order, behind what may have come before."""
+    asked = {}
+    for name in rng.sample(sorted(QUESTIONS), rng.randint(1, 3)):
+        asked[name] = QUESTIONS[name]
+        if isinstance(asked[name], Choice):
+            options = list(asked[name].options.items())
+            rng.shuffle(options)
+            asked[name] = Choice(asked[name].instructions, dict(options))
+    if rng.random() < 0.3:
+        decide(llm, "else " * rng.randint(1, 40), asked, reproducible=rng.random() < 0.7)
+    by_others = {f"{rng.random()}": name for name in asked}
+    found = decide(llm, STATE, {other: asked[name] for other, name in by_others.items()}, reproducible=True)
+    for other, name in by_others.items():
+        assert figures(found[other]) == known[name]
+
+
 def test_answers_are_equal_to_the_last_bit_in_any_company(llm: Any) -> None:
     rng = random.Random(1)
-    expected = {name: figures(one) for name, one in decide(llm, STATE, QUESTIONS, reproducible=True).items()}
+    known = {name: figures(one) for name, one in decide(llm, STATE, QUESTIONS, reproducible=True).items()}
     for _ in range(N_COMPANIES):
-        names = rng.sample(sorted(QUESTIONS), rng.randint(1, 3))
-        options = list(QUESTIONS["team"].options.items())
-        rng.shuffle(options)
-        asked = {name: QUESTIONS[name] for name in names}
-        if "team" in asked:
-            asked["team"] = Choice("Which team?", dict(options))
-        if rng.random() < 0.3:
-            decide(llm, "else " * rng.randint(1, 40), asked, reproducible=rng.random() < 0.7)
-        for name, one in decide(llm, STATE, asked, reproducible=True).items():
-            assert figures(one) == expected[name]
+        ask_in_company(llm, rng, known)
     (found,) = decide_many(llm, [STATE], QUESTIONS, reproducible=True)
-    assert {name: figures(one) for name, one in found.items()} == expected
+    assert {name: figures(one) for name, one in found.items()} == known
+
+
+def test_so_they_are_in_very_many(model_paths: dict[str, Path], tmp_path: Path) -> None:
+    quantized = tmp_path / "quantized.gguf"
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0
+    source, target = str(model_paths["tiny"]).encode(), str(quantized).encode()
+    assert llama_cpp.llama_model_quantize(source, target, params) == 0
+    llm = llama_cpp.Llama(str(quantized), n_ctx=2048, verbose=False)
+    rng = random.Random(2)
+    known = {name: figures(one) for name, one in decide(llm, STATE, QUESTIONS, reproducible=True).items()}
+    for _ in range(25 * N_COMPANIES):
+        ask_in_company(llm, rng, known)
+    llm.close()
 
 
 def test_an_option_keeps_its_score_when_others_come(smollm2: Any) -> None:
