@@ -20,7 +20,8 @@ _SECONDS = 8.0  # of each load, by default
 _LABELS = ["work", "home", "travel"]
 _COLUMNS = """
     model = {0.model} | set = {0.set} | server = {0.server} | >clients = {0.clients} |
-    >decisions/s = {0.per_second:.1f} | >p50 ms = {0.p50_ms:.0f} | >p99 ms = {0.p99_ms:.0f} | >answers = {0.n} | >failed = {0.n_failed} |
+    >decisions/s = {0.per_second:.1f} | >p50 ms = {0.p50_ms:.0f} | >p99 ms = {0.p99_ms:.0f} | >answers = {0.n} |
+    >failed = {0.n_failed} |
     >outside = {0.n_outside}
 """
 
