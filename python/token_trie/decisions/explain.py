@@ -33,19 +33,15 @@ ROOT = 0
 
 
 @dataclass(frozen=True)
-class Explained:
-    """How a decision comes about.
+class Explored:
+    """A set with the probability of every branch.
 
     Attributes
     ----------
-    prompt : str
-        What the model read.
-    greedy, exact : Decision
-        As `choose` takes them.
-    greedy_leaf, exact_leaf : int
-        Their positions in the trie.
     trie : TokenTrie
         The set.
+    greedy_leaf, exact_leaf : int
+        The answer that is come to by the best token at each step, and the one that the whole set speaks for.
     shares : ndarray of float64, shape (trie.n_nodes,)
         Of each node, level by level: the probability of its token among what is allowed behind its parent; 1 where
         nothing else is. What the nodes behind a leaf leave of 1 is the end of the answer.
@@ -59,6 +55,33 @@ class Explained:
         The node behind which the greedy answer and the most probable answer part ways, if they do.
     pieces : dict of int to bytes
         Texts of the set's tokens.
+    """
+
+    trie: TokenTrie
+    greedy_leaf: int
+    exact_leaf: int
+    shares: Floats = field(compare=False, repr=False)
+    probabilities: Floats = field(compare=False, repr=False)
+    masses: Floats = field(compare=False, repr=False)
+    stepwise: Floats = field(compare=False, repr=False)
+    parting: int | None
+    pieces: dict[int, bytes] = field(compare=False, repr=False)
+
+    def end_share(self, node: int) -> float:
+        """Share of ending, at a leaf that longer ones go on from."""
+        return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
+
+
+@dataclass(frozen=True)
+class Explained(Explored):
+    """How a decision comes about: `Explored`, and the decisions.
+
+    Attributes
+    ----------
+    prompt : str
+        What the model read.
+    greedy, exact : Decision
+        As `choose` takes them.
     model : str
         Its name; empty of a handle on a file.
     """
@@ -66,15 +89,6 @@ class Explained:
     prompt: str
     greedy: Decision[Any]
     exact: Decision[Any]
-    greedy_leaf: int
-    exact_leaf: int
-    trie: TokenTrie
-    shares: Floats = field(compare=False, repr=False)
-    probabilities: Floats = field(compare=False, repr=False)
-    masses: Floats = field(compare=False, repr=False)
-    stepwise: Floats = field(compare=False, repr=False)
-    parting: int | None
-    pieces: dict[int, bytes] = field(compare=False, repr=False)
     model: str
 
     def ranked(self, n: int) -> list[int]:
@@ -101,10 +115,6 @@ class Explained:
             "answers": answers,
         }
 
-    def end_share(self, node: int) -> float:
-        """Share of ending, at a leaf that longer ones go on from."""
-        return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
-
 
 @dataclass(frozen=True)
 class ExplainRequest(Request[Explained]):
@@ -127,9 +137,8 @@ class ExplainRequest(Request[Explained]):
         """Bind it to what it stands behind."""
         tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
         text = reader.vocab.detokenize(tokens).decode(errors="replace")
-        spelled = np.unique(choices.trie.core.arrays()[0]).tolist()
-        pieces = {token: reader.vocab.detokenize([token]) for token in spelled}
-        return BoundExplanation(self, tokens, choices, text, pieces, prefix.tokens if prefix.is_standing else None)
+        standing = prefix.tokens if prefix.is_standing else None
+        return BoundExplanation(self, tokens, choices, text, pieces_of(reader, choices.trie), standing)
 
 
 @dataclass(frozen=True)
@@ -162,8 +171,6 @@ class BoundExplanation(Bound[Explained]):
         probabilities = exact.probabilities[choices.firsts()]
         leaf_of = range(len(trie)) if choices.leaf_of is None else choices.leaf_of.tolist()
         leaves = leaf_of[greedy.index], leaf_of[exact.index]
-        paths = [path_to(trie, leaf) for leaf in leaves]
-        common = [a for a, b in zip(*paths, strict=False) if a == b]
         return Explained(
             prompt=self.text,
             greedy=greedy,
@@ -175,7 +182,7 @@ class BoundExplanation(Bound[Explained]):
             probabilities=probabilities,
             masses=add_up(trie, probabilities),
             stepwise=np.exp(shares.leaves),
-            parting=None if paths[0] == paths[1] else common[-1],
+            parting=parting_of(trie, *leaves),
             pieces=self.pieces,
             model=_model_of(stream),
         )
@@ -187,6 +194,18 @@ def _model_of(stream: Stream) -> str:
         return ""
     with lease(llm):
         return str(llm.metadata.get("general.name", ""))
+
+
+def pieces_of(reader: Reader, trie: TokenTrie) -> dict[int, bytes]:
+    """Texts of a set's tokens."""
+    return {token: reader.vocab.detokenize([token]) for token in np.unique(trie.core.arrays()[0]).tolist()}
+
+
+def parting_of(trie: TokenTrie, first: int, second: int) -> int | None:
+    """Return the node behind which the paths of two leaves part; None for one and the same."""
+    if first == second:
+        return None
+    return [a for a, b in zip(path_to(trie, first), path_to(trie, second), strict=False) if a == b][-1]
 
 
 def children_of(trie: TokenTrie, node: int) -> range:

@@ -24,9 +24,11 @@ from token_trie import __version__
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits, parse, read_json
 from token_trie.serve.engine import Engine
+from token_trie.serve.explain import explain
 from token_trie.serve.metrics import Metrics
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
 from token_trie.serve.openapi import description
+from token_trie.serve.page import page
 from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, systemone
 
@@ -158,6 +160,10 @@ async def _decisions(server: Server, engine: Engine, body: DecisionRequest) -> A
     return await decisions(engine, body, server.limits, server.name)
 
 
+async def _explain(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
+    return await explain(engine, body, server.limits, server.name)
+
+
 async def _health(request: Request) -> Response:
     server: Server = request.app.state.server
     if server.engine is None:
@@ -201,6 +207,8 @@ async def _metrics(request: Request) -> Response:
 ROUTES: list[Route] = [
     Post("/v1/systemone", SYSTEM_ONE, _systemone, SystemOneRequest),
     Post("/v1/decisions", OPENAI, _decisions, DecisionRequest),
+    Post("/v1/x_explain", SYSTEM_ONE, _explain, SystemOneRequest),
+    Route("/", page, methods=["GET"], name="A page to ask at."),
     Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
     Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
     Route("/metrics", _metrics, methods=["GET"], name="Counts, for Prometheus."),

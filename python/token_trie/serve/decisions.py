@@ -72,19 +72,13 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def _answer(
     engine: Engine, state: str, place: Place, asked: Asked, options: DecideOptions, usage: Usage
 ) -> Answered[Any]:
-    async def prior(view: View) -> Scored | None:
-        if options.prior is None or not asked.takes_prior:
-            return None
-        key = "prior", *view.key, options.reproducible
-        return (await engine.remembered(key, lambda: _score(engine, view, None, options)))[0]
-
     async def read(view: View) -> Scored:
-        scored, n_cached = await _score(engine, view, state, options)
+        scored, n_cached = await score(engine, view, state, options)
         usage.count(scored, n_cached)
         return scored
 
     try:
-        priors = await together(prior(view) for view in asked.views)
+        priors = await together(prior(engine, asked, view, options) for view in asked.views)
         scored: list[Scored] = []
         if options.orders == "auto":
             for view in asked.views:
@@ -98,7 +92,16 @@ async def _answer(
         raise refusal_of(error, place) from error
 
 
-async def _score(engine: Engine, view: View, state: str | None, options: DecideOptions) -> tuple[Scored, int]:
+async def prior(engine: Engine, asked: Asked, view: View, options: DecideOptions) -> Scored | None:
+    """Return what a question gives its options without a state, if that is to be taken out."""
+    if options.prior is None or not asked.takes_prior:
+        return None
+    key = "prior", *view.key, options.reproducible
+    return (await engine.remembered(key, lambda: score(engine, view, None, options)))[0]
+
+
+async def score(engine: Engine, view: View, state: str | None, options: DecideOptions) -> tuple[Scored, int]:
+    """Return what a question gives its options about a state, and how many tokens were not evaluated again."""
     if options.reproducible:
         return await engine.alone(lambda: score_alone(engine.llm, view.reading(engine.llm, state))), 0
 

@@ -13,6 +13,7 @@ from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.wording import state_text, text_of
 from token_trie.errors import TokenTrieError
+from token_trie.native.core import Llama
 from token_trie.serve.body import Limits
 from token_trie.serve.decisions import decide
 from token_trie.serve.engine import Engine
@@ -102,32 +103,12 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
     RefusedError
         It cannot be answered; with the place.
     """
-    if body.assets or body.files or body.images:
-        raise invalid("images are for vision models, and this is none", ("assets",), "unsupported")
-    if len(body.questions) > limits.questions:
-        raise invalid(f"more than {limits.questions} questions", ("questions",), "too_long")
     options = body.options()
-    asked: dict[Place, Asked] = {}
-    for name, shape in body.questions.items():
-        place = "questions", name
-        if not name:
-            raise invalid("a name is empty", place, "string_too_short")
-        _check_size(shape, limits, (*place, "criteria"))
-        try:
-            question = question_of(shape)
-            asked[place] = asked_of(question, options, engine.llm)
-        except TokenTrieError as error:
-            raise refusal_of(error, place) from error
-    try:
-        state: str = state_text(body.state)
-    except TokenTrieError as error:
-        raise refusal_of(error, ("state",)) from error
-    if body.context:
-        state = f"{body.context}\n\n{state}"
+    state, asked = read_request(body, limits, options, engine.llm)
     answers, usage = await decide(engine, state, asked, options)
     return {
         "model": model,
-        "answers": {name: _told(shape, a) for (name, shape), a in zip(body.questions.items(), answers, strict=True)},
+        "answers": {name: told(shape, a) for (name, shape), a in zip(body.questions.items(), answers, strict=True)},
         "usage": {
             "input_tokens": usage.input,
             "output_tokens": usage.answers,
@@ -136,13 +117,42 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
     }
 
 
+def read_request(
+    body: SystemOneRequest, limits: Limits, options: DecideOptions, llm: Llama
+) -> tuple[str, dict[Place, Asked]]:
+    """Return a state and what is asked about it, each question with its place; RefusedError with the place."""
+    if body.assets or body.files or body.images:
+        raise invalid("images are for vision models, and this is none", ("assets",), "unsupported")
+    if len(body.questions) > limits.questions:
+        raise invalid(f"more than {limits.questions} questions", ("questions",), "too_long")
+    asked: dict[Place, Asked] = {}
+    for name, shape in body.questions.items():
+        place = "questions", name
+        if not name:
+            raise invalid("a name is empty", place, "string_too_short")
+        _check_size(shape, limits, (*place, "criteria"))
+        try:
+            question = question_of(shape)
+            asked[place] = asked_of(question, options, llm)
+        except TokenTrieError as error:
+            raise refusal_of(error, place) from error
+    try:
+        state: str = state_text(body.state)
+    except TokenTrieError as error:
+        raise refusal_of(error, ("state",)) from error
+    if body.context:
+        state = f"{body.context}\n\n{state}"
+    return state, asked
+
+
 def _check_size(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> None:
     most = limits.options if isinstance(shape, ChoiceShape) else limits.levels
     if not isinstance(shape, Noul) and len(shape.criteria) > most:
         raise invalid(f"{len(shape.criteria):,}, where {most:,} are the most", place, "too_long")
 
 
-def _told(shape: Noul | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
+def told(shape: Noul | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
+    """Return an answer as the format has it."""
     told: dict[str, Any] = {"type": shape.type}
     if isinstance(answer, PredicateAnswer):
         told["noul"] = answer.probability

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from token_trie.decisions.explain import ROOT, Explained, add_up, children_of, path_to
+from token_trie.decisions.explain import ROOT, Explained, Explored, add_up, children_of, path_to
 from token_trie.show.texts import clip, percent, quote
 
 MAX_BRANCHES = 40
@@ -82,7 +82,7 @@ def sentence_of(explained: Explained) -> list[Phrase]:
     ]
 
 
-def branches_of(explained: Explained, max_branches: int = MAX_BRANCHES) -> Branch:
+def branches_of(explained: Explored, max_branches: int = MAX_BRANCHES) -> Branch:
     """Return the root, behind it the branches of the two answers and those with most of the mass."""
     root = Branch((), 1.0, 1.0, len(explained.trie), greedy=True, exact=True, parting=explained.parting == ROOT)
     drawn, n, order = [root], 0, count()
@@ -110,7 +110,7 @@ def branches_of(explained: Explained, max_branches: int = MAX_BRANCHES) -> Branc
     return root
 
 
-def _opener(explained: Explained) -> Callable[[int], Iterator[tuple[Branch, int]]]:
+def _opener(explained: Explored) -> Callable[[int], Iterator[tuple[Branch, int]]]:
     """Return a function from a node to the branches behind it, each with the node that it leads to."""
     core = explained.trie.core
     greedy, exact = (set(path_to(explained.trie, leaf)) for leaf in (explained.greedy_leaf, explained.exact_leaf))
@@ -141,7 +141,7 @@ def _opener(explained: Explained) -> Callable[[int], Iterator[tuple[Branch, int]
     return behind
 
 
-def _step(explained: Explained, leaf: int, depth: int) -> tuple[str, float]:
+def _step(explained: Explored, leaf: int, depth: int) -> tuple[str, float]:
     """Return the text of the token that the path of a leaf takes at a depth, and its share there."""
     path = path_to(explained.trie, leaf)
     if depth + 1 < len(path):

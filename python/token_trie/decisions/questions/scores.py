@@ -188,10 +188,10 @@ class TextsRequest(Request[Scored]):
         """Whether something is."""
         return self.think_first is not None
 
-    def bind(self, reader: Reader, prefix: Prefix) -> _BoundTexts:
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundTexts:
         """Bind the texts to what they stand behind."""
         choices = _set_of(self.labels) if self.labels else Choices(self.texts, self.texts)
-        return _BoundTexts(*bind(reader, prefix.tokens, choices), prefix.thought_text)
+        return BoundTexts(*bind(reader, prefix.tokens, choices), prefix.thought_text)
 
 
 def _set_of(labels: tuple[int, ...]) -> TokenTrie:
@@ -199,27 +199,34 @@ def _set_of(labels: tuple[int, ...]) -> TokenTrie:
 
 
 @dataclass(frozen=True, eq=False)
-class _BoundTexts(Bound[Scored], Batched[Scored]):
+class BoundTexts(Bound[Scored], Batched[Scored]):
+    """Texts behind a prompt."""
+
     tokens: list[int]
     choices: BoundChoices[str]
     thought: str | None
 
     def run(self, stream: Stream) -> Scored:
+        """Score them; the prompt becomes the stream's sequence."""
         stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
         return self._score(stream, None)
 
     def run_beside(self, stream: Stream) -> Scored:
+        """Score them; the stream's sequence stays."""
         return self._score(stream, self.tokens)
 
-    def batched(self) -> _BoundTexts:
+    def batched(self) -> BoundTexts:
+        """Return itself."""
         return self
 
     def submit(self, batch: Batch) -> int:
+        """Put it into a batch; return its ticket."""
         mode = lib.TOKEN_TRIE_BATCH_SCORES
         return batch.submit(self.choices.trie, self.tokens, mode=mode, leaf_end=LEAF_ENDS[_ANY])
 
     def read(self, answer: Answer) -> Scored:
+        """Return what a batch says."""
         return self._scored(answer.logprobs, int(answer.figures.n_evaluated))
 
     def _score(self, stream: Stream, prefix: list[int] | None) -> Scored:

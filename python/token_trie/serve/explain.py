@@ -1,0 +1,128 @@
+"""``POST /v1/x_explain``: how the answer to one question comes about, for the page."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from token_trie.decisions.explain import Explored
+from token_trie.decisions.questions.answered import Answered
+from token_trie.decisions.questions.asked import View
+from token_trie.decisions.questions.explored import ExploreRequest, TextTree
+from token_trie.decisions.questions.formed import FormView
+from token_trie.decisions.questions.scores import Scored
+from token_trie.decisions.questions.trained import TrainedView
+from token_trie.errors import TokenTrieError
+from token_trie.serve.body import Limits
+from token_trie.serve.decisions import prior, score, together
+from token_trie.serve.engine import Engine
+from token_trie.serve.refusal import invalid, refusal_of
+from token_trie.serve.systemone import SystemOneRequest, read_request, told
+from token_trie.sets.prompt import Prompt
+from token_trie.show.branches import Branch, branches_of
+from token_trie.show.texts import clip
+
+_MAX_BRANCHES = 60
+_WIDTH = 120
+"""Of a text that is shown, in characters."""
+
+
+async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model: str) -> dict[str, Any]:
+    """Answer a request of one question, and tell how: by its first reading, where there are several.
+
+    Raises
+    ------
+    RefusedError
+        It cannot be answered; with the place.
+    """
+    if len(body.questions) != 1:
+        raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
+    options = body.options()
+    state, by_place = read_request(body, limits, options, engine.llm)
+    [(place, asked)], [shape] = by_place.items(), body.questions.values()
+    view, *others = asked.views
+
+    def read() -> tuple[Prompt, ExploreRequest]:
+        reading = view.reading(engine.llm, state)
+        return reading.prompt, ExploreRequest(reading.request)
+
+    try:
+        priors = await together(prior(engine, asked, each, options) for each in asked.views)
+        tree = await engine.read(read)
+        more = await together(score(engine, other, state, options) for other in others)
+        answer = asked.answer([tree.scored, *(scored for scored, _ in more)], priors)
+        explained = await engine.on_worker(lambda: _explained(view, tree, priors[0], answer))
+        return {"model": model, "answer": told(shape, answer), "prompt": tree.prompt, **explained}
+    except TokenTrieError as error:
+        raise refusal_of(error, place) from error
+
+
+def _explained(view: View, tree: TextTree, prior: Scored | None, answer: Answered[Any]) -> dict[str, Any]:
+    names = [str(value).lower() if isinstance(value, bool) else str(value) for value in answer.probabilities]
+    own = _places(view, names)
+    scored, best = tree.scored, own.get(names[list(answer.probabilities).index(answer.value)])
+    explored = tree.explored(max(best or range(len(scored.logprobs)), key=lambda i: float(scored.logprobs[i])))
+    meant: dict[int, list[str]] = {}
+    for name, places in own.items():
+        for leaf in dict.fromkeys(map(tree.leaf_of, places)):
+            meant.setdefault(leaf, []).append(name)
+    return {
+        "options": [
+            {
+                "option": name,
+                "probability": p,
+                "raw": _log_mass(scored, own.get(name)),
+                "prior": None if prior is None else _log_mass(prior, own.get(name)),
+                "tokens": float(scored.lengths[own[name]].mean()) if name in own else None,
+            }
+            for name, p in zip(names, answer.probabilities.values(), strict=True)
+        ],
+        "greedy": meant.get(explored.greedy_leaf, []),
+        "branches": _branches(explored, meant),
+    }
+
+
+def _places(view: View, names: list[str]) -> dict[str, list[int]]:
+    """Return, of each option that has texts or labels of its own, their places among those of a reading."""
+    if isinstance(view, FormView):
+        places = {text: i for i, text in enumerate(view.weighing.texts)}
+        texts = view.form.texts(view.listed)  # of the first view, in the order of the question
+        return {name: [places[text] for text in own] for name, own in zip(names, texts, strict=False)}
+    if not isinstance(view, TrainedView) or view.trained.is_rated(view.question):
+        return {}
+    place, own = itertools.count(), zip(view.options, view.labels.groups, strict=False)
+    return {key: [next(place) for _ in group] for (key, _), group in own}
+
+
+def _log_mass(scored: Scored, places: list[int] | None) -> float | None:
+    """Return the natural logarithm of the probability of texts."""
+    mass = float(np.logaddexp.reduce(scored.logprobs[places])) if places else -math.inf
+    return mass if math.isfinite(mass) else None
+
+
+def _branches(explored: Explored, meant: dict[int, list[str]]) -> list[dict[str, Any]]:
+    """Return the branches that matter, depth first, each with the place of the one before it; the root is the first."""
+    rows: list[dict[str, Any]] = []
+    waiting: list[tuple[Branch, int | None]] = [(branches_of(explored, _MAX_BRANCHES), None)]
+    while waiting:
+        branch, parent = waiting.pop()
+        waiting += [(child, len(rows)) for child in reversed(branch.children)]
+        rows.append(
+            {
+                "parent": parent,
+                "text": clip(b"".join(explored.pieces[token] for token in branch.tokens), _WIDTH),
+                "tokens": list(branch.tokens),
+                "share": branch.share,
+                "mass": branch.mass,
+                "texts": branch.n_leaves,
+                "options": None if branch.leaf is None else meant.get(branch.leaf, []),
+                "greedy": branch.greedy,
+                "answer": branch.exact,
+                "parting": branch.parting,
+                "more": {"texts": branch.n_more, "mass": branch.more} if branch.n_more else None,
+            }
+        )
+    return rows
