@@ -29,7 +29,7 @@ from token_trie.errors import ArgumentError
 _ROWS: dict[Format, Callable[[], Rows]] = {Format.csv: CsvRows, Format.jsonl: JsonRows, Format.parquet: AddedRows}
 
 
-def _lock(file: io.FileIO) -> bool:
+def lock(file: io.FileIO) -> bool:
     """Lock a file until it is closed, where locks are supported; return False if another process holds the lock."""
     try:
         import fcntl
@@ -194,7 +194,7 @@ class Results:
         self._file = io.FileIO(self._working, mode)
         if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
             return
-        if not _lock(self._file) or not self._is_in_place():
+        if not lock(self._file) or not self._is_in_place():
             raise ArgumentError(f"--output: another run writes {self.name!r}")
 
     def _is_in_place(self) -> bool:

@@ -1,0 +1,179 @@
+"""``token-trie run-batch``: a file of requests, answered by the server's application without a network between."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from token_trie.cli.app import command, status
+from token_trie.cli.options import ModelOptions
+from token_trie.cli.results import lock
+from token_trie.cli.written import WholeLines, digest
+from token_trie.errors import ArgumentError
+from token_trie.progress import Progress
+from token_trie.show.trie import plain
+
+if TYPE_CHECKING:
+    import httpx
+
+_N_CTX = 8192
+_AT_ONCE = 64
+
+
+class _Line(NamedTuple):
+    custom_id: str
+    url: str
+    body: Any
+    mark: str
+    """Of what was asked, for a run that goes on."""
+    read: int
+    """Bytes up to its end."""
+
+
+@command(
+    "token-trie run-batch -i requests.jsonl -o answers.jsonl",
+    "token-trie run-batch -i requests.jsonl -o answers.jsonl -m model.gguf --resume",
+)
+def run_batch(
+    model: ModelOptions,
+    requests: Annotated[Path, typer.Option("--input", "-i", help="Requests, a JSON object a line.")],
+    answers: Annotated[Path, typer.Option("--output", "-o", help="Answers, each as soon as it is known.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run that wrote --output ended.")] = False,
+) -> None:
+    """Answer a file of requests to the server, in OpenAI's batch format, many at once.
+
+    Each line has custom_id, method (POST), url (such as /v1/systemone, /v1/decisions, /v1/chat/completions) and body. A
+    line of the output has its custom_id, and response with status_code and body, or error. What the server refuses is
+    an answer, with its status.
+    """
+    if not requests.is_file():
+        raise ArgumentError(f"--input: no file {str(requests)!r}")
+    with closing(_Answers(answers, resume)) as written:
+        asked = _read(requests, written.marks)
+        first = next(asked, None)  # what is wrong with the file is told before the model is loaded
+        if first is not None:
+            with Progress(requests.stat().st_size, "requests") as progress:
+                asyncio.run(_answer(model, first, asked, written, progress))
+    status.print(
+        f"{written.n:,} answers are in {plain(str(answers))}, {written.n_refused:,} of them refused", highlight=False
+    )
+
+
+def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
+    """Iterate over requests that have no answer yet; ArgumentError for a line that is none."""
+    seen: set[str] = set()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            at = f"{path}: line {number}"
+            try:
+                request = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ArgumentError(f"{at}: no JSON ({error})") from error
+            custom_id = request.get("custom_id") if isinstance(request, dict) else None
+            if not isinstance(custom_id, str) or not custom_id:
+                raise ArgumentError(f"{at}: no custom_id")
+            if custom_id in seen:
+                raise ArgumentError(f"{at}: custom_id {custom_id!r} comes twice")
+            seen.add(custom_id)
+            url = request.get("url")
+            if request.get("method", "POST") != "POST" or not isinstance(url, str) or not url.startswith("/"):
+                raise ArgumentError(f"{at}: not a POST of a path, such as /v1/systemone")
+            mark = digest(url, request.get("body"))
+            if done.get(custom_id, mark) != mark:
+                raise ArgumentError(f"--resume: {at}: {custom_id!r} asked something else when it was answered")
+            if custom_id not in done:
+                yield _Line(custom_id, url, request.get("body"), mark, file.tell())
+
+
+async def _answer(
+    model: ModelOptions, first: _Line, rest: Iterator[_Line], written: _Answers, progress: Progress
+) -> None:
+    try:
+        import httpx
+
+        from token_trie.serve.app import Server, application
+        from token_trie.serve.body import Limits
+        from token_trie.serve.engine import Engine
+    except ImportError as error:
+        raise ArgumentError(f"run-batch: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    engine = Engine(model.load(_N_CTX))
+    # Nobody else asks, so that what the file has is waited for.
+    limits = Limits(body=1 << 30, seconds=86_400, requests=2 * _AT_ONCE)
+    server = Server(lambda: engine, model.path.stem, limits, engine=engine)
+    transport = httpx.ASGITransport(application(server))
+    under_way: set[asyncio.Task[tuple[_Line, httpx.Response]]] = set()
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
+
+            async def ask(line: _Line) -> tuple[_Line, httpx.Response]:
+                return line, await client.post(line.url, json=line.body)
+
+            line: _Line | None = first
+            while line is not None or under_way:
+                while line is not None and len(under_way) < _AT_ONCE:
+                    under_way.add(asyncio.ensure_future(ask(line)))
+                    line = next(rest, None)
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for asked, response in (task.result() for task in done):
+                    written.put(asked, response.status_code, response.headers.get("x-request-id", ""), response.json())
+                    progress.move(written.n, asked.read)
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        engine.close()
+
+
+class _Answers:
+    """The file of answers, which only whole lines are kept of."""
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        if path.exists() and not resume:
+            raise ArgumentError(f"--output: {str(path)!r} is there; go on with it by --resume, or remove it")
+        self._file = io.FileIO(path, "a+b")
+        if not lock(self._file):
+            self._file.close()
+            raise ArgumentError(f"--output: another run writes {str(path)!r}")
+        self.marks: dict[str, str] = {}
+        """What was asked, by the custom_id of each answer."""
+        self.n = self.n_refused = 0
+        with path.open("rb") as file:
+            lines = WholeLines(file)
+            for line in lines:
+                try:
+                    answer = json.loads(line)
+                    self.marks[answer["custom_id"]] = answer["x_request"]
+                    self._count(answer["response"]["status_code"])
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    self._file.close()
+                    raise ArgumentError(
+                        f"--resume: {str(path)!r}: line {lines.n} is no answer of such a run"
+                    ) from error
+        self._file.truncate(lines.end)
+
+    def put(self, line: _Line, status_code: int, request_id: str, body: Any) -> None:
+        """Write an answer."""
+        response = {"status_code": status_code, "request_id": request_id, "body": body}
+        answer = {"id": f"answer-{self.n + 1}", "custom_id": line.custom_id, "response": response, "error": None}
+        text = json.dumps({**answer, "x_request": line.mark}, ensure_ascii=False) + "\n"
+        rest = memoryview(text.encode(errors="surrogatepass"))
+        while rest:
+            rest = rest[self._file.write(rest) or 0 :]
+        self._count(status_code)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _count(self, status_code: int) -> None:
+        self.n += 1
+        self.n_refused += status_code != 200

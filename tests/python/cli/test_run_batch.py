@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [str(Path(sys.executable).with_name("token-trie")), "run-batch"]
+
+
+def request(i: int, **body: Any) -> dict[str, Any]:
+    question = {"type": "choice", "instructions": "Which?", "criteria": {"a": None, "b": None}}
+    asked = {"model": "any", "state": f"Case {i}", "questions": {"q": question}, **body}
+    return {"custom_id": f"case-{i}", "method": "POST", "url": "/v1/systemone", "body": asked}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model_paths: dict[str, Path]) -> Path:
+    (tmp_path / "model.gguf").symlink_to(model_paths["tiny"])
+    return tmp_path
+
+
+def run(folder: Path, requests: list[Any], *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in requests))
+    command = [*COMMAND, "-m", "model.gguf", "-i", "in.jsonl", "-o", "out.jsonl", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert len({line["custom_id"] for line in lines}) == len(lines)
+    return {line["custom_id"]: line["response"] for line in lines}
+
+
+def test_every_request_has_an_answer_by_its_id_and_what_is_wrong_its_refusal(folder: Path) -> None:
+    chosen = {"type": "choice", "name": "q", "instructions": "Which?", "choices": [{"value": "a"}, {"value": "b"}]}
+    decided = {"model": "any", "input": "Case", "questions": [chosen]}
+    other = {"custom_id": "other", "method": "POST", "url": "/v1/decisions", "body": decided}
+    asked = [*(request(i) for i in range(100)), request(100, questions={}), other, {**request(101), "url": "/v1/none"}]
+    done = run(folder, asked)
+    assert done.returncode == 0, done.stderr
+    told = answers(folder)
+    assert set(told) == {each["custom_id"] for each in asked}
+    for i in range(100):
+        assert told[f"case-{i}"]["status_code"] == 200
+        assert set(told[f"case-{i}"]["body"]["answers"]["q"]["probabilities"]) == {"a", "b"}
+    assert told["case-100"]["status_code"] == 422
+    assert told["case-101"]["status_code"] == 404
+    assert told["other"]["body"]["answers"][0]["choice"] in ("a", "b")
+    assert "103 answers" in done.stderr
+    assert "2 of them refused" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[]", "line 2: no custom_id"),
+        (json.dumps(request(0)), "line 2: custom_id 'case-0' comes twice"),
+        (json.dumps({**request(1), "method": "GET"}), "line 2: not a POST"),
+        (json.dumps({**request(1), "url": "http://elsewhere/"}), "line 2: not a POST"),
+    ],
+)
+def test_a_line_that_is_no_request_is_told_by_its_number(folder: Path, line: str, message: str) -> None:
+    (folder / "in.jsonl").write_text(json.dumps(request(0)) + "\n" + line + "\n")
+    command = [*COMMAND, "-m", "model.gguf", "-i", "in.jsonl", "-o", "out.jsonl"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert message in done.stderr.replace("\n", " ")
+
+
+def test_a_run_that_was_killed_goes_on_and_answers_each_once(folder: Path) -> None:
+    asked = [request(i) for i in range(3000)]
+    (folder / "in.jsonl").write_text("".join(json.dumps(each) + "\n" for each in asked))
+    command = [*COMMAND, "-m", "model.gguf", "-i", "in.jsonl", "-o", "out.jsonl"]
+    out = folder / "out.jsonl"
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL) as process:
+        while not (out.exists() and out.stat().st_size):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    n_before = out.read_bytes().count(b"\n")
+    assert n_before < len(asked)
+    with out.open("ab") as file:
+        file.write(b'{"id": "answer')  # a line that was not written to its end
+    refused = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "--resume" in refused.stderr
+    done = run(folder, asked, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert set(answers(folder)) == {each["custom_id"] for each in asked}
+
+
+def test_what_goes_on_is_the_same_file_of_requests(folder: Path) -> None:
+    assert run(folder, [request(0)]).returncode == 0
+    assert run(folder, [request(0), request(1)], "--resume").returncode == 0
+    assert set(answers(folder)) == {"case-0", "case-1"}
+    changed = run(folder, [request(0, state="another"), request(1)], "--resume")
+    assert changed.returncode == 1
+    assert "'case-0' asked something else" in changed.stderr.replace("\n", " ")
