@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from token_trie.errors import BusyError, CancelledError
 from token_trie.llama.batch import ENDED, Batch, can_share
-from token_trie.llama.interrupts import interruptible
+from token_trie.llama.contexts import opened
 from token_trie.llama.sequential import Sequential
 from token_trie.native.core import Llama
 
@@ -18,8 +18,7 @@ from token_trie.native.core import Llama
 class _Work:
     """What is under way, for who ends it."""
 
-    batches: list[Batch | Sequential] = field(default_factory=list)
-    """One, once it is made."""
+    batch: Batch | Sequential | None = None
     is_opening: bool = False
     is_closed: bool = False
 
@@ -49,8 +48,8 @@ class Results(Iterator[Any]):
     ) -> None:
         work = self._work = _Work()
 
-        def make() -> None:
-            work.batches.append(Batch(llm, n_parallel, n_ctx) if can_share(llm) else Sequential(llm))
+        def make() -> Batch | Sequential:
+            return Batch(llm, n_parallel, n_ctx) if can_share(llm) else Sequential(llm)
 
         self._results = _generate(work, make, results)
 
@@ -76,24 +75,25 @@ class Results(Iterator[Any]):
         """
         self._work.is_closed = True
         is_opening = self._work.is_opening
-        for batch in self._work.batches:
+        if (batch := self._work.batch) is not None:
             batch.close()
         return not is_opening
 
 
 def _generate(
-    work: _Work, make: Callable[[], None], results: Callable[[Batch | Sequential], Generator[Any, None, None]]
+    work: _Work,
+    make: Callable[[], Batch | Sequential],
+    results: Callable[[Batch | Sequential], Generator[Any, None, None]],
 ) -> Generator[Any, None, None]:
     """Make the batch, hand out its results, close it; without a reference to the `Results`, which may be dropped."""
     work.is_opening = True
     try:
         work.require_open()
-        # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
-        interruptible(make, lambda: None)
+        work.batch = opened(make)
         work.is_opening = False
         work.require_open()
-        yield from results(work.batches[0])
+        yield from results(work.batch)
     finally:
         work.is_opening = False
-        for batch in work.batches:
-            batch.close()
+        if work.batch is not None:
+            work.batch.close()

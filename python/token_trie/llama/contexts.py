@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from token_trie.errors import ArgumentError
 from token_trie.llama.evaluated import Evaluated
@@ -14,8 +14,11 @@ from token_trie.llama.quiet import be_quiet_with, quiet
 from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check_pointer, ffi, lib
+from token_trie.native.gate import Gate
 from token_trie.native.lease import Attachment
 from token_trie.native.llama_facts import adapter_of, model_of
+
+G = TypeVar("G", bound=Gate)
 
 
 def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> NativeStream:
@@ -27,7 +30,7 @@ def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) ->
             attached.make(Evaluated, lambda: Evaluated(llm))
             return NativeStream(pointer, attached)
 
-    return _opened(make)
+    return opened(make)
 
 
 def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> Any:
@@ -67,16 +70,16 @@ def open_file(path: bytes, params: Any) -> NativeStream:
         with quiet():
             return NativeStream(check_pointer(lib.token_trie_stream_open_file(path, params)))
 
-    return _opened(make)
+    return opened(make)
 
 
-def _opened(make: Callable[[], NativeStream]) -> NativeStream:
-    """Make a stream on a thread that no interrupt comes to, as it would be lost in what llama.cpp logs."""
-    made: list[NativeStream] = []
+def opened(make: Callable[[], G]) -> G:
+    """Make what has a context, on a thread that no interrupt comes to, as it would be lost in what llama.cpp logs."""
+    made: list[G] = []
     try:
         interruptible(lambda: made.append(make()), lambda: None)
     except BaseException:
-        for stream in made:
-            stream.close()
+        for gate in made:
+            gate.close()
         raise
     return made[0]

@@ -14,7 +14,8 @@ from threading import get_ident
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Answer, Batch, can_share
 from token_trie.llama.chooser import OwnStream
-from token_trie.llama.interrupts import acting_thread, interruptible
+from token_trie.llama.contexts import opened
+from token_trie.llama.interrupts import acting_thread
 from token_trie.native.core import Llama
 from token_trie.native.lease import Attachment, attachment
 
@@ -34,9 +35,7 @@ def shared_batch_of(llm: Llama) -> SharedBatch | None:
         if not is_taken or not can_share(llm):
             return None
         try:
-            # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
-            make = lambda: SharedBatch(interruptible(lambda: Batch(llm), lambda: None))  # noqa: E731
-            shared = attached.make(SharedBatch, make)
+            shared = attached.make(SharedBatch, lambda: SharedBatch(opened(lambda: Batch(llm))))
         except TokenTrieError:  # no memory, or n_ctx for one sequence alone: its turn will come
             return None
     return shared if shared.is_gathered or is_taken else None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_type_hints
 from token_trie.decisions.records.layout import Layout, Position, Whole, ways
 from token_trie.decisions.records.plan import Node, Object
 from token_trie.decisions.records.schema import read_schema
-from token_trie.decisions.records.types import read_template
+from token_trie.decisions.records.types import json_key, read_template
 from token_trie.errors import ArgumentError
 from token_trie.sets.memory import Memory
 
@@ -48,10 +48,7 @@ def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
 
 def _read_one(tool: Any, where: str) -> Tool:
     if isinstance(tool, Mapping):
-        try:
-            key = json.dumps(dict(tool), allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"{where}: no JSON: {error}") from error
+        key = json_key(tool, where)
         return _read.get(key, len(key), lambda: _read_json(json.loads(key), where))._replace(given=tool)
     if not callable(tool) or not isinstance(getattr(tool, "__name__", None), str):
         what = type(tool).__name__

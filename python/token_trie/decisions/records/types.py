@@ -25,13 +25,18 @@ class RecordTemplate(NamedTuple):
 _templates: Memory[RecordTemplate] = Memory(64, 1 << 20)
 
 
+def json_key(given: Mapping[str, Any] | bool, what: str) -> str:
+    """Return the JSON of what was given, by which what is read of it is remembered; ArgumentError where it has none."""
+    try:
+        return json.dumps(given if isinstance(given, bool) else dict(given), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"{what}: no JSON: {error}") from error
+
+
 def read_template(schema: object) -> RecordTemplate:
     """Read a schema, the last of which are remembered; ArgumentError as of `read_schema`, or without pydantic."""
     if isinstance(schema, (Mapping, bool)):
-        try:
-            key = json.dumps(schema if isinstance(schema, bool) else dict(schema), allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ArgumentError(f"schema: no JSON: {error}") from error
+        key = json_key(schema, "schema")
         return _templates.get(key, len(key), lambda: _read_json(json.loads(key)))
     if schema is None or isinstance(schema, (str, bytes, int, float, list, tuple, set)):
         raise ArgumentError(
