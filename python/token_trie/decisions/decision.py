@@ -104,6 +104,7 @@ class Decision(Generic[T]):
     tokens: tuple[int, ...]
     logprob: float | None
     stats: Stats
+    _choices: BoundChoices[T] = field(compare=False, repr=False)
     candidates: tuple[Candidate[T], ...] = ()
     gap: float = 0.0
     lead: float | None = None
@@ -111,9 +112,12 @@ class Decision(Generic[T]):
     mass: float | None = None
     branch_logprob: float | None = None
     thought: str | None = None
-    trie: TokenTrie | None = field(default=None, compare=False, repr=False)
     _mass_max: float = field(default=1.0, compare=False, repr=False)
-    _choices: BoundChoices[T] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def trie(self) -> TokenTrie:
+        """The set."""
+        return self._choices.trie
 
     @property
     def proved(self) -> bool:
@@ -123,13 +127,13 @@ class Decision(Generic[T]):
     @property
     def entropy(self) -> float:
         """Of the probabilities, in nats: 0 if the model is certain, ln(n) if all n answers are alike to it."""
-        p = self._of_answers()
+        p = self._known()[self._choices.firsts()]
         return float(-np.sum(p[p > 0] * np.log(p[p > 0]))) + 0.0
 
     @property
     def margin(self) -> float:
         """Difference of the two largest probabilities."""
-        two = np.sort(self._of_answers())[-2:]
+        two = np.sort(self._known()[self._choices.firsts()])[-2:]
         return float(two[-1] - (two[0] if len(two) > 1 else 0.0))
 
     @property
@@ -153,17 +157,17 @@ class Decision(Generic[T]):
         ArgumentError
             It is no choice, or there are no probabilities.
         """
-        return float(self._known()[self._asked().find(choice)])
+        return float(self._known()[self._choices.find(choice)])
 
     def top(self, k: int) -> list[tuple[T, float]]:
         """Return the k most probable answers with their probabilities, best first; of equal ones by their tokens."""
         check_counts(0, k=k)
-        p, answers = self._known(), self._asked()
-        return [(answers.value(i), float(p[i])) for i in self._ranked()[:k]]
+        p = self._known()
+        return [(self._choices.value(i), float(p[i])) for i in self._ranked()[:k]]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON: what is not finite or not known is None, values that JSON has not are their texts."""
-        answers = self._asked()
+        choices = self._choices
 
         def entry(index: int, value: Any, text: str, **figures: float) -> dict[str, Any]:
             return {"value": _for_json(value, text), "text": text, "index": index, **figures}
@@ -184,7 +188,7 @@ class Decision(Generic[T]):
         }
         if self.probabilities is not None:
             p = self.probabilities
-            ranked = [entry(i, answers.value(i), answers.text(i), probability=float(p[i])) for i in self._ranked()]
+            ranked = [entry(i, choices.value(i), choices.text(i), probability=float(p[i])) for i in self._ranked()]
             whole |= {"probabilities": p.tolist(), "mass": self.mass}
             whole |= {"entropy": self.entropy, "margin": self.margin, "ranked": ranked}
         return whole
@@ -197,17 +201,9 @@ class Decision(Generic[T]):
             raise ArgumentError("no probabilities: ask for them with choose(…, probabilities=True)")
         return self.probabilities
 
-    def _asked(self) -> BoundChoices[T]:
-        assert self._choices is not None
-        return self._choices
-
-    def _of_answers(self) -> npt.NDArray[np.float64]:
-        return self._known()[self._asked().firsts()]
-
     def _ranked(self) -> list[int]:
-        answers = self._asked()
-        firsts = answers.firsts()
-        order: list[int] = firsts[np.lexsort((answers.trie.core.leaf_nodes(), -self._known()[firsts]))].tolist()
+        firsts = self._choices.firsts()
+        order: list[int] = firsts[np.lexsort((self.trie.core.leaf_nodes(), -self._known()[firsts]))].tolist()
         return order
 
 

@@ -100,7 +100,6 @@ def _decision(
         tokens=choices.trie[leaf].tokens if tokens is None else tokens,
         logprob=logprob,
         stats=stats,
-        trie=choices.trie,
         _choices=choices,
         **more,
     )

@@ -107,7 +107,7 @@ def chooser(llm: Llama) -> AbstractContextManager[Stream]:
 
 
 def n_ctx_of(llm: Llama) -> int:
-    """Tokens that the Llama has room for; ArgumentError if it is closed."""
+    """Tokens that the Llama's context holds; ArgumentError if it is closed."""
     with lease(llm):
         vocab_of(llm)
         return int(llm.n_ctx())

@@ -25,7 +25,7 @@ _OWNED = "the stream is in the middle of several calls of another thread; use on
 class NativeStream(Gate):
     """A stream of the C ABI.
 
-    `call` lets in one thread at a time, and holds the others off until results are copied. `close` lets nothing new
+    `call` admits one thread at a time, and holds the others off until results are copied. `close` lets nothing new
     begin, cancels what is under way, waits until its results are copied too, and returns when all is freed, whoever
     else closes at the same time.
     """

@@ -71,7 +71,7 @@ class Reproducible(Gate):
         Raises
         ------
         ContextError
-            There is no room for the prompt and the longest of them.
+            The context does not hold the prompt and the longest of them.
         CancelledError
             The Llama was closed.
         """

@@ -57,7 +57,7 @@ class StreamState:
     decode_ns: int
     generate_ns: int
     n_context: int
-    """Tokens that the context has room for; it grows when more are needed,"""
+    """Tokens that the context holds; it grows when more are needed,"""
     n_context_max: int
     """to so many."""
     cache_bytes: int

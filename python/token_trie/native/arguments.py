@@ -72,7 +72,7 @@ def check_numbers(**options: float) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Raise ArgumentError for a seed that llama.cpp has no room for."""
+    """Raise ArgumentError for a seed that llama.cpp cannot take."""
     if not (_is_integer(seed) and 0 <= seed < 2**32):
         raise ArgumentError(f"seed: {_written(seed)} is not an integer in [0, 2**32)")
 

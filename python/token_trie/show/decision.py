@@ -24,7 +24,6 @@ def draw_whole(decision: Decision[str], n: int) -> Group:
         table.add_row(f"[bold green]{name}" if value == decision.value else name, percent_bar(p), percent(p))
     lines: list[Text] = []
     if known:
-        assert decision.trie is not None
         if (n_more := len(decision.trie) - len(best)) > 0:
             table.add_row(f"[dim]… {n_more:,} more", "", f"[dim]{percent(max(0.0, 1 - sum(p for _, p in best)))}")
         mass = decision.mass or 0.0
