@@ -30,7 +30,7 @@ _AT_ONCE = 64
 class _Line(NamedTuple):
     custom_id: str
     url: str
-    body: Any
+    body: object
     mark: str
     """Of what was asked, for a run that goes on."""
     read: int

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
-from starlette.requests import Request
 
 from token_trie.serve.refusal import Fault, Place, RefusedError, invalid
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 B = TypeVar("B", bound=BaseModel)
 

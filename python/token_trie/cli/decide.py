@@ -1,0 +1,157 @@
+"""``token-trie decide``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from token_trie.cli.app import command, console
+from token_trie.cli.declared import Flags, flags_of
+from token_trie.cli.options import ModelOptions, read
+from token_trie.decisions.questions.decide import decide as decide_
+from token_trie.decisions.questions.options import DecideOptions, FormName
+from token_trie.errors import ArgumentError
+from token_trie.show.texts import percent
+from token_trie.show.trie import plain
+
+_BAR = 24
+
+
+@flags_of(
+    DecideOptions,
+    without=("form", "prior", "orders", "think"),
+    instead="Tell what the model would write if it were free to.",
+    reproducible="Answer the same bit by bit, whatever is asked beside it; takes longer.",
+)
+class AskOptions(Flags):
+    """How questions are asked."""
+
+
+@command(
+    "echo 'I was charged twice!' | token-trie decide --choice 'team=Which team should handle this?:billing,technical'",
+    "token-trie decide --state 'I was charged twice!' --predicate 'urgent=Is it urgent?' --score 'mood=How angry is "
+    "the customer?:calm,annoyed,furious'",
+    "token-trie decide --state-file ticket.txt --choice 'team=Which team?:billing=payments and charges,sales'",
+    "token-trie decide --request request.json --json",
+)
+def decide(
+    model: ModelOptions,
+    ask: AskOptions,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option("--choice", "-c", help="NAME=QUESTION:OPTION,OPTION… An option may be OPTION=DESCRIPTION."),
+    ] = None,
+    predicate: Annotated[
+        list[str] | None, typer.Option("--predicate", help="NAME=QUESTION, answered yes or no.")
+    ] = None,
+    score: Annotated[
+        list[str] | None, typer.Option("--score", help="NAME=QUESTION:LEVEL,LEVEL… The lowest comes first.")
+    ] = None,
+    state: Annotated[str | None, typer.Option(help="What the questions are about.")] = None,
+    state_file: Annotated[
+        Path | None, typer.Option(help="A file with that; - for standard input, which is the default.")
+    ] = None,
+    request: Annotated[
+        Path | None,
+        typer.Option(help="A file with a body of POST /v1/systemone instead: state and questions; - standard input."),
+    ] = None,
+    form: Annotated[
+        FormName | None, typer.Option(help="How questions are put; by default unlisted, or as the model was trained.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, as where standard output is no terminal.")
+    ] = False,
+) -> None:
+    """Answer questions about a state, with a probability for each option."""
+    try:
+        from token_trie.serve.body import parse
+        from token_trie.serve.refusal import RefusedError, dotted
+        from token_trie.serve.systemone import SystemOneRequest, question_of, told
+    except ImportError as error:
+        raise ArgumentError(f"decide: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    questions = _questions(choice or [], predicate or [], score or [])
+    if request is not None:
+        if questions or state is not None or state_file is not None:
+            raise ArgumentError("--request: has state and questions; leave the other options out")
+        given = _json(request)
+    elif not questions:
+        raise ArgumentError("no question: ask one with --choice, --predicate or --score, or give --request")
+    elif state is not None and state_file is not None:
+        raise ArgumentError("--state and --state-file: one of them")
+    else:
+        given = {"state": read(state_file or Path("-")) if state is None else state, "questions": questions}
+    try:
+        body = parse(SystemOneRequest, given)
+        asked = {name: question_of(shape) for name, shape in body.questions.items()}
+    except RefusedError as refused:
+        place = dotted(refused.faults[0].place) if refused.faults else ""
+        raise ArgumentError(f"{place}: {refused.message}" if place else refused.message) from refused
+    context = body.context
+    about: Any = body.state if context is None else f"{context}\n\n{body.state}"
+    answers = decide_(model.load(4096), about, asked, form=form, **ask.given)
+    shown = {name: told(shape, answers[name]) for name, shape in body.questions.items()}
+    for name, answer in answers.items():
+        if answer.instead is not None:
+            shown[name]["x_instead"] = answer.instead
+    if as_json or not console.is_terminal:
+        typer.echo(json.dumps(shown, ensure_ascii=False, allow_nan=False))
+        return
+    for name, one in shown.items():
+        console.print(_drawn(name, one), highlight=False)
+
+
+def _questions(choices: list[str], predicates: list[str], scores: list[str]) -> dict[str, Any]:
+    questions: dict[str, Any] = {}
+
+    def add(option: str, given: str, **question: Any) -> None:
+        name, equals, instructions = given.partition("=")
+        if not (name.strip() and equals and instructions.strip()):
+            raise ArgumentError(f"{option}: {given!r} is not NAME=QUESTION")
+        if name.strip() in questions:
+            raise ArgumentError(f"{option}: {name.strip()!r} is asked twice")
+        questions[name.strip()] = {"instructions": instructions.strip(), **question}
+
+    for given in choices:
+        asked, options = _split(given, "--choice", "OPTION")
+        described = [option.partition("=") for option in options]
+        if len({name.strip() for name, _, _ in described}) < len(described):
+            raise ArgumentError(f"--choice: an option of {given!r} comes twice")
+        criteria = {name.strip(): text.strip() or None for name, _, text in described}
+        add("--choice", asked, type="choice", criteria=criteria)
+    for given in predicates:
+        add("--predicate", given, type="noul")
+    for given in scores:
+        asked, levels = _split(given, "--score", "LEVEL")
+        add("--score", asked, type="score", criteria=levels)
+    return questions
+
+
+def _split(given: str, option: str, what: str) -> tuple[str, list[str]]:
+    asked, colon, listed = given.rpartition(":")
+    texts = [text.strip() for text in listed.split(",")]
+    if not colon or len(texts) < 2 or not all(texts):
+        raise ArgumentError(f"{option}: {given!r} is not NAME=QUESTION:{what},{what}…")
+    return asked, texts
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(read(path))
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"--request: {path}: no JSON ({error})") from error
+
+
+def _drawn(name: str, answer: dict[str, Any]) -> Table:
+    table = Table(title=plain(name), title_justify="left", title_style="bold", show_header=False, box=None)
+    shares: dict[str, float] = answer.get("probabilities") or {"yes": answer["noul"], "no": 1 - answer["noul"]}
+    legend = answer.get("legend", {})
+    best = max(shares.values())
+    for text, share in sorted(shares.items(), key=lambda one: -one[1]) if not legend else shares.items():
+        style = "green" if share == best else "dim"
+        label = plain(str(legend.get(text, text)))
+        table.add_row(label, percent(share), f"[{style}]{'█' * round(_BAR * share)}")
+    return table

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from token_trie import Choice, Predicate, Score, decide
+
+COMMAND = [str(Path(sys.executable).with_name("token-trie")), "decide"]
+STATE = "I was charged twice for my order."
+QUESTIONS = [
+    "--choice",
+    "team=Which team should handle this?:billing=payments and charges,technical",
+    "--predicate",
+    "urgent=Is it urgent?",
+    "--score",
+    "mood=How angry is the customer?:calm,furious",
+]
+
+
+def run(*options: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *options], input=given, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("way", ["standard input", "option", "file"])
+def test_answers_are_those_of_decide(smollm2: Any, tmp_path: Path, way: str) -> None:
+    file = tmp_path / "state.txt"
+    file.write_text(STATE)
+    options = {"standard input": (), "option": ("--state", STATE), "file": ("--state-file", str(file))}[way]
+    done = run(*QUESTIONS, *options, given=STATE if way == "standard input" else None)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    questions: dict[str, Any] = {
+        "team": Choice("Which team should handle this?", {"billing": "payments and charges", "technical": None}),
+        "urgent": Predicate("Is it urgent?"),
+        "mood": Score("How angry is the customer?", ["calm", "furious"]),
+    }
+    expected = decide(smollm2, STATE, questions)
+    assert told["team"]["choice"] == expected["team"].value
+    assert told["team"]["probabilities"] == pytest.approx(expected["team"].probabilities, abs=0.05)
+    assert told["urgent"]["noul"] == pytest.approx(expected["urgent"].probability, abs=0.05)
+    assert told["mood"]["score"] == pytest.approx(expected["mood"].score, abs=0.05)
+
+
+def test_a_request_is_what_the_server_takes(tmp_path: Path) -> None:
+    question = {"type": "choice", "instructions": {"ask": "Which?"}, "criteria": {"a": {"is": "this"}, "b": None}}
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps({"model": "any", "state": {"x": 1}, "questions": {"q": question}}))
+    done = run("--request", str(file), "--instead", "--reproducible")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)["q"]
+    assert set(answer["probabilities"]) == {"a", "b"}
+    assert "x_instead" in answer
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "no question"),
+        (["--choice", "team"], "--choice: 'team' is not NAME=QUESTION:OPTION"),
+        (["--choice", "team=Which?:a"], "is not NAME=QUESTION:OPTION"),
+        (["--choice", "Which?:a,b"], "is not NAME=QUESTION"),
+        (["--choice", "team=Which?:a,a"], "comes twice"),
+        (["--predicate", "a=b", "--predicate", "a=c"], "'a' is asked twice"),
+        (["--predicate", "a=b", "--request", "x.json"], "--request"),
+        (["--predicate", "a=b", "--state", "x", "--state-file", "y"], "one of them"),
+        (["--request", "-"], "--request: -: no JSON"),
+    ],
+)
+def test_what_is_wrong_is_told_before_a_model_is_loaded(options: list[str], message: str) -> None:
+    done = run("-m", "none.gguf", *options, given="{")
+    assert done.returncode == 1
+    assert message in " ".join(done.stderr.split())
+
+
+def test_a_request_that_is_none_is_told_with_its_place() -> None:
+    done = run("--request", "-", given=json.dumps({"state": "x", "questions": {"q": {"type": "choice"}}}))
+    assert done.returncode == 1
+    assert "questions.q.choice.criteria" in done.stderr
