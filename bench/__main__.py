@@ -33,6 +33,7 @@ class Mode(str, Enum):
     mask = "mask"
     many = "many"
     forms = "forms"
+    coherence = "coherence"
     serve = "serve"
     free = "free"
     strict_guided = "strict-guided"
@@ -106,8 +107,11 @@ def main(
     that is new to them; of a loop, 17 prompts are asked.
 
     [bold]forms[/bold]: questions whose answers are known (JevBench's, sys1bench's, the bundled requests), in several
-    forms, with and without the contextual prior: share that is right, log loss, calibration. It needs
-    pip install jevbench==0.1.0 sys1bench==0.3.2.
+    forms, with and without the contextual prior, and beside typed-gguf: share that is right, log loss, calibration. It
+    needs pip install jevbench==0.1.0 sys1bench==0.3.2, and typed-gguf==0.3.0 where that is to take part.
+
+    [bold]coherence[/bold]: the relations of JevBench that answers keep by construction, each reproducible and none
+    remembered. It needs pip install jevbench==0.1.0.
 
     [bold]serve[/bold]: servers on loopback under 1, 8, 32 and 128 clients: token-trie serve beside llama-cpp-python's
     server with GBNF (pip install 'llama-cpp-python\[server]'), and, where the environment variable LLAMA_SERVER names

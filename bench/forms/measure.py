@@ -1,16 +1,19 @@
 """How good answers are: accuracy, log loss and calibration, against answers that are known."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from token_trie.decisions.questions.decide import decide
+from token_trie.decisions.questions.question import Question
 
 from bench.forms.tables import Case
 from bench.models import Model
+
+Answer = Callable[[Any, Mapping[str, Question]], Mapping[str, Any]]
+"""Answers questions about a state: each with value, probabilities and mass."""
 
 _BINS = 10
 _LEAST = 1e-12  # a probability of 0 costs so much
@@ -57,13 +60,13 @@ class Asked:
     seconds: float
 
 
-def ask(model: Model, cases: Sequence[Case], options: dict[str, Any], advance: Callable[[], None]) -> Asked:
+def ask(answer: Answer, cases: Sequence[Case], advance: Callable[[], None]) -> Asked:
     """Ask all questions of all cases in one way, one state at a time."""
     answers = []
     started = time.process_time()
     for i, case in enumerate(cases):
         if case.questions:
-            found = decide(model.llm, case.state, case.questions, **options)
+            found = answer(case.state, case.questions)
             answers += [_read(i, found[name], gold, case.is_held_out) for name, gold in case.gold.items()]
         advance()
     return Asked(answers, time.process_time() - started)

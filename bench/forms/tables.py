@@ -51,7 +51,7 @@ def jevbench() -> Iterator[Table]:
         for i, case in enumerate(cases):
             asked = {key: q for key, q in case["questions"].items() if q["type"] == kind}
             known = {key: gold[case["id"]][key] for key in asked if gold[case["id"]][key] != "unknown"}
-            read.append(Case(case["state"], {key: _question(asked[key]) for key in known}, known, i % 2 == 1))
+            read.append(Case(case["state"], {key: question_of(asked[key]) for key in known}, known, i % 2 == 1))
         yield Table(name, read)
 
 
@@ -88,7 +88,8 @@ def requests() -> Iterator[Table]:
 TABLES: tuple[Callable[[], Iterator[Table]], ...] = (jevbench, tickets, requests)
 
 
-def _question(asked: dict[str, Any]) -> Question:
+def question_of(asked: dict[str, Any]) -> Question:
+    """Read a question of System One's format."""
     criteria = asked.get("criteria")
     if asked["type"] == "choice":
         return Choice(asked["instructions"], criteria)

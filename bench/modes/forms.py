@@ -1,9 +1,10 @@
 """Forms, priors and orders beside each other, on questions whose answers are known."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from bench.forms.contenders import DEFAULT, TYPED_GGUF, contenders
 from bench.forms.measure import Asked, FormsRow, ask, row
+from bench.forms.plot import plot
 from bench.forms.tables import TABLES
 from bench.models import Model, find, load
 from bench.options import Options
@@ -11,15 +12,8 @@ from bench.results import Bar, Results
 from bench.table import bars_table, model_bars, table_of, wide_console
 
 _N_CTX, _N_BATCH = 2048, 512
-DEFAULT = "default"
 ALL = "all"
-_WAYS: dict[str, dict[str, Any]] = {
-    DEFAULT: {},
-    "unlisted, raw": {"prior": None},
-    "listed": {"form": "listed"},
-    "listed, raw": {"form": "listed", "prior": None},
-    "letters": {"form": "letters"},
-}
+COMPARED = "in all ways"
 _MOST = 40  # cases that are asked in other ways than the default
 
 _RIGHT = {"smollm2": 0.55, "gemma3": 0.65}  # of the choices that JevBench's generator gives
@@ -41,14 +35,17 @@ def run(options: Options) -> None:
     console = wide_console(190)
     for name, begin, advance in model_bars(options.models, console):
         model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
-        for table in tables:
-            for way, options_of in _WAYS.items():
+        for way, opened in contenders(model, options.threads).items():
+            answer = opened()
+            for table in tables:
                 if way != DEFAULT and table.name not in _ALL_WAYS:
                     continue
-                cases = table.cases if way == DEFAULT else [case for case in table.cases if case.is_held_out][:_MOST]
+                compared = [i for i, case in enumerate(table.cases) if case.is_held_out][:_MOST]
+                cases = table.cases if way == DEFAULT else [table.cases[i] for i in compared]
                 begin(f"{table.name}, {way}", len(cases))
-                asked = ask(model, cases, options_of, advance)
-                results.rows += _rows(model, table.name, way, asked)
+                asked = ask(answer, cases, advance)
+                places = set(compared) if way == DEFAULT else set(range(len(cases)))
+                results.rows += _rows(model, table.name, way, asked, places)
                 if options.output is not None:
                     results.save(options.output)
     results.bars = bars(results.rows, known)
@@ -56,16 +53,21 @@ def run(options: Options) -> None:
     console.print(bars_table(results.bars))
     if options.output is not None:
         results.save(options.output)
+        plot([row for row in results.rows if row.part == COMPARED], options.output.with_suffix(".png"))
 
 
-def _rows(model: Model, table: str, way: str, asked: Asked) -> Iterator[FormsRow]:
-    """Yield what was chosen on and what was held out, each and together."""
+def _rows(model: Model, table: str, way: str, asked: Asked, compared: set[int]) -> Iterator[FormsRow]:
+    """Yield what was chosen on, what was held out, both together, and the cases that are asked in all ways."""
     parts = {
         "chosen on": [one for one in asked.answers if not one.is_held_out],
         "held out": [one for one in asked.answers if one.is_held_out],
     }
-    there = {part: answers for part, answers in parts.items() if answers}
-    for part, answers in {**there, **({ALL: asked.answers} if len(there) > 1 else {})}.items():
+    there = {part: answers for part, answers in parts.items() if answers} if way == DEFAULT else {}
+    if len(there) > 1:
+        there[ALL] = asked.answers
+    if table in _ALL_WAYS:
+        there[COMPARED] = [one for one in asked.answers if one.case in compared]
+    for part, answers in there.items():
         yield row(model, table, way, part, asked, answers)
 
 
@@ -79,4 +81,10 @@ def bars(rows: Sequence[FormsRow], known: dict[str, str]) -> list[Bar]:
                 out.append(Bar(f"{at}: right", each.right, True, _RIGHT[known[each.model]], "%"))
             out.append(Bar(f"{at}: log loss, over a uniform answer's", each.log_loss / each.uniform_log_loss, False, 1))
             out.append(Bar(f"{at}: ECE", each.ece, False, _ECE, "%"))
+    ours = {(row.model, row.table): row for row in rows if (row.part, row.way) == (COMPARED, DEFAULT)}
+    for each in rows:
+        if each.way == TYPED_GGUF:
+            own, at = ours[each.model, each.table], f"{each.table}, {each.model}, beside typed-gguf"
+            out.append(Bar(f"{at}: right", own.right / max(each.right, 1e-9), True, 1))
+            out.append(Bar(f"{at}: log loss", own.log_loss / each.log_loss, False, 1))
     return out
