@@ -96,7 +96,7 @@ class Admission(Generic[R]):
                     self._begin(position, prompt, read)
                 except TokenTrieError as error:
                     self._batch.require_open()
-                    self._done[position] = _at(position, error)
+                    self._done[position] = error
                 except Exception as error:  # of the prompt's or the set's own code
                     self._is_over, self._failed = True, error
 
@@ -128,10 +128,4 @@ class Admission(Generic[R]):
                 self._done[position] = told
         except TokenTrieError as error:
             self._batch.require_open()
-            self._done[position] = _at(position, error)
-
-
-def _at(position: int, error: TokenTrieError) -> TokenTrieError:
-    positiond = type(error)(f"prompts[{position}]: {error}")
-    positiond.__cause__ = error
-    return positiond
+            self._done[position] = error

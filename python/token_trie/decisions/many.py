@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Sized
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +12,11 @@ from token_trie.decisions.admission import Admission, Prompted, paired
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.results import Results
+from token_trie.decisions.results import Many, OnError
 from token_trie.decisions.score import Floats, ScoreRequest
-from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.batch import Batch
-from token_trie.llama.chooser import n_ctx_of
-from token_trie.llama.sequential import Sequential
-from token_trie.native.arguments import check_counts, check_flags, lookup
+from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
-from token_trie.progress import Progress
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from token_trie.decisions.options import ChooseKeywords, ScoreKeywords
-
-OnError: TypeAlias = Literal["raise", "return"]
 
 
 @takes(ChooseOptions)
@@ -100,6 +93,7 @@ def choose_many(
     """
     read = ChooseOptions.read("choose_many", options)
     _refuse_calibrate(read.calibrate)
+    many = Many(llm, prompts, "prompt", "choose", progress, n_parallel, n_ctx, on_error, as_ready)
     requests: Iterable[Prompted[Decision[Any]]]
     if sets is None:
         request = ChoiceRequest.read(choices, read)
@@ -108,7 +102,7 @@ def choose_many(
         raise ArgumentError("choices and sets: one of the two")
     else:
         requests = paired(prompts, sets, lambda choices: ChoiceRequest.read(choices, read))
-    return _run(llm, requests, prompts, as_ready, on_error, progress, n_parallel, n_ctx)
+    return many.results(lambda batch: Admission(llm, batch, requests).results(in_order=not as_ready))
 
 
 def _refuse_calibrate(calibrate: object) -> None:
@@ -156,36 +150,7 @@ def score_many(
     if read.normalize == "prior":
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)
+    many = Many(llm, prompts, "prompt", "score", progress, n_parallel, n_ctx)
     requests = zip(prompts, itertools.repeat(lambda: request))
-    rows = list(_run(llm, requests, prompts, False, "raise", progress, n_parallel, n_ctx))
+    rows = list(many.results(lambda batch: Admission(llm, batch, requests).results(in_order=True)))
     return np.stack(rows) if rows else np.empty((0, len(request.choices)))
-
-
-def _run(
-    llm: Llama,
-    requests: Iterable[Prompted[Any]],
-    prompts: Iterable[Prompt],
-    as_ready: bool,
-    on_error: OnError,
-    progress: bool,
-    n_parallel: int | None,
-    n_ctx: int | None,
-) -> Results:
-    check_flags(as_ready=as_ready, progress=progress)
-    lookup(on_error, {"raise": 0, "return": 1}, "on_error")
-    if n_parallel is not None:
-        check_counts(2, n_parallel=n_parallel)
-    if isinstance(prompts, (str, bytes)):
-        raise ArgumentError("prompts: a text where several belong; for one prompt there is choose")
-    n_ctx_of(llm)
-    total = len(prompts) if isinstance(prompts, Sized) else None
-
-    def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
-        with Progress(total, "prompts", wanted=progress) as shown:
-            for n, (position, result) in enumerate(Admission(llm, batch, requests).results(in_order=not as_ready), 1):
-                shown.move(n)
-                if isinstance(result, TokenTrieError) and on_error == "raise":
-                    raise result
-                yield (position, result) if as_ready else result
-
-    return Results(llm, n_parallel or 0, n_ctx, results)

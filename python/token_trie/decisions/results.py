@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from token_trie.errors import BusyError, CancelledError
+from token_trie.errors import ArgumentError, BusyError, CancelledError, TokenTrieError
 from token_trie.llama.batch import ENDED, Batch, can_share
+from token_trie.llama.chooser import n_ctx_of
 from token_trie.llama.contexts import opened
 from token_trie.llama.sequential import Sequential
+from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
+from token_trie.progress import Progress
+
+OnError: TypeAlias = Literal["raise", "return"]
 
 
 @dataclass
@@ -97,3 +102,53 @@ def _generate(
         work.is_opening = False
         if work.batch is not None:
             work.batch.close()
+
+
+@dataclass(frozen=True)
+class Many:
+    """Many prompts, or states, and how what is found of them is handed out; options are those of `choose_many`."""
+
+    llm: Llama
+    given: Iterable[Any]
+    each: str
+    """What each is called in messages."""
+    alone: str
+    """The function for one."""
+    progress: bool
+    n_parallel: int | None
+    n_ctx: int | None
+    on_error: OnError = "raise"
+    as_ready: bool = False
+
+    def __post_init__(self) -> None:
+        check_flags(as_ready=self.as_ready, progress=self.progress)
+        lookup(self.on_error, {"raise": 0, "return": 1}, "on_error")
+        if self.n_parallel is not None:
+            check_counts(2, n_parallel=self.n_parallel)
+        is_text = isinstance(self.given, (str, bytes))
+        if is_text or not isinstance(self.given, Iterable):
+            what = f"{self.each}s: {'a text' if is_text else type(self.given).__name__}"
+            raise ArgumentError(f"{what} where several belong; for one {self.each} there is {self.alone}")
+        n_ctx_of(self.llm)
+
+    def results(self, find: Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]) -> Results:
+        """Hand out what is found with a batch: positions, each with a result or its error."""
+
+        def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
+            total = len(self.given) if isinstance(self.given, Sized) else None
+            with Progress(total, f"{self.each}s", wanted=self.progress) as shown:
+                for n, (position, result) in enumerate(find(batch), 1):
+                    shown.move(n)
+                    if isinstance(result, TokenTrieError):
+                        result = _placed(f"{self.each}s[{position}]", result)
+                        if self.on_error == "raise":
+                            raise result
+                    yield (position, result) if self.as_ready else result
+
+        return Results(self.llm, self.n_parallel or 0, self.n_ctx, results)
+
+
+def _placed(where: str, error: TokenTrieError) -> TokenTrieError:
+    placed = type(error)(f"{where}: {error}")
+    placed.__cause__ = error
+    return placed

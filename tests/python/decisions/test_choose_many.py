@@ -211,6 +211,8 @@ def test_options_are_checked_at_once(precise: Any) -> None:
             choose_many(precise, prompts(1), ACTIONS, **options)
     with pytest.raises(ArgumentError, match="prompts: a text"):
         choose_many(precise, "Action:", ACTIONS)
+    with pytest.raises(ArgumentError, match="prompts: int where several belong; for one prompt there is choose"):
+        choose_many(precise, 7, ACTIONS)  # type: ignore[call-overload]
     with pytest.raises(ArgumentError):
         choose_many(precise, prompts(1))
     with pytest.raises(ArgumentError, match="n_ctx"):

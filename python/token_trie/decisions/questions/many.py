@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,23 +14,20 @@ from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.scores import Reading, Scored, score_all
 from token_trie.decisions.questions.thinking import to_think_about
 from token_trie.decisions.questions.wording import state_text
-from token_trie.decisions.results import Results
+from token_trie.decisions.results import Many
 from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.batch import Batch
-from token_trie.llama.chooser import n_ctx_of
 from token_trie.llama.sequential import Sequential
-from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.core import Llama
 from token_trie.native.lease import attachment
 from token_trie.native.options import takes
-from token_trie.progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from token_trie.decisions.many import OnError
     from token_trie.decisions.questions.options import DecideKeywords
+    from token_trie.decisions.results import OnError
 
 
 @takes(DecideOptions)
@@ -83,33 +80,15 @@ def decide_many(
     """
     read = DecideOptions.read("decide_many", options)
     asked = read_questions(questions, read, llm)
-    check_flags(progress=progress)
-    lookup(on_error, {"raise": 0, "return": 1}, "on_error")
-    if n_parallel is not None:
-        check_counts(2, n_parallel=n_parallel)
-    if isinstance(states, (str, bytes)) or not isinstance(states, Iterable):
-        raise ArgumentError(f"states: {type(states).__name__} where several belong; for one state there is decide")
-    n_ctx_of(llm)
-    total = len(states) if isinstance(states, Sized) else None
+    many = Many(llm, states, "state", "decide", progress, n_parallel, n_ctx, on_error)
 
-    def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
+    def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
         is_timed = read.think is not None and read.think.seconds is not None
         if read.reproducible or read.instead or read.orders == "auto" or is_timed:
-            answers = _one_by_one(llm, states, asked, read)
-        else:
-            answers = (_named(one) for one in _together(llm, batch, states, asked, read))
-        with Progress(total, "states", wanted=progress) as shown:
-            for n, answer in enumerate(answers):
-                shown.move(n + 1)
-                if isinstance(answer, TokenTrieError):
-                    placed = type(answer)(f"states[{n}]: {answer}")
-                    placed.__cause__ = answer
-                    if on_error == "raise":
-                        raise placed
-                    answer = placed
-                yield answer
+            return enumerate(_one_by_one(llm, states, asked, read))
+        return enumerate(map(_named, _together(llm, batch, states, asked, read)))
 
-    return Results(llm, n_parallel or 0, n_ctx, results)
+    return many.results(find)
 
 
 def _one_by_one(

@@ -116,10 +116,7 @@ def score_all(
 ) -> Iterator[Scored | TokenTrieError]:
     """Score texts behind many prompts in a batch; yield what each gives, or its error, in their order."""
     for _, result in Admission(llm, batch, map(_asked, readings)).results(in_order=True):
-        if isinstance(result, TokenTrieError) and isinstance(result.__cause__, TokenTrieError):
-            yield result.__cause__  # without the position among the prompts
-        else:
-            yield result
+        yield result
 
 
 def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], TextsRequest]]:
