@@ -104,7 +104,8 @@ token_trie_batch * token_trie_batch_open(llama_model * model,
         require_not_null(context_params, "context_params");
         const token_trie_batch_params given = read_struct(params, "params");
         const Scheduler::Options options = {to_count(given.n_parallel, "params.n_parallel"),
-                                            to_count(given.n_batch, "params.n_batch")};
+                                            to_count(given.n_batch, "params.n_batch"),
+                                            to_count(given.n_chunk, "params.n_chunk")};
         const ContextMaker maker(model, *context_params, read_adapters(given));
         return open_batches().open(nullptr, [&] { return std::make_shared<Batch>(maker, options); });
     });

@@ -40,6 +40,8 @@ class Job {
     llama_seq_id id() const noexcept { return ids_.front(); }
     const std::vector<Token> & prompt() const noexcept { return request_.prompt; }
     std::size_t n_prompt_left() const noexcept { return prompt().size() - n_prompt_; }
+    // Of the prompt, those that nobody else has evaluated.
+    std::size_t n_own() const noexcept { return prompt().size() - static_cast<std::size_t>(n_shared_); }
     // Cells behind the prompt: that it has a right to, and what it uses of these or others.
     std::size_t n_cells() const noexcept { return std::max(request_.max_tokens(), task_->n_cells()); }
 

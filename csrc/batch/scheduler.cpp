@@ -13,8 +13,11 @@ constexpr std::size_t kRows = 256;
 constexpr std::ptrdiff_t kUnshared = 8;
 // Requests looked at for one to admit, for each id.
 constexpr std::size_t kLookAhead = 4;
-// Requests that came later and may go before the one that waits longest.
+// Requests that came later and may go before the one that waits longest; with chunks, where it leaves them cells.
 constexpr std::size_t kOvertakers = 64;
+constexpr std::size_t kOvertakersOfChunks = 4096;
+// Of the cells, the part that is reserved for short prompts.
+constexpr std::size_t kReserve = 8;
 // Tokens at a text's end that who goes on behind it may spell anew.
 constexpr std::size_t kSeam = 8;
 
@@ -45,7 +48,10 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       memory_(llama_get_memory(context_.get())),
       vocab_(llama_model_get_vocab(llama_get_model(context_.get()))),
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
-      n_ctx_max_(llama_n_ctx(context_.get())),
+      n_chunk_(std::min(options.n_chunk, n_batch_)),
+      n_cells_max_(llama_n_ctx(context_.get())),
+      n_reserved_(n_chunk_ == 0 ? 0 : n_cells_max_ / kReserve),
+      n_ctx_max_(n_cells_max_ - n_reserved_),
       n_paths_(std::max<std::size_t>(std::min(maker.max_ids(), n_frugal_ids(vocab_)), 2) - 1),
       cells_(memory_, n_ids_, n_swa_),
       n_shared_(n_ids_),
@@ -96,13 +102,17 @@ void Scheduler::cancel(Ticket ticket, const OnAnswer & on_answer) noexcept {
 }
 
 void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer) {
+    const std::size_t max_overtaken = n_chunk_ == 0 ? kOvertakers : kOvertakersOfChunks;
+    bool has_long_waiting = false;
     // Whether those behind it may go on.
     const auto admit_one = [&](Requests & from, Requests::iterator at) {
         const Ticket ticket = at->first;
         const bool is_oldest = ticket == oldest().begin()->first;
+        const bool waits_as_long = is_long(at->second.prompt);
         try {
-            if (!begin(ticket, at->second, on_answer)) {
-                return false;
+            if ((waits_as_long && has_long_waiting) || !begin(ticket, at->second, has_long_waiting, on_answer)) {
+                has_long_waiting = has_long_waiting || waits_as_long;
+                return waits_as_long;
             }
         } catch (...) {
             if (!cells_.has_count()) {
@@ -114,18 +124,19 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
         n_overtaken_ = is_oldest ? 0 : n_overtaken_ + 1;
         from.erase(at);
         if (!jobs_.empty()) {
-            jobs_.back().plan(rows, part);
+            jobs_.back().plan(rows, is_long(jobs_.back().n_own()) ? 0 : part);
         }
         return true;
     };
-    if (n_overtaken_ >= kOvertakers && rows.fits(true) && !oldest().empty() && !admit_one(oldest(), oldest().begin())) {
+    if (n_overtaken_ >= max_overtaken && rows.fits(true) && !oldest().empty() &&
+        !admit_one(oldest(), oldest().begin())) {
         return;
     }
     std::size_t n_left = kLookAhead * n_ids_;
     for (Requests * const from : {&behind_texts_, &waiting_}) {
         for (auto next = from->begin(); next != from->end() && n_left > 0 && rows.fits(true); --n_left) {
             const auto at = next++;
-            if (n_overtaken_ < kOvertakers && !is_worth_waiting(at->second.prompt) && !admit_one(*from, at)) {
+            if (n_overtaken_ < max_overtaken && !is_worth_waiting(at->second.prompt) && !admit_one(*from, at)) {
                 return;
             }
         }
@@ -140,10 +151,13 @@ Scheduler::Requests & Scheduler::oldest() noexcept {
 }
 
 // False where it has to wait for others to end. What throws has left ids to be reclaimed.
-bool Scheduler::begin(Ticket ticket, Request & request, const OnAnswer & on_answer) {
+bool Scheduler::begin(Ticket ticket, Request & request, bool has_long_waiting, const OnAnswer & on_answer) {
     const std::vector<Token> & prompt = request.prompt;
     auto [source, n_shared] = find_source(prompt);
     const std::size_t n_needed = prompt.size() - n_shared + request.max_tokens();
+    if (!has_reserve(n_needed, is_long(prompt.size() - n_shared), has_long_waiting)) {
+        return false;
+    }
     while (n_cells_left() < n_needed && evict_one(source)) {
     }
     const bool is_kept = is_retained(source);
@@ -252,7 +266,7 @@ std::size_t Scheduler::n_cells_left() const noexcept {
     for (const Job & job : jobs_) {
         n += job.n_prompt_left() + job.n_cells();
     }
-    return n_ctx_max_ - std::min(n_ctx_max_, n);
+    return n_cells_max_ - std::min(n_cells_max_, n);
 }
 
 void Scheduler::end(Jobs::iterator job) noexcept {

@@ -26,11 +26,17 @@ namespace token_trie {
 //
 // A request is admitted when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
+//
+// With chunks, short prompts need not wait for long ones, which take more than a chunk:
+//
+//     pass   rows of answers | short prompts, all of them | long ones: a chunk together, and beside others a part of it
+//     cells  long ones                                                       | reserved, for short ones
 class [[gnu::visibility("default")]] Scheduler {
    public:
     struct Options {
         std::size_t n_ids = 0;    // 0: as many as the model may have
         std::size_t n_batch = 0;  // rows of a pass at most; 0: kRows
+        std::size_t n_chunk = 0;  // 0: no chunks, which takes the least time for all together
     };
     // Throws Error (argument) where the model's sequences cannot share cells, or there is room for less than two; of
     // memory, where there is none for the context.
@@ -64,8 +70,14 @@ class [[gnu::visibility("default")]] Scheduler {
     static constexpr std::size_t kMinShared = 16;
 
     void plan(BatchRows & rows, const OnAnswer & on_answer);
+    void place_rows(Job & job, BatchRows & rows);
+    void plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer);
+    void plan_long(BatchRows & rows);
+    bool is_long(std::size_t n_own) const noexcept { return n_chunk_ > 0 && n_own > n_chunk_; }
+    bool is_long(const std::vector<Token> & prompt) const;
+    bool has_reserve(std::size_t n_needed, bool for_long, bool has_long_waiting) const noexcept;
     void admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer);
-    bool begin(Ticket ticket, Request & request, const OnAnswer & on_answer);
+    bool begin(Ticket ticket, Request & request, bool has_long_waiting, const OnAnswer & on_answer);
     bool outgrows_window(const Request & request) const noexcept;
     bool was_shared(llama_seq_id id) const noexcept { return n_shared_[static_cast<std::size_t>(id)] > 0; }
     bool is_retained(llama_seq_id id) const noexcept;
@@ -95,6 +107,9 @@ class [[gnu::visibility("default")]] Scheduler {
     llama_memory_t memory_;
     const llama_vocab * const vocab_;
     const std::size_t n_batch_;
+    const std::size_t n_chunk_;
+    const std::size_t n_cells_max_;
+    const std::size_t n_reserved_;  // of these
     const std::size_t n_ctx_max_;
     const std::size_t n_paths_;
     OutputHead head_;

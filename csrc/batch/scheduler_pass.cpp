@@ -52,17 +52,15 @@ void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept 
 void Scheduler::plan(BatchRows & rows, const OnAnswer & on_answer) {
     for (Job & job : jobs_) {
         if (job.needs_cells() && rows.fits(true)) {
-            lend_ids(job);
-            // Of a large tree, no more cells than a pass or so takes.
-            const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), 2 * n_batch_);
-            job.place_rows(rows.n_wanted_left(), std::max(job.n_cells(), max_cells));
-            for (llama_seq_id id = job.return_id(); id >= 0; id = job.return_id()) {
-                empty_.push_back(id);
-            }
+            place_rows(job, rows);
         }
         if (job.n_prompt_left() == 0) {
             job.plan(rows, 0);
         }
+    }
+    if (n_chunk_ > 0) {
+        plan_by_chunks(rows, on_answer);
+        return;
     }
     // A long prompt leaves room for others, as long as there are any.
     const std::size_t part = std::max<std::size_t>(n_batch_ / 2, 1);
@@ -72,6 +70,17 @@ void Scheduler::plan(BatchRows & rows, const OnAnswer & on_answer) {
     admit(rows, part, on_answer);
     for (Job & job : jobs_) {
         job.plan(rows, n_batch_);
+    }
+}
+
+void Scheduler::place_rows(Job & job, BatchRows & rows) {
+    lend_ids(job);
+    // Of a large tree, no more cells than a pass or so takes; and where others may come, half of the logits left.
+    const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), 2 * n_batch_);
+    const std::size_t max_nodes = n_chunk_ == 0 ? rows.n_wanted_left() : (rows.n_wanted_left() + 1) / 2;
+    job.place_rows(max_nodes, std::max(job.n_cells(), max_cells));
+    for (llama_seq_id id = job.return_id(); id >= 0; id = job.return_id()) {
+        empty_.push_back(id);
     }
 }
 

@@ -77,11 +77,19 @@ class Batch(Gate):
     """A batch of the C ABI; any thread may call it at any time.
 
     Closing the Llama closes it first, and who waits is told by CancelledError.
+
+    Parameters
+    ----------
+    llm : Llama
+    n_parallel, n_chunk
+        Members of struct token_trie_batch_params.
+    n_ctx : int, optional
+        Tokens of the context; by default as many as the Llama's has.
     """
 
-    def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None) -> None:
+    def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None, n_chunk: int = 0) -> None:
         self._inside: set[int] = set()  # threads in a call
-        params = new_struct("token_trie_batch_params", n_parallel=n_parallel)
+        params = new_struct("token_trie_batch_params", n_parallel=n_parallel, n_chunk=n_chunk)
         self._attached = attachment(llm)
         wait_for_dropped()
         with self._attached.lease():

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 _N_WORKERS = 4
 _N_REMEMBERED = 4096
+# Rows of long prompts that a pass has: few enough for short ones not to wait long, and nearly llama.cpp's full speed.
+_N_CHUNK = 128
 
 
 class Engine:
@@ -49,7 +51,7 @@ class Engine:
 
     def __init__(self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0) -> None:
         self.llm = llm
-        self._batch = Batch(llm, n_parallel, n_ctx) if can_share(llm) else None
+        self._batch = Batch(llm, n_parallel, n_ctx, _N_CHUNK) if can_share(llm) else None
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # of the Llama's own stream
         self._remembered: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()

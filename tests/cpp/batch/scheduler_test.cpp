@@ -7,7 +7,7 @@ namespace {
 
 class SchedulerTest : public WithTinyModel {
    protected:
-    SchedulerTest() : scheduler_(maker_of(512), {4, 16}) {}
+    explicit SchedulerTest(const Scheduler::Options & options = {4, 16}) : scheduler_(maker_of(512), options) {}
 
     void add(Ticket ticket, Request asked) {
         Scheduler::Requests some;
@@ -28,6 +28,27 @@ class SchedulerTest : public WithTinyModel {
     const Scheduler::OnAnswer on_answer_ = [this](Ticket ticket, Answer answer) {
         EXPECT_TRUE(answers_.emplace(ticket, std::move(answer)).second) << ticket << " has two answers";
     };
+};
+
+// Rows of a pass: 32. Of long prompts, which have more than 8 tokens: 8, and 2 beside others.
+class ChunksTest : public SchedulerTest {
+   protected:
+    ChunksTest() : SchedulerTest({8, 32, 8}) {}
+
+    // None begins as another does.
+    void add_long(Ticket ticket, std::size_t n) {
+        add(ticket, request(bytes(prompt(ticket) + std::string(n, 'x')), kActions));
+    }
+    void add_short(Ticket ticket) { add(ticket, request(bytes(prompt(ticket)), kActions)); }
+    static std::string prompt(Ticket ticket) { return static_cast<char>('0' + ticket % 70) + std::to_string(ticket); }
+    // Passes until a request is answered.
+    int passes_until(Ticket ticket) {
+        int n = 0;
+        for (; answers_.count(ticket) == 0 && n < 1000; ++n) {
+            scheduler_.pass(on_answer_);
+        }
+        return n;
+    }
 };
 
 TEST_F(SchedulerTest, EachRequestHasTheAnswerThatPlainSequencesGive) {
@@ -95,6 +116,59 @@ TEST_F(SchedulerTest, WhoGoesOnBehindATextFindsItInTheCache) {
 TEST_F(SchedulerTest, WithNothingToDoAPassIsNone) {
     scheduler_.pass(on_answer_);
     EXPECT_TRUE(answers_.empty());
+}
+
+TEST_F(ChunksTest, AShortPromptTakesAsManyPassesBesideLongOnesAsAlone) {
+    add_short(1);
+    const int n_alone = passes_until(1);
+    for (Ticket ticket = 2; ticket < 6; ++ticket) {
+        add_long(ticket, 80);
+    }
+    scheduler_.pass(on_answer_);
+    add_short(6);
+    EXPECT_EQ(passes_until(6), n_alone);
+    EXPECT_EQ(answers_.size(), 2);
+}
+
+TEST_F(ChunksTest, LongPromptsThatWaitForCellsLetShortOnesPass) {
+    for (Ticket ticket = 1; ticket < 6; ++ticket) {
+        add_long(ticket, 200);  // of which two have room
+    }
+    for (int i = 0; i < 10; ++i) {
+        scheduler_.pass(on_answer_);
+    }
+    add_short(6);
+    EXPECT_LT(passes_until(6), 10);
+    EXPECT_EQ(answers_.size(), 1);
+    pass_until(6);
+    for (const auto & [ticket, answer] : answers_) {
+        EXPECT_EQ(answer.status, Status::ok) << ticket << ": " << answer.message;
+    }
+}
+
+TEST_F(ChunksTest, LongPromptsComeToTheirEndHoweverManyShortOnesThereAre) {
+    constexpr Ticket kLong = 4;
+    for (Ticket ticket = 1; ticket <= kLong; ++ticket) {
+        add_long(ticket, 200);
+    }
+    const auto n_done = [&] {
+        return std::count_if(answers_.begin(), answers_.end(), [](const auto & each) { return each.first <= kLong; });
+    };
+    Ticket next = kLong;
+    for (int i = 0; n_done() < kLong; ++i) {
+        ASSERT_LT(i, 600) << "2 rows of them a pass, at least";
+        add_short(++next);
+        scheduler_.pass(on_answer_);
+    }
+}
+
+TEST_F(ChunksTest, NoPromptTakesWhatIsReservedForShortOnes) {
+    EXPECT_EQ(scheduler_.n_ctx_max(), 448);
+    add_long(1, 440);
+    scheduler_.pass(on_answer_);
+    add_short(2);
+    EXPECT_LT(passes_until(2), 10);
+    EXPECT_EQ(answers_.count(1), 0);
 }
 
 }  // namespace
