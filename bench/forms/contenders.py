@@ -10,6 +10,7 @@ import llama_cpp
 from token_trie.decisions.questions.decide import decide
 from token_trie.decisions.questions.question import Choice, Predicate, Question
 from token_trie.decisions.questions.wording import state_text
+from token_trie.sets.chat_form import has_chat_template
 
 from bench.forms.measure import Answer
 from bench.models import Model
@@ -43,24 +44,27 @@ def contenders(model: Model, threads: int) -> dict[str, Callable[[], Answer]]:
         import typed_gguf  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError:
         return found
-    return found | {TYPED_GGUF: partial(_typed_gguf, model.path, threads)}
+    return found | {TYPED_GGUF: partial(_typed_gguf, model.path, threads, has_chat_template(model.llm))}
 
 
-def _typed_gguf(path: Path, threads: int) -> Answer:
+def _typed_gguf(path: Path, threads: int, has_template: bool) -> Answer:
     """Open a model in typed-gguf, with the llama.cpp that all others use; a context a request, as it does."""
     from typed_gguf import schema  # type: ignore[import-not-found]
     from typed_gguf.engine import decide as engine  # type: ignore[import-not-found]
     from typed_gguf.engine.session import ModelSession, open_model  # type: ignore[import-not-found]
 
+    # A model without a template of its own is asked in plain text, which typed-gguf wants to be told.
+    options = {"threads": threads} | ({} if has_template else {"template": "plain"})
     handle = open_model(path, runtime_dir=Path(llama_cpp.__file__).parent / "lib")
 
     def answer(state: Any, questions: Mapping[str, Question]) -> dict[str, Told]:
         shown = {name: _wire(question) for name, question in questions.items()}
         given = state if isinstance(state, (str, dict, list)) else state_text(state)
-        request = schema.parse_request({"state": given, "questions": shown, "options": {"threads": threads}})
-        session = ModelSession(handle, engine.plan_context(request, handle))
+        request = schema.parse_request({"state": given, "questions": shown, "options": options})
+        plan = engine.plan_context(request, handle)
+        session = ModelSession(handle, plan)
         try:
-            found = engine.decide_request(request, session).payload()["answers"]
+            found = engine.DecisionEngine(session).decide(request, plan=plan).payload()["answers"]
         finally:
             session.close()
         return {name: _told(questions[name], found[name]) for name in questions}

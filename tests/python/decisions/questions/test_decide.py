@@ -127,6 +127,14 @@ def test_mass_is_exact_where_texts_go_on_from_one_another(precise: Any) -> None:
     assert found.mass == pytest.approx(mass, rel=1e-3)
 
 
+def test_a_predicate_is_the_choice_of_yes_and_no(precise: Any) -> None:
+    predicate = decide(precise, STATE, Predicate("Is it urgent?"), reproducible=True)
+    for options in ({"yes": "Yes", "no": "No"}, {"no": "No", "yes": "Yes"}):
+        choice = decide(precise, STATE, Choice("Is it urgent?", options), reproducible=True)
+        assert choice.probabilities["yes"] == predicate.probability
+        assert choice.mass == predicate.mass
+
+
 def test_predicates_are_asked_both_ways(precise: Any) -> None:
     for predicate, turned in (
         (Predicate("Is it urgent?"), {"true": "No", "false": "Yes"}),
