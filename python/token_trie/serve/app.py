@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive
@@ -33,6 +33,9 @@ from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, r
 from token_trie.serve.systemone import SystemOneRequest, systemone
 
 _log = logging.getLogger("token_trie.serve")
+
+_GONE = 499
+"""Of a client that has left: nobody reads it, but the counts."""
 
 Load: TypeAlias = Callable[[], Engine]
 
@@ -102,6 +105,8 @@ def _endpoint(
         except RefusedError as refusal:
             status, told = wire.tell(refusal)
             response = JSONResponse(told, status, refusal.headers)
+        except ClientDisconnect:
+            response = Response(status_code=_GONE)
         except Exception:
             _log.exception("%s failed", path)
             status, told = wire.tell(RefusedError("internal", "a defect of the server"))
@@ -139,7 +144,7 @@ async def _while_there(request: Request, work: Awaitable[Any], seconds: float) -
         if task.done():
             return task.result()
         if gone.done():
-            return Response(status_code=499)
+            return Response(status_code=_GONE)
         raise RefusedError("timeout", f"no answer within {seconds:g} s")
     finally:
         gone.cancel()

@@ -20,6 +20,8 @@ class Serving:
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.pid = self._process.pid
         self.url = ""
+        self.told = ""
+        """On standard error, once it has ended."""
 
     def __enter__(self) -> Serving:
         assert self._process.stderr is not None
@@ -35,4 +37,4 @@ class Serving:
 
     def __exit__(self, *raised: Any) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.communicate(timeout=60)
+        self.told = self._process.communicate(timeout=60)[1]

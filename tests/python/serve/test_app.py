@@ -115,6 +115,18 @@ def test_who_leaves_takes_the_work_along(model: Path) -> None:
         assert ask(serving.url).status_code == 200
 
 
+def test_who_leaves_in_the_middle_of_a_body_is_no_failure(model: Path) -> None:
+    with Serving(model) as serving:
+        host, _, port = serving.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+            time.sleep(0.2)
+        assert ask(serving.url).status_code == 200
+        counted = httpx.get(f"{serving.url}/metrics").text
+    assert 'status="499"' in counted
+    assert "Traceback" not in serving.told
+
+
 def test_a_signal_lets_end_what_is_under_way(model: Path) -> None:
     async def talk(serving: Serving) -> int:
         async with httpx.AsyncClient(timeout=60) as client:
