@@ -1048,6 +1048,17 @@ TOKEN_TRIE_API int32_t token_trie_batch_next(struct token_trie_batch * batch,
                                              struct token_trie_batch_answer ** answer,
                                              bool * is_out);
 
+/*
+ * Copies what a TEXT under way has so far, of its tokens those from the so-and-so-many-th on.
+ *
+ * n  how many there is room for; set to how many were copied: 0 of other modes, and where there are no more yet
+ *
+ * The answer may have fewer: without a stop string whose beginning is among them, and what follows that. Fails with
+ * TOKEN_TRIE_ERROR_ARGUMENT for a ticket that is not out.
+ */
+TOKEN_TRIE_API int32_t token_trie_batch_get_text(
+    struct token_trie_batch * batch, int64_t ticket, size_t from, llama_token * tokens, size_t * n);
+
 /* Ends a prompt, whose answer is then TOKEN_TRIE_ERROR_CANCELLED; one that has an answer keeps it. */
 TOKEN_TRIE_API void token_trie_batch_cancel(struct token_trie_batch * batch, int64_t ticket);
 

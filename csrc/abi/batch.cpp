@@ -202,6 +202,15 @@ const llama_token * token_trie_batch_answer_get_tokens(const token_trie_batch_an
     });
 }
 
+int32_t token_trie_batch_get_text(
+    token_trie_batch * batch, int64_t ticket, size_t from, llama_token * tokens, size_t * n) {
+    return guard([&] {
+        require_not_null(n, "n");
+        require_not_null(static_cast<const void *>(tokens), "tokens");
+        *n = open_batches().find(batch)->copy_text(ticket, from, tokens, *n);
+    });
+}
+
 void token_trie_batch_cancel(token_trie_batch * batch, int64_t ticket) {
     static_cast<void>(guard([&] { open_batches().find(batch)->cancel(ticket); }));
 }

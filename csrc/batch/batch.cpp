@@ -186,6 +186,23 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
         scheduler_->cancel(each, on_answer);
     }
     scheduler_->pass(on_answer);
+    keep_texts();
+}
+
+// Where there is no memory for some of it, after a later pass.
+void Batch::keep_texts() noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    scheduler_->for_each_text([this](Ticket ticket, TokenSpan text) {
+        const auto known = tickets_.find(ticket);
+        if (known == tickets_.end()) {
+            return;
+        }
+        std::vector<Token> & kept = known->second->text;
+        try {
+            kept.insert(kept.end(), text.data + kept.size(), text.data + text.size);
+        } catch (const std::bad_alloc &) {
+        }
+    });
 }
 
 void Batch::keep(Ticket ticket, Answer answer) noexcept {
@@ -198,6 +215,19 @@ void Batch::keep(Ticket ticket, Answer answer) noexcept {
     at->answer = std::move(answer);
     at->is_ready = true;
     ready_.splice(ready_.end(), out_, at);
+}
+
+std::size_t Batch::copy_text(Ticket ticket, std::size_t from, Token * tokens, std::size_t max_tokens) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = tickets_.find(ticket);
+    if (known == tickets_.end()) {
+        throw Error(Status::argument, "ticket: " + std::to_string(ticket) + " is not out");
+    }
+    const std::vector<Token> & text = known->second->text;
+    const std::size_t begin = std::min(from, text.size());
+    const std::size_t n = std::min(text.size() - begin, max_tokens);
+    std::copy_n(text.data() + begin, n, tokens);
+    return n;
 }
 
 void Batch::cancel(Ticket ticket) noexcept {

@@ -64,6 +64,9 @@ class Batch {
     using OnTake = std::function<void(const Answer & answer)>;
     Found next(Ticket wanted, std::int32_t timeout_ms, Ticket & ticket, Answer & answer, const OnTake & on_take);
 
+    // Copies what a text has so far, from a place on, so many tokens at most; returns how many.
+    // Throws Error: argument for a ticket that is not out.
+    std::size_t copy_text(Ticket ticket, std::size_t from, Token * tokens, std::size_t max_tokens) const;
     // Its answer is then that it was cancelled, unless it has one already.
     void cancel(Ticket ticket) noexcept;
     // Returns at once from within a call or a pass on the same thread; the context then goes when that ends.
@@ -76,6 +79,7 @@ class Batch {
         Ticket ticket = 0;
         bool is_cancelled = false;
         bool is_ready = false;
+        std::vector<Token> text{};  // until now
         Answer answer{};
     };
     // Being the one who makes a pass, with the lock; its end has the lock again.
@@ -98,6 +102,7 @@ class Batch {
     bool is_calling() const noexcept;
     void work(std::unique_lock<std::mutex> & lock);
     void keep(Ticket ticket, Answer answer) noexcept;
+    void keep_texts() noexcept;
 
     mutable std::mutex mutex_;  // of all that follows, but not of the scheduler; never held in a pass
     std::condition_variable changed_;

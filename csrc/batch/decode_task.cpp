@@ -88,6 +88,10 @@ void DecodeTask::answer(Answer & answer) const {
     answer.n_evaluated = n_rows_;
 }
 
+TokenSpan DecodeTask::text() const noexcept {
+    return is_text_ ? TokenSpan{tokens_.data(), static_cast<std::uint32_t>(tokens_.size())} : TokenSpan{};
+}
+
 // Of a choice nothing: nobody goes on behind it.
 Task::Written DecodeTask::written() const noexcept {
     if (!is_text_) {

@@ -20,6 +20,7 @@ class DecodeTask final : public Task, private Decoder::Host {
     void advance() override;
     bool is_done() const noexcept override { return stop_ != Stop::none; }
     void answer(Answer & answer) const override;
+    TokenSpan text() const noexcept override;
     Written written() const noexcept override;
 
    private:

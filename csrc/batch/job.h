@@ -75,6 +75,7 @@ class Job {
 
     bool is_done() const noexcept { return task_->is_done(); }
     Answer answer() const;
+    TokenSpan text() const noexcept { return task_->text(); }
     // Says that what the task has written stays on the id, for who goes on behind it.
     void keep_text(CellTable & cells);
     bool has_kept_text() const noexcept { return n_kept_ > 0; }

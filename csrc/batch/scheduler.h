@@ -63,6 +63,15 @@ class [[gnu::visibility("default")]] Scheduler {
     // One pass for as many as it has room for, and the answers to what is decided then. What fails is the answer of
     // those whom it concerns: of one request, or of all under way.
     void pass(const OnAnswer & on_answer) noexcept;
+    // Calls with the ticket and the tokens of each text under way.
+    template <typename OnText>
+    void for_each_text(OnText && on_text) const {
+        for (const Job & job : jobs_) {
+            if (const TokenSpan text = job.text(); text.size > 0) {
+                on_text(job.ticket(), text);
+            }
+        }
+    }
 
    private:
     using Jobs = std::list<Job>;

@@ -55,6 +55,8 @@ class Task {
     virtual bool is_done() const noexcept = 0;
     // Once it is done.
     virtual void answer(Answer & answer) const = 0;
+    // Of what it writes, all tokens until now.
+    virtual TokenSpan text() const noexcept { return {}; }
     // Of the tokens that it has evaluated those that others may go on from, of which n_answered are part of the answer.
     struct Written {
         TokenSpan tokens;

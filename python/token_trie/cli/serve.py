@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +31,9 @@ def serve(
     max_requests: Annotated[int, typer.Option(min=1, help="Requests under way at most; more are told to wait.")] = 256,
     max_options: Annotated[int, typer.Option(min=2, help="Options of a question at most; both formats say 255.")] = 255,
     max_questions: Annotated[int, typer.Option(min=1, help="Questions of a request at most.")] = 400,
+    sets: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across a restart.")
+    ] = None,
     time_limit: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in TypeSafe's and OpenAI's formats."""
@@ -39,12 +43,14 @@ def serve(
         from token_trie.serve.app import Server, application
         from token_trie.serve.body import Limits
         from token_trie.serve.engine import Engine
+        from token_trie.serve.sets import Sets
     except ImportError as error:
         raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
     path = model.path
 
     def load() -> Engine:
         engine = Engine(model.load(_N_CTX), n_parallel=n_parallel)
+        server.sets.load(engine.llm)
         status.print(f"{path.name} is ready", highlight=False)
         return engine
 
@@ -53,6 +59,7 @@ def serve(
         path.stem,
         Limits(requests=max_requests, seconds=time_limit, options=max_options, questions=max_questions),
         api_key,
+        sets=Sets(sets),
     )
     config = uvicorn.Config(application(server), host=host, port=port, access_log=False, log_level="warning")
     listening = config.bind_socket()

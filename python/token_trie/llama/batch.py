@@ -25,6 +25,8 @@ N = TypeVar("N", bound=np.generic)
 # A wait is interrupted so often, for signals to be heard.
 WAIT_MS = 100
 
+_PIECE = 64
+
 ENDED = "the prompts are answered no more: the Llama was closed, or who asked was cancelled"
 
 
@@ -105,6 +107,7 @@ class Batch(Gate):
         start_after: Sequence[int] = (),
         max_before: int = 0,
         stop_strings: Sequence[str] = (),
+        gbnf: str | None = None,
         **options: Any,
     ) -> int:
         """Put a prompt among those that wait; return its ticket.
@@ -115,7 +118,7 @@ class Batch(Gate):
             None: free text.
         start_after, max_before
             As of struct token_trie_params.
-        stop_strings, **options
+        stop_strings, gbnf, **options
             Members of struct token_trie_batch_prompt.
 
         Raises
@@ -131,6 +134,9 @@ class Batch(Gate):
         prompt.tokens, prompt.n_tokens = kept[0], len(tokens)
         params.start_after, params.n_start_after = kept[1], len(start_after)
         prompt.stop_strings, prompt.n_stop_strings = kept[3], len(texts)
+        if gbnf is not None:
+            prompt.gbnf = own_gbnf = ffi.new("char[]", gbnf.encode())
+            kept.append(own_gbnf)
         ticket = ffi.new("int64_t *")
         self._call(lib.token_trie_batch_submit, prompt, ticket)
         return int(ticket[0])
@@ -140,6 +146,16 @@ class Batch(Gate):
         out = ffi.new("struct token_trie_batch_answer **")
         self._call(lib.token_trie_batch_next, ticket, timeout_ms, out, ffi.NULL)
         return None if out[0] == ffi.NULL else _read(ffi.gc(out[0], lib.token_trie_batch_answer_free))
+
+    def text(self, ticket: int, start: int) -> list[int]:
+        """Return the tokens that a text under way has so far, from a place on; its answer may have fewer."""
+        room = ffi.new("llama_token[]", _PIECE)
+        tokens: list[int] = []
+        n = ffi.new("size_t *", _PIECE)
+        while n[0] == _PIECE:
+            self._call(lib.token_trie_batch_get_text, ticket, start + len(tokens), room, n)
+            tokens += ffi.unpack(room, n[0])
+        return tokens
 
     def wait(self) -> Answer:
         """Wait for any answer, as long as it takes; one has to be out. Raises the prompt's own error."""

@@ -9,6 +9,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -23,13 +24,17 @@ from starlette.types import Receive
 from token_trie import __version__
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits, parse, read_json
+from token_trie.serve.completions.endpoints import chat_completion, completion
+from token_trie.serve.completions.shapes import ChatRequest, CompletionRequest
 from token_trie.serve.engine import Engine
+from token_trie.serve.events import EventStream
 from token_trie.serve.explain import explain
 from token_trie.serve.metrics import Metrics
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
 from token_trie.serve.openapi import description
 from token_trie.serve.page import page
 from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, refusal_of
+from token_trie.serve.sets import Sets
 from token_trie.serve.systemone import SystemOneRequest, systemone
 
 _log = logging.getLogger("token_trie.serve")
@@ -56,12 +61,25 @@ class Server:
     on_failure: Callable[[], object] = lambda: None
     n_under_way: int = 0
     metrics: Metrics = field(default_factory=Metrics)
+    sets: Sets = field(default_factory=Sets)
 
     def require_engine(self) -> Engine:
         """Return the engine; RefusedError where there is none yet."""
         if self.engine is None:
             raise RefusedError("busy", "the model is being loaded", status=503)
         return self.engine
+
+    def turn(self) -> contextlib.ExitStack:
+        """Return what a request holds while it is under way; RefusedError where there are too many."""
+        if self.n_under_way >= self.limits.requests:
+            raise RefusedError("busy", f"{self.n_under_way} requests are under way; come again")
+        self.n_under_way += 1
+        turn = contextlib.ExitStack()
+        turn.callback(self._end_turn)
+        return turn
+
+    def _end_turn(self) -> None:
+        self.n_under_way -= 1
 
     def require_key(self, request: Request) -> None:
         """Check who asks; RefusedError for a stranger."""
@@ -90,18 +108,19 @@ class Post(Route):
     """
 
     def __init__(self, path: str, wire: Format, handler: Handler, shape: type[BaseModel] | None = None) -> None:
-        super().__init__(path, _endpoint(path, wire, handler, shape), methods=["POST"])
+        answer = partial(_answer, handler=handler, shape=shape)
+        super().__init__(path, _endpoint(path, wire, answer), methods=["POST"])
         self.wire, self.shape = wire, shape
 
 
 def _endpoint(
-    path: str, wire: Format, handler: Handler, shape: type[BaseModel] | None
+    path: str, wire: Format, answer: Callable[[Server, Request], Awaitable[Response]]
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         server: Server = request.app.state.server
         started = perf_counter()
         try:
-            response = await _answer(server, request, handler, shape)
+            response = await answer(server, request)
         except RefusedError as refusal:
             status, told = wire.tell(refusal)
             response = JSONResponse(told, status, refusal.headers)
@@ -121,18 +140,17 @@ def _endpoint(
 async def _answer(server: Server, request: Request, handler: Handler, shape: type[BaseModel] | None) -> Response:
     server.require_key(request)
     engine = server.require_engine()
-    if server.n_under_way >= server.limits.requests:
-        raise RefusedError("busy", f"{server.n_under_way} requests are under way; come again")
-    server.n_under_way += 1
-    try:
-        body = await read_json(request, server.limits)
-        body = body if shape is None else parse(shape, body)
-        answer = await _while_there(request, handler(server, engine, body), server.limits.seconds)
+    turn = server.turn()
+    with turn:
+        try:
+            body = await read_json(request, server.limits)
+            body = body if shape is None else parse(shape, body)
+            answer = await _while_there(request, handler(server, engine, body), server.limits.seconds)
+        except TokenTrieError as error:
+            raise refusal_of(error) from error
+        if isinstance(answer, EventStream):
+            answer.go_on(turn.pop_all(), server.limits.seconds)
         return answer if isinstance(answer, Response) else JSONResponse(answer)
-    except TokenTrieError as error:
-        raise refusal_of(error) from error
-    finally:
-        server.n_under_way -= 1
 
 
 async def _while_there(request: Request, work: Awaitable[Any], seconds: float) -> Any:
@@ -167,6 +185,42 @@ async def _decisions(server: Server, engine: Engine, body: DecisionRequest) -> A
 
 async def _explain(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
     return await explain(engine, body, server.limits, server.name)
+
+
+async def _chat_completion(server: Server, engine: Engine, body: ChatRequest) -> Any:
+    return await chat_completion(engine, body, server.sets, server.name)
+
+
+async def _completion(server: Server, engine: Engine, body: CompletionRequest) -> Any:
+    return await completion(engine, body, server.sets, server.name)
+
+
+async def _put_set(server: Server, request: Request) -> Response:
+    server.require_key(request)
+    name = request.path_params["name"]
+    with server.turn():
+        given = await read_json(request, server.limits)
+        is_new = await server.sets.put(server.require_engine(), name, given)
+    return JSONResponse(server.sets.get(name).told(name), 201 if is_new else 200)
+
+
+async def _get_set(server: Server, request: Request) -> Response:
+    server.require_key(request)
+    server.require_engine()
+    return JSONResponse(server.sets.get(request.path_params["name"]).given)
+
+
+async def _delete_set(server: Server, request: Request) -> Response:
+    server.require_key(request)
+    await server.sets.delete(server.require_engine(), request.path_params["name"])
+    return Response(status_code=204)
+
+
+async def _list_sets(server: Server, request: Request) -> Response:
+    server.require_key(request)
+    server.require_engine()
+    told = [one.told(name) for name, one in server.sets.names().items()]
+    return JSONResponse({"object": "list", "data": told})
 
 
 async def _health(request: Request) -> Response:
@@ -209,11 +263,19 @@ async def _metrics(request: Request) -> Response:
     return Response(text, media_type=kind)
 
 
+_SET = "/v1/sets/{name}"
+
 ROUTES: list[Route] = [
     Post("/v1/systemone", SYSTEM_ONE, _systemone, SystemOneRequest),
     Post("/v1/decisions", OPENAI, _decisions, DecisionRequest),
     Post("/v1/x_explain", SYSTEM_ONE, _explain, SystemOneRequest),
     Route("/", page, methods=["GET"], name="A page to ask at."),
+    Post("/v1/chat/completions", OPENAI, _chat_completion, ChatRequest),
+    Post("/v1/completions", OPENAI, _completion, CompletionRequest),
+    Route("/v1/sets", _endpoint("/v1/sets", OPENAI, _list_sets), methods=["GET"], name="The sets, without members."),
+    Route(_SET, _endpoint(_SET, OPENAI, _get_set), methods=["GET"], name="A set, as it was registered."),
+    Route(_SET, _endpoint(_SET, OPENAI, _put_set), methods=["PUT"]),
+    Route(_SET, _endpoint(_SET, OPENAI, _delete_set), methods=["DELETE"]),
     Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
     Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
     Route("/metrics", _metrics, methods=["GET"], name="Counts, for Prometheus."),

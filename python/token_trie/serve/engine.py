@@ -16,12 +16,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from token_trie.decisions.request import Batched, Request
 from token_trie.decisions.runner import begin, run
-from token_trie.errors import CancelledError, TokenTrieError
+from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Answer, Batch, can_share
 from token_trie.llama.shared_batch import cancel
@@ -36,6 +37,10 @@ _N_WORKERS = 4
 _N_REMEMBERED = 4096
 # Rows of long prompts that a pass has: few enough for short ones not to wait long, and nearly llama.cpp's full speed.
 _N_CHUNK = 128
+# So long the dispatcher makes passes in one go: one, where somebody reads a text as it is written.
+_WAIT_MS, _PASS_MS = 20, 1
+
+OnTokens: TypeAlias = Callable[[list[int]], object]
 
 
 class Engine:
@@ -57,6 +62,7 @@ class Engine:
         self._remembered: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()
         self._submitting = threading.Lock()
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer]]] = {}
+        self._read: dict[int, _Reader] = {}  # of texts under way, by ticket
         self._is_work = threading.Event()
         self._is_closed = False
         self._dispatcher = threading.Thread(target=self._dispatch, name="token-trie batch", daemon=True)
@@ -89,15 +95,20 @@ class Engine:
         """Answer what is read on a worker; see `run`."""
         return (await self.read_told(made))[0]
 
-    async def read_told(self, made: Callable[[], tuple[Prompt, Request[R]]]) -> tuple[R, int]:
-        """Do as `read` does; return besides how many tokens of the prompt had been evaluated for another."""
+    async def read_told(
+        self, made: Callable[[], tuple[Prompt, Request[R]]], on_tokens: OnTokens | None = None
+    ) -> tuple[R, int]:
+        """Do as `read` does; return besides how many tokens of the prompt had been evaluated for another.
+
+        on_tokens is given the tokens of a text, as it is written; the last ones stand in the answer alone.
+        """
         batch = self._batch
         if batch is None:
             return await self.alone(lambda: run(self.llm, *made())), 0
         batched = await self.on_worker(partial(self._begin, batch, made))
         n_cached = -1
         while True:
-            answer = await self._answer(batch, batched)
+            answer = await self._answer(batch, batched, on_tokens)
             if answer.error is not None:
                 raise answer.error
             if n_cached < 0:
@@ -147,7 +158,7 @@ class Engine:
         with lease(self.llm):
             return begin(self.llm, *made(), batch.n_ctx)
 
-    async def _answer(self, batch: Batch, batched: Batched[Any]) -> Answer:
+    async def _answer(self, batch: Batch, batched: Batched[Any], on_tokens: OnTokens | None = None) -> Answer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
 
@@ -157,6 +168,8 @@ class Engine:
                     return 0
                 ticket = batched.submit(batch)
                 self._waiting[ticket] = loop, future
+                if on_tokens is not None:
+                    self._read[ticket] = _Reader(loop, on_tokens)
             self._is_work.set()
             return ticket
 
@@ -175,21 +188,25 @@ class Engine:
         while not self._is_closed:
             self._is_work.wait()
             try:
-                answer = batch.next()
+                answer = batch.next(_PASS_MS if self._read else _WAIT_MS)
+                with self._submitting:
+                    if answer is not None:
+                        self._resolve(answer)
+                    for ticket, reader in self._read.items():
+                        reader.tell(batch.text(ticket, reader.n_told))
+                    if not self._waiting:
+                        self._is_work.clear()
             except TokenTrieError as error:
                 if self._is_closed:
                     break
                 self._fail_all(error)
-                continue
-            with self._submitting:
-                if answer is not None:
-                    self._resolve(answer)
-                if not self._waiting:
-                    self._is_work.clear()
+            except Exception as error:  # a defect, which is not to leave everybody waiting
+                self._fail_all(InternalError(repr(error)))
         self._fail_all(CancelledError(ENDED))
 
     def _resolve(self, answer: Answer) -> None:
         loop, future = self._waiting.pop(answer.ticket)
+        self._read.pop(answer.ticket, None)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(_set, future, answer)
 
@@ -199,7 +216,24 @@ class Engine:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(_fail, future, error)
             self._waiting.clear()
+            self._read.clear()
             self._is_work.clear()
+
+
+@dataclass
+class _Reader:
+    """Who reads a text as it is written."""
+
+    loop: asyncio.AbstractEventLoop
+    on_tokens: OnTokens
+    n_told: int = 0
+
+    def tell(self, tokens: list[int]) -> None:
+        """Pass tokens on."""
+        self.n_told += len(tokens)
+        if tokens:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self.on_tokens, tokens)
 
 
 def _set(future: asyncio.Future[Answer], answer: Answer) -> None:

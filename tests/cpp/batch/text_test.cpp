@@ -41,6 +41,29 @@ TEST_F(BatchTest, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
     EXPECT_GE(take(*batch).answer.n_shared + 3, whole.size());
 }
 
+TEST_F(BatchTest, OfATextUnderWayAllTokensUntilNowAreToBeHad) {
+    const std::shared_ptr<Batch> batch = open();
+    Request text = text_behind(bytes("Do: "), 300);
+    text.text.grammar = "root ::= [a-z]{300}";
+    const Ticket ticket = submit(batch, text);
+    const Ticket chosen = submit(batch, request(bytes("Do: "), kActions));
+    Tokens seen;
+    Taken taken;
+    while (batch->next(ticket, 1, taken.ticket, taken.answer, [](const Answer & /*seen*/) {}) != Batch::Found::answer) {
+        std::array<Token, 3> more{};
+        for (std::size_t n = more.size(); n == more.size();) {
+            n = batch->copy_text(ticket, seen.size(), more.data(), more.size());
+            seen.insert(seen.end(), more.begin(), more.begin() + static_cast<std::ptrdiff_t>(n));
+        }
+        EXPECT_EQ(batch->copy_text(chosen, 0, more.data(), more.size()), 0U);
+    }
+    const Tokens & written = taken.answer.tokens;
+    ASSERT_GE(written.size(), seen.size());
+    EXPECT_GE(seen.size(), 10U);
+    EXPECT_EQ(seen, Tokens(written.begin(), written.begin() + static_cast<std::ptrdiff_t>(seen.size())));
+    EXPECT_EQ(status_of([&] { batch->copy_text(ticket, 0, seen.data(), 1); }), Status::argument) << "taken";
+}
+
 TEST_F(BatchTest, TextWithoutTokensTakesNoPass) {
     const std::shared_ptr<Batch> batch = open();
     submit(batch, text_behind(bytes("Do: "), 0));

@@ -56,7 +56,7 @@ def ask_for_tools(
         raise ArgumentError("messages: none given")
     template = _template_with_tools(llm)
     if template is None:
-        return tokenize_prompt(llm, _told(given, tools), n_ctx), None
+        return tokenize_prompt(llm, tell_of_tools(given, tools), n_ctx), None
     formatter = template(True)
     try:
         prompt = render(
@@ -123,7 +123,7 @@ def _has_control(llm: Llama, text: str) -> bool:
     return any(vocab.is_control(token) for token in tokens)
 
 
-def _told(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def tell_of_tools(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put tools into the system message."""
     lines = [ASKING, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)]
     system = messages[0] if messages[0].get("role") == "system" else None

@@ -1,0 +1,189 @@
+"""Sets that are registered once and named by requests; a folder keeps them across a restart.
+
+PUT     checked, then written beside its place, synced, moved there, and the folder synced
+kill    whenever it comes, the folder has the old one or the new one
+start   what is whole is read; what was being written is taken away; what is broken is told of and left alone
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.native.arguments import encode_names
+from token_trie.native.core import Llama
+from token_trie.serve.engine import Engine
+from token_trie.serve.refusal import Place, RefusedError, invalid, refusal_of
+from token_trie.sets.choices import Choices, read_choices
+from token_trie.sets.trie import TokenTrie
+
+_log = logging.getLogger("token_trie.serve")
+
+AnySet: TypeAlias = TokenTrie | Choices[Any]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SUFFIX, _UNFINISHED = ".json", ".tmp"
+
+
+def read_set(llm: Llama, given: Any) -> AnySet:
+    """Return the set that a JSON value is: a payload, ``{"choices": …}``, texts, or texts with what they stand for.
+
+    Raises
+    ------
+    TokenTrieError
+        It is none, or does not fit the model.
+    """
+    if isinstance(given, dict) and "descriptors" in given:
+        return TokenTrie.from_payload(given, llm=llm)
+    if isinstance(given, dict) and list(given) == ["choices"]:
+        given = given["choices"]
+    if not isinstance(given, (list, dict)):
+        raise ArgumentError(f"{type(given).__name__} where a list, an object of choices or a payload belongs")
+    choices = read_choices(given)
+    if not all(encode_names(choices.texts, "choices")):
+        raise ArgumentError("choices: one is empty")
+    return choices
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A set, and the JSON that it was registered by."""
+
+    given: Any
+    made: AnySet
+    n_bytes: int
+
+    def told(self, name: str) -> dict[str, Any]:
+        """Return what there is to know of it."""
+        return {"object": "set", "name": name, "choices": len(self.made), "bytes": self.n_bytes}
+
+
+class Sets:
+    """The sets of a server; on the event loop's thread.
+
+    Parameters
+    ----------
+    folder
+        Where they are kept; None: as long as the server runs.
+    most, most_bytes
+        Of them, and of their JSON, at the same time.
+    """
+
+    def __init__(self, folder: Path | None = None, most: int = 1000, most_bytes: int = 256 << 20) -> None:
+        self._folder = folder
+        self._most, self._most_bytes = most, most_bytes
+        self._of_name: dict[str, Registered] = {}
+        self._changing = asyncio.Lock()
+
+    def load(self, llm: Llama) -> None:
+        """Read what the folder has, before there are requests; what is broken is told of and skipped."""
+        if self._folder is None:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self._folder.iterdir()):
+            if path.suffix == _UNFINISHED:
+                path.unlink(missing_ok=True)
+            elif path.suffix == _SUFFIX and _NAME.fullmatch(path.stem):
+                try:
+                    data = path.read_bytes()
+                    given = json.loads(data)
+                    self._of_name[path.stem] = Registered(given, read_set(llm, given), len(data))
+                except (OSError, ValueError, RecursionError) as error:
+                    _log.warning("the set %r is left out: %s", path.stem, error)
+
+    def names(self) -> dict[str, Registered]:
+        """Return all of them, by name."""
+        return dict(sorted(self._of_name.items()))
+
+    def get(self, name: object, place: Place = ()) -> Registered:
+        """Return one; RefusedError where there is none."""
+        found = self._of_name.get(name) if isinstance(name, str) else None
+        if found is None:
+            shown = name if isinstance(name, str) and _NAME.fullmatch(name) else "of this name"
+            refusal = invalid(f"there is no set {shown}", place, "not_found")
+            raise RefusedError("not_found", refusal.message, refusal.faults)
+        return found
+
+    async def put(self, engine: Engine, name: str, given: Any) -> bool:
+        """Register a set; return whether the name is new. What fails changes nothing."""
+        if not _NAME.fullmatch(name):
+            raise invalid("a name has letters, digits, dots, dashes and underscores, up to 100", ("name",))
+        data = json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            made = await engine.on_worker(lambda: read_set(engine.llm, given))
+        except TokenTrieError as error:
+            raise refusal_of(error) from error
+        async with self._changing:
+            before = self._of_name.get(name)
+            self._require_room(len(data), before)
+            await self._on_disk(engine, lambda path: _write(path, data), name)
+            self._of_name[name] = Registered(given, made, len(data))
+        return before is None
+
+    async def delete(self, engine: Engine, name: str) -> None:
+        """Forget one; RefusedError where there is none."""
+        async with self._changing:
+            self.get(name)
+            await self._on_disk(engine, _remove, name)
+            del self._of_name[name]
+
+    def _require_room(self, n_bytes: int, before: Registered | None) -> None:
+        if before is None and len(self._of_name) >= self._most:
+            raise RefusedError("too_large", f"there are {self._most:,} sets, which is the most; delete one first")
+        held = sum(each.n_bytes for each in self._of_name.values()) - (0 if before is None else before.n_bytes)
+        if held + n_bytes > self._most_bytes:
+            raise RefusedError("too_large", f"all sets together would have more than {self._most_bytes:,} bytes")
+
+    async def _on_disk(self, engine: Engine, do: Callable[[Path], None], name: str) -> None:
+        if self._folder is None:
+            return
+        path = self._folder / (name + _SUFFIX)
+        # To its end, whether or not who asked has gone: the folder is what is told of it.
+        work = asyncio.ensure_future(engine.on_worker(lambda: do(path)))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                await work
+            raise
+        except OSError as error:
+            _log.warning("the set %r is not kept: %s", name, error.strerror)
+            raise RefusedError("internal", "the set could not be kept", status=507) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":
+        return  # which has no handles of folders; its moves are in the journal
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

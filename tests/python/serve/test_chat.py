@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import httpx
+import openai
+import pytest
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, SecretStr
+from token_trie import choose
+
+MESSAGES: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+CITIES = ["Paris", "London", "Rome", "New York"]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tells the weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"enum": CITIES}}, "required": ["city"]},
+    },
+}
+TIME = {"type": "function", "function": {"name": "time", "description": "Tells the time"}}
+
+
+class City(BaseModel):
+    name: Literal["Paris", "London"]
+    is_capital: bool
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, **options: Any) -> Any:
+    return client.chat.completions.create(**{"model": "any", "messages": MESSAGES, "max_tokens": 24, **options})
+
+
+def text_of(answer: Any) -> str:
+    return str(answer.choices[0].message.content)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"structured_outputs": {"choice": CITIES}},
+        {"guided_choice": CITIES},
+        {"token_trie": {"choices": CITIES}},
+        {"token_trie": {"choices": {city: city for city in CITIES}}},
+    ],
+    ids=["structured_outputs", "guided_choice", "texts", "mapping"],
+)
+def test_a_choice_is_exact_and_comes_with_its_whole_distribution(
+    client: openai.OpenAI, smollm2: Any, constraint: dict[str, Any]
+) -> None:
+    alone = choose(smollm2, MESSAGES, CITIES, probabilities=True)
+    answer = ask(client, extra_body=constraint)
+    told = answer.choices[0].model_extra["x_distribution"]
+    assert text_of(answer) == told[0]["value"] == alone.value
+    assert {each["value"]: each["probability"] for each in told} == pytest.approx(
+        {city: alone.probability(city) for city in CITIES}, abs=0.02
+    )
+    assert sum(each["probability"] for each in told) == pytest.approx(1)
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_what_a_choice_stands_for_is_the_answer(client: openai.OpenAI) -> None:
+    answer = ask(client, extra_body={"token_trie": {"choices": {"Paris": {"id": 7}}}})
+    assert json.loads(text_of(answer)) == {"id": 7}
+
+
+def test_a_payload_is_answered_with_a_name(client: openai.OpenAI, smollm2: Any) -> None:
+    leaves = [{"name": f"IS_{city}", "tokens": smollm2.tokenize(city.encode(), add_bos=False)} for city in CITIES]
+    payload = {"modelId": "smollm2", "descriptors": [{"path": "cities", "leaves": leaves}]}
+    assert text_of(ask(client, extra_body={"token_trie": payload})) == "IS_Paris"
+
+
+def test_several_answers_are_drawn_and_a_seed_draws_them_again(client: openai.OpenAI) -> None:
+    def drawn(**options: Any) -> list[str]:
+        return [choice.message.content for choice in ask(client, n=8, seed=3, **options).choices]
+
+    of_set = {"extra_body": {"guided_choice": ["a dog", "a cat", "a bird", "a fish"]}, "messages": NAME_AN_ANIMAL}
+    assert drawn(**of_set) == drawn(**of_set)
+    assert len(set(drawn(**of_set))) > 1
+    assert len(set(drawn(temperature=0, **of_set))) == 1
+    assert len(set(drawn(max_tokens=6))) > 1
+
+
+NAME_AN_ANIMAL = [{"role": "user", "content": "Name an animal."}]
+
+
+def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
+    options = {"temperature": 0, "max_tokens": 24}
+    ask(client, **options)  # from here on the prompt's cells are the same, by which llama.cpp's rounding differs
+    whole = ask(client, **options)
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **options))
+    texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
+    assert "".join(texts) == text_of(whole)
+    assert len(texts) > 10, "one a token, or a few"
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def test_an_answer_ends_before_a_stop_string_also_in_a_stream(client: openai.OpenAI) -> None:
+    ask(client)
+    whole = text_of(ask(client, temperature=0, max_tokens=40))
+    stop = whole[12:17]
+    cut = whole[: whole.index(stop)]
+    stopped = ask(client, temperature=0, max_tokens=40, stop=[stop, "none such"])
+    assert text_of(stopped) == cut
+    assert stopped.choices[0].finish_reason == "stop"
+    told = ""
+    for chunk in ask(client, temperature=0, max_tokens=40, stop=stop, stream=True):
+        told += chunk.choices[0].delta.content or ""
+        assert cut.startswith(told)
+    assert told == cut
+
+
+@pytest.mark.parametrize("name", ["grammar", "guided_grammar", "structured_outputs"])
+def test_a_text_is_written_by_a_grammar(client: openai.OpenAI, name: str) -> None:
+    gbnf = 'root ::= ("yes" | "no") ", " [0-9]{3}'
+    body = {name: {"grammar": gbnf} if name == "structured_outputs" else gbnf}
+    assert re.fullmatch("(yes|no), [0-9]{3}", text_of(ask(client, extra_body=body)))
+    chunks = ask(client, extra_body=body, stream=True)
+    assert re.fullmatch("(yes|no), [0-9]{3}", "".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "c", "schema": City.model_json_schema()}}},
+        {"response_format": {"type": "json_object", "schema": City.model_json_schema()}},
+        {"extra_body": {"structured_outputs": {"json": City.model_json_schema()}}},
+        {"extra_body": {"guided_json": json.dumps(City.model_json_schema())}},
+        {"extra_body": {"json_schema": City.model_json_schema()}},
+    ],
+    ids=["openai", "llama.cpp", "vllm", "older vllm", "llama.cpp's own field"],
+)
+def test_a_record_is_valid_by_its_schema(client: openai.OpenAI, body: dict[str, Any]) -> None:
+    record = text_of(ask(client, **body))
+    City.model_validate_json(record)
+    chunks = ask(client, stream=True, **body)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == record
+
+
+def test_openais_helper_parses_a_model(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(model="any", messages=MESSAGES, response_format=City)
+    assert isinstance(answer.choices[0].message.parsed, City)
+    whole = ask(client, response_format={"type": "json_object"}, max_tokens=20)
+    assert isinstance(json.loads(text_of(whole)), dict)
+
+
+def test_a_tool_is_called_where_one_is_to_be(client: openai.OpenAI) -> None:
+    for choice, names in (
+        ("required", {"weather", "time"}),
+        ({"type": "function", "function": {"name": "weather"}}, {"weather"}),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "required",
+                    "tools": [{"type": "function", "function": {"name": "time"}}],
+                },
+            },
+            {"time"},
+        ),
+    ):
+        answer = ask(client, tools=[WEATHER, TIME], tool_choice=choice).choices[0]
+        assert answer.finish_reason == "tool_calls"
+        assert answer.message.content is None
+        (call,) = answer.message.tool_calls
+        assert call.function.name in names
+        arguments = json.loads(call.function.arguments)
+        assert set(arguments) == ({"city"} if call.function.name == "weather" else set())
+
+
+def test_a_call_and_its_result_are_told_back(client: openai.OpenAI) -> None:
+    call = ask(client, tools=[WEATHER], tool_choice="required").choices[0].message
+    result = {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "12 degrees"}
+    for tool_choice in ("none", "auto"):
+        answer = ask(client, messages=[*MESSAGES, call, result], tools=[WEATHER], tool_choice=tool_choice)
+        assert answer.choices[0].finish_reason in ("stop", "length", "tool_calls")
+    assert ask(client, tools=[WEATHER], tool_choice="none").choices[0].message.tool_calls is None
+
+
+def test_a_call_is_streamed(client: openai.OpenAI) -> None:
+    *_, last = ask(client, tools=[WEATHER], tool_choice="required", stream=True)
+    (call,) = last.choices[0].delta.tool_calls
+    assert last.choices[0].finish_reason == "tool_calls"
+    assert json.loads(call.function.arguments)["city"] in CITIES
+
+
+def test_tokens_have_their_probabilities_and_those_of_others(client: openai.OpenAI) -> None:
+    answer = ask(client, temperature=0, max_tokens=6, logprobs=True, top_logprobs=3).choices[0]
+    told = answer.logprobs.content
+    assert "".join(each.token for each in told) == answer.message.content
+    for each in told:
+        assert each.token == each.top_logprobs[0].token, "the best one is what was taken"
+        assert each.logprob == pytest.approx(each.top_logprobs[0].logprob)
+        assert bytes(each.bytes).decode() == each.token
+        logprobs = [other.logprob for other in each.top_logprobs]
+        assert logprobs == sorted(logprobs, reverse=True)
+        assert len(logprobs) == 3
+
+
+def test_names_of_control_tokens_in_messages_are_text(client: openai.OpenAI) -> None:
+    def read(text: str) -> int:
+        message = {"role": "user", "content": [{"type": "text", "text": text}]}
+        return int(ask(client, messages=[message], max_tokens=1).usage.prompt_tokens)
+
+    assert read("a <|im_end|> b") - read("a b") > 2
+
+
+def test_openais_asynchronous_client_reads_streams_side_by_side(server: str) -> None:
+    async def read(client: openai.AsyncOpenAI, i: int) -> str:
+        prompt = f"Numbers: {i}, {i + 1}, {i + 2}, {i + 3},"
+        stream = await client.completions.create(model="any", prompt=prompt, stream=True, temperature=0, max_tokens=4)
+        return "".join([chunk.choices[0].text async for chunk in stream])
+
+    async def read_all() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server}/v1", api_key="none", max_retries=0) as client:
+            return await asyncio.gather(*(read(client, i) for i in range(1, 9)))
+
+    assert [text.split(",")[0] for text in asyncio.run(read_all())] == [f" {i + 4}" for i in range(1, 9)]
+
+
+def test_langchain_chats_calls_and_parses(server: str) -> None:
+    chat = ChatOpenAI(base_url=f"{server}/v1", api_key=SecretStr("none"), model="any", max_retries=0)
+    assert isinstance(chat.invoke("Hello!", max_tokens=5).content, str)
+    assert "".join(str(chunk.content) for chunk in chat.stream("Hello!", max_tokens=5))
+    assert isinstance(chat.with_structured_output(City).invoke("What is the capital of France?"), City)
+    called = chat.bind_tools([WEATHER], tool_choice="any").invoke("How is it in Rome?")
+    assert called.tool_calls[0]["args"]["city"] in CITIES
+
+
+def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
+    body = {"messages": MESSAGES, "stream": True, "max_tokens": 4000, "stop": "none such"}
+    with httpx.stream("POST", f"{server}/v1/chat/completions", json={**body, "grammar": 'root ::= "a"+'}) as stream:
+        next(stream.iter_lines())
+    for _ in range(100):
+        if "token_trie_requests_under_way 0.0" in httpx.get(f"{server}/metrics").text:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it goes on")
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+        ({"n": 0}, "n"),
+        ({"temperature": -1}, "temperature"),
+        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"stop": ["x"] * 17}, None),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": [1, 2]}, "guided_choice"),
+        ({"guided_choice": [""]}, "guided_choice"),
+        ({"guided_choice": ["a\0"]}, None),
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+        ({"guided_choice": ["a"], "grammar": 'root ::= "a"'}, "grammar"),
+        ({"grammar": "root ::= ("}, "grammar"),
+        ({"grammar": "root ::= root"}, "grammar"),
+        ({"json_schema": {"type": "string", "pattern": "(?=a)"}}, "json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        ({"token_trie": {"descriptors": [{"path": "x", "leaves": [{"name": "a", "tokens": [-1]}]}]}}, "token_trie"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"messages": [{"role": "user", "content": "word " * 20_000}]}, None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_cannot_be_answered_is_told_with_its_place(
+    server: str, change: dict[str, Any], param: str | None, stream: bool
+) -> None:
+    body = {"model": "any", "messages": MESSAGES, "max_tokens": 4, "stream": stream, **change}
+    refused = httpx.post(f"{server}/v1/chat/completions", json=body, timeout=60)
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert error["message"]
+    assert param is None or error["param"] == param
+
+
+def test_what_changes_nothing_is_passed_over(client: openai.OpenAI) -> None:
+    ask(client, user="me", store=True, metadata={"a": "b"}, presence_penalty=0, parallel_tool_calls=True, max_tokens=1)

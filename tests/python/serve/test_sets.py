@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import Serving
+
+KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
+CITIES = {"choices": ["Paris", "London"]}
+
+
+def choose(url: str, name: str) -> Any:
+    body = {
+        "messages": [{"role": "user", "content": "Where is the Eiffel Tower?"}],
+        "structured_outputs": {"choice": {"set": name}},
+    }
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    return answer.json()["choices"][0]["message"]["content"] if answer.status_code == 200 else answer.json()
+
+
+def test_a_set_is_registered_named_listed_replaced_and_forgotten(server: str) -> None:
+    url = f"{server}/v1/sets/cities.of-1_Europe"
+    assert httpx.put(url, json=CITIES).status_code == 201
+    assert httpx.get(url).json() == CITIES
+    assert {"object": "set", "name": "cities.of-1_Europe", "choices": 2, "bytes": 30} in httpx.get(
+        f"{server}/v1/sets"
+    ).json()["data"]
+    assert choose(server, "cities.of-1_Europe") in CITIES["choices"]
+    replaced = httpx.put(url, json={"choices": {"Rome": "IT"}})
+    assert replaced.status_code == 200
+    assert choose(server, "cities.of-1_Europe") == "IT"
+    assert httpx.delete(url).status_code == 204
+    for gone in (httpx.get(url), httpx.delete(url)):
+        assert gone.status_code == 404
+        assert gone.json()["error"]["type"] == "not_found_error"
+    assert choose(server, "cities.of-1_Europe")["error"]["param"] == "structured_outputs.choice.set"
+
+
+def test_a_payload_is_a_set(server: str, smollm2: Any) -> None:
+    leaves = [{"name": name, "tokens": smollm2.tokenize(name.encode(), add_bos=False)} for name in CITIES["choices"]]
+    payload = {"modelId": "smollm2", "descriptors": [{"path": "cities", "leaves": leaves}]}
+    assert httpx.put(f"{server}/v1/sets/tokens", json=payload).status_code == 201
+    assert choose(server, "tokens") in CITIES["choices"]
+    httpx.delete(f"{server}/v1/sets/tokens")
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".hidden", "%2e%2e", "a%2Fb", "..%2Fx", "a%00b", "-a", "a" * 101, "a b", "ä", "con%5Cx"]
+)
+def test_no_name_leads_elsewhere(server: str, name: str) -> None:
+    assert httpx.put(f"{server}/v1/sets/{name}", json=CITIES).status_code in (400, 404, 405)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"choices": []},
+        {"choices": [1]},
+        {"choices": ["a", ""]},
+        {"choices": "abc"},
+        [],
+        "x",
+        7,
+        None,
+        {"descriptors": []},
+        {"descriptors": [{"path": "x", "leaves": [{"name": "a", "tokens": [10_000_000]}]}]},
+        {"choices": ["a\0b"]},
+    ],
+    ids=range(11),
+)
+def test_what_is_no_set_changes_nothing(server: str, given: Any) -> None:
+    url = f"{server}/v1/sets/before"
+    httpx.put(url, json=CITIES)
+    refused = httpx.put(url, json=given)
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["message"]
+    assert httpx.get(url).json() == CITIES
+    httpx.delete(url)
+
+
+def test_sets_are_there_after_a_restart_and_broken_ones_are_left_out(tmp_path: Path, model_paths: Any) -> None:
+    folder = tmp_path / "sets"
+    options = model_paths["tiny"], "--sets", str(folder)
+    with Serving(*options) as serving, ThreadPoolExecutor(8) as clients:
+        put = lambda i: httpx.put(f"{serving.url}/v1/sets/set-{i}", json={"choices": [f"{i}", "b"]})  # noqa: E731
+        assert all(answer.status_code == 201 for answer in clients.map(put, range(20)))
+        httpx.delete(f"{serving.url}/v1/sets/set-3")
+        os.kill(serving.pid, signal.SIGKILL)
+    (folder / "set-5.json").write_text('{"choices": ["5"')
+    (folder / "set-6.json").write_text('{"choices": []}')
+    (folder / "set-7.json.tmp").write_text("{")
+    (folder / "other.txt").write_text("not ours")
+    with Serving(*options) as serving:
+        names = [each["name"] for each in httpx.get(f"{serving.url}/v1/sets").json()["data"]]
+        assert names == sorted(f"set-{i}" for i in range(20) if i not in (3, 5, 6))
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == ["other.txt"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills what it has forked")
+def test_a_kill_leaves_the_old_set_or_the_new_one(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("killed.py")), str(tmp_path), str(KILLS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * KILLS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ast.literal_eval(done.stdout)["new"] > 0
