@@ -15,10 +15,9 @@ from token_trie.cli.options import ModelOptions, read
 from token_trie.decisions.questions.decide import decide as decide_
 from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.errors import ArgumentError
+from token_trie.show.terminal import percent_bar
 from token_trie.show.texts import percent
 from token_trie.show.trie import plain
-
-_BAR = 24
 
 
 @flags_of(
@@ -151,7 +150,6 @@ def _drawn(name: str, answer: dict[str, Any]) -> Table:
     legend = answer.get("legend", {})
     best = max(shares.values())
     for text, share in sorted(shares.items(), key=lambda one: -one[1]) if not legend else shares.items():
-        style = "green" if share == best else "dim"
         label = plain(str(legend.get(text, text)))
-        table.add_row(label, percent(share), f"[{style}]{'█' * round(_BAR * share)}")
+        table.add_row(f"[bold green]{label}" if share == best else label, percent_bar(share), percent(share))
     return table

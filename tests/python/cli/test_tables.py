@@ -180,7 +180,7 @@ def test_json_of_other_columns_than_the_first_is_no_row_of_csv(cli: Cli) -> None
         (b"text\n", ["--input-format", "parquet"], "Parquet"),
         (b"text\n", ["-o", "out.txt"], "out.txt: of no format that its name tells (.csv, .jsonl, .ndjson, .parquet)"),
         (b"text\n", ["-o", "/nowhere/out.csv"], "/nowhere/out.csv"),
-        (b"text\n", ["--prompt-file", "p.txt"], "--prompt, or --prompt-file: one of the two"),
+        (b"text\n", ["--prompt-file", "p.txt"], "--prompt, or --prompt-file: one of them"),
         (b"text\n", ["-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),
     ],
 )
