@@ -75,6 +75,11 @@ function numbers(told, meant) {
     const cells = columns.map(([, read]) => make("td", {}, String(read(each))));
     body.append(make("tr", each.option === answer ? { class: "exact" } : {}, head, ...cells));
   }
+  const rest = ranked.slice(2 * RANKED);
+  if (rest.length) {
+    const more = percent(rest.reduce((sum, each) => sum + each.probability, 0));
+    body.append(make("tr", { class: "dim" }, make("th", { scope: "row", colspan: columns.length }, `… ${rest.length} more`), make("td", {}, more)));
+  }
   const heads = ["Option", ...columns.map(([name]) => name)].map((text) => make("th", { scope: "col" }, text));
   const table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body);
   const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The options in numbers" }, table);
@@ -88,7 +93,7 @@ const CALIBRATIONS = {
 };
 
 function tree(told, meant) {
-  const top = make("ul", { class: "tree" });
+  const top = make("ul", { class: "tree", role: "list" });
   const lists = new Map([[0, top]]);
   const listOf = (at, row) => {
     if (!lists.has(at)) {

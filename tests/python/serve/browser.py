@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,7 +138,19 @@ class Tab:
             e["params"]["exceptionDetails"]["text"] for e in self.events if e.get("method") == "Runtime.exceptionThrown"
         ]
         logged = [e["params"]["entry"] for e in self.events if e.get("method") == "Log.entryAdded"]
-        return thrown + [entry["text"] for entry in logged if entry["level"] == "error"]
+        return thrown + [
+            entry["text"] for entry in logged if entry["level"] == "error" and entry["source"] != "network"
+        ]
+
+
+# The browser reads from 3 and writes to 4.
+_LAUNCH = """
+import fcntl, os, sys
+ours = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3]]
+for fd, to in zip(ours, (3, 4)):
+    os.dup2(fd, to)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 @contextmanager
@@ -150,9 +163,8 @@ def browsing(profile: Path) -> Iterator[Tab | None]:
     theirs_in, to = os.pipe()
     come, theirs_out = os.pipe()
     command = [binary, *OPTIONS, "--disable-dev-shm-usage", f"--user-data-dir={profile}", "--remote-debugging-pipe"]
-    # The browser reads from 3 and writes to 4.
-    shell = ["/bin/sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out} 2>/dev/null', "sh", *command]
-    with subprocess.Popen(shell, pass_fds=(theirs_in, theirs_out)) as process:
+    launch = [sys.executable, "-c", _LAUNCH, str(theirs_in), str(theirs_out), *command]
+    with subprocess.Popen(launch, pass_fds=(theirs_in, theirs_out), stderr=subprocess.DEVNULL) as process:
         os.close(theirs_in), os.close(theirs_out)
         try:
             yield Tab(to, come)
