@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from ast import literal_eval
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +18,11 @@ from serving import Serving
 
 FIRST = ".question:first-child"
 SETTLED = "!document.body.classList.contains('old') && document.querySelector('#status').textContent"
+FOCUS = """e => {
+    const style = getComputedStyle(e.type === "radio" ? e.nextElementSibling : e);
+    return [e.id || e.className || e.tagName, style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2];
+}"""
+PARTS = "row => [...row.querySelectorAll('.part b')].map(part => part.lastChild.textContent)"
 HOSTILE = ["<img src=x onerror=\"document.title='taken'\">", "__proto__", "constructor", "10", "9", "\u202egnp", "it's"]
 
 
@@ -86,29 +92,27 @@ def test_answers_come_as_one_types(page: Tab, url: str) -> None:
     answers = httpx.post(f"{url}/v1/systemone", json=body_of(page)).json()["answers"]
     p = answers["action"]["probabilities"]
     assert {name: share / 100 for name, share in after.items()} == pytest.approx(p, abs=2e-3)
-    assert list(after) == sorted(after, key=lambda name: -p[name])
+    assert list(after.values()) == sorted(after.values(), reverse=True)
     assert text(page, f"{FIRST} .value") == answers["action"]["choice"]
-    assert text(page, ".question:nth-child(2) .value") == f"{answers['soon']['score']:.2f} of 3"
+    score, _, most = text(page, ".question:nth-child(2) .value").partition(" of ")
+    assert (float(score), most) == (pytest.approx(answers["soon"]["score"], abs=0.02), "3")
     assert bars(page, ".question:nth-child(3)")["yes"] == pytest.approx(100 * answers["food"]["noul"], abs=0.2)
     assert page.run(
         "document.querySelector('.best i').offsetWidth / document.querySelector('.best .track').offsetWidth"
-    ) == (pytest.approx(max(p.values()), abs=0.01))
+    ) == pytest.approx(max(p.values()), abs=0.01)
 
 
 def test_questions_are_made_changed_and_removed(page: Tab) -> None:
     page.click(".new button[value=choice]")
     card = ".question:nth-child(4)"
     assert page.run("document.activeElement.closest('.question').querySelector('.id').value") == "choice"
-    assert text(page, f"{card} .sure") == "" or "fewest" in text(page, f"{card} .sure")
     page.type("Which fruit is it?")
     write(page, f"{card} .choice li:nth-child(1) .name", "apple")
     write(page, f"{card} .choice li:nth-child(2) .name", "pear")
     page.until(f"document.querySelectorAll('{card} .bars li').length == 2")
     assert set(bars(page, card)) == {"apple", "pear"}
-    page.run(
-        f"(() => {{ const kind = document.querySelector('{card} .kind'); kind.value = 'noul'; "
-        "kind.dispatchEvent(new Event('input', {bubbles: true})); kind.dispatchEvent(new Event('change', {bubbles: true})) })()"
-    )
+    page.run(f"document.querySelector('{card} .kind').focus()")
+    page.press("ArrowDown"), page.press("ArrowDown")
     page.until(f"document.querySelector('{card} .bars bdi').textContent == 'yes'")
     assert body_of(page)["questions"]["choice"] == {"type": "noul", "instructions": "Which fruit is it?"}
     page.click(f"{card} .head > .remove")
@@ -136,10 +140,7 @@ def test_tab_comes_to_everything_and_shows_where_it_is(page: Tab) -> None:
     seen = []
     for _ in range(120):
         page.press("Tab")
-        name, is_shown = page.run(
-            "(e => [e.id || e.className || e.tagName, e === document.body || ((s) => s.outlineStyle !== 'none' && "
-            "parseFloat(s.outlineWidth) >= 2)(getComputedStyle(e.type === 'radio' ? e.nextElementSibling : e))])(document.activeElement)"
-        )
+        name, is_shown = page.run(f"({FOCUS})(document.activeElement)")
         assert is_shown, name
         seen.append(name)
         if name == "copy":
@@ -161,9 +162,7 @@ def test_the_tree_of_the_open_question_alone_is_fetched(page: Tab, url: str) -> 
     question = body_of(page)
     question["questions"] = {"action": question["questions"]["action"]}
     explained = httpx.post(f"{url}/v1/x_explain", json=question).json()
-    shown = page.run(
-        f"[...document.querySelectorAll('{FIRST} .branch')].map(row => [...row.querySelectorAll('.part b')].map(b => b.lastChild.textContent))"
-    )
+    shown = page.run(f"[...document.querySelectorAll('{FIRST} .branch')].map({PARTS})")
     told = [[row["share"], row["mass"]] for row in explained["branches"][1:]]
     for pair, expected in zip(shown, told, strict=True):
         assert [float(p.strip("<>% \u00a0")) / 100 for p in pair] == pytest.approx(expected, abs=2e-3)
@@ -174,10 +173,7 @@ def test_the_tree_of_the_open_question_alone_is_fetched(page: Tab, url: str) -> 
     page.until("document.querySelector('.question:nth-child(3) .tree')")
     assert page.run("document.querySelectorAll('.why[open]').length") == 1
     write(page, "#state", "Wake me up.")
-    page.until(
-        "document.querySelector('.question:nth-child(3) .why pre').textContent.startsWith('Wake me up.') || "
-        "document.querySelector('.question:nth-child(3) .why pre').textContent.includes('Wake me up.')"
-    )
+    page.until("document.querySelector('.question:nth-child(3) .why pre').textContent.includes('Wake me up.')")
     assert fetched() == 3
 
 
@@ -219,7 +215,7 @@ def test_the_request_does_the_same_where_it_is_pasted(page: Tab, url: str, model
     code = code.replace('"model.gguf"', repr(str(model_paths["tiny"])))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     [line] = [line for line in run.stdout.splitlines() if line.startswith("action ")]
-    found = eval(line[line.index("{") :])
+    found = literal_eval(line[line.index("{") :])
     assert {name: p / 100 for name, p in told.items()} == pytest.approx(found, abs=2e-3)
 
 
@@ -233,7 +229,6 @@ def test_a_button_copies_the_request(page: Tab) -> None:
 
 def test_a_state_may_be_json(page: Tab) -> None:
     page.click("#as [value=json] + span")
-    write(page, "#state", '{"subject": "late", "n": 12345678901234567890}') if False else None
     page.click("#state")
     page.select_all()
     page.type('{"subject": "late"')
