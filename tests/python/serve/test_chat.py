@@ -96,32 +96,34 @@ def test_several_answers_are_drawn_and_a_seed_draws_them_again(client: openai.Op
 NAME_AN_ANIMAL = [{"role": "user", "content": "Name an animal."}]
 
 
+COUNT = "one, two, three, four, five, six, seven, eight"
+"""What no rounding of llama.cpp's changes."""
+COUNTS = {"extra_body": {"grammar": f'root ::= "{COUNT}"'}, "max_tokens": 60}
+
+
 def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
-    options = {"temperature": 0, "max_tokens": 24}
-    ask(client, **options)  # from here on the prompt's cells are the same, by which llama.cpp's rounding differs
-    whole = ask(client, **options)
-    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **options))
+    whole = ask(client, **COUNTS)
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **COUNTS))
     texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
-    assert "".join(texts) == text_of(whole)
-    assert len(texts) > 10, "one a token, or a few"
+    assert "".join(texts) == text_of(whole) == COUNT
+    assert len(texts) > 8, "one a token, or a few"
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason == "stop"
+    assert abs(chunks[-1].usage.completion_tokens - whole.usage.completion_tokens) < 10, "it may be spelled otherwise"
 
 
 def test_an_answer_ends_before_a_stop_string_also_in_a_stream(client: openai.OpenAI) -> None:
-    ask(client)
-    whole = text_of(ask(client, temperature=0, max_tokens=40))
-    stop = whole[12:17]
-    cut = whole[: whole.index(stop)]
-    stopped = ask(client, temperature=0, max_tokens=40, stop=[stop, "none such"])
-    assert text_of(stopped) == cut
-    assert stopped.choices[0].finish_reason == "stop"
-    told = ""
-    for chunk in ask(client, temperature=0, max_tokens=40, stop=stop, stream=True):
-        told += chunk.choices[0].delta.content or ""
-        assert cut.startswith(told)
-    assert told == cut
+    for stop in (", five", "r, f", ["none such", "our"], "x, s"):
+        first = stop if isinstance(stop, str) else "our"
+        cut = COUNT[: COUNT.index(first)]
+        whole = ask(client, stop=stop, **COUNTS)
+        assert text_of(whole) == cut
+        assert whole.choices[0].finish_reason == "stop"
+        told = ""
+        for chunk in ask(client, stop=stop, stream=True, **COUNTS):
+            told += chunk.choices[0].delta.content or ""
+            assert cut.startswith(told)
+        assert told == cut
 
 
 @pytest.mark.parametrize("name", ["grammar", "guided_grammar", "structured_outputs"])

@@ -53,13 +53,13 @@ def test_a_choice_is_that_of_the_package(client: openai.OpenAI, smollm2: Any) ->
 
 
 def test_a_stream_of_several_says_what_the_whole_says(client: openai.OpenAI) -> None:
-    prompts = [FRANCE, "One, two,"]
-    ask(client, prompts)
-    whole = ask(client, prompts, temperature=0, max_tokens=12, stop="\n")
+    prompts = ["Numbers: 1, 2, 3, 4,", "Letters: A, B, C, D,"]
+    options: Any = {"temperature": 0, "max_tokens": 12, "stop": ["7", "G"]}
+    whole = ask(client, prompts, **options)
     told = ["", ""]
-    for chunk in ask(client, prompts, temperature=0, max_tokens=12, stop="\n", stream=True):
+    for chunk in ask(client, prompts, stream=True, **options):
         told[chunk.choices[0].index] += chunk.choices[0].text
-    assert told == [choice.text for choice in whole.choices]
+    assert told == [choice.text for choice in whole.choices] == [" 5, 6, ", " E, F, "]
 
 
 def test_tokens_have_their_probabilities(client: openai.OpenAI) -> None:
