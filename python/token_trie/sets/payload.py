@@ -40,18 +40,19 @@ def read_prefix_dict(given: str | os.PathLike[str] | Mapping[str, Any]) -> tuple
     return trie, start
 
 
+def named_leaves(trie: _core.Trie) -> list[tuple[str, int]]:
+    """Return the leaf of each name that a set was built of, those that gave way to others last."""
+    return [*((trie.name(leaf), leaf) for leaf in range(trie.n_leaves)), *trie.aliases]
+
+
 def payload_of(trie: _core.Trie, model_id: str, path: str) -> str:
     """Write the payload of a set, names that gave way included."""
-    own = range(trie.n_leaves)
-    names = [*(trie.name(leaf) for leaf in own), *(name for name, _ in trie.aliases)]
-    leaf_of = [*own, *(leaf for _, leaf in trie.aliases)]
+    named = named_leaves(trie)
     if not trie.is_tree:
-        return payload_of_texts(names, [trie.text(leaf).decode() for leaf in leaf_of], model_id, path)
+        names = [name for name, _ in named]
+        return payload_of_texts(names, [trie.text(leaf).decode() for _, leaf in named], model_id, path)
     tokens, offsets = trie.arrays()
-    leaves = [
-        {"name": name, "tokens": tokens[slice(*offsets[leaf : leaf + 2])].tolist()}
-        for name, leaf in zip(names, leaf_of, strict=True)
-    ]
+    leaves = [{"name": name, "tokens": tokens[slice(*offsets[leaf : leaf + 2])].tolist()} for name, leaf in named]
     payload: dict[str, Any] = {"modelId": model_id}
     if trie.vocab:
         payload["vocab"] = trie.vocab

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-import numpy as np
-
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import encode_names
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import lease
-from token_trie.sets.payload import payload_of_texts
+from token_trie.sets.payload import named_leaves, payload_of_texts
+from token_trie.sets.tokens import joined
 
 T = TypeVar("T", bound="Subsets")
 
@@ -55,7 +54,7 @@ class Subsets:
 
 def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
     """Build a trie of the members of these names, or of all others."""
-    all_names = [*((trie.name(leaf), leaf) for leaf in range(trie.n_leaves)), *trie.aliases]
+    all_names = named_leaves(trie)
     given = [name.decode() for name in encode_names(names, "names")]
     unknown = set(given).difference(name for name, _ in all_names)
     for i, name in enumerate(given):
@@ -75,5 +74,4 @@ def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: 
             return _core.cached_trie(payload.encode(), None, vocab_of(llm))
     tokens, offsets = trie.arrays()
     rows = [tokens[offsets[leaf] : offsets[leaf + 1]] for _, leaf in kept]
-    ends = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    return _core.Trie.build(np.concatenate(rows), ends, names_kept, trie.vocab)
+    return _core.Trie.build(*joined(rows), names_kept, trie.vocab)

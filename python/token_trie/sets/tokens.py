@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -29,6 +30,13 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
             raise ArgumentError(f"{what}: a token id does not fit 32 bits")
         array = array.astype(np.int32)
     return array
+
+
+def joined(rows: Sequence[Tokens]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Return sequences, all lists or all arrays, one after the other, and where each begins and the last ends."""
+    are_arrays = bool(rows) and isinstance(rows[0], np.ndarray)
+    tokens = np.concatenate(rows) if are_arrays else np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+    return tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64)
 
 
 def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> list[int]:

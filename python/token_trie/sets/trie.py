@@ -16,11 +16,11 @@ from token_trie.native.ffi import set_of
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
-from token_trie.sets.payload import json_of, payload_of, payload_of_texts, read_prefix_dict
+from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts, read_prefix_dict
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
 from token_trie.sets.subset import Subsets
-from token_trie.sets.tokens import Tokens, to_tokens
+from token_trie.sets.tokens import Tokens, joined, to_tokens
 
 _SETS_KEPT, _TEXTS_KEPT = 32, 500_000
 """The most sets of texts that are kept for a model, and the most texts in them."""
@@ -132,10 +132,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         for name in names:
             encode(name, f"sequences[{name!r}]")
         rows = [to_tokens(tokens, f"sequences[{name!r}]") for name, tokens in sequences.items()]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        tokens = np.concatenate(rows) if rows else np.empty(0, np.int32)
-        return cls.of_core(_core.Trie.build(tokens, offsets, names, ""))
+        return cls.of_core(_core.Trie.build(*joined(rows), names, ""))
 
     @classmethod
     def from_payload(
@@ -301,7 +298,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         """Return the leaf of each name that the trie was built of."""
         if len(names) == len(self):
             return np.arange(len(names))
-        leaf_of = {self.core.name(i): i for i in range(len(self))} | dict(self.core.aliases)
+        leaf_of = dict(named_leaves(self.core))
         return np.array([leaf_of[name] for name in names], np.int64)
 
     @property

@@ -32,6 +32,7 @@ from token_trie.llama.stream import Stream
 from token_trie.native.core import _core
 from token_trie.sets.memory import Memory
 from token_trie.sets.spelling import Seam, inner_seam
+from token_trie.sets.tokens import joined
 from token_trie.sets.trie import TokenTrie
 
 Followers: TypeAlias = tuple[tuple[str, ...], ...]
@@ -278,9 +279,7 @@ def _spell(
     if len(texts) == 1:
         return Spelled(n_back, forced, None, np.zeros(0, np.int64), rests)
     members = [row[n_same:n] for row, n in zip(rows, n_needed, strict=True)]
-    ends = np.concatenate([[0], np.cumsum([len(member) for member in members])]).astype(np.int64)
-    flat = np.array([token for member in members for token in member], np.int32)
-    core = _core.Trie.build(flat, ends, [str(i) for i in range(len(rows))], vocab.fingerprint())
+    core = _core.Trie.build(*joined(members), [str(i) for i in range(len(rows))], vocab.fingerprint())
     trie = TokenTrie.of_core(core)
     option_of = np.array([options[int(core.name(leaf))][0] for leaf in range(core.n_leaves)], np.int64)
     return Spelled(n_back, forced, trie, option_of, rests)

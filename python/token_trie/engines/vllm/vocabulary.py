@@ -17,6 +17,7 @@ from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.core import _core
 from token_trie.sets.memory import Memory
 from token_trie.sets.spelling import Spelling, find_seam, spell
+from token_trie.sets.tokens import joined
 from token_trie.sets.trie import TokenTrie
 
 _log = logging.getLogger("token_trie.vllm")
@@ -62,8 +63,7 @@ class EngineVocabulary:
             # SentencePiece vocabularies put a space before a text.
             if self.detokenize(row, special) not in (text, b" " + text):
                 raise VocabularyError(f"{what}[{i}]: cannot be spelled in this vocabulary")
-        tokens = np.array([token for row in rows for token in row], np.int32)
-        return tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        return joined(rows)
 
     def detokenize(self, tokens: Sequence[int], special: bool = False) -> bytes:
         """Return the text of tokens, with U+FFFD for what is no character."""
