@@ -11,13 +11,26 @@ import llama_cpp
 import typer
 
 import token_trie
-from token_trie.cli import choose, decide, demo, devices, explain, inspect, label, run_batch, serve
+from token_trie.cli import choose, decide, demo, devices, explain, inspect, label, mcp, run_batch, serve
 from token_trie.cli.app import app, epilog, status
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import _core
 from token_trie.show.trie import plain
 
-__all__ = ["app", "choose", "decide", "demo", "devices", "explain", "inspect", "label", "main", "run_batch", "serve"]
+__all__ = [
+    "app",
+    "choose",
+    "decide",
+    "demo",
+    "devices",
+    "explain",
+    "inspect",
+    "label",
+    "main",
+    "mcp",
+    "run_batch",
+    "serve",
+]
 
 
 def main() -> None:

@@ -16,6 +16,8 @@ from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
 
+SERVED_N_CTX = 8192
+"""Tokens of the context that all requests to a server share, by default."""
 LEAF_END_HELP = (
     "What the probability of a whole answer has beside its tokens: longest, that no longer one goes on from it; any, "
     "nothing; follow, that the text ends there."
@@ -38,8 +40,8 @@ class ModelOptions:
         typer.Option(
             min=2,
             max=2**31 - 1,
-            help="Tokens of the context. By default as many as the model was trained with; 2048 in demo, and 4096 in "
-            "label, where all prompts under way share them.",
+            help="Tokens of the context. By default as many as the model was trained with; 2048 in demo, 4096 in label "
+            "and decide, and 8192 in serve, run-batch and mcp, where all that is under way shares them.",
             show_default=False,
         ),
     ] = None

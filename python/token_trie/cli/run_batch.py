@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from token_trie.cli.app import command, status
-from token_trie.cli.options import ModelOptions
+from token_trie.cli.options import SERVED_N_CTX, ModelOptions
 from token_trie.cli.results import lock
 from token_trie.cli.written import WholeLines, digest
 from token_trie.errors import ArgumentError
@@ -23,7 +23,6 @@ from token_trie.show.trie import plain
 if TYPE_CHECKING:
     import httpx
 
-_N_CTX = 8192
 _AT_ONCE = 64
 
 
@@ -105,7 +104,7 @@ async def _answer(
         from token_trie.serve.engine import Engine
     except ImportError as error:
         raise ArgumentError(f"run-batch: {error.name} is missing; pip install 'token-trie[serve]'") from error
-    engine = Engine(model.load(_N_CTX))
+    engine = Engine(model.load(SERVED_N_CTX))
     # Nobody else asks, so that what the file has is waited for.
     limits = Limits(body=1 << 30, seconds=86_400, requests=2 * _AT_ONCE)
     server = Server(lambda: engine, model.path.stem, limits, engine=engine)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from token_trie.cli.app import command, status
-from token_trie.cli.options import ModelOptions
+from token_trie.cli.options import SERVED_N_CTX, ModelOptions
 from token_trie.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def serve(
     path = model.path
 
     def load() -> Engine:
-        engine = Engine(model.load(_N_CTX), n_parallel=n_parallel)
+        engine = Engine(model.load(SERVED_N_CTX), n_parallel=n_parallel)
         server.sets.load(engine.llm)
         status.print(f"{path.name} is ready", highlight=False)
         return engine
@@ -70,6 +70,3 @@ def serve(
     http.run(sockets=[listening])
     if server.failure is not None:
         raise server.failure
-
-
-_N_CTX = 8192

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from token_trie import Choice, Predicate, choose, decide
+
+COMMAND = str(Path(sys.executable).with_name("token-trie"))
+PROMPT = "The capital of France is"
+CHOICES = [" Paris", " Rome", " Berlin"]
+STATE = "I was charged twice for my order."
+QUESTIONS: dict[str, Any] = {
+    "team": {
+        "type": "choice",
+        "instructions": "Which team should handle this?",
+        "criteria": {"billing": "payments and charges", "technical": None},
+    },
+    "urgent": {"type": "noul", "instructions": "Is it urgent?"},
+}
+
+
+def talk(talk: Callable[[Client], Coroutine[Any, Any, Any]], *options: str) -> Any:
+    """Let a client talk to the command."""
+
+    async def run() -> Any:
+        command = StdioServerParameters(command=COMMAND, args=["mcp", *options])
+        with open("/dev/null", "w") as errors:
+            async with Client(stdio_client(command, errlog=errors)) as client:
+                return await asyncio.wait_for(talk(client), 120)
+
+    return asyncio.run(run())
+
+
+def told(result: Any) -> Any:
+    assert not result.is_error, result.content
+    assert json.loads(result.content[0].text) == result.structured_content
+    return result.structured_content
+
+
+def test_tools_answer_as_the_functions_do(smollm2: Any) -> None:
+    async def both(client: Client) -> Any:
+        assert {tool.name for tool in (await client.list_tools()).tools} == {"decide", "choose"}
+        return await asyncio.gather(
+            client.call_tool("decide", {"state": STATE, "questions": QUESTIONS}),
+            client.call_tool("choose", {"prompt": PROMPT, "choices": CHOICES}),
+        )
+
+    decided, chosen = map(told, talk(both))
+    expected = decide(
+        smollm2,
+        STATE,
+        {
+            "team": Choice("Which team should handle this?", {"billing": "payments and charges", "technical": None}),
+            "urgent": Predicate("Is it urgent?"),
+        },
+    )
+    answers = decided["answers"]
+    assert answers["team"]["choice"] == expected["team"].value
+    assert answers["team"]["probabilities"] == pytest.approx(expected["team"].probabilities, abs=0.05)
+    assert answers["urgent"]["noul"] == pytest.approx(expected["urgent"].probability, abs=0.05)
+    decision = choose(smollm2, PROMPT, CHOICES, probabilities=True)
+    assert chosen["choice"] == decision.value == " Paris"
+    assert decision.probabilities is not None
+    expected_p = dict(zip(CHOICES, decision.probabilities.tolist(), strict=True))
+    assert chosen["probabilities"] == pytest.approx(expected_p, abs=0.05)
+    assert list(chosen["probabilities"].values()) == sorted(chosen["probabilities"].values(), reverse=True)
+
+
+def test_what_is_wrong_is_told_with_its_place_and_the_next_call_is_answered(model_paths: dict[str, Path]) -> None:
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("decide", {"state": "x", "questions": {"q": {"type": "choice"}}}, "questions.q.choice.criteria"),
+        ("decide", {"state": "x", "questions": {}}, "questions"),
+        ("decide", {"state": "x", "questions": QUESTIONS, "temperature": 1}, "temperature"),
+        ("choose", {"prompt": "x", "choices": []}, "choices"),
+        ("choose", {}, "prompt"),
+    ]
+
+    async def errors(client: Client) -> None:
+        for name, arguments, place in wrong:
+            result = await client.call_tool(name, arguments)
+            assert result.is_error
+            assert place in result.content[0].text
+        with pytest.raises(MCPError, match="no tool 'other'"):
+            await client.call_tool("other", {})
+        right = told(await client.call_tool("choose", {"prompt": "x", "choices": ["a", "b", "a"]}))
+        assert set(right["probabilities"]) == {"a", "b"}
+
+    talk(errors, "-m", str(model_paths["tiny"]))
+
+
+def test_schemas_take_what_the_tools_take() -> None:
+    async def schemas(client: Client) -> Any:
+        return {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+
+    found = talk(schemas)
+    jsonschema.validate({"state": {"x": 1}, "questions": QUESTIONS}, found["decide"])
+    jsonschema.validate({"prompt": PROMPT, "choices": CHOICES}, found["choose"])
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"state": "x", "questions": {"q": {"type": "choice"}}}, found["decide"])
+
+
+def test_standard_output_is_the_protocols_alone(model_paths: dict[str, Path]) -> None:
+    meta = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    }
+    call = {"name": "choose", "arguments": {"prompt": "x", "choices": ["a", "b"]}}
+    messages: list[dict[str, Any]] = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": meta},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+    ]
+    command = [COMMAND, "mcp", "-m", str(model_paths["tiny"])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for message in messages:
+            print(json.dumps(message), file=process.stdin, flush=True)
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.stdin.close()
+        assert process.stdout.read() == ""
+        assert process.wait(60) == 0
+    assert [answer["id"] for answer in answers] == [1, 2]
+    assert answers[1]["result"]["structuredContent"]["choice"] in ("a", "b")
+
+
+def test_a_model_that_is_not_there_is_told() -> None:
+    done = subprocess.run([COMMAND, "mcp", "-m", "none.gguf"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "none.gguf" in done.stderr
+    assert done.stdout == ""
