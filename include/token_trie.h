@@ -344,7 +344,7 @@ TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler *
                                                     struct token_trie_sampler_state * state);
 
 /*
- * A matcher walks a set for a host that has logits of its own, from whatever engine: it tells what is legal next, as a
+ * A matcher is for a host that has logits of its own, from whatever engine: it tells what of a set is legal next, as a
  * mask of a bit a token or as a list, and takes tokens in and back.
  *
  *     struct token_trie_params params = {sizeof params, .on_complete = TOKEN_TRIE_END, .end_tokens = &eos,
@@ -405,7 +405,7 @@ TOKEN_TRIE_API int32_t token_trie_matcher_accept_tokens(struct token_trie_matche
 
 /*
  * Takes back the last n tokens accepted, be they all; fails with TOKEN_TRIE_ERROR_ARGUMENT where there are fewer. Costs
- * a walk of at most 255 tokens.
+ * at most 255 tokens accepted again.
  */
 TOKEN_TRIE_API int32_t token_trie_matcher_rollback(struct token_trie_matcher * matcher, size_t n);
 
@@ -472,7 +472,7 @@ struct token_trie_stream;
  * Where a stream with contexts of its own chooses under a trie. Inside the compute graph, where the logits are, the
  * best token and its probability leave the device, 8 bytes; where it is drawn, or penalties are on, the logits of the
  * allowed tokens, their number rounded up to a power of 2, if that is at most a sixteenth of the vocabulary. Whatever
- * else is asked of the stream, free text, scores and searches among it, fetches whole rows. Tokens are the same, as far
+ * else a stream does, free text, scores and searches among it, fetches whole rows. Tokens are the same, as far
  * as the backend's argmax takes the first of equals; logprob is computed in floats.
  *
  * It stays on the host, and state.n_on_device tells, where llama.cpp has no samplers inside the graph, of a model that
@@ -558,7 +558,7 @@ struct token_trie_stream_state {
     uint64_t decode_ns;  /* time of generate in forward passes, in nanoseconds: llama_decode, and the rows of the output
                             matrix that are multiplied behind it where only a few tokens are allowed */
     uint64_t generate_ns;   /* time of generate in all, callbacks included */
-    uint64_t n_context;     /* tokens that the context has room for; one that the stream made grows */
+    uint64_t n_context;     /* tokens that the context holds at most; one that the stream made grows */
     uint64_t n_context_max; /* to so many */
     uint64_t cache_bytes;   /* of that context's cache, of all its layers and kinds of state, as llama.cpp has allocated
                                it; 0 until something is evaluated, and where its params had a cb_eval before */
@@ -584,12 +584,12 @@ TOKEN_TRIE_API int32_t token_trie_stream_context_params(const struct llama_model
 /*
  * Opens a stream on a context that the caller made for it, which has to outlive it and be left alone until it is
  * closed. One stream a context. Any context of a decoder with a tokenizer will do; the best is one of params that
- * token_trie_stream_context_params has seen. Returns NULL on failure.
+ * token_trie_stream_context_params has prepared. Returns NULL on failure.
  *
  * The first call that evaluates something empties the context's memory and makes the context a stream's: its attention
  * is causal and it gives no embeddings from then on. Samplers on its backend (llama_set_sampler) keep the logits there
  * and are taken off before each pass, also later ones. Adapters are the caller's to set, between calls, and count from
- * the next pass on, not for tokens that are evaluated already. There is room for the tokens of one sequence:
+ * the next pass on, not for tokens that are evaluated already. It holds the tokens of one sequence:
  * llama_n_ctx_seq, where llama.cpp has that, and otherwise llama_n_ctx.
  */
 TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_context * ctx,
@@ -600,7 +600,7 @@ TOKEN_TRIE_API struct token_trie_stream * token_trie_stream_open(struct llama_co
  * and params->adapters have to outlive it. *context_params are copied; their n_ctx is the most that the stream holds, 0
  * for what the model was trained with, rounded up to a multiple of 256. Returns NULL on failure.
  *
- * The context is small at first. Where a call needs more room, one that has it is made, the sequence is copied over,
+ * The context is small at first. Where a call needs a larger one, that is made, the sequence is copied over,
  * and the old one is freed; what is answered is what a context of full size would have answered. A call that finds no
  * memory for it fails with TOKEN_TRIE_ERROR_MEMORY and loses nothing. Of a model with sliding windows, copying keeps
  * the windows at the end of the sequence alone, so that a later prefill which shares less evaluates from the beginning.
@@ -667,8 +667,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_tokens(struct token_trie_stream * s
  *
  * Costs a copy of all that the sequence holds, milliseconds for a thousand tokens. Fails where it cannot be: with
  * TOKEN_TRIE_ERROR_ARGUMENT for another model or sequence, and with TOKEN_TRIE_ERROR_CONTEXT where the caches are of
- * other types or layouts (flash attention, unified or not), where the sequence holds less, or more than the stream has
- * room for, and, of sliding windows and of recurrent states, where it holds more than these n tokens, as these cannot
+ * other types or layouts (flash attention, unified or not), where the sequence holds less, or more than the stream
+ * can hold, and, of sliding windows and of recurrent states, where it holds more than these n tokens, as these cannot
  * be cut off. The stream's cache is then what it was.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_import_prefix(struct token_trie_stream * stream,
@@ -752,7 +752,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
  *
  * stop_string  NULL, or set to the number of the text that was found, -1 if none was
  *
- * What stands before it may take more tokens so; where max_tokens or the context leave room for less, it is cut behind
+ * What stands before it may take more tokens so; where max_tokens or the context allow less, it is cut behind
  * the last whole character that has some, and the stop is TOKEN_TRIE_STOP_MAX_TOKENS. Where one is found, trie and
  * grammar begin anew, as behind token_trie_stream_splice. Fails on an empty text.
  */
@@ -796,7 +796,7 @@ struct token_trie_score_params {
     size_t size;
     int32_t leaf_end; /* enum token_trie_leaf_end */
     int32_t branches; /* not 0: probabilities renormalized over the allowed set, and that at branch points alone: what a
-                         walk in sampled mode draws, ends as in that walk. Cheaper, as nothing is evaluated that leaves
+                         decoder in sampled mode draws, ends as there. Cheaper, as nothing is evaluated that leaves
                          no choice behind it */
     const llama_token * prefix; /* score behind these tokens instead of the stream's sequence; NULL for the sequence */
     size_t n_prefix;
@@ -812,8 +812,8 @@ struct token_trie_score_params {
 struct token_trie_score_stats {
     size_t size;
     uint64_t n_found;     /* token_trie_stream_search: members found */
-    uint64_t n_evaluated; /* nodes of the trie that the model was asked about, the root excepted; nodes that were asked
-                             about again, for the sake of others below them, count again */
+    uint64_t n_evaluated; /* nodes of the trie that were evaluated, the root excepted; nodes that were evaluated
+                             again, for the sake of others below them, count again */
     uint64_t n_passes;    /* batches of them */
     double gap;           /* token_trie_stream_search: nats that a member not looked at may be above the last one found,
                              at most. 0: the members found are the best. inf: fewer were found than asked for */
@@ -848,7 +848,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream
                                                struct token_trie_score_stats * stats);
 
 /*
- * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, asking about none of the
+ * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, evaluating none of the
  * nodes but those that may matter: for sets too large to score whole. Equal scores are ranked by their tokens.
  *
  * leaves, logprobs  n_best each, best first; stats->n_found of them are filled
@@ -946,9 +946,9 @@ struct token_trie_batch_prompt {
     uint64_t max_nodes; /* BEST */
     int32_t timeout_ms; /* BEST */
     size_t n_best;      /* BEST: 0 for 1 */
-    /* TEXT, which has no set, or one with start_after: then it ends behind that, and no member follows. Who asks
-       next behind the prompt and all of its tokens comes before others, of whom nobody is overtaken without end, and
-       finds them evaluated, unless others took the room.
+    /* TEXT, which has no set, or one with start_after: then it ends behind that, and no member follows. A request
+       that comes next, behind the prompt and all of its tokens, goes before others, of whom nobody is overtaken without
+       end, and finds them evaluated, unless others took their cells.
      */
     int32_t max_tokens;
     const char * const * stop_strings; /* as of token_trie_stream_generate_until */

@@ -1,5 +1,5 @@
-#include "abi/adapters.h"
 #include "abi/constraint.h"
+#include "abi/contexts.h"
 #include "abi/guard.h"
 #include "abi/open_handles.h"
 #include "abi/scores.h"
@@ -49,10 +49,7 @@ Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & 
     if (prompt.mode != TOKEN_TRIE_BATCH_TEXT) {
         require_not_null(prompt.set, "prompt.set");
     }
-    if (prompt.n_tokens > batch.n_ctx_max()) {
-        throw Error(Status::context, std::to_string(prompt.n_tokens) + " tokens do not fit the context of " +
-                                         std::to_string(batch.n_ctx_max()));
-    }
+    check_fits(prompt.n_tokens, batch.n_ctx_max());
     SearchOptions search;
     search.leaf_end = to_leaf_end(prompt.leaf_end, "prompt.leaf_end");
     search.branches = prompt.branches != 0;
@@ -100,13 +97,11 @@ token_trie_batch * token_trie_batch_open(llama_model * model,
                                          const llama_context_params * context_params,
                                          const token_trie_batch_params * params) {
     return guard_pointer<token_trie_batch *>([&] {
-        require_not_null(model, "model");
-        require_not_null(context_params, "context_params");
         const token_trie_batch_params given = read_struct(params, "params");
         const Scheduler::Options options = {to_count(given.n_parallel, "params.n_parallel"),
                                             to_count(given.n_batch, "params.n_batch"),
                                             to_count(given.n_chunk, "params.n_chunk")};
-        const ContextMaker maker(model, *context_params, read_adapters(given));
+        const ContextMaker maker = make_contexts(model, context_params, given);
         return open_batches().open(nullptr, [&] { return std::make_shared<Batch>(maker, options); });
     });
 }
@@ -156,10 +151,7 @@ int32_t token_trie_batch_answer_get_figures(const token_trie_batch_answer * answ
             out.leaf = best - of.scores.begin();
             out.logprob = *best;
         }
-        out.gap = of.gap;
-        out.rival_min = of.rival_min;
-        out.rival_max = of.rival_max;
-        out.mass_max = of.mass_max;
+        write_ranking(of, out);
         out.n_shared = of.n_shared;
         out.n_branches = of.n_branches;
         out.n_forced = of.n_forced;

@@ -58,11 +58,12 @@ FollowSet::Options to_follow(const token_trie_params & params, const Vocab & voc
     return options;
 }
 
-std::optional<std::string> path_of(const token_trie_params & params) {
-    return params.path == nullptr ? std::nullopt : std::optional<std::string>(params.path);
-}
-
-Constraint constrain(const Vocab & vocab, std::shared_ptr<const Trie> trie, FollowSet::Options options, Mode mode) {
+// Options first: what these alone refuse need not be read.
+template <typename FindTrie>
+Constraint constrain(const Vocab & vocab, const token_trie_params & params, const FindTrie & find_trie) {
+    const Mode mode = to_mode(params.mode);
+    FollowSet::Options options = to_follow(params, vocab);
+    std::shared_ptr<const Trie> trie = find_trie();
     check_vocab(*trie, vocab);
     auto follow = std::make_shared<const FollowSet>(*trie, std::move(options));
     check_vocab(*follow, vocab);
@@ -72,17 +73,13 @@ Constraint constrain(const Vocab & vocab, std::shared_ptr<const Trie> trie, Foll
 }  // namespace
 
 Constraint read_constraint(const Vocab & vocab, std::string_view json, const token_trie_params & params) {
-    const Mode mode = to_mode(params.mode);
-    FollowSet::Options options = to_follow(params, vocab);
-    std::shared_ptr<const Trie> trie =
-        Cache::shared().get(json, path_of(params), vocab.size(), [&] { return vocab.lexicon(); });
-    return constrain(vocab, std::move(trie), std::move(options), mode);
+    return constrain(vocab, params, [&] {
+        return Cache::shared().get(json, std::nullopt, vocab.size(), [&] { return vocab.lexicon(); });
+    });
 }
 
 Constraint make_constraint(const Vocab & vocab, const Set & set, const token_trie_params & params) {
-    const Mode mode = to_mode(params.mode);
-    FollowSet::Options options = to_follow(params, vocab);
-    return constrain(vocab, set.at(params.path), std::move(options), mode);
+    return constrain(vocab, params, [&] { return set.at(params.path); });
 }
 
 Cursor make_cursor(const Vocab & vocab, const Set & set, const token_trie_params * params, const char * what) {

@@ -153,13 +153,7 @@ int32_t token_trie_matcher_get_forced(const token_trie_matcher * matcher,
                                       llama_token * tokens,
                                       size_t capacity,
                                       size_t * n) {
-    return guard([&] {
-        require_array(tokens, capacity, "tokens");
-        require_not_null(n, "n");
-        const std::vector<Token> forced = of(matcher).forced(capacity);
-        std::copy(forced.begin(), forced.end(), tokens);
-        *n = forced.size();
-    });
+    return guard([&] { write_tokens(of(matcher).forced(capacity), tokens, capacity, n); });
 }
 
 }  // extern "C"

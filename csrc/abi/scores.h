@@ -1,6 +1,6 @@
 #pragma once
 
-#include "stream/score_rules.h"
+#include "stream/search.h"
 #include "token_trie.h"
 
 #include <string>
@@ -16,6 +16,15 @@ inline LeafEnd to_leaf_end(std::int32_t value, const char * what) {
         throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is none");
     }
     return static_cast<LeafEnd>(value);
+}
+
+// Of a struct that has them.
+template <typename Struct>
+void write_ranking(const Ranking & from, Struct & out) {
+    out.gap = from.gap;
+    out.rival_min = from.rival_min;
+    out.rival_max = from.rival_max;
+    out.mass_max = from.mass_max;
 }
 
 }  // namespace token_trie

@@ -151,16 +151,12 @@ int32_t token_trie_set_get_member(
     const token_trie_set * set, size_t i, const char ** name, llama_token * tokens, size_t capacity, size_t * n) {
     return guard([&] {
         const Trie & trie = *to_set(set).whole();
-        require_array(tokens, capacity, "tokens");
-        require_not_null(n, "n");
         if (i >= trie.n_leaves()) {
             throw Error(Status::argument,
                         "i: " + std::to_string(i) + " of " + std::to_string(trie.n_leaves()) + " members");
         }
         const auto leaf = static_cast<LeafId>(i);
-        const std::vector<Token> sequence = trie.sequence(leaf);
-        std::copy_n(sequence.begin(), std::min(capacity, sequence.size()), tokens);
-        *n = sequence.size();
+        write_tokens(trie.sequence(leaf), tokens, capacity, n);
         if (name != nullptr) {
             *name = trie.stored_name(leaf);
         }

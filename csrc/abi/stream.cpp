@@ -1,5 +1,5 @@
-#include "abi/adapters.h"
 #include "abi/constraint.h"
+#include "abi/contexts.h"
 #include "abi/guard.h"
 #include "abi/stream_call.h"
 #include "abi/structs.h"
@@ -89,10 +89,8 @@ token_trie_stream * token_trie_stream_open_model(llama_model * model,
                                                  const llama_context_params * context_params,
                                                  const token_trie_stream_params * params) {
     return guard_pointer<token_trie_stream *>([&] {
-        require_not_null(model, "model");
-        require_not_null(context_params, "context_params");
         const token_trie_stream_params given = read_struct(params, "params");
-        return open_on_own([&] { return ContextMaker(model, *context_params, read_adapters(given)); }, given);
+        return open_on_own([&] { return make_contexts(model, context_params, given); }, given);
     });
 }
 
@@ -120,7 +118,7 @@ int32_t token_trie_stream_prefill(token_trie_stream * stream, const llama_token 
     return guard([&] {
         const SharedStream::Call open = enter(stream);
         require_not_null(tokens, "tokens");
-        check_prompt_length(*open, n);
+        check_fits(n, open->n_ctx_max());
         open->prefill({tokens, tokens + n});
     });
 }
@@ -129,7 +127,7 @@ int32_t token_trie_stream_splice(token_trie_stream * stream, size_t n_kept, cons
     return guard([&] {
         const SharedStream::Call open = enter(stream);
         require_array(tokens, n, "tokens");
-        check_prompt_length(*open, n);
+        check_fits(n, open->n_ctx_max());
         open->splice(n_kept, n == 0 ? std::vector<Token>() : std::vector<Token>(tokens, tokens + n));
     });
 }
@@ -137,10 +135,7 @@ int32_t token_trie_stream_splice(token_trie_stream * stream, size_t n_kept, cons
 int32_t token_trie_stream_get_tokens(token_trie_stream * stream, llama_token * tokens, size_t capacity, size_t * n) {
     return guard([&] {
         const SharedStream::Call open = enter(stream);
-        require_not_null(n, "n");
-        *n = open->tokens().size();
-        require_array(tokens, capacity, "tokens");
-        std::copy_n(open->tokens().begin(), std::min(capacity, *n), tokens);
+        write_tokens(open->tokens(), tokens, capacity, n);
     });
 }
 
@@ -150,7 +145,7 @@ int32_t token_trie_stream_import_prefix(
         const SharedStream::Call open = enter(stream);
         require_not_null(from, "from");
         require_not_null(tokens, "tokens");
-        check_prompt_length(*open, n);
+        check_fits(n, open->n_ctx_max());
         open->import_prefix(from, sequence, {tokens, tokens + n});
     });
 }

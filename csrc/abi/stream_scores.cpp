@@ -27,7 +27,7 @@ ScoreOptions to_score_options(const Stream & stream, const token_trie_score_para
         if (params.n_prefix == 0) {
             throw Error(Status::argument, "params.prefix: no tokens; NULL is for the stream's sequence");
         }
-        check_prompt_length(stream, params.n_prefix);
+        check_fits(params.n_prefix, stream.n_ctx_max());
         options.prefix.assign(params.prefix, params.prefix + params.n_prefix);
     }
     return options;
@@ -46,8 +46,8 @@ Cursor cursor_of(const Stream & stream, const token_trie_score_params & params) 
 }
 
 // What score and search begin with.
-struct Asked {
-    Asked(const token_trie_stream * handle, const token_trie_score_params * from)
+struct Query {
+    Query(const token_trie_stream * handle, const token_trie_score_params * from)
         : stream(enter(handle)),
           params(read_struct(from, "params")),
           options(to_score_options(*stream, params)),
@@ -79,13 +79,13 @@ int32_t token_trie_stream_score(token_trie_stream * stream,
                                 token_trie_score_stats * stats) {
     return guard([&] {
         require_not_null(leaves, "leaves");
-        const Asked asked(stream, params);
-        const Trie & trie = asked.cursor.trie();
+        const Query query(stream, params);
+        const Trie & trie = query.cursor.trie();
         check_length(n_leaves, trie.n_leaves(), "n_leaves");
         if (nodes != nullptr) {
             check_length(n_nodes, trie.n_nodes(), "n_nodes");
         }
-        const Scores scores = asked.stream->score(asked.cursor, asked.options);
+        const Scores scores = query.stream->score(query.cursor, query.options);
         token_trie_score_stats out{};
         out.n_found = scores.leaves.size();
         write_stats(out, scores, stats);
@@ -105,18 +105,15 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
     return guard([&] {
         require_not_null(leaves, "leaves");
         require_not_null(logprobs, "logprobs");
-        const Asked asked(stream, params);
-        check_not_negative(asked.params.beam_width, "params.beam_width");
-        check_not_negative(asked.params.timeout_ms, "params.timeout_ms");
-        const SearchOptions options = {asked.options, n_best, static_cast<std::size_t>(asked.params.beam_width),
-                                       asked.params.max_nodes, std::chrono::milliseconds(asked.params.timeout_ms)};
-        const SearchResult result = asked.stream->search(asked.cursor, options);
+        const Query query(stream, params);
+        check_not_negative(query.params.beam_width, "params.beam_width");
+        check_not_negative(query.params.timeout_ms, "params.timeout_ms");
+        const SearchOptions options = {query.options, n_best, static_cast<std::size_t>(query.params.beam_width),
+                                       query.params.max_nodes, std::chrono::milliseconds(query.params.timeout_ms)};
+        const SearchResult result = query.stream->search(query.cursor, options);
         token_trie_score_stats out{};
         out.n_found = result.found.size();
-        out.gap = result.gap;
-        out.rival_min = result.rival_min;
-        out.rival_max = result.rival_max;
-        out.mass_max = result.mass_max;
+        write_ranking(result, out);
         write_stats(out, result, stats);
         for (const Found & found : result.found) {
             *leaves++ = found.leaf;

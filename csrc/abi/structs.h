@@ -1,6 +1,6 @@
 #pragma once
 
-#include "trie/error.h"
+#include "trie/trie.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -57,6 +57,14 @@ void write_struct(Struct value, Struct * to, const char * what) {
     value.size = to->size;
     std::memset(to, 0, value.size);
     std::memcpy(to, &value, std::min(value.size, sizeof value));
+}
+
+// Copies as many as there is capacity for; n: how many there are.
+inline void write_tokens(const std::vector<Token> & from, Token * tokens, std::size_t capacity, std::size_t * n) {
+    require_array(tokens, capacity, "tokens");
+    require_not_null(n, "n");
+    std::copy_n(from.begin(), std::min(capacity, from.size()), tokens);
+    *n = from.size();
 }
 
 inline std::vector<std::string> to_names(const char * const * names, std::size_t n, const std::string & what) {

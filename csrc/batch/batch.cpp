@@ -53,13 +53,7 @@ void Batch::check(const Request & request) const {
     if (request.prompt.empty()) {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
     }
-    const std::int32_t n_vocab = facts_.size();
-    for (std::size_t i = 0; i < request.prompt.size(); ++i) {
-        if (request.prompt[i] < 0 || request.prompt[i] >= n_vocab) {
-            throw Error(Status::vocab, "tokens[" + std::to_string(i) + "]: " + std::to_string(request.prompt[i]) +
-                                           " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
-        }
-    }
+    check_tokens(request.prompt, facts_.size(), "tokens");
     check_set(request);
     const std::size_t n_answer = request.max_tokens();
     if (request.prompt.size() + n_answer > n_ctx_max_) {
@@ -113,13 +107,13 @@ Ticket Batch::Call::submit(Request request) const {
     const Ticket ticket = batch.last_ + 1;
     Scheduler::Requests requests;
     requests.emplace(ticket, std::move(request));
-    std::list<Asked> asked(1);
-    asked.front().ticket = ticket;
+    std::list<Entry> entry(1);
+    entry.front().ticket = ticket;
     if (batch.cancelled_.capacity() <= batch.out_.size()) {
         batch.cancelled_.reserve(2 * batch.out_.size() + 1);
     }
-    batch.tickets_.emplace(ticket, asked.begin());
-    batch.out_.splice(batch.out_.end(), asked);
+    batch.tickets_.emplace(ticket, entry.begin());
+    batch.out_.splice(batch.out_.end(), entry);
     batch.submitted_.merge(requests);
     batch.changed_.notify_all();
     return batch.last_ = ticket;
@@ -259,7 +253,7 @@ Batch::Turn::Turn(Batch & batch, std::unique_lock<std::mutex> & lock) noexcept :
     batch.worker_ = std::this_thread::get_id();
 }
 
-// Nobody is in a pass from here on. Freeing a context may log, and who listens may ask something of this batch.
+// Nobody is in a pass from here on. Freeing a context may log, and who listens may call this batch.
 Batch::Turn::~Turn() {
     if (!lock_.owns_lock()) {
         lock_.lock();

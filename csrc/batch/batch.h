@@ -27,13 +27,11 @@ class Batch {
     ~Batch();
     Batch(const Batch &) = delete;
     Batch & operator=(const Batch &) = delete;
-    Batch(Batch &&) = delete;
-    Batch & operator=(Batch &&) = delete;
 
     std::size_t n_ctx_max() const noexcept { return n_ctx_max_; }
     std::size_t n_parallel() const noexcept { return n_parallel_; }
 
-    // What a caller asks that touches the model, the reading of a payload included: close waits for it.
+    // What a caller does that touches the model, the reading of a payload included: close waits for it.
     class Call {
        public:
         // Throws Error (argument) if closed.
@@ -41,8 +39,6 @@ class Batch {
         ~Call();
         Call(const Call &) = delete;
         Call & operator=(const Call &) = delete;
-        Call(Call &&) = delete;
-        Call & operator=(Call &&) = delete;
 
         const Vocab & facts() const noexcept { return batch_->facts_; }
         std::size_t n_ctx_max() const noexcept { return batch_->n_ctx_max_; }
@@ -75,7 +71,7 @@ class Batch {
 
    private:
     // A request, and the place for its answer.
-    struct Asked {
+    struct Entry {
         Ticket ticket = 0;
         bool is_cancelled = false;
         bool is_ready = false;
@@ -89,8 +85,6 @@ class Batch {
         ~Turn();
         Turn(const Turn &) = delete;
         Turn & operator=(const Turn &) = delete;
-        Turn(Turn &&) = delete;
-        Turn & operator=(Turn &&) = delete;
 
        private:
         Batch & batch_;
@@ -115,10 +109,10 @@ class Batch {
     const std::size_t n_parallel_;
     Ticket last_ = 0;
     Scheduler::Requests submitted_;  // since the last pass began
-    std::vector<Ticket> cancelled_;  // likewise; has room for all that are out
-    std::list<Asked> out_;
-    std::list<Asked> ready_;  // in the order in which they came to be
-    std::map<Ticket, std::list<Asked>::iterator> tickets_;
+    std::vector<Ticket> cancelled_;  // likewise; reserved for all that are out
+    std::list<Entry> out_;
+    std::list<Entry> ready_;  // in the order in which they came to be
+    std::map<Ticket, std::list<Entry>::iterator> tickets_;
 };
 
 }  // namespace token_trie

@@ -47,18 +47,14 @@ struct Request {
     std::size_t max_tokens() const noexcept;
 };
 
-struct Answer {
+// found: of a decoding too.
+struct Answer : Ranking {
     Status status = Status::ok;
     std::string message;        // of what is not ok
-    std::vector<Found> found;   // but for scores; best first
     std::vector<Token> tokens;  // of a decoding
     Stop stop = Stop::none;     // likewise
     std::int32_t stop_string = -1;
     std::vector<double> scores;  // of all leaves
-    double gap = 0;              // of a search, as in SearchResult, and so on
-    double rival_min = 0;
-    double rival_max = 0;
-    double mass_max = 0;
     std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
     std::uint64_t n_branches = 0;
     std::uint64_t n_forced = 0;

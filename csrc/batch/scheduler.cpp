@@ -25,7 +25,7 @@ std::size_t checked_ids(const ContextMaker & maker, std::size_t wanted) {
     const std::size_t n = wanted == 0 ? maker.max_ids() : std::min(wanted, maker.max_ids());
     if (n < 2) {
         throw Error(Status::argument,
-                    "there is room for one sequence alone: the model keeps a state that sequences cannot share, or the "
+                    "the context holds one sequence alone: the model keeps a state that sequences cannot share, or the "
                     "context is too small");
     }
     return n;

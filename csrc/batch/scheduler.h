@@ -38,14 +38,12 @@ class [[gnu::visibility("default")]] Scheduler {
         std::size_t n_batch = 0;  // rows of a pass at most; 0: kRows
         std::size_t n_chunk = 0;  // 0: no chunks, which takes the least time for all together
     };
-    // Throws Error (argument) where the model's sequences cannot share cells, or there is room for less than two; of
+    // Throws Error (argument) where the model's sequences cannot share cells, or the context holds less than two; of
     // memory, where there is none for the context.
     Scheduler(const ContextMaker & maker, const Options & options);
     ~Scheduler();
     Scheduler(const Scheduler &) = delete;
     Scheduler & operator=(const Scheduler &) = delete;
-    Scheduler(Scheduler &&) = delete;
-    Scheduler & operator=(Scheduler &&) = delete;
 
     const llama_vocab * vocab() const noexcept { return vocab_; }
     std::size_t n_ids() const noexcept { return n_ids_; }
@@ -60,7 +58,7 @@ class [[gnu::visibility("default")]] Scheduler {
     using OnAnswer = std::function<void(Ticket, Answer)>;
     // Forgets a request, whose answer is that it was cancelled. One that is not here has none.
     void cancel(Ticket ticket, const OnAnswer & on_answer) noexcept;
-    // One pass for as many as it has room for, and the answers to what is decided then. What fails is the answer of
+    // One pass for as many as fit, and the answers to what is decided then. What fails is the answer of
     // those whom it concerns: of one request, or of all under way.
     void pass(const OnAnswer & on_answer) noexcept;
     // Calls with the ticket and the tokens of each text under way.

@@ -62,7 +62,7 @@ void Scheduler::plan(BatchRows & rows, const OnAnswer & on_answer) {
         plan_by_chunks(rows, on_answer);
         return;
     }
-    // A long prompt leaves room for others, as long as there are any.
+    // A long prompt leaves rows to others, as long as there are any.
     const std::size_t part = std::max<std::size_t>(n_batch_ / 2, 1);
     for (Job & job : jobs_) {
         job.plan(rows, part);
@@ -89,11 +89,7 @@ void Scheduler::decode(BatchRows & rows) {
         rows.n_wanted() > 0 && std::all_of(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.wants_few(); });
     filler_.assign(empty_.end() - (empty_.empty() ? 0 : 1), empty_.end());
     const bool is_filled = !cut && rows.fill_up(filler_, filler_.empty() ? 0 : n_cells_left());
-    const std::int32_t result = head_.decode(context_.get(), rows.batch(), cut);
-    if (result != 0) {
-        throw Error(Status::context,
-                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
-    }
+    check_decoded(head_.decode(context_.get(), rows.batch(), cut));
     if (is_filled) {
         cells_.cut(filler_.front(), 0);
     }

@@ -23,7 +23,7 @@ void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n
     if (source == id) {
         n_shared = std::min(n_shared, n);
     }
-    // Behind a text, one request is asked.
+    // Behind a text comes one request.
     if (n >= kMinShared && !holds_text_[static_cast<std::size_t>(source)]) {
         n_shared = std::max(n_shared, n);
     }

@@ -27,8 +27,6 @@ class Task {
     virtual ~Task() = default;
     Task(const Task &) = delete;
     Task & operator=(const Task &) = delete;
-    Task(Task &&) = delete;
-    Task & operator=(Task &&) = delete;
 
     // Whether the logits behind the prompt are the first that it observes, as those of the root.
     virtual bool wants_root() const noexcept = 0;

@@ -37,14 +37,8 @@ void TreeTask::advance() {
     }
 }
 
-void write(SearchResult result, Answer & answer) {
-    answer.found = std::move(result.found);
-    answer.gap = result.gap;
-    answer.rival_min = result.rival_min;
-    answer.rival_max = result.rival_max;
-    answer.mass_max = result.mass_max;
-}
+void write(Ranking result, Answer & answer) { static_cast<Ranking &>(answer) = std::move(result); }
 
-void write(Scores result, Answer & answer) { answer.scores = std::move(result.leaves); }
+void write(LeafScores result, Answer & answer) { answer.scores = std::move(result.leaves); }
 
 }  // namespace token_trie

@@ -36,8 +36,8 @@ class TreeTask : public Task {
     bool wants_root_;
 };
 
-void write(SearchResult result, Answer & answer);
-void write(Scores result, Answer & answer);
+void write(Ranking result, Answer & answer);
+void write(LeafScores result, Answer & answer);
 
 template <typename Query>
 class TreeTaskOf final : public TreeTask {

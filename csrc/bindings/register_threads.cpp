@@ -14,8 +14,6 @@ class WithoutCollection {
     }
     WithoutCollection(const WithoutCollection &) = delete;
     WithoutCollection & operator=(const WithoutCollection &) = delete;
-    WithoutCollection(WithoutCollection &&) = delete;
-    WithoutCollection & operator=(WithoutCollection &&) = delete;
 
    private:
     bool was_on_;

@@ -5,7 +5,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// A value that is computed when it is first asked for; who asks meanwhile waits. What throws leaves it to the next, as
+// A value that is computed when it is first needed; who needs it meanwhile waits. What throws leaves it to the next, as
 // std::call_once does not everywhere: where that is pthread_once, it may never return again (GCC's bug 66146).
 template <typename Value>
 class Lazy {

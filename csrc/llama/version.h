@@ -9,7 +9,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 std::string llama_compiled();
 std::string llama_loaded();
 
-// Throws Error (llama) unless the two are the same. Whatever passes llama.cpp's structs by value asks here first, for
+// Throws Error (llama) unless the two are the same. Whatever passes llama.cpp's structs by value checks here first, for
 // their layout changes from release to release.
 void require_same_llama();
 

@@ -12,7 +12,7 @@ struct llama_vocab;
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// A model's vocabulary and what this library asks about it, each answer computed when it is first asked for. Valid as
+// A model's vocabulary and what this library derives from it, each fact computed when it is first needed. Valid as
 // long as the model lives, which is the owner's to see to: nothing is remembered by a vocabulary's address, where
 // another may stand after a reload. Safe across threads.
 //

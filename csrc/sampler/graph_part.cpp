@@ -33,10 +33,11 @@ bool GraphPart::init(const Cursor & cursor,
                      Mode mode,
                      ggml_backend_buffer_type_t buffers,
                      std::uint32_t n_outputs) noexcept {
-    if (was_asked_ || n_outputs != 1 || n_vocab_ <= 0 || n_vocab_ > kMaxVocab || !cursor.follow().marker().empty()) {
+    if (was_initialized_ || n_outputs != 1 || n_vocab_ <= 0 || n_vocab_ > kMaxVocab ||
+        !cursor.follow().marker().empty()) {
         return false;
     }
-    was_asked_ = true;
+    was_initialized_ = true;
     mode_ = mode;
     width_ = widest(cursor);
     try {
@@ -49,7 +50,7 @@ bool GraphPart::init(const Cursor & cursor,
     return is_part;
 }
 
-// As asked with all of them, which takes a sampler before it that has left some.
+// Tried with all of them, which takes a sampler before it that has left some.
 bool GraphPart::is_supported(ggml_backend_buffer_type_t buffers) {
     return has_operations(buffers, [&](ggml_context * context) {
         ggml_tensor * logits = ggml_new_tensor_1d(context, GGML_TYPE_F32, n_vocab_);

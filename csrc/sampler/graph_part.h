@@ -52,7 +52,7 @@ class GraphPart {
 
     std::int32_t n_vocab_;
     Mode mode_ = Mode::greedy;
-    bool was_asked_ = false;
+    bool was_initialized_ = false;
     std::size_t width_ = 0;       // of ids
     std::int64_t n_logits_ = 0;   // V
     std::vector<float> staging_;  // ids, free, own and other

@@ -26,7 +26,6 @@ struct Context {
     std::shared_ptr<GraphPart> in_graph{};  // null without a tail
     std::uint64_t n_escaped = 0;
     std::uint64_t n_restored = 0;
-    std::int64_t n_span = 0;  // tokens since the span began
     std::uint64_t n_closed = 0;
     std::uint64_t n_applied = 0;
     std::uint64_t n_in_graph = 0;
@@ -118,7 +117,7 @@ std::size_t partition(const AllowedSet & allowed, llama_token_data_array & candi
     return n;
 }
 
-// Upstream samplers left nothing to choose from; every allowed token there is room for gets an equal chance.
+// Upstream samplers left nothing to choose from; every allowed token that fits gets an equal chance.
 std::size_t restore(const AllowedSet & allowed, llama_token_data_array & candidates) {
     std::size_t n = 0;
     allowed.for_each([&](Token token) {
@@ -134,7 +133,7 @@ const char * sampler_name(const llama_sampler * /*smpl*/) { return "token-trie";
 void sampler_accept(llama_sampler * smpl, llama_token token) {
     Context & ctx = context(smpl);
     bool accepted = false;
-    ctx.n_span += ctx.cursor.state() == State::walking ? 1 : 0;
+    const bool was_closed = ctx.cursor.is_closed();
     try {
         accepted = ctx.cursor.accept(token);
     } catch (const std::bad_alloc &) {
@@ -142,7 +141,7 @@ void sampler_accept(llama_sampler * smpl, llama_token token) {
         log_warning("token-trie: out of memory; what follows is unconstrained\n");
     }
     ctx.n_escaped += accepted ? 0 : 1;
-    if (ctx.cursor.follow().is_long(ctx.n_span) && ctx.cursor.close()) {
+    if (!was_closed && ctx.cursor.is_closed()) {
         ++ctx.n_closed;
         log_warning(kSpanClosed);
     }
@@ -182,10 +181,7 @@ void sampler_apply(llama_sampler * smpl, llama_token_data_array * cur_p) {
     }
 }
 
-void sampler_reset(llama_sampler * smpl) {
-    context(smpl).cursor.reset();
-    context(smpl).n_span = 0;
-}
+void sampler_reset(llama_sampler * smpl) { context(smpl).cursor.reset(); }
 
 llama_sampler * sampler_clone(const llama_sampler * smpl);
 
@@ -209,7 +205,6 @@ void run_in_graph(Interface & iface) {
         iface.backend_reset = [](llama_sampler * smpl) { context(smpl).in_graph->reset(); };
         iface.copy_state = [](const llama_sampler * from, llama_sampler * to) {
             context(to).cursor = context(from).cursor;
-            context(to).n_span = context(from).n_span;
         };
     }
 }

@@ -52,6 +52,20 @@ std::size_t n_frugal_ids(const llama_vocab * vocab) {
     return std::max(min, bytes / (sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(vocab))));
 }
 
+void check_fits(std::size_t n_tokens, std::size_t n_ctx) {
+    if (n_tokens > n_ctx) {
+        throw Error(Status::context,
+                    std::to_string(n_tokens) + " tokens do not fit the context of " + std::to_string(n_ctx));
+    }
+}
+
+void check_decoded(std::int32_t result) {
+    if (result != 0) {
+        throw Error(Status::context,
+                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+    }
+}
+
 void check_model(const llama_model * model, const std::string & what) {
     if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
         throw Error(Status::argument, what + " is not a decoder");

@@ -22,6 +22,10 @@ std::size_t n_frugal_ids(const llama_vocab * vocab);
 
 // Throws Error (argument) where a stream can do nothing with a model.
 void check_model(const llama_model * model, const std::string & what);
+// Throws Error (context) for more tokens than a context may hold.
+void check_fits(std::size_t n_tokens, std::size_t n_ctx);
+// Throws Error (context) for what llama_decode returns, unless that is 0.
+void check_decoded(std::int32_t result);
 // Throws Error (argument) where llama.cpp would end the process.
 void check_threads(std::int32_t n_threads, const std::string & what);
 

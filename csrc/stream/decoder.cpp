@@ -63,7 +63,6 @@ void Decoder::restart() noexcept {
 void Decoder::begin_span() noexcept {
     counts_.span_logprob = 0;
     items_.clear();
-    n_span_ = 0;
     if (cursor_) {
         cursor_->reset();
     }
@@ -98,11 +97,13 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
         return {false, Stop::string};
     }
     host.check_not_full();
-    const bool thought = under_trie && cursor_->state() == State::thinking;
+    const bool is_text = written != nullptr && under_trie && cursor_->state() == State::thinking;
+    bool is_closed = false;
     if (under_trie) {
         const ItemLog::Position before = ItemLog::position_of(*cursor_);
+        const bool was_closed = cursor_->is_closed();
         cursor_->accept(step.token);
-        n_span_ += thought ? 0 : 1;
+        is_closed = !was_closed && cursor_->is_closed();
         items_.add(before, *cursor_, host.n_tokens() + 1, counts_.span_logprob, span_logprob);
     }
     host.append(step.token);
@@ -110,8 +111,13 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     counts_.span_logprob = span_logprob;
     picker_.accept(step.token);
     ++count;
-    const bool over = under_trie && cursor_ && ends_behind(*cursor_, thought && written != nullptr);
-    return {true, over ? Stop::complete : Stop::none};
+    if (is_closed) {
+        ++counts_.n_closed;
+        log_warning(kSpanClosed);
+    }
+    const bool is_over =
+        under_trie && cursor_ && (is_text ? cursor_->state() != State::thinking : finish_span(*cursor_, vocab_));
+    return {true, is_over ? Stop::complete : Stop::none};
 }
 
 Decoder::Step Decoder::pick(Host & host, const AllowedSet & allowed) {
@@ -127,14 +133,6 @@ Decoder::Step Decoder::pick(Host & host, const AllowedSet & allowed) {
     const std::optional<Picker::Pick> best = picker_.takes_the_best(greedy) ? host.best(allowed) : std::nullopt;
     const Picker::Pick pick = best ? *best : picker_.pick_allowed(allowed, host.logits(allowed), greedy);
     return {pick.token, false, pick.logprob, {}};
-}
-
-bool Decoder::ends_behind(Cursor & cursor, bool is_text) {
-    if (cursor.follow().is_long(n_span_) && cursor.close()) {
-        ++counts_.n_closed;
-        log_warning(kSpanClosed);
-    }
-    return is_text ? cursor.state() != State::thinking : finish_span(cursor, vocab_);
 }
 
 }  // namespace token_trie

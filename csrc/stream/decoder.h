@@ -26,8 +26,6 @@ class Decoder {
         virtual ~Host() = default;
         Host(const Host &) = delete;
         Host & operator=(const Host &) = delete;
-        Host(Host &&) = delete;
-        Host & operator=(Host &&) = delete;
 
         // So that an append finds memory.
         virtual void reserve() = 0;
@@ -105,7 +103,6 @@ class Decoder {
     bool is_constrained() const noexcept { return cursor_ && cursor_->is_active(); }
     Step pick(Host & host, const AllowedSet & allowed);
     void begin_span() noexcept;
-    bool ends_behind(Cursor & cursor, bool is_text);
 
     const llama_vocab * vocab_;
     bool has_text_;
@@ -114,7 +111,6 @@ class Decoder {
     std::optional<Cursor> cursor_;
     Mode mode_ = Mode::greedy;
     ItemLog items_;
-    std::int64_t n_span_ = 0;  // tokens of this span, those before its marker apart
     Counts counts_;
     Step last_{};  // appended, or under way
 };

@@ -38,8 +38,6 @@ class DeviceHead {
     ~DeviceHead();
     DeviceHead(const DeviceHead &) = delete;
     DeviceHead & operator=(const DeviceHead &) = delete;
-    DeviceHead(DeviceHead &&) = delete;
-    DeviceHead & operator=(DeviceHead &&) = delete;
 
     // Whether a pass of this context can end here: its sequences share one cache of attention alone, the last of them
     // is none of the first n_taken, and its backend has the operations.

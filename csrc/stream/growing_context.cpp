@@ -69,8 +69,8 @@ void GrowingContext::replace(OwnedContext next) {
     owned_ = std::move(next);
 }
 
-// There is no asking whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no logits,
-// or ends the process.
+// llama.cpp does not tell whether a context gives embeddings or looks ahead, and on some of these llama.cpp gives no
+// logits, or ends the process.
 void GrowingContext::take() {
     if (is_taken_) {
         return;

@@ -20,8 +20,6 @@ class GrowingContext {
     ~GrowingContext();
     GrowingContext(const GrowingContext &) = delete;
     GrowingContext & operator=(const GrowingContext &) = delete;
-    GrowingContext(GrowingContext &&) = delete;
-    GrowingContext & operator=(GrowingContext &&) = delete;
 
     // Until a larger one comes.
     llama_context * get() const noexcept { return context_; }

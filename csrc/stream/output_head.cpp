@@ -59,8 +59,6 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
         }
         Listen(const Listen &) = delete;
         Listen & operator=(const Listen &) = delete;
-        Listen(Listen &&) = delete;
-        Listen & operator=(Listen &&) = delete;
 
         OutputHead * self;
         OutputHead * before;  // whose pass logs, and who listens to that has another stream make one

@@ -38,8 +38,6 @@ class OutputHead {
     ~OutputHead() = default;
     OutputHead(const OutputHead &) = delete;
     OutputHead & operator=(const OutputHead &) = delete;
-    OutputHead(OutputHead &&) = delete;
-    OutputHead & operator=(OutputHead &&) = delete;
 
     // llama_decode, cut if wanted and where that is possible. Of a pass that was cut, the context's logits are not
     // valid.

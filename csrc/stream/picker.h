@@ -52,8 +52,8 @@ class Picker {
     // or if the tokens accepted so far do not fit it.
     Token pick_any(const float * logits, bool under_grammar, const TokenSpan & except = {});
 
-    // Takes note of a token that now is part of the text. The penalties and the grammar, which need memory for it, hear
-    // of it when they are asked next.
+    // Takes note of a token that now is part of the text. The penalties and the grammar, which need memory for it, take
+    // it when they are applied next.
     void accept(Token token) { text_.push_back(token); }
     // So that the next accept throws nothing.
     void reserve();
@@ -87,7 +87,7 @@ class Picker {
     // At its beginning, and behind what is parsed; null: none, and nothing yet.
     Sampler grammar_, parsed_;
     std::vector<Token> text_;      // as accepted
-    std::size_t n_penalized_ = 0;  // tokens of it that the penalties have heard of
+    std::size_t n_penalized_ = 0;  // tokens of it that the penalties have accepted
     std::size_t n_parsed_ = 0;     // likewise the grammar, or that came before it
     std::vector<llama_token_data> candidates_;
 };

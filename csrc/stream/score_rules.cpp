@@ -52,7 +52,7 @@ AllowedSet after_leaf(const Trie & trie, const FollowSet & follow, NodeId node) 
 
 }  // namespace
 
-bool ScoreRules::asks_behind_leaves() const {
+bool ScoreRules::needs_logits_of_leaves() const {
     return !branches_ && leaf_end_ == LeafEnd::follow && !follow_.after(1).empty();
 }
 
@@ -61,10 +61,10 @@ bool ScoreRules::needs_logits(NodeId node) const {
     if (!ends_leaf(node)) {
         return n_children > (branches_ ? 1 : 0);
     }
-    return n_children > 0 || asks_behind_leaves();
+    return n_children > 0 || needs_logits_of_leaves();
 }
 
-std::size_t ScoreRules::depth() const { return trie_.max_length() - (asks_behind_leaves() ? 0U : 1U); }
+std::size_t ScoreRules::depth() const { return trie_.max_length() - (needs_logits_of_leaves() ? 0U : 1U); }
 
 std::vector<std::uint16_t> ScoreRules::tokens_to_ends() const {
     constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max() - 1;

@@ -48,7 +48,7 @@ class ScoreRules {
     void split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const;
 
    private:
-    bool asks_behind_leaves() const;
+    bool needs_logits_of_leaves() const;
 
     const Trie & trie_;
     const FollowSet & follow_;

@@ -34,7 +34,7 @@ class AllLeaves final : public Scoring {
           ends_(rules_.trie().n_leaves(), 0) {}
 
     std::vector<NodeId> next(std::uint64_t /*n_evaluated*/) override {
-        return std::exchange(has_asked_, true) ? std::vector<NodeId>() : nodes_with_logits(rules_);
+        return std::exchange(has_queried_, true) ? std::vector<NodeId>() : nodes_with_logits(rules_);
     }
 
     void observe(NodeId node, const float * logits) override {
@@ -46,9 +46,9 @@ class AllLeaves final : public Scoring {
         }
     }
 
-    Scores result() const override {
+    LeafScores result() const override {
         const Trie & trie = rules_.trie();
-        Scores scores;
+        LeafScores scores;
         scores.nodes = nodes_;
         // Parents come before their children.
         std::vector<double> sums(trie.n_nodes(), 0);
@@ -68,7 +68,7 @@ class AllLeaves final : public Scoring {
    private:
     const ScoreRules rules_;
     const std::size_t n_vocab_;
-    bool has_asked_ = false;
+    bool has_queried_ = false;
     std::vector<double> nodes_;  // as in Scores
     std::vector<double> ends_;
     ScoreRules::Split split_;
@@ -89,9 +89,7 @@ Scores score_all(Sequence & sequence,
     TreeEvaluator evaluator(sequence, cursor.trie(), ScoreRules(cursor, options).depth(), options.prefix, cancelled,
                             /* all = */ true);
     evaluator.answer(*scoring);
-    Scores scores = scoring->result();
-    static_cast<Cost &>(scores) = evaluator.cost();
-    return scores;
+    return {evaluator.cost(), scoring->result()};
 }
 
 }  // namespace token_trie

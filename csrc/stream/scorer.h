@@ -7,16 +7,12 @@
 namespace [[gnu::visibility("default")]] token_trie {
 
 // All are natural logarithms, and -inf where a logit is not finite.
-struct Scores : Cost {
+struct LeafScores {
     std::vector<double> leaves;  // of a whole leaf, by LeafId
     std::vector<double> nodes;   // of a node's token after its parent, by NodeId; 0 for the root
 };
-
-class Scoring : public TreeQuery {
-   public:
-    // Once all is observed; without a cost.
-    virtual Scores result() const = 0;
-};
+struct Scores : Cost, LeafScores {};
+using Scoring = Decision<LeafScores>;
 
 // Scores every leaf of the cursor's trie, which must outlive this, from its root.
 std::unique_ptr<Scoring> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab);

@@ -65,8 +65,8 @@ class BestLeaves final : public Search {
         }
     }
 
-    SearchResult result() const override {
-        SearchResult result;
+    Ranking result() const override {
+        Ranking result;
         for (const Entry & entry : finished_) {
             result.found.push_back({trie_.leaf(entry.node), entry.logprob});
         }
@@ -385,9 +385,7 @@ SearchResult search(Sequence & sequence,
     const std::unique_ptr<Search> search = begin_search(
         cursor, options, n_vocab, evaluator.one_at_a_time() ? 0 : evaluator.n_paths(), sequence.has_layers_on_device());
     evaluator.answer(*search);
-    SearchResult result = search->result();
-    static_cast<Cost &>(result) = evaluator.cost();
-    return result;
+    return {evaluator.cost(), search->result()};
 }
 
 }  // namespace token_trie

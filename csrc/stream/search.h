@@ -21,7 +21,8 @@ struct Found {
     double logprob;
 };
 
-struct SearchResult : Cost {
+// The best leaves of a search, and what it knows of the others.
+struct Ranking {
     std::vector<Found> found;  // best first
     // Nats that what was not looked at may be above the last of found, at most; 0 if found are proved the best, +inf if
     // fewer than n_best were found and there may be more.
@@ -31,6 +32,7 @@ struct SearchResult : Cost {
     double rival_max = 0;
     double mass_max = 0;  // the probability that what the model writes here is of the set, at most
 };
+struct SearchResult : Cost, Ranking {};
 
 // The n_best best leaves, by scores as of score_all, in as little time as their proof needs. A leaf's score is never
 // above that of a node on its path, so a search that goes on from the best node each time (A* with a heuristic of 0;
@@ -55,11 +57,7 @@ struct SearchResult : Cost {
 // in between.
 //
 // Equal scores are ranked by their tokens.
-class Search : public TreeQuery {
-   public:
-    // Once it has decided; without a cost.
-    virtual SearchResult result() const = 0;
-};
+using Search = Decision<Ranking>;
 
 // n_paths: that one batch may be on; 0: a batch is a node. rows_are_cheap: as on devices. The cursor's trie must
 // outlive it.

@@ -21,10 +21,7 @@ Sequence::Sequence(ContextMaker maker) : context_(std::move(maker)) {}
 Sequence::~Sequence() = default;
 
 void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
-    if (tokens.size() > n_ctx_max()) {
-        throw Error(Status::context,
-                    std::to_string(tokens.size()) + " tokens do not fit the context of " + std::to_string(n_ctx_max()));
-    }
+    check_fits(tokens.size(), n_ctx_max());
     const std::size_t n_same = common_prefix(tokens_, tokens);
     const auto switch_to = [&](std::vector<Token> & other) {
         tokens_.swap(other);
@@ -195,14 +192,10 @@ void Sequence::evaluate_beside(const llama_batch & batch) {
 
 // Of a batch that fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
 void Sequence::check_pass(std::int32_t result) {
-    if (result == 0) {
-        return;
-    }
-    if (context_.n_swa() > 0) {
+    if (result != 0 && context_.n_swa() > 0) {
         forget_all_branches();
     }
-    throw Error(Status::context,
-                result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+    check_decoded(result);
 }
 
 void Sequence::forget_cache() noexcept {

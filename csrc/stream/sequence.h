@@ -48,8 +48,6 @@ class Sequence {
     ~Sequence();
     Sequence(const Sequence &) = delete;
     Sequence & operator=(const Sequence &) = delete;
-    Sequence(Sequence &&) = delete;
-    Sequence & operator=(Sequence &&) = delete;
 
     // Until it grows.
     llama_context * context() const noexcept { return context_.get(); }
@@ -64,7 +62,7 @@ class Sequence {
     // Sequence ids, likewise: 0, and from first_free_id on.
     std::size_t n_ids() const noexcept { return context_.n_ids_max() + 1 - static_cast<std::size_t>(first_free_id()); }
     llama_seq_id first_free_id() const noexcept;
-    // Tokens that the present context has room for.
+    // Tokens that the present context holds at most.
     std::size_t n_ctx() const noexcept { return context_.n_ctx(); }
     // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
     std::size_t cache_bytes() const noexcept { return context_.head().cache_bytes(); }
@@ -91,9 +89,9 @@ class Sequence {
     // cancelled stops it between passes. Throws Error (context, cancelled).
     void replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled);
 
-    // Throws Error (context) where the context has no room.
+    // Throws Error (context) where the context is full.
     void append(Token token);
-    // Throws Error (context) where append would for want of room.
+    // Throws Error (context) where the context is full, as append does.
     void check_not_full() const;
     // So that so many appends find memory.
     void reserve(std::size_t n);

@@ -16,7 +16,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 //                         |--close: cancels, waits--'
 //
 // The thread that is in a call may come back, from a callback of the call's or from llama.cpp's log callback. What it
-// then asks is refused as busy, and a close only takes note: the stream goes when that call leaves.
+// then calls is refused as busy, and a close only takes note: the stream goes when that call leaves.
 //
 // A stream and its forks work on one context, and so take turns: all of this goes for them together. While one that no
 // call is in is freed, the others wait, as that is no call of anybody's.
@@ -26,10 +26,8 @@ class SharedStream {
     ~SharedStream() = default;
     SharedStream(const SharedStream &) = delete;
     SharedStream & operator=(const SharedStream &) = delete;
-    SharedStream(SharedStream &&) = delete;
-    SharedStream & operator=(SharedStream &&) = delete;
 
-    // Being in a call: all that a caller asks for at once, the reading of a payload included.
+    // Being in a call: all that a caller does in one entry, the reading of a payload included.
     class Call {
        public:
         // Throws Error: busy if another call is under way, argument if closed.
@@ -37,8 +35,6 @@ class SharedStream {
         ~Call();
         Call(const Call &) = delete;
         Call & operator=(const Call &) = delete;
-        Call(Call &&) = delete;
-        Call & operator=(Call &&) = delete;
 
         Stream & operator*() const noexcept { return *shared_->stream_; }
         Stream * operator->() const noexcept { return shared_->stream_.get(); }
@@ -74,7 +70,7 @@ class SharedStream {
         const SharedStream * whose = nullptr;
         bool is_freeing = false;                       // and in none: it frees a stream
         std::size_t n_streams = 0;                     // made so far
-        std::vector<std::unique_ptr<Stream>> leaving;  // closed from within another's call; has room for them all
+        std::vector<std::unique_ptr<Stream>> leaving;  // closed from within another's call; reserved for all
     };
 
     SharedStream(std::unique_ptr<Stream> stream, std::shared_ptr<Turn> turn);

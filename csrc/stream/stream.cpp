@@ -61,21 +61,18 @@ void Stream::prefill(std::vector<Token> tokens) {
     if (tokens.empty()) {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
     }
-    check_tokens(tokens, "tokens");
+    check_tokens(tokens, facts_->size(), "tokens");
     sequence_->replace(std::move(tokens), cancelled_);
     decoder_.restart();
 }
 
 void Stream::splice(std::size_t n_kept, const std::vector<Token> & tokens) {
-    check_tokens(tokens, "tokens");
+    check_tokens(tokens, facts_->size(), "tokens");
     if (n_kept > sequence_->tokens().size()) {
         throw Error(Status::argument, "n_kept: " + std::to_string(n_kept) + " of a sequence of " +
                                           std::to_string(sequence_->tokens().size()) + " tokens");
     }
-    if (n_kept + tokens.size() > sequence_->n_ctx_max()) {
-        throw Error(Status::context, std::to_string(n_kept + tokens.size()) + " tokens do not fit the context of " +
-                                         std::to_string(sequence_->n_ctx_max()));
-    }
+    check_fits(n_kept + tokens.size(), n_ctx_max());
     put(n_kept, tokens);
 }
 
@@ -89,7 +86,7 @@ void Stream::put(std::size_t n_kept, const std::vector<Token> & tokens) {
 }
 
 void Stream::import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
-    check_tokens(tokens, "tokens");
+    check_tokens(tokens, facts_->size(), "tokens");
     sequence_->import_prefix(from, id, tokens);
 }
 
@@ -199,19 +196,9 @@ void Stream::check_scoring(const Cursor & cursor, const ScoreOptions & options) 
     if (cursor.follow().left() != nullptr || !cursor.follow().may_end_after(1)) {
         throw Error(Status::argument, "a list with unique, exclude or min_items cannot be scored member by member");
     }
-    check_tokens(options.prefix, "prefix");
+    check_tokens(options.prefix, facts_->size(), "prefix");
     if (options.prefix.empty() && sequence_->tokens().empty()) {
         throw Error(Status::argument, "nothing to score behind: prefill first");
-    }
-}
-
-void Stream::check_tokens(const std::vector<Token> & tokens, const char * what) const {
-    const std::int32_t n_vocab = facts_->size();
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-        if (tokens[i] < 0 || tokens[i] >= n_vocab) {
-            throw Error(Status::vocab, std::string(what) + "[" + std::to_string(i) + "]: " + std::to_string(tokens[i]) +
-                                           " is outside the vocabulary (" + std::to_string(n_vocab) + " tokens)");
-        }
     }
 }
 

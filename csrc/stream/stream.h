@@ -45,8 +45,6 @@ class Stream {
     ~Stream();
     Stream(const Stream &) = delete;
     Stream & operator=(const Stream &) = delete;
-    Stream(Stream &&) = delete;
-    Stream & operator=(Stream &&) = delete;
 
     // Makes a stream that goes on as this one would, on the same context: span, grammar, draws and all. Calls of the
     // two are to take turns.
@@ -123,7 +121,6 @@ class Stream {
     void put(std::size_t n_kept, const std::vector<Token> & tokens);
     void check_cancelled() const;
     void check_scoring(const Cursor & cursor, const ScoreOptions & options) const;
-    void check_tokens(const std::vector<Token> & tokens, const char * what) const;
 
     std::atomic<bool> cancelled_{false};
     std::shared_ptr<Sequence> sequence_;

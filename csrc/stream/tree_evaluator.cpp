@@ -41,7 +41,7 @@ TreeEvaluator::TreeEvaluator(Sequence & sequence,
     const std::size_t n_cells =
         std::min<std::size_t>(std::max<std::size_t>(n_ids_, 1) * depth, trie.n_nodes()) + kRowGroup;
     max_cells_ = std::min(sequence.n_ctx_max() - n_taken, n_cells);
-    // A context has logits of as many rows as it has ids, and here a batch may ask for those of all its rows.
+    // A context has logits of as many rows as it has ids, and here a batch may want those of all its rows.
     const std::size_t n_rows = rows_are_cheap ? std::min({n_cells, kMaxRows, sequence.n_ids()}) : 1;
     sequence_.trim_cache();  // first, as a sequence that loses its cells shares none with its branches
     sequence.grow(n_taken + max_cells_, n_ids_ > 0 ? std::max(n_ids_ + n_reserved, n_rows) : 1);

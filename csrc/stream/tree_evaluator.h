@@ -12,7 +12,7 @@
 
 namespace [[gnu::visibility("default")]] token_trie {
 
-// Evaluates nodes of a trie behind a sequence, as many in one batch as the context has room for, each node once. The
+// Evaluates nodes of a trie behind a sequence, as many in one batch as the context holds, each node once. The
 // sequence and its cache are as before when this goes away.
 //
 // Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
@@ -34,8 +34,6 @@ class TreeEvaluator {
     ~TreeEvaluator();
     TreeEvaluator(const TreeEvaluator &) = delete;
     TreeEvaluator & operator=(const TreeEvaluator &) = delete;
-    TreeEvaluator(TreeEvaluator &&) = delete;
-    TreeEvaluator & operator=(TreeEvaluator &&) = delete;
 
     using Visit = std::function<void(NodeId node, const float * logits)>;
 

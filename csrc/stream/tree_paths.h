@@ -41,7 +41,7 @@ class TreePaths {
         std::size_t n_cells = 0;    // that paths have behind it
     };
     // Takes as many of the first nodes as there are ids and cells for. They come in depth-first order, the
-    // root is none of them, over all calls each comes once, and before those below it. At least one has room.
+    // root is none of them, over all calls each comes once, and before those below it. At least one fits.
     Wave next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells);
 
     // Drops what lies behind the root, and all of the ids but base_id's.

@@ -17,14 +17,19 @@ class TreeQuery {
     virtual ~TreeQuery() = default;
     TreeQuery(const TreeQuery &) = delete;
     TreeQuery & operator=(const TreeQuery &) = delete;
-    TreeQuery(TreeQuery &&) = delete;
-    TreeQuery & operator=(TreeQuery &&) = delete;
 
     // The nodes to query, in depth-first order, of which none comes again: the root before all others. None: it has
     // decided. n_evaluated: nodes evaluated so far.
     virtual std::vector<NodeId> next(std::uint64_t n_evaluated) = 0;
     // Logits over the vocabulary behind one of these, in their order.
     virtual void observe(NodeId node, const float * logits) = 0;
+};
+
+template <typename Result>
+class Decision : public TreeQuery {
+   public:
+    // Once it queries no more.
+    virtual Result result() const = 0;
 };
 
 }  // namespace token_trie

@@ -36,13 +36,13 @@ class Trie::GraphBuilder {
         firsts_.push_back(tokens_.size());
     }
 
-    // Walks down the texts and the vocabulary at the same time.
+    // Descends in the texts and the vocabulary at the same time.
     void find_edges_of(NodeId node) {
         found_.clear();
-        walk_.assign(1, {node, kRoot});
-        while (!walk_.empty()) {
-            const Place at = walk_.back();
-            walk_.pop_back();
+        below_.assign(1, {node, kRoot});
+        while (!below_.empty()) {
+            const Place at = below_.back();
+            below_.pop_back();
             const TokenSpan bytes = trie_->children(at.text);
             NodeId text = trie_->nodes_[at.text].first;
             for (const Token byte : bytes) {
@@ -52,7 +52,7 @@ class Trie::GraphBuilder {
                         found_.push_back(static_cast<std::uint64_t>(token) << kTokenShift | text);
                         kept_[text] = 1;
                     }
-                    walk_.push_back({text, piece});
+                    below_.push_back({text, piece});
                 }
                 ++text;
             }
@@ -154,7 +154,7 @@ class Trie::GraphBuilder {
     std::vector<std::size_t> firsts_;  // n + 1
     std::vector<Token> tokens_;
     std::vector<NodeId> targets_;
-    std::vector<Place> walk_;
+    std::vector<Place> below_;
     std::vector<std::uint64_t> found_;  // edges of one node, token above target
 };
 

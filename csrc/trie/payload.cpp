@@ -16,43 +16,27 @@ using Key = PayloadPlace::Key;
 // One instance reads one payload; the parser calls it value by value, so no document is ever held in memory.
 class Reader : public nlohmann::json_sax<Json> {
    public:
-    Reader(const std::optional<std::string> & path, std::int32_t n_vocab, bool splits = false)
+    Reader(const std::optional<std::string> & path, std::int32_t n_vocab, bool splits)
         : wanted_path_(path), n_vocab_(n_vocab), splits_(splits) {}
 
-    // Of a reader that splits.
-    std::map<std::string, LeafList> take_paths() {
+    // By path where it splits, else one.
+    std::map<std::string, LeafList> take() {
         if (!seen_descriptors_) {
             fail(Status::payload, "payload: the key \"descriptors\" is missing");
         }
-        if (paths_read_.empty()) {
-            fail(Status::payload, "payload: no descriptor");
-        }
-        for (auto & [path, leaves] : paths_read_) {
-            if (leaves.tokens.empty()) {
-                fail(Status::payload, "payload: the path " + quote(path) + " has no leaf with tokens");
-            }
-            leaves.vocab = leaves_.vocab;
-        }
-        return std::move(paths_read_);
-    }
-
-    LeafList take() {
-        if (!seen_descriptors_) {
-            fail(Status::payload, "payload: the key \"descriptors\" is missing");
-        }
-        if (wanted_path_ && !path_found_) {
+        if (wanted_path_ && sets_.empty()) {
             fail(Status::payload, "payload: no descriptor has the path " + quote(*wanted_path_) + paths_seen());
         }
-        if (is_any_ == true) {
-            leaves_.tokens = std::move(texts_.tokens);
-            leaves_.offsets = std::move(texts_.offsets);
-            leaves_.texts = true;
+        if (splits_ && sets_.empty()) {
+            fail(Status::payload, "payload: no descriptor");
         }
-        leaves_.names = std::move(names_);
-        if (leaves_.tokens.empty()) {
-            fail(Status::payload, "payload: no leaf with tokens: a set needs at least one");
+        for (auto & [path, leaves] : sets_) {
+            if (splits_ && leaves.tokens.empty()) {
+                fail(Status::payload, "payload: the path " + quote(path) + " has no leaf with tokens");
+            }
+            leaves.vocab = vocab_;
         }
-        return std::move(leaves_);
+        return std::move(sets_);
     }
 
     bool null() override { return scalar("null"); }
@@ -91,7 +75,7 @@ class Reader : public nlohmann::json_sax<Json> {
             if (!is_fingerprint(value)) {
                 fail(Status::payload, place_.name() + ": " + quote(value) + " is not \"sha256:\" and 64 hex digits");
             }
-            leaves_.vocab = std::move(value);
+            vocab_ = std::move(value);
         } else if (place_.key() == Key::path) {
             path_ = std::move(value);
         } else if (place_.key() == Key::tokenization) {
@@ -100,7 +84,7 @@ class Reader : public nlohmann::json_sax<Json> {
             }
             descriptor_is_any_ = value == "any";
         } else if (place_.key() == Key::name) {
-            names_.push_back(std::move(value));
+            leaves_.names.push_back(std::move(value));
         } else if (place_.key() == Key::text) {
             std::transform(value.begin(), value.end(), std::back_inserter(texts_.tokens),
                            [](char byte) { return static_cast<unsigned char>(byte); });
@@ -121,9 +105,6 @@ class Reader : public nlohmann::json_sax<Json> {
             case At::descriptors:
                 path_.clear();
                 descriptor_is_any_ = false;
-                first_name_ = names_.size();
-                first_leaf_ = leaves_.size();
-                first_text_ = texts_.size();
                 without_tokens_ = without_text_ = kNone;
                 return open(At::descriptor);
             case At::leaves: return open(At::leaf);
@@ -254,23 +235,22 @@ class Reader : public nlohmann::json_sax<Json> {
         }
     }
 
-    // Moves what the descriptor has to the others of its path.
-    void put_apart() {
-        LeafList & from = descriptor_is_any_ ? texts_ : leaves_;
-        LeafList & to = paths_read_[path_];
-        if (to.size() > 0 && !names_.empty() && to.texts != descriptor_is_any_) {
-            fail(Status::payload, place_.name_of_open() +
-                                      R"(.tokenization: "any" and "canonical" in one set; its path is another's too)");
+    // Moves what the descriptor has to the others of its set.
+    void put(LeafList & set) {
+        if (descriptor_is_any_) {
+            texts_.names = std::move(leaves_.names);
+            texts_.texts = true;
         }
-        to.texts = to.size() == 0 ? descriptor_is_any_ : to.texts;
-        const std::size_t shift = to.tokens.size();
-        to.tokens.insert(to.tokens.end(), from.tokens.begin(), from.tokens.end());
-        std::transform(from.offsets.begin() + 1, from.offsets.end(), std::back_inserter(to.offsets),
-                       [shift](std::uint64_t offset) { return offset + shift; });
-        std::move(names_.begin(), names_.end(), std::back_inserter(to.names));
-        names_.clear();
-        leaves_.truncate(0);
-        texts_.truncate(0);
+        LeafList & given = descriptor_is_any_ ? texts_ : leaves_;
+        if (set.size() == 0) {
+            set = std::move(given);
+        } else if (given.size() > 0) {
+            if (set.texts != given.texts) {
+                fail(Status::payload, place_.name_of_open() + R"(.tokenization: "any" and "canonical" in one set; )" +
+                                          (splits_ ? "its path is another's too" : "choose one by its path"));
+            }
+            set.append(std::move(given));
+        }
     }
 
     void end_descriptor() {
@@ -279,34 +259,13 @@ class Reader : public nlohmann::json_sax<Json> {
             fail_missing(place_.name_of_open() + ".leaves[" + std::to_string(lacking) + "]",
                          descriptor_is_any_ ? "text" : "tokens");
         }
-        if (splits_) {
-            put_apart();
-            return;
+        if (!wanted_path_ || path_ == *wanted_path_) {
+            put(sets_[splits_ ? path_ : ""]);
+        } else if (paths_.size() < 5) {
+            paths_.push_back(quote(path_));
         }
-        bool is_kept = true;
-        if (wanted_path_) {
-            is_kept = path_ == *wanted_path_;
-            path_found_ = path_found_ || is_kept;
-            if (!is_kept) {
-                names_.resize(first_name_);
-                if (paths_.size() < 5) {
-                    paths_.push_back(quote(path_));
-                }
-            }
-        }
-        if (!is_kept || descriptor_is_any_) {
-            leaves_.truncate(first_leaf_);
-        }
-        if (!is_kept || !descriptor_is_any_) {
-            texts_.truncate(first_text_);
-        }
-        if (is_kept && names_.size() > first_name_) {
-            if (is_any_.value_or(descriptor_is_any_) != descriptor_is_any_) {
-                fail(Status::payload, place_.name_of_open() +
-                                          R"(.tokenization: "any" and "canonical" in one set; choose one by its path)");
-            }
-            is_any_ = descriptor_is_any_;
-        }
+        leaves_ = {};
+        texts_ = {};
     }
 
     std::string paths_seen() const {
@@ -320,24 +279,20 @@ class Reader : public nlohmann::json_sax<Json> {
     const std::optional<std::string> & wanted_path_;
     const std::int32_t n_vocab_;
     const bool splits_;
-    std::map<std::string, LeafList> paths_read_;
     static constexpr std::uint64_t kNone = UINT64_MAX;
 
-    LeafList leaves_;
-    LeafList texts_;                  // of the descriptors with "tokenization": "any"
-    std::vector<std::string> names_;  // of either
-    std::optional<bool> is_any_;
+    std::map<std::string, LeafList> sets_;
+    std::string vocab_;
     bool seen_descriptors_ = false;
-    bool path_found_ = false;
+    std::vector<std::string> paths_;  // that were not wanted
+    // Of the descriptor under way, in which "tokenization" may come last: what it has, and the first leaf that lacks a
+    // key.
     std::string path_;
-    // Of the descriptor under way: where its leaves begin, and the first leaf that lacks a key.
     bool descriptor_is_any_ = false;
-    std::size_t first_name_ = 0;
-    std::size_t first_leaf_ = 0;
-    std::size_t first_text_ = 0;
+    LeafList leaves_;
+    LeafList texts_;  // unnamed
     std::uint64_t without_tokens_ = kNone;
     std::uint64_t without_text_ = kNone;
-    std::vector<std::string> paths_;
 
     PayloadPlace place_;
 };
@@ -352,21 +307,28 @@ void check_bytes(std::string_view json) {
     }
 }
 
-}  // namespace
-
-LeafList read_payload(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab) {
+std::map<std::string, LeafList> read(std::string_view json,
+                                     const std::optional<std::string> & path,
+                                     std::int32_t n_vocab,
+                                     bool splits) {
     check_bytes(json);
-    Reader reader(path, n_vocab);
+    Reader reader(path, n_vocab, splits);
     Json::sax_parse(json.begin(), json.end(), &reader);
     return reader.take();
 }
 
+}  // namespace
+
+LeafList read_payload(std::string_view json, const std::optional<std::string> & path, std::int32_t n_vocab) {
+    LeafList leaves = std::move(read(json, path, n_vocab, /* splits = */ false)[""]);
+    if (leaves.tokens.empty()) {
+        throw Error(Status::payload, "payload: no leaf with tokens: a set needs at least one");
+    }
+    return leaves;
+}
+
 std::map<std::string, LeafList> read_paths(std::string_view json, std::int32_t n_vocab) {
-    check_bytes(json);
-    const std::optional<std::string> all;
-    Reader reader(all, n_vocab, /* splits = */ true);
-    Json::sax_parse(json.begin(), json.end(), &reader);
-    return reader.take_paths();
+    return read(json, std::nullopt, n_vocab, /* splits = */ true);
 }
 
 }  // namespace token_trie

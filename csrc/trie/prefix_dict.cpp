@@ -264,9 +264,9 @@ class Reader : public nlohmann::json_sax<Json> {
 };
 
 // Follows the lists from the start token, and writes down the members.
-class Walk {
+class Members {
    public:
-    Walk(Reader & reader, LeafList keys) : reader_(reader) {
+    Members(Reader & reader, LeafList keys) : reader_(reader) {
         const std::size_t n = keys.size();
         trie_ = Trie::build(std::move(keys));
         if (trie_->n_leaves() != n) {
@@ -378,7 +378,7 @@ PrefixDict read_prefix_dict(std::istream & json) {
     if (keys.size() == 0) {
         fail("prefix_dict: no key");
     }
-    Walk(reader, std::move(keys)).run();
+    Members(reader, std::move(keys)).run();
     return std::move(reader.out());
 }
 

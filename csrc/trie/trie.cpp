@@ -1,6 +1,7 @@
 #include "trie/trie.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace token_trie {
 
@@ -9,12 +10,12 @@ std::uint32_t TokenSpan::find(Token token) const noexcept {
     return at != end() && *at == token ? static_cast<std::uint32_t>(at - begin()) : size;
 }
 
-void LeafList::truncate(std::size_t n_leaves) {
-    offsets.resize(n_leaves + 1);
-    tokens.resize(offsets.back());
-    if (names.size() > n_leaves) {
-        names.resize(n_leaves);
-    }
+void LeafList::append(LeafList more) {
+    const std::size_t n_before = tokens.size();
+    tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+    std::transform(more.offsets.begin() + 1, more.offsets.end(), std::back_inserter(offsets),
+                   [n_before](std::uint64_t offset) { return n_before + offset; });
+    std::move(more.names.begin(), more.names.end(), std::back_inserter(names));
 }
 
 NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {

@@ -50,7 +50,8 @@ struct LeafList {
 
     std::size_t size() const noexcept { return offsets.size() - 1; }
     void end_leaf() { offsets.push_back(tokens.size()); }
-    void truncate(std::size_t n_leaves);
+    // Behind its own, those of another list that is named as this one is.
+    void append(LeafList more);
 };
 
 class Lexicon;

@@ -16,8 +16,7 @@ void check_tokens(const Trie & trie, std::int32_t n_vocab) {
 void check_tokens(const FollowSet & follow, std::int32_t n_vocab) {
     check_tokens(follow.end_tokens().begin(), follow.end_tokens().end(), n_vocab, [] { return "end_tokens"; });
     check_tokens(follow.separator().begin(), follow.separator().end(), n_vocab, [] { return "separator"; });
-    const std::vector<Token> & marker = follow.marker().tokens();
-    check_tokens(marker.begin(), marker.end(), n_vocab, [] { return "start_after"; });
+    check_tokens(follow.marker().tokens(), n_vocab, "start_after");
 }
 
 }  // namespace token_trie

@@ -17,6 +17,9 @@ void check_tokens(Iterator begin, Iterator end, std::int32_t n_vocab, What && wh
         }
     }
 }
+inline void check_tokens(const std::vector<Token> & tokens, std::int32_t n_vocab, const char * what) {
+    check_tokens(tokens.begin(), tokens.end(), n_vocab, [what] { return what; });
+}
 // The same of the tokens of a set, naming the leaf, and of its rules.
 void check_tokens(const Trie & trie, std::int32_t n_vocab);
 void check_tokens(const FollowSet & follow, std::int32_t n_vocab);

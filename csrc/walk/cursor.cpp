@@ -127,13 +127,7 @@ NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const noe
 // Whether another item may follow the nth.
 bool Cursor::has_more(const Remainder * left_behind, std::int32_t n) const noexcept {
     return follow_->more_items_after(n) && (left_behind == nullptr || !left_behind->empty()) &&
-           !(closed_ && follow_->may_end_after(n));
-}
-
-bool Cursor::close() noexcept {
-    // A list without end tokens ends behind max_items or where none is left, and in no other way.
-    const bool may_close = follow_->more_items_after(n_before_ + 1) && !follow_->end_tokens().empty();
-    return is_active() && may_close && !std::exchange(closed_, true);
+           !(follow_->is_long(n_span_) && !follow_->end_tokens().empty() && follow_->may_end_after(n));
 }
 
 Ending Cursor::ending() const noexcept {
@@ -249,6 +243,7 @@ bool Cursor::accept_any(Token token) {
             break;
         case Meaning::Kind::end: state_ = State::complete; break;
     }
+    ++n_span_;
     return true;
 }
 

@@ -58,7 +58,7 @@ class FollowSet {
     TokenSpan after(std::int32_t n) const noexcept { return more_items_after(n) ? span(next_) : end_tokens(); }
     const Marker & marker() const noexcept { return marker_; }
     TokenSpan not_before() const noexcept { return span(options_.not_before); }
-    // Whether a span of n tokens is to begin no further item.
+    // Whether a span of n tokens begins no further item.
     bool is_long(std::int64_t n) const noexcept { return options_.max_span > 0 && n >= options_.max_span; }
     // Negative: no limit.
     std::int64_t max_before() const noexcept { return options_.max_before; }
@@ -225,8 +225,12 @@ class Cursor {
 
     // Ends the span as a token outside the allowed set does.
     void escape() noexcept { state_ = State::escaped; }
-    // Lets no further item begin in this span, once there are as many as there must be. Returns whether one could.
-    bool close() noexcept;
+    // Whether the span, which is as long as max_span, begins no further item once there are as many as there must be. A
+    // list without end tokens ends behind max_items or where none is left, and in no other way.
+    bool is_closed() const noexcept {
+        return follow_->is_long(n_span_) && !follow_->end_tokens().empty() &&
+               follow_->more_items_after(n_before_ + 1) && is_active();
+    }
     void reset() noexcept {
         if (left_ != follow_->left()) {
             left_ = follow_->left();
@@ -238,8 +242,8 @@ class Cursor {
         in_separator_ = 0;
         in_marker_ = 0;
         n_thought_ = 0;
+        n_span_ = 0;
         at_leaf_ = false;
-        closed_ = false;
         state_ = follow_->marker().empty() ? State::walking : State::thinking;
     }
 
@@ -276,6 +280,7 @@ class Cursor {
         if (edge == kNoEdge) {
             return false;
         }
+        ++n_span_;
         node_ = trie_->target(edge);
         leaf_ = trie_->leaf(node_);
         at_leaf_ = leaf_ != kNoLeaf;
@@ -302,8 +307,8 @@ class Cursor {
     std::uint32_t in_separator_ = 0;  // separator tokens accepted, while more of them are due
     std::uint32_t in_marker_ = 0;     // tokens of the marker that stand at the end of what was thought
     std::int64_t n_thought_ = 0;
-    bool at_leaf_ = false;  // whether the item that node_ is in is a finished one
-    bool closed_ = false;
+    std::int64_t n_span_ = 0;  // tokens since the span began
+    bool at_leaf_ = false;     // whether the item that node_ is in is a finished one
     State state_ = State::walking;
 };
 

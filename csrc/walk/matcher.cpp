@@ -22,38 +22,20 @@ void clear_bit(std::uint32_t * words, Token token) noexcept {
 
 }  // namespace
 
-void Matcher::Place::accept(Token token) {
-    const bool is_of_span = cursor.state() == State::walking;
-    cursor.accept(token);
-    n_span += is_of_span ? 1 : 0;
-    if (cursor.follow().is_long(n_span)) {
-        cursor.close();
-    }
-}
-
-void Matcher::Place::reset() noexcept {
-    cursor.reset();
-    n_span = 0;
-}
-
-Matcher::Matcher(Cursor cursor, std::int32_t n_vocab) : at_{std::move(cursor)}, n_vocab_(n_vocab) {
+Matcher::Matcher(Cursor cursor, std::int32_t n_vocab) : cursor_(std::move(cursor)), n_vocab_(n_vocab) {
     if (n_vocab <= 0) {
         throw Error(Status::argument, "n_vocab: " + std::to_string(n_vocab) + " is no size of a vocabulary");
     }
-    check_tokens(at_.cursor.trie(), n_vocab);
-    check_tokens(at_.cursor.follow(), n_vocab);
-    at_.reset();
+    check_tokens(cursor_.trie(), n_vocab);
+    check_tokens(cursor_.follow(), n_vocab);
+    cursor_.reset();
 }
 
-void Matcher::check_range(Token token) const {
+void Matcher::check(Token token) const {
     if (token < 0 || token >= n_vocab_) {
         throw Error(Status::vocab,
                     std::to_string(token) + " is outside the vocabulary (" + std::to_string(n_vocab_) + " tokens)");
     }
-}
-
-void Matcher::check(Token token) const {
-    check_range(token);
     if (is_terminated() && !ends().contains(token)) {
         throw Error(Status::argument, std::to_string(token) + " comes after the end, where only end tokens may");
     }
@@ -70,7 +52,7 @@ bool Matcher::take(Token token) {
     if (!allowed().contains(token)) {
         return false;
     }
-    if (!cursor().is_active()) {
+    if (!cursor_.is_active()) {
         ++n_behind_;
         return true;
     }
@@ -79,10 +61,10 @@ bool Matcher::take(Token token) {
     if ((tokens_.size() + 1) % kStride == 0) {
         snapshots_.reserve(tokens_.size() / kStride + 1);
     }
-    at_.accept(token);
+    cursor_.accept(token);
     tokens_.push_back(token);
     if (tokens_.size() % kStride == 0) {
-        snapshots_.push_back(at_);
+        snapshots_.push_back(cursor_);
     }
     return true;
 }
@@ -93,13 +75,7 @@ bool Matcher::accept(Token token) {
 }
 
 std::size_t Matcher::accept_all(const Token * tokens, std::size_t n) {
-    for (std::size_t i = 0; i < n; ++i) {
-        try {
-            check_range(tokens[i]);
-        } catch (const Error & error) {
-            throw Error(error.status(), "tokens[" + std::to_string(i) + "]: " + error.what());
-        }
-    }
+    check_tokens(tokens, tokens + n, n_vocab_, [] { return "tokens"; });
     std::size_t done = 0;
     while (done < n && take(tokens[done])) {
         ++done;
@@ -115,21 +91,21 @@ void Matcher::rollback(std::uint64_t n) {
     }
     const std::size_t kept = tokens_.size() - static_cast<std::size_t>(n - n_behind_);
     const std::size_t n_snapshots = kept / kStride;
-    Place again = n_snapshots == 0 ? at_ : snapshots_[n_snapshots - 1];
+    Cursor again = n_snapshots == 0 ? cursor_ : snapshots_[n_snapshots - 1];
     if (n_snapshots == 0) {
         again.reset();
     }
     for (std::size_t i = n_snapshots * kStride; i < kept; ++i) {
         again.accept(tokens_[i]);
     }
-    at_ = std::move(again);
+    cursor_ = std::move(again);
     tokens_.resize(kept);
     snapshots_.erase(snapshots_.begin() + static_cast<std::ptrdiff_t>(n_snapshots), snapshots_.end());
     n_behind_ = 0;
 }
 
 void Matcher::reset() noexcept {
-    at_.reset();
+    cursor_.reset();
     tokens_.clear();
     snapshots_.clear();
     n_behind_ = 0;
@@ -140,10 +116,10 @@ std::vector<Token> Matcher::forced(std::size_t n) const {
     if (is_terminated()) {
         return tokens;
     }
-    Place ahead = at_;
+    Cursor ahead = cursor_;
     while (tokens.size() < n) {
-        const Token token = ahead.cursor.allowed().only();
-        if (token < 0 || ahead.cursor.ends_with(token)) {
+        const Token token = ahead.allowed().only();
+        if (token < 0 || ahead.ends_with(token)) {
             break;
         }
         tokens.push_back(token);

@@ -35,9 +35,9 @@ class Matcher {
     void check_rollback(std::uint64_t n) const;
 
     // Ended by an end token; then these alone are legal. A span without any is released: then every token is.
-    bool is_terminated() const noexcept { return cursor().state() == State::complete && !ends().empty(); }
+    bool is_terminated() const noexcept { return cursor_.state() == State::complete && !ends().empty(); }
     // Valid until the next change.
-    AllowedSet allowed() const noexcept { return is_terminated() ? AllowedSet{false, {}, ends()} : cursor().allowed(); }
+    AllowedSet allowed() const noexcept { return is_terminated() ? AllowedSet{false, {}, ends()} : cursor_.allowed(); }
     // Calls visit(token) for each token that is legal, ascending.
     template <typename Visit>
     void for_each_allowed(Visit && visit) const {
@@ -68,26 +68,16 @@ class Matcher {
     // nothing. Returns false where every token is legal.
     bool fill(std::int32_t * words) const noexcept;
     std::uint64_t n_accepted() const noexcept { return tokens_.size() + n_behind_; }
-    const Cursor & cursor() const noexcept { return at_.cursor; }
+    const Cursor & cursor() const noexcept { return cursor_; }
 
    private:
-    // A cursor that ends a list when it is as long as max_span.
-    struct Place {
-        Cursor cursor;
-        std::int64_t n_span = 0;  // tokens since the span began
-
-        void accept(Token token);
-        void reset() noexcept;
-    };
-
-    TokenSpan ends() const noexcept { return cursor().follow().end_tokens(); }
-    void check_range(Token token) const;
+    TokenSpan ends() const noexcept { return cursor_.follow().end_tokens(); }
     bool take(Token token);
 
-    Place at_;
+    Cursor cursor_;
     std::int32_t n_vocab_;
-    std::vector<Token> tokens_;     // up to the end of the span
-    std::vector<Place> snapshots_;  // after every kStride of them
+    std::vector<Token> tokens_;      // up to the end of the span
+    std::vector<Cursor> snapshots_;  // after every kStride of them
     std::uint64_t n_behind_ = 0;
 };
 

@@ -184,7 +184,7 @@ void CapturedLog::append(ggml_log_level /*level*/, const char * text, void * use
 
 // llama.cpp is built without sanitizers, so that how its threads wait for each other is not seen. Both libraries or
 // none: a lock that one of them takes and the other's frame gives back would be held for ever, and ThreadSanitizer
-// writes what a thread holds into each part of its trace, until there is room for nothing else.
+// writes what a thread holds into each part of its trace, until nothing else fits.
 #ifdef __clang__
 __attribute__((disable_sanitizer_instrumentation))  // it is asked before the sanitizer stands
 #endif

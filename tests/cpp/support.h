@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-// What the tests of several rooms share.
+// What the tests of several folders share.
 namespace token_trie::test {
 
 using Tokens = std::vector<Token>;
@@ -118,8 +118,6 @@ class CapturedLog {
     ~CapturedLog();
     CapturedLog(const CapturedLog &) = delete;
     CapturedLog & operator=(const CapturedLog &) = delete;
-    CapturedLog(CapturedLog &&) = delete;
-    CapturedLog & operator=(CapturedLog &&) = delete;
 
     const std::vector<std::string> & lines() const { return lines_; }
 

@@ -104,8 +104,6 @@ class ThreadsStream : public WithTinyModel {
     ~ThreadsStream() override { token_trie_stream_close(stream_); }
     ThreadsStream(const ThreadsStream &) = delete;
     ThreadsStream & operator=(const ThreadsStream &) = delete;
-    ThreadsStream(ThreadsStream &&) = delete;
-    ThreadsStream & operator=(ThreadsStream &&) = delete;
 
    protected:
     // Never the same one, which the cache would hold.

@@ -41,8 +41,6 @@ class ModelFile {
     }
     ModelFile(const ModelFile &) = delete;
     ModelFile & operator=(const ModelFile &) = delete;
-    ModelFile(ModelFile &&) = delete;
-    ModelFile & operator=(ModelFile &&) = delete;
 
     Token n_vocab() const { return n_vocab_; }
     // Every sixth layer of gemma's looks at everything, and an old llama.cpp wants one that does.
@@ -245,8 +243,6 @@ class Removed {
     ~Removed() { std::remove(path_.c_str()); }
     Removed(const Removed &) = delete;
     Removed & operator=(const Removed &) = delete;
-    Removed(Removed &&) = delete;
-    Removed & operator=(Removed &&) = delete;
 
     const std::string & path() const { return path_; }
 

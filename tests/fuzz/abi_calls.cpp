@@ -54,7 +54,7 @@ Expected Caller::expected() const {
     Expected out;
     out.wrong_if(!is_open_, TOKEN_TRIE_ERROR_ARGUMENT);
     if (fork_ != nullptr || parent_ != nullptr) {
-        out.may(TOKEN_TRIE_ERROR_CONTEXT);  // there is room for all of them together
+        out.may(TOKEN_TRIE_ERROR_CONTEXT);  // which holds all of them together
     }
     if (is_held_up()) {
         out.may(TOKEN_TRIE_ERROR_BUSY);

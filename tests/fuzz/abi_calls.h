@@ -20,8 +20,6 @@ class Caller {
     ~Caller();
     Caller(const Caller &) = delete;
     Caller & operator=(const Caller &) = delete;
-    Caller(Caller &&) = delete;
-    Caller & operator=(Caller &&) = delete;
 
     // One call, and whether all stands as it should behind it.
     void call(Input & in);

@@ -139,7 +139,7 @@ void Caller::generate(Input & in, const std::vector<const char *> & stops) {
     const bool is_cut = !stops.empty() && state.stop == TOKEN_TRIE_STOP_MAX_TOKENS && generation.n_tokens < max_tokens;
     if (state.stop == TOKEN_TRIE_STOP_STRING || is_cut) {
         require(is_cut ? which == -1 : which >= 0 && static_cast<std::size_t>(which) < stops.size(),
-                "it stops at one of the texts, or for want of room before it");
+                "it stops at one of the texts, or where the context is full before it");
         Tokens tokens(model_.capacity());
         std::size_t n = 0;
         while ((got = token_trie_stream_get_tokens(stream_, tokens.data(), tokens.size(), &n)) ==

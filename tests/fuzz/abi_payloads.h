@@ -25,12 +25,10 @@ struct OptionsCase {
     OptionsCase(Input & in, const std::set<Token> & ends, const SetModel & set);
     OptionsCase(const OptionsCase &) = delete;
     OptionsCase & operator=(const OptionsCase &) = delete;
-    OptionsCase(OptionsCase &&) = delete;
-    OptionsCase & operator=(OptionsCase &&) = delete;
     ~OptionsCase() = default;
 };
 
-// Mostly a few tokens; now and then as many as there is room for, give or take some.
+// Mostly a few tokens; now and then as many as fit, give or take some.
 test::Tokens read_tokens(Input & in, std::size_t capacity);
 bool in_vocab(const test::Tokens & tokens);
 

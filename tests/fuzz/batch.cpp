@@ -98,8 +98,6 @@ class Caller {
     }
     Caller(const Caller &) = delete;
     Caller & operator=(const Caller &) = delete;
-    Caller(Caller &&) = delete;
-    Caller & operator=(Caller &&) = delete;
     ~Caller() {
         while (is_open_ && !out_.empty()) {
             take(0, kNoLimit);
@@ -242,7 +240,7 @@ class Caller {
         if (its.status != TOKEN_TRIE_OK) {
             require(
                 its.status == TOKEN_TRIE_ERROR_CANCELLED ? asked.is_cancelled : its.status == TOKEN_TRIE_ERROR_CONTEXT,
-                "a prompt fails where it is cancelled, or its tree finds no room");
+                "a prompt fails where it is cancelled, or its tree finds no cells");
             require(*token_trie_batch_answer_get_message(answer.get()) != '\0', "a failure has its message");
             return;
         }

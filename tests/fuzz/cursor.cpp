@@ -233,7 +233,7 @@ test::Tokens tokens_of(const AllowedSet & allowed) {
     return out;
 }
 
-void walk(Input & in, Cursor cursor, const test::Oracle & beginning) {
+void decode(Input & in, Cursor cursor, const test::Oracle & beginning) {
     test::Oracle oracle = beginning;
     LeafId last = kNoLeaf;
     for (int n = 0; n < 16 && !in.empty(); ++n) {
@@ -303,7 +303,7 @@ void run(Input & in) {
         return;
     }
     require(is_valid, "options that leave no way to end are refused");
-    walk(in, Cursor(trie, follow), test::Oracle(std::move(words), options));
+    decode(in, Cursor(trie, follow), test::Oracle(std::move(words), options));
 }
 
 }  // namespace token_trie::fuzz

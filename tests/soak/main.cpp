@@ -44,8 +44,6 @@ class Progress {
     ~Progress() { erase(); }
     Progress(const Progress &) = delete;
     Progress & operator=(const Progress &) = delete;
-    Progress(Progress &&) = delete;
-    Progress & operator=(Progress &&) = delete;
 
     void tick() {
         const std::uint64_t done = ++done_;

@@ -50,8 +50,6 @@ class Streams {
     ~Streams();
     Streams(const Streams &) = delete;
     Streams & operator=(const Streams &) = delete;
-    Streams(Streams &&) = delete;
-    Streams & operator=(Streams &&) = delete;
 
     // Generates under a random set of tokens or texts, behind a random prompt.
     void decide(std::mt19937 & rng, const Wrong & wrong);

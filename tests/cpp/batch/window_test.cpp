@@ -11,7 +11,7 @@
 namespace token_trie::test {
 namespace {
 
-// What is evaluated again in other company differs by less; a window that is not whole costs from tenths to nats.
+// What is evaluated again beside others differs by less; a window that is not whole costs from tenths to nats.
 constexpr double kRounding = 0.03;
 constexpr std::uint32_t kContext = 512;
 

@@ -119,7 +119,7 @@ TEST(Sampler, AllowedTokensThatWereCutAwayAreRestored) {
                       mode == Mode::greedy ? Pairs({{100, 0.0F}}) : Pairs({{100, 0.0F}, {200, 0.0F}}));
             EXPECT_EQ(state_of(sampler.get()).n_restored, ++n_restored);
         }
-        // No more than there is room for.
+        // No more than fit.
         Candidates one(Pairs{{999, 6.0F}});
         llama_sampler_apply(sampler.get(), one.get());
         EXPECT_EQ(one.ids(), Tokens({100}));

@@ -45,7 +45,7 @@ TEST_P(GrowingContext, GivesTheLogitsOfALargeOneAndEvaluatesNoMore) {
     Sequence other(context.get());
     EXPECT_EQ(sequence.n_ctx_max(), other.n_ctx_max());
     EXPECT_EQ(sequence.n_ctx(), 256U);
-    std::size_t room = 0;
+    std::size_t n_ctx = 0;
     for (const std::size_t n : {30U, 200U, 300U, 301U, 700U, 1400U}) {
         SCOPED_TRACE(n);
         for (Sequence * each : {&sequence, &other}) {
@@ -56,10 +56,10 @@ TEST_P(GrowingContext, GivesTheLogitsOfALargeOneAndEvaluatesNoMore) {
         expect_same(GetParam(), logits_of(sequence), logits_of(other));
         EXPECT_EQ(sequence.n_passes(), other.n_passes());
         EXPECT_GE(sequence.n_ctx(), n + 2);
-        EXPECT_GE(sequence.n_ctx(), room);
-        room = sequence.n_ctx();
+        EXPECT_GE(sequence.n_ctx(), n_ctx);
+        n_ctx = sequence.n_ctx();
     }
-    EXPECT_LT(room, kLarge);
+    EXPECT_LT(n_ctx, kLarge);
     sequence.replace(text_of(kLarge), kNotCancelled);
     EXPECT_EQ(sequence.n_ctx(), kLarge);
     EXPECT_EQ(status_of([&] { sequence.append(kRead); }), Status::context);

@@ -128,9 +128,7 @@ SearchResult search_of_cheap_rows(Sequence & sequence, const Cursor & cursor, co
         }
         result.n_evaluated += nodes.size();
     }
-    const std::uint64_t n_evaluated = result.n_evaluated;
-    result = search->result();
-    result.n_evaluated = n_evaluated;
+    static_cast<Ranking &>(result) = search->result();
     sequence.replace(behind, kNotCancelled);
     return result;
 }

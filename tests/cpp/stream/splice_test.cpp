@@ -62,14 +62,14 @@ TEST_F(StreamSplice, OfNothingChangesNoToken) {
 
 TEST_F(StreamSplice, RefusedLeavesTheSequence) {
     const Opened opened = open();
-    const std::size_t room = opened->n_ctx_max();
+    const std::size_t n_ctx = opened->n_ctx_max();
     EXPECT_THROW(opened->splice(kPrompt.size() + 1, bytes("a")), Error);
     EXPECT_THROW(opened->splice(kPrompt.size(), {-1}), Error);
-    EXPECT_THROW(opened->splice(1, Tokens(room, 5)), Error);
+    EXPECT_THROW(opened->splice(1, Tokens(n_ctx, 5)), Error);
     EXPECT_EQ(opened->tokens(), kPrompt);
     EXPECT_EQ(run(opened, 3).tokens(), run(open(), 3).tokens());
-    opened->splice(1, Tokens(room - 1, 5));
-    EXPECT_EQ(opened->tokens().size(), room);
+    opened->splice(1, Tokens(n_ctx - 1, 5));
+    EXPECT_EQ(opened->tokens().size(), n_ctx);
 }
 
 }  // namespace

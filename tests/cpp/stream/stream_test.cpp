@@ -45,11 +45,11 @@ TEST_F(StreamTest, ForcedTokensAreEvaluatedWithTheNextBranchPoint) {
     EXPECT_EQ(seen.stats.span_logprob, static_cast<double>(out.steps[4].logprob));
 }
 
-// Over random sets, and against a walk of its own kind: one context, one token a pass, the best of what the oracle
+// Over random sets, and against a decoder of its own kind: one context, one token a pass, the best of what the oracle
 // allows.
-class Walk {
+class PlainDecoder {
    public:
-    explicit Walk(Context context) : context_(std::move(context)) {}
+    explicit PlainDecoder(Context context) : context_(std::move(context)) {}
 
     struct Path {
         Tokens tokens;             // ends included
@@ -96,12 +96,12 @@ class Walk {
 
 TEST_F(StreamTest, PassesAreTheBranchPointsAfterTheFirstTokensAndTokensThoseOfAnIndependentWalk) {
     const Opened stream = open();
-    Walk walk(tiny_context());
+    PlainDecoder decoder(tiny_context());
     for (unsigned seed = 1; seed <= 150; ++seed) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         std::mt19937 rng(seed);
         const std::set<Tokens> members = random_byte_members(rng);
-        Walk::Path expected = walk.greedy(kPrompt, members, kUntilTheEnd);
+        PlainDecoder::Path expected = decoder.greedy(kPrompt, members, kUntilTheEnd);
         stream->prefill(kPrompt);
         set(*stream, unnamed_trie_of(members));
         const Stream::Stats before = stream->snapshot().stats;

@@ -54,7 +54,7 @@ std::set<Tokens> spellings(const std::string & text, const Texts & pieces) {
 
 // Every sequence that the graph takes to a leaf, and the name of that leaf.
 // NOLINTNEXTLINE(misc-no-recursion): as deep as a test's text is long
-void walk(const Trie & trie, NodeId node, Tokens & begun, std::map<Tokens, std::string> & out) {
+void collect(const Trie & trie, NodeId node, Tokens & begun, std::map<Tokens, std::string> & out) {
     if (trie.leaf(node) != kNoLeaf) {
         out[begun] = trie.name(trie.leaf(node));
     }
@@ -64,15 +64,15 @@ void walk(const Trie & trie, NodeId node, Tokens & begun, std::map<Tokens, std::
     EXPECT_TRUE(trie.leaf(node) != kNoLeaf || !children.empty()) << "a dead end";
     for (const Token token : children) {
         begun.push_back(token);
-        walk(trie, trie.child(node, token), begun, out);
+        collect(trie, trie.child(node, token), begun, out);
         begun.pop_back();
     }
 }
 
-std::map<Tokens, std::string> walks(const Trie & trie) {
+std::map<Tokens, std::string> sequences_of(const Trie & trie) {
     std::map<Tokens, std::string> out;
     Tokens begun;
-    walk(trie, kRoot, begun, out);
+    collect(trie, kRoot, begun, out);
     return out;
 }
 
@@ -192,7 +192,7 @@ TEST(Graph, ACharacterMayBeSplitBetweenTokens) {
     std::set<Tokens> expected = spellings("\u20AC!", pieces);
     expected.merge(spellings("\u20AC", pieces));
     std::set<Tokens> seen;
-    for (const auto & [tokens, name] : walks(*trie)) {
+    for (const auto & [tokens, name] : sequences_of(*trie)) {
         seen.insert(tokens);
     }
     EXPECT_EQ(seen, expected);
@@ -201,7 +201,7 @@ TEST(Graph, ACharacterMayBeSplitBetweenTokens) {
 TEST(Graph, WhatLeadsNowhereIsLeftOut) {
     // "x" begins both, but only the whole "xyz" spells the one: behind "x" and "xy" nothing goes on.
     const auto trie = graph_of({"xyz"}, {"x", "xy", "xyz"});
-    EXPECT_EQ(walks(*trie), (std::map<Tokens, std::string>{{{2}, "xyz"}}));
+    EXPECT_EQ(sequences_of(*trie), (std::map<Tokens, std::string>{{{2}, "xyz"}}));
     EXPECT_EQ(trie->n_nodes(), 2U);
 }
 
@@ -271,7 +271,7 @@ TEST(Graph, RandomSetsHoldExactlyTheSpellingsOfTheirTexts) {
         }
         ++n_built;
         const auto trie = graph_of(texts, pieces);
-        EXPECT_EQ(walks(*trie), expected) << "round " << round;
+        EXPECT_EQ(sequences_of(*trie), expected) << "round " << round;
         for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
             std::size_t shortest = SIZE_MAX;
             for (const auto & [tokens, name] : expected) {

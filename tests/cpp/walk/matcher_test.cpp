@@ -175,7 +175,7 @@ TEST(Matcher, ALongSpanIsTakenBackToAnyPlace) {
     }
 }
 
-// Every answer of a matcher beside one that was made anew and walked there, and beside the oracle.
+// Every answer of a matcher beside one that was made anew and accepted the same, and beside the oracle.
 TEST(Matcher, RandomWalksWithRollbacksAgreeWithTheOracle) {
     constexpr Token n_tokens = 6;
     for (unsigned seed = 0; seed < 3000; ++seed) {
@@ -183,10 +183,10 @@ TEST(Matcher, RandomWalksWithRollbacksAgreeWithTheOracle) {
         std::mt19937 rng(seed);
         const RandomCase drawn(rng, n_tokens);
         Matcher matcher = matcher_of(unnamed_trie_of(drawn.members), drawn.options, n_tokens);
-        Tokens walked;
+        Tokens accepted;
         for (int step = 0; step < 30; ++step) {
             Oracle oracle(drawn.members, drawn.options);
-            for (const Token token : walked) {
+            for (const Token token : accepted) {
                 oracle.accept(token);
             }
             const bool is_terminated = oracle.state() == State::complete && !drawn.options.end_tokens.empty();
@@ -195,17 +195,17 @@ TEST(Matcher, RandomWalksWithRollbacksAgreeWithTheOracle) {
             ASSERT_EQ(matcher.is_terminated(), is_terminated);
             ASSERT_EQ(allowed(matcher), expected);
             ASSERT_EQ(masked_in(matcher), expected);
-            ASSERT_EQ(matcher.n_accepted(), walked.size());
+            ASSERT_EQ(matcher.n_accepted(), accepted.size());
             if (rng() % 4 == 0) {
-                const std::size_t n = rng() % (walked.size() + 1);
+                const std::size_t n = rng() % (accepted.size() + 1);
                 matcher.rollback(n);
-                walked.resize(walked.size() - n);
+                accepted.resize(accepted.size() - n);
                 continue;
             }
             const auto token = static_cast<Token>(rng() % n_tokens);
             if (expected.count(token) > 0) {
                 ASSERT_TRUE(matcher.accept(token));
-                walked.push_back(token);
+                accepted.push_back(token);
             } else {
                 ASSERT_EQ(matcher.accept_all(&token, 1), 0U);
             }

@@ -11,9 +11,9 @@ namespace {
 
 // What a member scores is its own, whoever else is in the set and whatever the prompt followed: here with F32 weights.
 // Of quantized ones the README says how far apart two scores may be, and `bench --mode score` measures it.
-class CompanyOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool>> {
+class BesideOthersOf : public ::testing::TestWithParam<std::tuple<TinyKind, bool>> {
    protected:
-    CompanyOf() : context_(make()), sequence_(context_.get()) {}
+    BesideOthersOf() : context_(make()), sequence_(context_.get()) {}
 
     static Context make() {
         llama_context_params params = tiny_context_params(1024);
@@ -52,7 +52,7 @@ std::string name_of_model(const ::testing::TestParamInfo<std::tuple<TinyKind, bo
 }
 
 INSTANTIATE_TEST_SUITE_P(AModelWith,
-                         CompanyOf,
+                         BesideOthersOf,
                          ::testing::Combine(::testing::Values(TinyKind::attention, TinyKind::sliding_window),
                                             ::testing::Bool()),
                          name_of_model);
@@ -66,7 +66,7 @@ Tokens long_prompt() {
     return out;
 }
 
-TEST_P(CompanyOf, AMemberKeepsItsScoreWhenOthersJoin) {
+TEST_P(BesideOthersOf, AMemberKeepsItsScoreWhenOthersJoin) {
     std::mt19937 rng(11);
     for (const Tokens & prompt : {bytes("the answer is"), long_prompt()}) {
         sequence_.replace(prompt, kNotCancelled);
@@ -93,7 +93,7 @@ TEST_P(CompanyOf, AMemberKeepsItsScoreWhenOthersJoin) {
     }
 }
 
-TEST_P(CompanyOf, APromptThatSharesItsBeginningWithTheOneBeforeIsLikeAFreshOne) {
+TEST_P(BesideOthersOf, APromptThatSharesItsBeginningWithTheOneBeforeIsLikeAFreshOne) {
     std::mt19937 rng(12);
     const std::set<Tokens> members = random_texts(rng, 30, 4, 8);
     const Tokens prompt = long_prompt();

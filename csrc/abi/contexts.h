@@ -1,7 +1,7 @@
 #pragma once
 
+#include "abi/structs.h"
 #include "stream/context_maker.h"
-#include "trie/error.h"
 
 namespace token_trie {
 
@@ -19,6 +19,14 @@ std::vector<ContextMaker::Adapter> read_adapters(const Params & params) {
         adapters.push_back({params.adapters[i], params.adapter_scales == nullptr ? 1 : params.adapter_scales[i]});
     }
     return adapters;
+}
+
+// Of contexts on a caller's model, with the adapters of a struct that has them.
+template <typename Params>
+ContextMaker make_contexts(llama_model * model, const llama_context_params * context_params, const Params & params) {
+    require_not_null(model, "model");
+    require_not_null(context_params, "context_params");
+    return {model, *context_params, read_adapters(params)};
 }
 
 }  // namespace token_trie
