@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -13,11 +13,13 @@ from token_trie.cli.app import command, console
 from token_trie.cli.declared import Flags, flags_of
 from token_trie.cli.options import ModelOptions, read
 from token_trie.decisions.questions.decide import decide as decide_
-from token_trie.decisions.questions.options import DecideOptions, FormName
+from token_trie.decisions.questions.options import DecideOptions, FormName, Prior
 from token_trie.errors import ArgumentError
 from token_trie.show.terminal import percent_bar
 from token_trie.show.texts import percent
 from token_trie.show.trie import plain
+
+_N_MAX = 1 << 20
 
 
 @flags_of(
@@ -35,7 +37,7 @@ class AskOptions(Flags):
     "token-trie decide --state 'I was charged twice!' --predicate 'urgent=Is it urgent?' --score 'mood=How angry is "
     "the customer?:calm,annoyed,furious'",
     "token-trie decide --state-file ticket.txt --choice 'team=Which team?:billing=payments and charges,sales'",
-    "token-trie decide --request request.json --json",
+    "token-trie decide --request request.json --form letters --orders auto --json",
 )
 def decide(
     model: ModelOptions,
@@ -61,15 +63,21 @@ def decide(
     form: Annotated[
         FormName | None, typer.Option(help="How questions are put; by default unlisted, or as the model was trained.")
     ] = None,
+    orders: Annotated[
+        str, typer.Option(help="Where the form lists the options: over how many orders of them to average, or auto.")
+    ] = "1",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The model's own probabilities: a question's prior is not taken out of them.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, as where standard output is no terminal.")
     ] = False,
 ) -> None:
     """Answer questions about a state, with a probability for each option."""
     try:
-        from token_trie.serve.body import parse
-        from token_trie.serve.refusal import RefusedError, dotted
-        from token_trie.serve.systemone import SystemOneRequest, question_of, told
+        from token_trie.serve.body import Limits, parse
+        from token_trie.serve.refusal import RefusedError
+        from token_trie.serve.systemone import SystemOneRequest, questions_of, state_of, told
     except ImportError as error:
         raise ArgumentError(f"decide: {error.name} is missing; pip install 'token-trie[serve]'") from error
     questions = _questions(choice or [], predicate or [], score or [])
@@ -85,13 +93,13 @@ def decide(
         given = {"state": read(state_file or Path("-")) if state is None else state, "questions": questions}
     try:
         body = parse(SystemOneRequest, given)
-        asked = {name: question_of(shape) for name, shape in body.questions.items()}
+        asked = questions_of(body, Limits(questions=_N_MAX, options=_N_MAX, levels=_N_MAX))
+        about = state_of(body) if body.context else body.state
     except RefusedError as refused:
-        place = dotted(refused.faults[0].place) if refused.faults else ""
-        raise ArgumentError(f"{place}: {refused.message}" if place else refused.message) from refused
-    context = body.context
-    about: Any = body.state if context is None else f"{context}\n\n{body.state}"
-    answers = decide_(model.load(4096), about, asked, form=form, **ask.given)
+        raise ArgumentError(refused.placed) from refused
+    over = _orders(orders)
+    prior: Prior | None = None if raw else "contextual"
+    answers = decide_(model.load(4096), about, asked, form=form, prior=prior, orders=over, **ask.given)
     shown = {name: told(shape, answers[name]) for name, shape in body.questions.items()}
     for name, answer in answers.items():
         if answer.instead is not None:
@@ -135,6 +143,14 @@ def _split(given: str, option: str, what: str) -> tuple[str, list[str]]:
     if not colon or len(texts) < 2 or not all(texts):
         raise ArgumentError(f"{option}: {given!r} is not NAME=QUESTION:{what},{what}…")
     return asked, texts
+
+
+def _orders(given: str) -> int | Literal["auto"]:
+    if given == "auto":
+        return "auto"
+    if not (given.isascii() and given.isdigit() and int(given)):
+        raise ArgumentError(f"--orders: {given!r} is neither a number from 1 on nor auto")
+    return int(given)
 
 
 def _json(path: Path) -> Any:

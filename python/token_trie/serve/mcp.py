@@ -25,7 +25,7 @@ from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits, check_depth, parse
 from token_trie.serve.engine import Engine
-from token_trie.serve.refusal import RefusedError, dotted, refusal_of
+from token_trie.serve.refusal import RefusedError, refusal_of
 from token_trie.serve.systemone import JsonText, QuestionShape, SystemOneRequest, systemone
 from token_trie.sets.prompt import Filled, Prompt
 
@@ -117,6 +117,4 @@ async def serve_tools(engine: Engine, name: str) -> None:
 
 
 def _refused(refused: RefusedError) -> CallToolResult:
-    place = dotted(refused.faults[0].place) if refused.faults else ""
-    text = f"{place}: {refused.message}" if place else refused.message
-    return CallToolResult(content=[TextContent(text=text)], is_error=True)
+    return CallToolResult(content=[TextContent(text=refused.placed)], is_error=True)

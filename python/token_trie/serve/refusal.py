@@ -47,6 +47,12 @@ class RefusedError(Exception):
         if self.kind == "busy":
             self.headers.setdefault("retry-after", "1")
 
+    @property
+    def placed(self) -> str:
+        """The message, behind the place of the fault."""
+        place = dotted(self.faults[0].place) if self.faults else ""
+        return f"{place}: {self.message}" if place else self.message
+
 
 def invalid(message: str, place: Place = (), kind: str = "value_error") -> RefusedError:
     """Return what a body is refused with that has one fault."""
@@ -94,12 +100,11 @@ class OpenAIFormat:
 
     def tell(self, refusal: RefusedError) -> tuple[int, Any]:
         """Return the status, and the body."""
-        param, message = None, refusal.message
-        if refusal.faults and (place := refusal.faults[0].place):
-            param = dotted(place)
-            message = f"{param}: {message}"
+        param = (dotted(refusal.faults[0].place) or None) if refusal.faults else None
         status = 400 if refusal.status == 422 else refusal.status
-        return status, {"error": {"message": message, "type": f"{refusal.kind}_error", "param": param, "code": None}}
+        return status, {
+            "error": {"message": refusal.placed, "type": f"{refusal.kind}_error", "param": param, "code": None}
+        }
 
 
 def dotted(place: Place) -> str:

@@ -121,28 +121,42 @@ def read_request(
     body: SystemOneRequest, limits: Limits, options: DecideOptions, llm: Llama
 ) -> tuple[str, dict[Place, Asked]]:
     """Return a state and what is asked about it, each question with its place; RefusedError with the place."""
+    asked: dict[Place, Asked] = {}
+    for name, question in questions_of(body, limits).items():
+        place = "questions", name
+        try:
+            asked[place] = asked_of(question, options, llm)
+        except TokenTrieError as error:
+            raise refusal_of(error, place) from error
+    return state_of(body), asked
+
+
+def questions_of(body: SystemOneRequest, limits: Limits) -> dict[str, Question]:
+    """Return the questions of a request by their names; RefusedError with the place."""
     if body.assets or body.files or body.images:
         raise invalid("images are for vision models, and this is none", ("assets",), "unsupported")
     if len(body.questions) > limits.questions:
         raise invalid(f"more than {limits.questions} questions", ("questions",), "too_long")
-    asked: dict[Place, Asked] = {}
+    questions = {}
     for name, shape in body.questions.items():
         place = "questions", name
         if not name:
             raise invalid("a name is empty", place, "string_too_short")
         _check_size(shape, limits, (*place, "criteria"))
         try:
-            question = question_of(shape)
-            asked[place] = asked_of(question, options, llm)
+            questions[name] = question_of(shape)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
+    return questions
+
+
+def state_of(body: SystemOneRequest) -> str:
+    """Return the state of a request as a model gets it; RefusedError where it is none."""
     try:
-        state: str = state_text(body.state)
+        state = state_text(body.state)
     except TokenTrieError as error:
         raise refusal_of(error, ("state",)) from error
-    if body.context:
-        state = f"{body.context}\n\n{state}"
-    return state, asked
+    return f"{body.context}\n\n{state}" if body.context else state
 
 
 def _check_size(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> None:

@@ -56,6 +56,24 @@ def test_a_request_is_what_the_server_takes(tmp_path: Path) -> None:
     assert "x_instead" in answer
 
 
+def test_context_stands_before_the_state_as_the_server_has_it(smollm2: Any) -> None:
+    question = {"type": "choice", "instructions": "Which?", "criteria": {"a cat": None, "a dog": None}}
+    body = {"context": "It barks.", "state": {"pet": "Rex"}, "questions": {"q": question}}
+    done = run("--request", "-", "--raw", "--form", "listed", "--orders", "2", given=json.dumps(body))
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)["q"]
+    expected = decide(
+        smollm2,
+        'It barks.\n\n{"pet": "Rex"}',
+        Choice("Which?", ["a cat", "a dog"]),
+        form="listed",
+        prior=None,
+        orders=2,
+    )
+    assert answer["x_calibration"] == expected.calibration == "raw"
+    assert answer["probabilities"] == pytest.approx(expected.probabilities, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -67,6 +85,7 @@ def test_a_request_is_what_the_server_takes(tmp_path: Path) -> None:
         (["--predicate", "a=b", "--predicate", "a=c"], "'a' is asked twice"),
         (["--predicate", "a=b", "--request", "x.json"], "--request"),
         (["--predicate", "a=b", "--state", "x", "--state-file", "y"], "one of them"),
+        (["--predicate", "a=b", "--state", "x", "--orders", "none"], "--orders: 'none'"),
         (["--request", "-"], "--request: -: no JSON"),
     ],
 )
@@ -80,3 +99,10 @@ def test_a_request_that_is_none_is_told_with_its_place() -> None:
     done = run("--request", "-", given=json.dumps({"state": "x", "questions": {"q": {"type": "choice"}}}))
     assert done.returncode == 1
     assert "questions.q.choice.criteria" in done.stderr
+
+
+def test_images_are_refused() -> None:
+    body = {"state": "x", "questions": {"q": {"type": "noul"}}, "images": ["data:image/png;base64,"]}
+    done = run("--request", "-", given=json.dumps(body))
+    assert done.returncode == 1
+    assert "images are for vision models" in done.stderr
