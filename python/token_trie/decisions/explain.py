@@ -198,7 +198,9 @@ def _model_of(stream: Stream) -> str:
 
 def pieces_of(reader: Reader, trie: TokenTrie) -> dict[int, bytes]:
     """Texts of a set's tokens."""
-    return {token: reader.vocab.detokenize([token]) for token in np.unique(trie.core.arrays()[0]).tolist()}
+    return {
+        token: reader.vocab.detokenize([token], special=True) for token in np.unique(trie.core.arrays()[0]).tolist()
+    }
 
 
 def parting_of(trie: TokenTrie, first: int, second: int) -> int | None:

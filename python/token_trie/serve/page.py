@@ -33,6 +33,7 @@ def _page() -> tuple[str, str]:
         f"script-src {_hash(script)}",
         f"style-src {_hash(style)}",
         "connect-src 'self'",
+        "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",

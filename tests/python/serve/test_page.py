@@ -263,7 +263,10 @@ def test_the_policy_lets_nothing_in(url: str) -> None:
     assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
     assert policy["connect-src"] == "'self'"
     assert all(re.fullmatch("'sha256-[A-Za-z0-9+/=]+'", policy[f"{what}-src"]) for what in ("script", "style"))
-    assert not re.search(r"\son\w+=|style=|https?://|innerHTML|localStorage|sessionStorage|cookie", answer.text)
+    assert not re.search(
+        r"\son\w+=|style=|https?://|innerHTML|localStorage|sessionStorage|cookie",
+        answer.text.replace("http://www.w3.org/", ""),
+    )
 
 
 def test_an_error_of_the_server_stands_where_it_belongs(page: Tab) -> None:

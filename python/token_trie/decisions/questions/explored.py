@@ -11,6 +11,7 @@ from token_trie.decisions.explain import ROOT, Explored, add_up, children_of, pa
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.questions.scores import BoundTexts, Floats, Scored, TextsRequest
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
+from token_trie.decisions.think import Think
 from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.stream import Stream
 from token_trie.native.ffi import lib
@@ -22,7 +23,7 @@ class TextTree:
     """Texts behind a prompt, as a tree."""
 
     prompt: str
-    """What the model read."""
+    """What the model read, control tokens too."""
     scored: Scored
     choices: BoundChoices[str]
     stepwise: Floats
@@ -88,10 +89,20 @@ class ExploreRequest(Request[TextTree]):
 
     texts: TextsRequest
 
+    @property
+    def think(self) -> Think | None:
+        """What the model does first."""
+        return self.texts.think
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is."""
+        return self.texts.draws
+
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundTree:
         """Bind the texts to what they stand behind."""
         texts = self.texts.bind(reader, prefix)
-        prompt = reader.vocab.detokenize(texts.tokens).decode(errors="replace")
+        prompt = reader.vocab.detokenize(texts.tokens, special=True).decode(errors="replace")
         return _BoundTree(texts, texts.tokens, prompt, pieces_of(reader, texts.choices.trie))
 
 
