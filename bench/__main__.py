@@ -35,6 +35,7 @@ class Mode(str, Enum):
     forms = "forms"
     coherence = "coherence"
     serve = "serve"
+    questions = "questions"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -112,6 +113,9 @@ def main(
 
     [bold]coherence[/bold]: the relations of JevBench that answers keep by construction, each reproducible and none
     remembered. It needs pip install jevbench==0.1.0.
+
+    [bold]questions[/bold]: 20 questions about a state of 1,500 tokens, beside llama.cpp's bare passes for the same
+    tokens and 20 calls of choose; a question with 1,000 options, beside score.
 
     [bold]serve[/bold]: servers on loopback under 1, 8, 32 and 128 clients: token-trie serve beside llama-cpp-python's
     server with GBNF (pip install 'llama-cpp-python\[server]'), and, where the environment variable LLAMA_SERVER names
