@@ -1,14 +1,14 @@
 // How an answer comes about
 
 async function explain(card, state, name, question, signal) {
-  const body = bodyOf(state, new Map([[name, question]]));
-  if (card.explained === body) return;
-  const told = await post("v1/x_explain", body, signal);
+  const key = keyOf(state, question);
+  if (card.explained === key) return;
+  const told = await post("v1/x_explain", bodyOf(state, new Map([[name, question]])), signal);
   const meant = (key) => (question.get("type") === "noul" ? YES_NO[key] : question.get("type") === "score" ? `${key} · ${question.get("criteria")[key]}` : key);
   // Of a quantized model the last digits depend on what is read together: the same are shown above and below.
   showAnswer(card, question, told.answer);
   $(".why .body", card).replaceChildren(sentence(told, meant), ...numbers(told, meant), ...tree(told, meant), prompt(told));
-  card.explained = body;
+  card.explained = key;
 }
 
 function named(whose, text) {

@@ -80,9 +80,9 @@ function showKind(card) {
   for (const part of all(".for", card)) part.hidden = !part.classList.contains(kind);
 }
 
-function label(card) {
+function label(card, place) {
   const name = $(".id", card).value || "without a name";
-  card.setAttribute("aria-label", `Question ${name}`);
+  card.setAttribute("aria-label", `Question ${place + 1}: ${name}`);
   $(".head > .remove", card).setAttribute("aria-label", `Remove the question ${name}`);
   for (const [rows, what] of [[".choice .rows", "Option"], [".score .rows", "Level"]]) {
     all(`${rows} > li`, card).forEach((row, i) => {
@@ -182,8 +182,10 @@ function typed() {
   all(".question").forEach(label);
   asking?.abort();
   clearTimeout(timer);
+  const read = readAll();
+  for (const name of unanswered(read).keys()) read.cards.get(name).classList.add("old");
   document.body.classList.add("old");
-  writeRequest(readAll());
+  writeRequest(read);
   timer = setTimeout(ask, TYPING);
 }
 
@@ -206,28 +208,48 @@ function bodyOf(state, questions) {
   return write(new Map([["state", state], ["questions", questions]]), false);
 }
 
+// A question that stands as it was answered is not asked again: what else there is does not matter to it.
+function unanswered({ state, questions, cards }) {
+  return new Map([...questions].filter(([name, question]) => cards.get(name).answered !== keyOf(state, question)));
+}
+
+function keyOf(state, question) {
+  return write([state, question], false);
+}
+
 async function ask() {
-  const { state, questions, cards, isReadable } = readAll();
+  const read = readAll();
+  const { state, questions, cards, isReadable } = read;
   asking?.abort();
   const own = (asking = new AbortController());
   for (const card of all(".question")) if (card.missing) showNothing(card);
-  if (!isReadable || !questions.size) return;
+  if (!isReadable) return;
+  const wanted = unanswered(read);
   const began = performance.now();
   try {
-    const told = await post("v1/systemone", bodyOf(state, questions), own.signal);
-    const took = performance.now() - began;
-    for (const [name, card] of cards) showAnswer(card, questions.get(name), told.answers[name]);
-    document.body.classList.remove("old");
+    if (wanted.size) {
+      const told = await post("v1/systemone", bodyOf(state, wanted), own.signal);
+      const took = performance.now() - began;
+      for (const [name, question] of wanted) {
+        showAnswer(cards.get(name), question, told.answers[name]);
+        cards.get(name).answered = keyOf(state, question);
+      }
+      showUsage(told, took);
+      announce(wanted, cards);
+    }
+    for (const element of all(".old")) element.classList.remove("old");
     refuse();
     again = 0;
-    const { input_tokens: read, x_cached_tokens: known = 0 } = told.usage;
-    say($("#model"), told.model ? ` · ${told.model}` : "");
-    say($("#status"), `Answered in ${took.toFixed(0)}\u00a0ms: ${read} tokens read${known ? `, of which ${known} were known` : ""}.`);
-    announce(cards);
     await explainOpen(state, questions, cards, own.signal);
   } catch (error) {
     failed(error, cards);
   }
+}
+
+function showUsage({ model, usage }, took) {
+  const known = usage.x_cached_tokens ? `, of which ${usage.x_cached_tokens} were known` : "";
+  say($("#model"), model ? ` · ${model}` : "");
+  say($("#status"), `Answered in ${took.toFixed(0)}\u00a0ms: ${usage.input_tokens} tokens read${known}.`);
 }
 
 // Of the question that is open alone, and when all have their answers.
@@ -239,6 +261,7 @@ async function explainOpen(state, questions, cards, signal) {
 function failed(error, cards) {
   if (error.name === "AbortError") return;
   if (error.status === undefined) throw error;
+  for (const card of all(".question")) card.answered = null; // by another model, when there is one again
   if (error.status === 0 || error.status === 429 || error.status === 503) {
     refuse(error.status ? `${error.message}. Asking again …` : "The server cannot be reached. Asking again …");
     clearTimeout(timer);
@@ -272,10 +295,11 @@ function refuse(text = "") {
 // What changed is told to screen readers when no more keys come.
 let telling = 0;
 
-function announce(cards) {
+function announce(wanted, cards) {
   clearTimeout(telling);
+  const told = (name) => `${name}: ${$(".value", cards.get(name)).textContent}, ${$(".sure", cards.get(name)).textContent}`;
   telling = setTimeout(() => {
-    say($("#told"), [...cards].map(([name, card]) => `${name}: ${$(".value", card).textContent}, ${$(".sure", card).textContent}`).join(". "));
+    say($("#told"), [...wanted.keys()].map(told).join(". "));
   }, 900);
 }
 
@@ -284,6 +308,8 @@ function announce(cards) {
 const YES_NO = { true: "yes", false: "no" };
 
 function showNothing(card) {
+  card.answered = null;
+  card.classList.remove("old");
   say($(".value bdi", card), "");
   say($(".sure", card), card.missing);
   $(".bars", card).replaceChildren();

@@ -11,15 +11,15 @@ from typing import Any
 
 
 class Serving:
-    """Runs until the end of a with statement."""
+    """Runs until the end of a with statement, which begins when it has said that, and where it listens."""
 
-    def __init__(self, model: Path | None = None, *options: str) -> None:
+    def __init__(self, model: Path | None = None, *options: str, until: str = "is ready") -> None:
         command = [str(Path(sys.executable).with_name("token-trie")), "serve", "--port", "0", *options]
         if model is not None:
             command += ["--model", str(model)]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.pid = self._process.pid
-        self.url = ""
+        self.url, self._until = "", until
         self.told = ""
         """On standard error, once it has ended."""
 
@@ -30,7 +30,7 @@ class Serving:
             told.append(line)
             if found := re.search(r"http://\S+", line):
                 self.url = found[0]
-            if "is ready" in line:
+            if self._until in line:
                 return self
         self.__exit__()
         raise AssertionError("".join(told))
