@@ -66,7 +66,7 @@ def write_tiny_model(
     is_recurrent: bool = False,
     is_bpe: bool = False,
     more: Sequence[tuple[str, gguf.TokenType]] = (),
-    said: Mapping[str, str | float] | None = None,
+    said: Mapping[str, str | float | bool] | None = None,
 ) -> None:
     """Write a llama or a mamba, with more tokens behind its own, and more said of it; the same bytes each time."""
     rng = np.random.default_rng(0)
@@ -100,7 +100,8 @@ def write_tiny_model(
     writer.add_add_space_prefix(not is_bpe)
 
     for key, value in (said or {}).items():
-        writer.add_string(key, value) if isinstance(value, str) else writer.add_float32(key, value)
+        add = {str: writer.add_string, bool: writer.add_bool, float: writer.add_float32}[type(value)]
+        add(key, value)
 
     def tensor(name: str, *shape: int) -> None:
         writer.add_tensor(name, rng.normal(0, 0.5, shape).astype(np.float32))

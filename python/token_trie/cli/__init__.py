@@ -11,7 +11,7 @@ import llama_cpp
 import typer
 
 import token_trie
-from token_trie.cli import choose, decide, demo, devices, explain, inspect, label, mcp, run_batch, serve
+from token_trie.cli import choose, decide, demo, devices, doctor, explain, inspect, label, mcp, run_batch, serve
 from token_trie.cli.app import app, epilog, status
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import _core
@@ -23,6 +23,7 @@ __all__ = [
     "decide",
     "demo",
     "devices",
+    "doctor",
     "explain",
     "inspect",
     "label",

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from tiny_model import write_tiny_model
+
+COMMAND = [str(Path(sys.executable).with_name("token-trie")), "doctor"]
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *options], capture_output=True, text=True)
+
+
+def findings(*options: str, works: bool = True) -> dict[str, Any]:
+    done = run("--json", *options)
+    assert done.returncode == (0 if works else 1), done.stderr
+    told = json.loads(done.stdout)
+    assert told["works"] is works
+    assert all(found["verdict"] == "good" or found["change"] for found in told["findings"])
+    return {found["about"]: found for found in told["findings"]}
+
+
+def test_a_model_that_is_fit_is_said_to_be() -> None:
+    found = findings()
+    for about in ("cache", "chat template", "end tokens", "labels", "context", "decisions", "questions", "memory"):
+        assert found[about]["verdict"] == "good", found[about]
+    assert "134,515,008 parameters" in found["model"]["told"]
+    assert "<|im_end|> (2)" in found["end tokens"]["told"]
+    assert "52 of 52" in found["labels"]["told"]
+    assert "8,192" in found["context"]["told"]
+    assert " ms for a question about " in found["speed"]["told"]
+    assert "GOMP_SPINCOUNT=1000" in found["waiting"]["told"]
+    assert "92 MiB of weights, 180 MiB for 8,192 tokens" in found["memory"]["told"]
+
+
+def test_what_a_model_lacks_is_told_with_what_to_change(model_paths: dict[str, Path]) -> None:
+    found = findings("-m", str(model_paths["recurrent"]), "--threads", str((os.cpu_count() or 1) + 1))
+    expected = {
+        "cache": "transformer",
+        "chat template": "chat_format",
+        "labels": "letters",
+        "context": "long states",
+        "questions": "it guesses",
+        "threads": "--threads ",
+    }
+    assert {about: found[about]["verdict"] for about in expected} == dict.fromkeys(expected, "fair")
+    for about, change in expected.items():
+        assert change in found[about]["change"]
+
+
+def test_a_turn_that_ends_with_no_end_token_is_seen(tmp_path: Path) -> None:
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<turn_end>{% endfor %}"
+    model = tmp_path / "turns.gguf"
+    write_tiny_model(model, more=[("<turn_end>", gguf.TokenType.CONTROL)], said={"tokenizer.chat_template": template})
+    found = findings("-m", str(model))
+    assert found["end tokens"]["verdict"] == "fair"
+    assert "turns end with <turn_end> (" in found["end tokens"]["change"]
+
+
+def test_a_model_that_writes_nothing_is_not_asked(tmp_path: Path) -> None:
+    model = tmp_path / "embedding.gguf"
+    write_tiny_model(model, said={"llama.attention.causal": False})
+    found = findings("-m", str(model), works=False)
+    assert found["model"]["verdict"] == "poor"
+    assert "questions" not in found
+
+
+@pytest.mark.parametrize("kind", ["nonsense", "openjev"])
+def test_a_model_trained_for_decisions_that_cannot_be_asked_so_is_asked_by_a_form(tmp_path: Path, kind: str) -> None:
+    model = tmp_path / "trained.gguf"
+    write_tiny_model(model, said={"llama.decision.type": kind})
+    found = findings("-m", str(model))
+    assert found["decisions"]["verdict"] == "fair"
+    assert "by letters" in found["questions"]["told"]
+
+
+def test_a_table_has_a_line_each(model_paths: dict[str, Path]) -> None:
+    done = run("-m", str(model_paths["tiny"]))
+    assert done.returncode == 0, done.stderr
+    assert "✓ end tokens" in done.stdout
+    assert "! chat template" in done.stdout
+    assert "→ give prompts as text" in done.stdout
