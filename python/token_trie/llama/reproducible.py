@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import llama_cpp
@@ -46,6 +47,7 @@ class Reproducible(Gate):
         attached = attachment(llm)
         self._tokens = np.empty(0, np.int32)  # whose cells are there
         self._first: Floats | None = None  # log-probabilities behind them, where these were asked for
+        self._working = self._cancelled = 0  # threads
         with lease(llm):
             vocab_of(llm)
             if attached.forked or llm.model_params.vocab_only:
@@ -73,7 +75,7 @@ class Reproducible(Gate):
         ContextError
             The context does not hold the prompt and the longest of them.
         CancelledError
-            The Llama was closed.
+            The Llama was closed, or this thread's work was cancelled.
         """
         longest = max(map(len, sequences))
         if len(prompt) + longest > self.n_ctx:
@@ -82,14 +84,23 @@ class Reproducible(Gate):
                 "tokens; make the Llama with a larger n_ctx"
             )
         with self._turn:
-            self._require_open()
-            out, before = [], np.array(prompt, np.int32)
-            first = self._logits(before)
-            for sequence in sequences:
-                if len(self._tokens) < len(before):  # of recurrent models, which nothing can be taken back from
-                    first = self._logits(before)
-                out.append(self._behind(len(before), first, np.array(sequence, np.int32)))
-            return out
+            self._working, self._cancelled = get_ident(), 0
+            try:
+                return self._score(np.array(prompt, np.int32), sequences)
+            except CancelledError:
+                self._drop(0)
+                raise
+            finally:
+                self._working = 0
+
+    def _score(self, prompt: npt.NDArray[np.int32], sequences: Sequence[Sequence[int]]) -> list[Floats]:
+        self._require_open()
+        out, first = [], self._logits(prompt)
+        for sequence in sequences:
+            if len(self._tokens) < len(prompt):  # of recurrent models, which nothing can be taken back from
+                first = self._logits(prompt)
+            out.append(self._behind(len(prompt), first, np.array(sequence, np.int32)))
+        return out
 
     def _logits(self, prompt: npt.NDArray[np.int32]) -> Floats:
         """Evaluate a prompt, but for the pieces that are there; return the log-probabilities of what comes next."""
@@ -142,6 +153,8 @@ class Reproducible(Gate):
     def _require_open(self) -> None:
         if self.is_closing or self.is_disowned:
             raise CancelledError("the Llama was closed, or this process was forked meanwhile")
+        if self._cancelled == get_ident():
+            raise CancelledError("the scores were cancelled")
 
     def _log_probabilities(self, row: int) -> Floats:
         logits: Any = llama_cpp.llama_get_logits_ith(self._context, row)
@@ -153,6 +166,11 @@ class Reproducible(Gate):
     def cancel(self) -> None:
         """End what is under way, behind its next batch."""
         self.is_closing = True
+
+    def cancel_of(self, thread: int) -> None:
+        """End what a thread is doing here, behind its next batch."""
+        if self._working == thread:
+            self._cancelled = thread
 
     def shut(self) -> None:
         """Free the context, when what is under way has ended."""

@@ -16,6 +16,7 @@ from token_trie.llama.batch import Answer, Batch, can_share
 from token_trie.llama.chooser import OwnStream
 from token_trie.llama.contexts import opened
 from token_trie.llama.interrupts import acting_thread
+from token_trie.llama.reproducible import Reproducible
 from token_trie.native.core import Llama
 from token_trie.native.lease import Attachment, attachment
 
@@ -42,13 +43,13 @@ def shared_batch_of(llm: Llama) -> SharedBatch | None:
 
 
 def cancel(llm: Llama, thread: int) -> None:
-    """End what a thread is doing in the Llama's stream, or in the shared batch, if it is there."""
+    """End what a thread is doing in the Llama's stream, in the shared batch or where it scores, if it is there."""
     cancel_of(attachment(llm), thread)
 
 
 def cancel_of(attached: Attachment, thread: int) -> None:
     """Do as `cancel` does, by what is attached to the Llama."""
-    for made in (attached.made(OwnStream), attached.made(SharedBatch)):
+    for made in (attached.made(OwnStream), attached.made(SharedBatch), attached.made(Reproducible)):
         if made is not None:
             made.cancel_of(thread)
 

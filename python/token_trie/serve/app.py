@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -126,8 +127,8 @@ def _endpoint(
             response = JSONResponse(told, status, refusal.headers)
         except ClientDisconnect:
             response = Response(status_code=_GONE)
-        except Exception:
-            _log.exception("%s failed", path)
+        except Exception as error:
+            _log.error(_told_of(path, error))
             status, told = wire.tell(RefusedError("internal", "a defect of the server"))
             response = JSONResponse(told, status)
         response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = uuid.uuid4().hex
@@ -135,6 +136,11 @@ def _endpoint(
         return response
 
     return endpoint
+
+
+def _told_of(path: str, error: Exception) -> str:
+    """Return where it came from, but not its message, which may have text of the request in it."""
+    return f"{path}: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"
 
 
 async def _answer(server: Server, request: Request, handler: Handler, shape: type[BaseModel] | None) -> Response:

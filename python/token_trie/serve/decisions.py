@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from token_trie.decisions.questions.answered import Answered
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.options import DecideOptions
-from token_trie.decisions.questions.scores import Scored, TextsRequest, score_alone
+from token_trie.decisions.questions.scores import Scored, TextsRequest, score_alone, written
+from token_trie.decisions.questions.thinking import to_think_about
+from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
+from token_trie.native.lease import attachment
 from token_trie.serve.engine import Engine
 from token_trie.serve.refusal import Place, refusal_of
 from token_trie.sets.prompt import Prompt
@@ -53,8 +57,19 @@ async def decide(
         Of a question, with its place.
     """
     usage = Usage()
-    answers = (_answer(engine, state, place, one, options, usage) for place, one in asked.items())
-    return await together(answers), usage
+
+    async def answer_all(places: Iterable[Place], think: Think | None = None) -> dict[Place, Answered[Any]]:
+        made = (_answer(engine, state, place, asked[place], options, think, usage) for place in places)
+        return dict(zip(places, await together(made), strict=True))
+
+    answers = await answer_all(list(asked))
+    if options.think is not None:
+        known = attachment(engine.llm).known
+        answers |= await answer_all(to_think_about(known, options.think, answers), options.think)
+    if options.instead:
+        lines = await together(_instead(engine, state, one.views[0]) for one in asked.values())
+        answers = {place: replace(answers[place], instead=line) for place, line in zip(asked, lines, strict=True)}
+    return list(answers.values()), usage
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -70,43 +85,62 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _answer(
-    engine: Engine, state: str, place: Place, asked: Asked, options: DecideOptions, usage: Usage
+    engine: Engine,
+    state: str,
+    place: Place,
+    asked: Asked,
+    options: DecideOptions,
+    think: Think | None,
+    usage: Usage,
 ) -> Answered[Any]:
     async def read(view: View) -> Scored:
-        scored, n_cached = await score(engine, view, state, options)
+        scored, n_cached = await score(engine, view, state, options, think)
         usage.count(scored, n_cached)
         return scored
 
+    async def read_all() -> list[Scored]:
+        if options.orders != "auto":
+            return await together(read(view) for view in asked.views)
+        scored = list[Scored]()
+        for view in asked.views:
+            scored.append(await read(view))
+            if asked.is_sure(scored, await priors):
+                break
+        return scored
+
+    priors = asyncio.ensure_future(together(prior(engine, asked, view, options) for view in asked.views))
     try:
-        priors = await together(prior(engine, asked, view, options) for view in asked.views)
-        scored: list[Scored] = []
-        if options.orders == "auto":
-            for view in asked.views:
-                scored.append(await read(view))
-                if asked.is_sure(scored, priors):
-                    break
-        else:
-            scored = await together(read(view) for view in asked.views)
-        return asked.answer(scored, priors)
+        scored = await read_all()
+        return asked.answer(scored, await priors)
     except TokenTrieError as error:
         raise refusal_of(error, place) from error
+    finally:
+        priors.cancel()
+        await asyncio.gather(priors, return_exceptions=True)
+
+
+async def _instead(engine: Engine, state: str, view: View) -> str:
+    return await engine.alone(lambda: written(engine.llm, view.reading(engine.llm, state).prompt))
 
 
 async def prior(engine: Engine, asked: Asked, view: View, options: DecideOptions) -> Scored | None:
     """Return what a question gives its options without a state, if that is to be taken out."""
     if options.prior is None or not asked.takes_prior:
         return None
-    key = "prior", *view.key, options.reproducible
+    # Of the key no more than a digest is kept, as others write what it is of.
+    key = "prior", sha256(repr((view.key, options.reproducible)).encode("utf-8", "surrogatepass")).digest()
     return (await engine.remembered(key, lambda: score(engine, view, None, options)))[0]
 
 
-async def score(engine: Engine, view: View, state: str | None, options: DecideOptions) -> tuple[Scored, int]:
+async def score(
+    engine: Engine, view: View, state: str | None, options: DecideOptions, think: Think | None = None
+) -> tuple[Scored, int]:
     """Return what a question gives its options about a state, and how many tokens were not evaluated again."""
     if options.reproducible:
         return await engine.alone(lambda: score_alone(engine.llm, view.reading(engine.llm, state))), 0
 
     def read() -> tuple[Prompt, TextsRequest]:
-        reading = view.reading(engine.llm, state)
+        reading = view.reading(engine.llm, state)._replace(think=think)
         return reading.prompt, reading.request
 
     return await engine.read_told(read)

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+import llama_cpp
+
 from token_trie.decisions.request import Batched, Request
 from token_trie.decisions.runner import begin, run
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
@@ -56,10 +58,12 @@ class Engine:
 
     def __init__(self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0) -> None:
         self.llm = llm
+        # A row does not pay for the cells of other requests then.
+        llm.context_params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
         self._batch = Batch(llm, n_parallel, n_ctx, _N_CHUNK) if can_share(llm) else None
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # of the Llama's own stream
-        self._remembered: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()
+        self._remembered: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._submitting = threading.Lock()
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer]]] = {}
         self._read: dict[int, _Reader] = {}  # of texts under way, by ticket
@@ -129,19 +133,30 @@ class Engine:
 
     async def remembered(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """Return what was made by a key, or make it, once for all who ask at the same time."""
-        task = self._remembered.get(key)
-        if task is None:
-            task = self._remembered[key] = asyncio.ensure_future(make())
-            task.add_done_callback(partial(self._forget_failed, key))
+        kept = self._remembered.get(key)
+        if kept is None:
+            kept = self._remembered[key] = _Kept(asyncio.ensure_future(make()))
+            kept.task.add_done_callback(partial(self._forget_failed, key, kept))
             while len(self._remembered) > _N_REMEMBERED:
                 self._remembered.popitem(last=False)
         else:
             self._remembered.move_to_end(key)
-        made: T = await asyncio.shield(task)  # others may wait for it
-        return made
+        kept.n_waiting += 1
+        try:
+            made: T = await asyncio.shield(kept.task)
+            return made
+        finally:
+            kept.n_waiting -= 1
+            if not (kept.n_waiting or kept.task.done()):  # all have left
+                self._forget(key, kept)
+                kept.task.cancel()
 
-    def _forget_failed(self, key: Hashable, task: asyncio.Task[Any]) -> None:
-        if (task.cancelled() or task.exception() is not None) and self._remembered.get(key) is task:
+    def _forget_failed(self, key: Hashable, kept: _Kept, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._forget(key, kept)
+
+    def _forget(self, key: Hashable, kept: _Kept) -> None:
+        if self._remembered.get(key) is kept:
             del self._remembered[key]
 
     def close(self) -> None:
@@ -234,6 +249,14 @@ class _Reader:
         if tokens:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(self.on_tokens, tokens)
+
+
+@dataclass(eq=False)
+class _Kept:
+    """What is remembered, or being made."""
+
+    task: asyncio.Task[Any]
+    n_waiting: int = 0
 
 
 def _set(future: asyncio.Future[Answer], answer: Answer) -> None:

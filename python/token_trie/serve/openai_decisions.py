@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.asked import Asked
 from token_trie.decisions.questions.asking import asked_of
-from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits, check_depth, count_values
 from token_trie.serve.decisions import decide
 from token_trie.serve.engine import Engine
+from token_trie.serve.extras import Extras, extras
 from token_trie.serve.refusal import Place, invalid, refusal_of
 
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
@@ -125,7 +125,7 @@ class ScoreShape(BaseModel):
 QuestionShape: TypeAlias = Annotated[PredicateShape | ChoiceShape | ScoreShape, Field(discriminator="type")]
 
 
-class DecisionRequest(BaseModel):
+class DecisionRequest(Extras):
     """Questions about an input."""
 
     model: StrictStr
@@ -143,7 +143,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
     """
     if len(body.questions) > limits.questions:
         raise invalid(f"{len(body.questions):,}, where {limits.questions:,} are the most", ("questions",), "too_long")
-    options = DecideOptions()
+    options = body.options()
     asked: dict[Place, Asked] = {}
     for i, shape in enumerate(body.questions):
         place: Place = ("questions", i)
@@ -240,4 +240,4 @@ def _told(shape: PredicateShape | ChoiceShape | ScoreShape, answer: Answered[Any
             "probabilities": [{"label": at.label, "value": i, "probability": p} for at, (i, p) in levels],
             "confidence": answer.confidence,
         }
-    return told | {"x_mass": answer.mass, "x_calibration": answer.calibration}
+    return told | extras(answer)

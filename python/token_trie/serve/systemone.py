@@ -17,6 +17,7 @@ from token_trie.native.core import Llama
 from token_trie.serve.body import Limits
 from token_trie.serve.decisions import decide
 from token_trie.serve.engine import Engine
+from token_trie.serve.extras import Extras, extras
 from token_trie.serve.refusal import Place, invalid, refusal_of
 
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
@@ -63,7 +64,7 @@ class ScoreShape(BaseModel):
 QuestionShape: TypeAlias = Annotated[Noul | ChoiceShape | ScoreShape, Field(discriminator="type")]
 
 
-class SystemOneRequest(BaseModel):
+class SystemOneRequest(Extras):
     """Questions about a state."""
 
     model: StrictStr | None = None
@@ -74,10 +75,6 @@ class SystemOneRequest(BaseModel):
     assets: Any = None
     files: Any = None
     images: Any = None
-
-    def options(self) -> DecideOptions:
-        """Return how it is to be answered."""
-        return DecideOptions()
 
 
 def _words(given: JsonText | None, what: str) -> str | None:
@@ -179,4 +176,4 @@ def told(shape: Noul | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[
             "probabilities": {str(level): p for level, p in answer.probabilities.items()},
             "confidence": answer.confidence,
         }
-    return told | {"x_mass": answer.mass, "x_calibration": answer.calibration}
+    return told | extras(answer)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import oracle
 import pytest
-from token_trie import ArgumentError, CancelledError, Choice, ContextError, Predicate, Score, decide, decide_many
+from token_trie import (
+    ArgumentError,
+    CancelledError,
+    Choice,
+    ContextError,
+    Predicate,
+    Score,
+    adecide,
+    decide,
+    decide_many,
+)
 from token_trie.decisions.questions.scores import Reading, score_alone
 from token_trie.llama.reproducible import PIECE, reproducible
 
@@ -100,6 +112,24 @@ def test_recurrent_models_read_the_prompt_anew(recurrent: Any) -> None:
 def test_what_has_no_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="do not fit the context"):
         decide(precise, "Paris " * 1100, QUESTIONS["team"], reproducible=True)
+
+
+def test_who_is_cancelled_leaves_no_trace(smollm2: Any) -> None:
+    question = Choice("Which one?", [f"number {i}" for i in range(500)])
+    before = figures(decide(smollm2, STATE, QUESTIONS["team"], reproducible=True))
+
+    async def leave() -> float:
+        task = asyncio.create_task(adecide(smollm2, STATE, question, reproducible=True))
+        await asyncio.sleep(1)
+        assert not task.done()
+        task.cancel()
+        started = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.monotonic() - started
+
+    assert asyncio.run(leave()) < 2
+    assert figures(decide(smollm2, STATE, QUESTIONS["team"], reproducible=True)) == before
 
 
 def test_its_context_is_freed_with_the_llama(model_paths: dict[str, Path]) -> None:
