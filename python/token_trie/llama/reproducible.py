@@ -84,6 +84,7 @@ class Reproducible(Gate):
                 "tokens; make the Llama with a larger n_ctx"
             )
         with self._turn:
+            self._require_open()
             self._working, self._cancelled = get_ident(), 0
             try:
                 return self._score(np.array(prompt, np.int32), sequences)
@@ -94,7 +95,6 @@ class Reproducible(Gate):
                 self._working = 0
 
     def _score(self, prompt: npt.NDArray[np.int32], sequences: Sequence[Sequence[int]]) -> list[Floats]:
-        self._require_open()
         out, first = [], self._logits(prompt)
         for sequence in sequences:
             if len(self._tokens) < len(prompt):  # of recurrent models, which nothing can be taken back from
@@ -149,6 +149,7 @@ class Reproducible(Gate):
         if status != 0:
             self._drop(0)
             raise InternalError(f"llama.cpp cannot evaluate {len(tokens)} tokens: {status}")
+        self._require_open()  # nobody cancels a thread but while it is in here
 
     def _require_open(self) -> None:
         if self.is_closing or self.is_disowned:

@@ -97,14 +97,16 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
     with lease(llm):
         reader = reader_of(llm)
         prefix = Prefix(reader.tokenize(reading.prompt))
-        # Each is bound by itself, too: another might move the seam.
         parts = [TextsRequest((text,)) for text in reading.texts] or [
             TextsRequest((), None, (t,)) for t in reading.labels
         ]
-        bound = [part.bind(reader, prefix) for part in parts]
     context = reproducible(llm)
-    sequences = [tuple(one.choices.trie[0].tokens) for one in bound]
-    scores = [context.score(one.tokens, [own])[0] for one, own in zip(bound, sequences, strict=True)]
+    sequences, scores = list[tuple[int, ...]](), list[Floats]()
+    for part in parts:
+        with lease(llm):
+            bound = part.bind(reader, prefix)  # by itself, too: another might move the seam
+        sequences.append(tuple(bound.choices.trie[0].tokens))
+        scores += context.score(bound.tokens, sequences[-1:])
     logprobs = np.array([of_tokens.sum() for of_tokens in scores])
     n_evaluated = sum(len(own) - 1 for own in sequences)
     lengths = np.array([len(own) for own in sequences], np.float64)
