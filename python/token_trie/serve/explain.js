@@ -113,6 +113,7 @@ function tree(told, meant) {
   });
   const legend = make("p", { class: "legend" }, named("greedy", "Share"), ": of what may come at that place, which is what greedy goes by. ");
   legend.append(named("exact", "Mass"), `: of the whole texts behind it. All texts together have ${percent(told.answer.x_mass)} of what the model might write.`);
+  if (told.readings > 1) legend.append(` This is the first of the ${told.readings} readings that make the answer.`);
   return [make("h4", {}, "The tree of their texts"), legend, top];
 }
 

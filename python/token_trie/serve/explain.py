@@ -55,7 +55,13 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
         more = await together(score(engine, other, state, options) for other in others)
         answer = asked.answer([tree.scored, *(scored for scored, _ in more)], priors)
         explained = await engine.on_worker(lambda: _explained(view, tree, priors[0], answer))
-        return {"model": model, "answer": told(shape, answer), "prompt": tree.prompt, **explained}
+        return {
+            "model": model,
+            "answer": told(shape, answer),
+            "prompt": tree.prompt,
+            "readings": len(priors),
+            **explained,
+        }
     except TokenTrieError as error:
         raise refusal_of(error, place) from error
 

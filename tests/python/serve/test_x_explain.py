@@ -127,6 +127,7 @@ def test_a_model_trained_for_decisions_is_explained_by_its_labels(kind: str, tmp
             assert explained["answer"][key] == pytest.approx(answers[name][key], abs=1e-3)
             assert explained["answer"]["x_calibration"] == "trained"
             assert explained["prompt"].endswith("Hungry.</s>yes:")
+            assert explained["readings"] == (2 if (kind, name) == ("lev", "choice") else 1)
             drawn = [name for row in explained["branches"] for name in row["options"] or []]
             is_rated = (kind, name) == ("lev", "noul")
             assert set(drawn) == (set() if is_rated else {each["option"] for each in explained["options"]})
