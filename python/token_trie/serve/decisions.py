@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -98,6 +98,17 @@ async def _answer(
         usage.count(scored, n_cached)
         return scored
 
+    try:
+        return await answer_by(read, engine, asked, options)
+    except TokenTrieError as error:
+        raise refusal_of(error, place) from error
+
+
+async def answer_by(
+    read: Callable[[View], Coroutine[Any, Any, Scored]], engine: Engine, asked: Asked, options: DecideOptions
+) -> Answered[Any]:
+    """Answer a question by as many of its readings as it takes."""
+
     async def read_all() -> list[Scored]:
         if options.orders != "auto":
             return await together(read(view) for view in asked.views)
@@ -112,8 +123,6 @@ async def _answer(
     try:
         scored = await read_all()
         return asked.answer(scored, await priors)
-    except TokenTrieError as error:
-        raise refusal_of(error, place) from error
     finally:
         priors.cancel()
         await asyncio.gather(priors, return_exceptions=True)

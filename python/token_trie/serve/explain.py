@@ -17,7 +17,7 @@ from token_trie.decisions.questions.scores import Scored
 from token_trie.decisions.questions.trained import TrainedView
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits
-from token_trie.serve.decisions import prior, score, together
+from token_trie.serve.decisions import answer_by, prior, score
 from token_trie.serve.engine import Engine
 from token_trie.serve.refusal import invalid, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, read_request, told
@@ -43,23 +43,29 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     options = body.options()
     state, by_place = read_request(body, limits, options, engine.llm)
     [(place, asked)], [shape] = by_place.items(), body.questions.values()
-    view, *others = asked.views
+    first, trees, n_readings = asked.views[0], list[TextTree](), 0
 
-    def read() -> tuple[Prompt, ExploreRequest]:
-        reading = view.reading(engine.llm, state)
+    def explore() -> tuple[Prompt, ExploreRequest]:
+        reading = first.reading(engine.llm, state)
         return reading.prompt, ExploreRequest(reading.request)
 
+    async def read(view: View) -> Scored:
+        nonlocal n_readings
+        n_readings += 1
+        if view is not first:
+            return (await score(engine, view, state, options))[0]
+        trees.append(await engine.read(explore))
+        return trees[0].scored
+
     try:
-        priors = await together(prior(engine, asked, each, options) for each in asked.views)
-        tree = await engine.read(read)
-        more = await together(score(engine, other, state, options) for other in others)
-        answer = asked.answer([tree.scored, *(scored for scored, _ in more)], priors)
-        explained = await engine.on_worker(lambda: _explained(view, tree, priors[0], answer))
+        answer = await answer_by(read, engine, asked, options)
+        without = await prior(engine, asked, first, options)
+        explained = await engine.on_worker(lambda: _explained(first, trees[0], without, answer))
         return {
             "model": model,
             "answer": told(shape, answer),
-            "prompt": tree.prompt,
-            "readings": len(priors),
+            "prompt": trees[0].prompt,
+            "readings": n_readings,
             **explained,
         }
     except TokenTrieError as error:

@@ -80,6 +80,27 @@ def test_greedy_ends_where_choose_does(tiny: str, precise: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "how",
+    [
+        {"x_form": "listed", "x_orders": 2},
+        {"x_form": "letters", "x_orders": "auto"},
+        {"x_form": "both"},
+        {"x_prior": None},
+    ],
+)
+def test_every_form_is_explained_by_what_it_reads(tiny: str, how: dict[str, Any]) -> None:
+    for question in (CHOICE, {"type": "noul", "instructions": "Is it?"}):
+        body = {"state": "Hungry.", "questions": {"q": question}, **how}
+        answer = httpx.post(f"{tiny}/v1/systemone", json=body).json()["answers"]["q"]
+        explained = httpx.post(f"{tiny}/v1/x_explain", json=body).json()
+        key = "noul" if question["type"] == "noul" else "probabilities"
+        assert explained["answer"][key] == pytest.approx(answer[key], abs=2e-3)
+        assert explained["answer"]["x_calibration"] == answer["x_calibration"]
+        drawn = {name for row in explained["branches"] for name in row["options"] or []}
+        assert drawn == {each["option"] for each in explained["options"]}
+
+
+@pytest.mark.parametrize(
     ("question", "names"),
     [
         ({"type": "noul", "instructions": "Is it?"}, ["true", "false"]),
