@@ -142,6 +142,10 @@ def _completions(asked: Asked, state: str) -> tuple[str, dict[str, Any]]:
     return "/v1/completions", body
 
 
+def _choice(asked: Asked, state: str) -> tuple[str, dict[str, Any]]:
+    return "/v1/completions", {"prompt": asked.prompt(state), "structured_outputs": {"choice": asked.options}}
+
+
 def _completion(asked: Asked, state: str) -> tuple[str, dict[str, Any]]:
     body = {"prompt": asked.prompt(state), "grammar": asked.grammar, "n_predict": 48, "temperature": 0}
     return "/completion", body | {"cache_prompt": True}
@@ -156,12 +160,14 @@ def _read_completion(reply: Any) -> str:
 
 
 OWN = "token-trie"
+CHOICE = "token-trie, the same prompt"
 PYTHON = "llama-cpp-python, GBNF"
 LLAMA = "llama-server, GBNF"
 CALLO = "callo"
 
 HOSTS = [
     Host(OWN, _own, _systemone, _read_systemone),
+    Host(CHOICE, _own, _choice, _read_completions),
     Host(PYTHON, _python_server, _completions, _read_completions),
     Host(LLAMA, _llama_server, _completion, _read_completion),
     Host(CALLO, _callo, _systemone, _read_systemone, max_options=255),

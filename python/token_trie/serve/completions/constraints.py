@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from token_trie.native.core import Llama
+from token_trie.serve.completions.grammars import check_gbnf
 from token_trie.serve.completions.shapes import ResponseFormat, Sampling
 from token_trie.serve.refusal import Place, invalid
 from token_trie.serve.sets import AnySet, Sets, read_set
@@ -61,7 +62,7 @@ def _constraints(shape: Sampling, sets: Sets) -> Any:
         if outputs.json_object:
             yield BySchema(_ANY_OBJECT), ("structured_outputs", "json_object")
         if outputs.grammar is not None:
-            yield ByGrammar(outputs.grammar), ("structured_outputs", "grammar")
+            yield _by_grammar(outputs.grammar, ("structured_outputs", "grammar"))
     if shape.token_trie is not None:
         yield _one_of(shape.token_trie, sets, ("token_trie",))
     if shape.guided_choice is not None:
@@ -71,7 +72,7 @@ def _constraints(shape: Sampling, sets: Sets) -> Any:
             yield _by_schema(getattr(shape, name), (name,))
     for name in ("guided_grammar", "grammar"):
         if getattr(shape, name):
-            yield ByGrammar(getattr(shape, name)), (name,)
+            yield _by_grammar(getattr(shape, name), (name,))
     if shape.response_format is not None and shape.response_format.type != "text":
         yield _by_format(shape.response_format)
 
@@ -81,6 +82,10 @@ def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
         registered = sets.get(given["set"], (*place, "set"))
         return OneOf(lambda _: registered.made), place
     return OneOf(lambda llm: read_set(llm, given)), place
+
+
+def _by_grammar(gbnf: str, place: Place) -> tuple[Constraint, Place]:
+    return ByGrammar(check_gbnf(gbnf, place)), place
 
 
 def _by_format(given: ResponseFormat) -> tuple[Constraint, Place]:
