@@ -34,6 +34,7 @@ def serve(
     sets: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across a restart.")
     ] = None,
+    grammars: Annotated[bool, typer.Option(help="Whether requests may bring GBNF grammars.")] = True,
     time_limit: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in TypeSafe's and OpenAI's formats."""
@@ -57,7 +58,13 @@ def serve(
     server = Server(
         load,
         path.stem,
-        Limits(requests=max_requests, seconds=time_limit, options=max_options, questions=max_questions),
+        Limits(
+            requests=max_requests,
+            seconds=time_limit,
+            options=max_options,
+            questions=max_questions,
+            grammars=grammars,
+        ),
         api_key,
         sets=Sets(sets),
     )

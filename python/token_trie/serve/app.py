@@ -194,11 +194,11 @@ async def _explain(server: Server, engine: Engine, body: SystemOneRequest) -> An
 
 
 async def _chat_completion(server: Server, engine: Engine, body: ChatRequest) -> Any:
-    return await chat_completion(engine, body, server.sets, server.name)
+    return await chat_completion(engine, body, server.sets, server.limits, server.name)
 
 
 async def _completion(server: Server, engine: Engine, body: CompletionRequest) -> Any:
-    return await completion(engine, body, server.sets, server.name)
+    return await completion(engine, body, server.sets, server.limits, server.name)
 
 
 async def _put_set(server: Server, request: Request) -> Response:

@@ -36,6 +36,8 @@ class Limits:
     """That are under way or wait."""
     seconds: float = 120.0
     """Of a request."""
+    grammars: bool = True
+    """Whether there may be any, of which no limit bounds the time that one takes."""
 
 
 async def read_json(request: Request, limits: Limits) -> Any:

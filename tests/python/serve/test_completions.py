@@ -93,6 +93,14 @@ def test_a_model_without_a_template_is_asked_in_plain_text(model_paths: Any) -> 
         assert called.choices[0].message.tool_calls[0].function.arguments == "{}"
 
 
+def test_a_server_for_strangers_takes_no_grammars(model_paths: Any) -> None:
+    with Serving(model_paths["tiny"], "--no-grammars") as serving:
+        client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="none", max_retries=0)
+        with pytest.raises(openai.BadRequestError, match="grammar"):
+            ask(client, extra_body={"grammar": 'root ::= "a"'})
+        assert ask(client, extra_body={"guided_choice": ["a", "b"]}).choices[0].text in "ab"
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from token_trie.native.core import Llama
+from token_trie.serve.body import Limits
 from token_trie.serve.completions.grammars import check_gbnf
 from token_trie.serve.completions.shapes import ResponseFormat, Sampling
 from token_trie.serve.refusal import Place, invalid
@@ -38,18 +39,21 @@ class ByGrammar:
 Constraint: TypeAlias = OneOf | BySchema | ByGrammar
 
 
-def constraint_of(shape: Sampling, sets: Sets) -> tuple[Constraint, Place]:
+def constraint_of(shape: Sampling, sets: Sets, limits: Limits) -> tuple[Constraint, Place]:
     """Return what the answer of a request may be, and where it says so.
 
     Raises
     ------
     RefusedError
-        It says so twice, or names a set that there is not.
+        It says so twice, names a set that there is not, or brings a grammar where none is taken.
     """
     found = list(_constraints(shape, sets))
     if len(found) > 1:
         raise invalid(f"goes with no {'.'.join(map(str, found[0][1]))}: an answer has one constraint", found[1][1])
-    return found[0] if found else (ByGrammar(), ())
+    constraint, place = found[0] if found else (ByGrammar(), ())
+    if isinstance(constraint, ByGrammar) and constraint.gbnf is not None and not limits.grammars:
+        raise invalid("this server takes no grammars", place, "unsupported")
+    return constraint, place
 
 
 def _constraints(shape: Sampling, sets: Sets) -> Any:

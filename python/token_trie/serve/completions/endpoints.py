@@ -9,6 +9,7 @@ from typing import Any
 
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import Llama
+from token_trie.serve.body import Limits
 from token_trie.serve.completions.answers import Answering, Asked, Finished
 from token_trie.serve.completions.calls import read_calling
 from token_trie.serve.completions.constraints import ByGrammar, constraint_of
@@ -26,7 +27,7 @@ from token_trie.sets.prompt import Filled, Prompt
 _log = logging.getLogger("token_trie.serve")
 
 
-async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, model: str) -> Any:
+async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits: Limits, model: str) -> Any:
     """Answer messages.
 
     Raises
@@ -36,17 +37,17 @@ async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, model:
     """
     refuse_unsupported(shape)
     turns = turns_of(shape.messages)
-    constraint, place = constraint_of(shape, sets)
+    constraint, place = constraint_of(shape, sets, limits)
     stops = () if constraint != ByGrammar() or has_chat_template(engine.llm) else PLAIN_STOPS
     asked = Asked(lambda llm: prompt_of(llm, turns), constraint, place, shape, shape.n_alternatives, stops)
     answering: Answering = read_calling(shape, turns, asked) or asked
     return await _answer(engine, [answering], shape, Chat(model, shape.n_each))
 
 
-async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, model: str) -> Any:
+async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limits: Limits, model: str) -> Any:
     """Go on behind prompts; errors as of `chat_completion`."""
     refuse_unsupported(shape)
-    constraint, place = constraint_of(shape, sets)
+    constraint, place = constraint_of(shape, sets, limits)
 
     def asked(given: str | list[int]) -> Asked:
         def prompt(_: Llama) -> Prompt:
