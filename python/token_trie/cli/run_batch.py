@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     import httpx
 
 _AT_ONCE = 64
+_N_MAX = 1 << 20
 
 
 class _Line(NamedTuple):
     custom_id: str
     url: str
-    body: object
+    body: bytes
+    """As it is sent."""
     mark: str
     """Of what was asked, for a run that goes on."""
     read: int
@@ -45,6 +47,10 @@ def run_batch(
     requests: Annotated[Path, typer.Option("--input", "-i", help="Requests, a JSON object a line.")],
     answers: Annotated[Path, typer.Option("--output", "-o", help="Answers, each as soon as it is known.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run that wrote --output ended.")] = False,
+    sets: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, exists=True, help="Folder of the sets that requests name, as of serve --sets."),
+    ] = None,
 ) -> None:
     """Answer a file of requests to the server, in OpenAI's batch format, many at once.
 
@@ -59,7 +65,7 @@ def run_batch(
         first = next(asked, None)  # what is wrong with the file is told before the model is loaded
         if first is not None:
             with Progress(requests.stat().st_size, "requests") as progress:
-                asyncio.run(_answer(model, first, asked, written, progress))
+                asyncio.run(_answer(model, sets, first, asked, written, progress))
     status.print(
         f"{written.n:,} answers are in {plain(str(answers))}, {written.n_refused:,} of them refused", highlight=False
     )
@@ -75,6 +81,7 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
             at = f"{path}: line {number}"
             try:
                 request = json.loads(line)
+                body = json.dumps(request.get("body") if isinstance(request, dict) else None).encode()
             except (ValueError, RecursionError) as error:
                 raise ArgumentError(f"{at}: no JSON ({error})") from error
             custom_id = request.get("custom_id") if isinstance(request, dict) else None
@@ -86,15 +93,20 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
             url = request.get("url")
             if request.get("method", "POST") != "POST" or not isinstance(url, str) or not url.startswith("/"):
                 raise ArgumentError(f"{at}: not a POST of a path, such as /v1/systemone")
-            mark = digest(url, request.get("body"))
+            mark = digest(url, body.decode())
             if done.get(custom_id, mark) != mark:
                 raise ArgumentError(f"--resume: {at}: {custom_id!r} asked something else when it was answered")
             if custom_id not in done:
-                yield _Line(custom_id, url, request.get("body"), mark, file.tell())
+                yield _Line(custom_id, url, body, mark, file.tell())
 
 
 async def _answer(
-    model: ModelOptions, first: _Line, rest: Iterator[_Line], written: _Answers, progress: Progress
+    model: ModelOptions,
+    sets: Path | None,
+    first: _Line,
+    rest: Iterator[_Line],
+    written: _Answers,
+    progress: Progress,
 ) -> None:
     try:
         import httpx
@@ -102,19 +114,21 @@ async def _answer(
         from token_trie.serve.app import Server, application
         from token_trie.serve.body import Limits
         from token_trie.serve.engine import Engine
+        from token_trie.serve.sets import Sets
     except ImportError as error:
         raise ArgumentError(f"run-batch: {error.name} is missing; pip install 'token-trie[serve]'") from error
     engine = Engine(model.load(SERVED_N_CTX))
     # Nobody else asks, so that what the file has is waited for.
-    limits = Limits(body=1 << 30, seconds=86_400, requests=2 * _AT_ONCE)
-    server = Server(lambda: engine, model.path.stem, limits, engine=engine)
+    limits = Limits(1 << 30, questions=_N_MAX, options=_N_MAX, seconds=86_400, requests=2 * _AT_ONCE)
+    server = Server(lambda: engine, model.path.stem, limits, engine=engine, sets=Sets(sets))
+    server.sets.load(engine.llm)
     transport = httpx.ASGITransport(application(server))
     under_way: set[asyncio.Task[tuple[_Line, httpx.Response]]] = set()
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
 
             async def ask(line: _Line) -> tuple[_Line, httpx.Response]:
-                return line, await client.post(line.url, json=line.body)
+                return line, await client.post(line.url, content=line.body)
 
             line: _Line | None = first
             while line is not None or under_way:
@@ -123,7 +137,9 @@ async def _answer(
                     line = next(rest, None)
                 done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                 for asked, response in (task.result() for task in done):
-                    written.put(asked, response.status_code, response.headers.get("x-request-id", ""), response.json())
+                    is_json = response.headers.get("content-type", "").startswith("application/json")
+                    told = response.json() if is_json else response.text
+                    written.put(asked, response.status_code, response.headers.get("x-request-id", ""), told)
                     progress.move(written.n, asked.read)
     finally:
         for task in under_way:
@@ -136,7 +152,7 @@ class _Answers:
     """The file of answers, which only whole lines are kept of."""
 
     def __init__(self, path: Path, resume: bool) -> None:
-        if path.exists() and not resume:
+        if path.exists() and path.stat().st_size and not resume:
             raise ArgumentError(f"--output: {str(path)!r} is there; go on with it by --resume, or remove it")
         self._file = io.FileIO(path, "a+b")
         if not lock(self._file):

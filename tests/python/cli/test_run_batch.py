@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from token_trie.cli.results import lock
 
 COMMAND = [str(Path(sys.executable).with_name("token-trie")), "run-batch"]
 
@@ -102,3 +104,55 @@ def test_what_goes_on_is_the_same_file_of_requests(folder: Path) -> None:
     changed = run(folder, [request(0, state="another"), request(1)], "--resume")
     assert changed.returncode == 1
     assert "'case-0' asked something else" in changed.stderr.replace("\n", " ")
+
+
+def test_what_no_json_text_can_say_is_refused_and_a_stream_is_its_text(folder: Path) -> None:
+    completion = {"model": "any", "prompt": "Case", "max_tokens": 2, "stream": True}
+    asked = [
+        request(0, state="\ud800"),
+        request(1, state=[float("nan")]),
+        {"custom_id": "none", "url": "/v1/systemone"},
+        {"custom_id": "stream", "url": "/v1/completions", "body": completion},
+        request(2),
+    ]
+    done = run(folder, asked)
+    assert done.returncode == 0, done.stderr
+    told = answers(folder)
+    assert [told[name]["status_code"] for name in ("case-0", "case-1", "none", "stream", "case-2")] == [
+        422,
+        422,
+        422,
+        200,
+        200,
+    ]
+    assert told["stream"]["body"].startswith("data: {")
+
+
+def test_requests_may_name_sets_that_a_server_keeps_and_have_more_options_than_a_server_takes(folder: Path) -> None:
+    (folder / "sets").mkdir()
+    (folder / "sets" / "pets.json").write_text(json.dumps({"choices": ["cat", "dog"]}))
+    completion = {"model": "any", "prompt": "A", "structured_outputs": {"choice": {"set": "pets"}}}
+    many = {"type": "choice", "criteria": {f"option {i}": None for i in range(300)}}
+    asked = [
+        {"custom_id": "set", "url": "/v1/completions", "body": completion},
+        request(0, questions={"q": many}),
+    ]
+    done = run(folder, asked, "--sets", "sets")
+    assert done.returncode == 0, done.stderr
+    told = answers(folder)
+    assert told["set"]["body"]["choices"][0]["text"] in ("cat", "dog")
+    assert len(told["case-0"]["body"]["answers"]["q"]["probabilities"]) == 300
+
+
+def test_an_output_with_nothing_in_it_is_begun(folder: Path) -> None:
+    (folder / "out.jsonl").touch()
+    assert run(folder, [request(0)]).returncode == 0
+    assert set(answers(folder)) == {"case-0"}
+
+
+def test_two_runs_do_not_write_one_file(folder: Path) -> None:
+    with io.FileIO(folder / "out.jsonl", "a+b") as file:
+        assert lock(file)
+        done = run(folder, [request(0)])
+    assert done.returncode == 1
+    assert "another run writes 'out.jsonl'" in done.stderr.replace("\n", " ")
