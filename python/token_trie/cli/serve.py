@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,7 +70,9 @@ def serve(
         sets=Sets(sets),
     )
     config = uvicorn.Config(application(server), host=host, port=port, access_log=False, log_level="warning")
-    listening = config.bind_socket()
+    bound = config.bind_socket()
+    # Of this protocol by name, as asyncio sends small parts at once on no other.
+    listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, bound.detach())
     url = f"http://{host}:{listening.getsockname()[1]}"
     status.print(f"loading {path.name}, to be served at {url}", highlight=False)
     http = uvicorn.Server(config)

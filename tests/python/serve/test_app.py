@@ -145,3 +145,13 @@ def test_a_model_that_cannot_be_loaded_ends_the_command(tmp_path: Path) -> None:
     broken.write_bytes(b"GGUF but not really")
     with pytest.raises(AssertionError, match="--model"), Serving(broken):
         pass
+
+
+def test_no_answer_waits_for_the_kernel_to_send_it(server: str) -> None:
+    with httpx.Client(base_url=server) as client:
+        took = []
+        for _ in range(20):
+            started = time.perf_counter()
+            client.get("/health")
+            took.append(time.perf_counter() - started)
+    assert min(took[1:]) < 0.03, "TCP holds back the second part of an answer for 40 ms, unless it is told not to"
