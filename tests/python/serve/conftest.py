@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from asking import SETTLED
+from browser import Tab, browsing
 from serving import Serving
 
 
@@ -18,3 +20,31 @@ def server() -> Iterator[str]:
 def model(model_paths: dict[str, Path]) -> Path:
     """Return a file for servers of a test's own."""
     return model_paths["smollm2"]
+
+
+@pytest.fixture(scope="session")
+def url(model_paths: dict[str, Path]) -> Iterator[str]:
+    """Where a server with a tiny model in F32 listens."""
+    with Serving(model_paths["tiny"]) as serving:
+        yield serving.url
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browsing(tmp_path_factory.mktemp("browser")) as tab:
+        if tab is None:
+            pytest.skip("no browser: `make test` installs chromium-headless-shell where apt can")
+        yield tab
+
+
+@pytest.fixture
+def page(browser: Tab, url: str) -> Iterator[Tab]:
+    """Return the page, with the answers to what it begins with."""
+    browser.events.clear()
+    browser.size(1280, 900)
+    browser.prefer()
+    browser.open(url)
+    browser.until(SETTLED)
+    yield browser
+    assert browser.complaints() == []
+    assert {address.startswith(url) for _, address in browser.requested()} == {True}

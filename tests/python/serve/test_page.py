@@ -6,83 +6,17 @@ import subprocess
 import sys
 import time
 from ast import literal_eval
-from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from browser import SHIFT, Tab, browsing
+from asking import FIRST, SETTLED, bars, body_of, text, write
+from browser import Tab
 from serving import Serving
 
-FIRST = ".question:first-child"
-SETTLED = "!document.body.classList.contains('old') && document.querySelector('#status').textContent"
-FOCUS = """e => {
-    const style = getComputedStyle(e.type === "radio" ? e.nextElementSibling : e);
-    return [e.id || e.className || e.tagName, style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2];
-}"""
-AXE = "axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html + n.failureSummary)]))"
 PARTS = "row => [...row.querySelectorAll('.part b')].map(part => part.lastChild.textContent)"
 HOSTILE = ["<img src=x onerror=\"document.title='taken'\">", "__proto__", "constructor", "10", "9", "\u202egnp", "it's"]
-
-
-@pytest.fixture(scope="module")
-def url(model_paths: dict[str, Path]) -> Iterator[str]:
-    """Where a server with a tiny model in F32 listens."""
-    with Serving(model_paths["tiny"]) as serving:
-        yield serving.url
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browsing(tmp_path_factory.mktemp("browser")) as tab:
-        if tab is None:
-            pytest.skip("no browser: `make test` installs chromium-headless-shell where apt can")
-        yield tab
-
-
-@pytest.fixture
-def page(browser: Tab, url: str) -> Iterator[Tab]:
-    """Return the page, with the answers to what it begins with."""
-    browser.events.clear()
-    browser.size(1280, 900)
-    browser.prefer()
-    browser.open(url)
-    browser.until(SETTLED)
-    yield browser
-    assert browser.complaints() == []
-    assert {address.startswith(url) for _, address in browser.requested()} == {True}
-
-
-def bars(page: Tab, card: str = FIRST) -> dict[str, float]:
-    """Return what a question's bars say, in their order."""
-    rows = page.run(
-        f"[...document.querySelectorAll({json.dumps(card + ' .bars li')})]"
-        ".map(row => [row.querySelector('bdi').textContent, row.querySelector('b').textContent])"
-    )
-    return {name: float(p.strip("<>% \u00a0")) for name, p in rows}
-
-
-def text(page: Tab, selector: str) -> str:
-    told: str = page.run(f"document.querySelector({json.dumps(selector)}).innerText")
-    return told
-
-
-def write(page: Tab, selector: str, words: str) -> None:
-    """Put words into a field in place of what it has, and wait for the answers."""
-    page.click(selector)
-    page.select_all()
-    page.type(words)
-    page.until("document.body.classList.contains('old')")
-    page.until(SETTLED)
-
-
-def body_of(page: Tab) -> Any:
-    """Return the body of the request to copy."""
-    page.click("#written [value=curl] + span")
-    curl = text(page, "#request")
-    return json.loads(curl.partition("-d '")[2].removesuffix("'").replace("'\\''", "'"))
 
 
 def test_answers_come_as_one_types(page: Tab, url: str) -> None:
@@ -133,37 +67,6 @@ def test_questions_are_made_changed_and_removed(page: Tab) -> None:
     assert list(body_of(page)["questions"]) == ["action", "soon", "food"]
 
 
-def test_the_keyboard_is_enough(page: Tab) -> None:
-    page.run("document.querySelector('.question .name').focus()")
-    page.press("Enter")
-    page.type("call_taxi")
-    page.until("[...document.querySelectorAll('.bars bdi')].some(row => row.textContent == 'call_taxi')")
-    assert list(body_of(page)["questions"]["action"]["criteria"])[:2] == ["book_table", "call_taxi"]
-    page.run("document.activeElement.blur(); document.querySelector('.question li:nth-child(2) .name').focus()")
-    for _ in range(2):
-        page.press("Tab")
-    assert page.run("document.activeElement.getAttribute('aria-label')") == "Remove option call_taxi"
-    page.press(" ")
-    assert page.run("document.activeElement.value") == "book_flight"
-    page.until("![...document.querySelectorAll('.bars bdi')].some(row => row.textContent == 'call_taxi')")
-
-
-def test_tab_comes_to_everything_and_shows_where_it_is(page: Tab) -> None:
-    page.run("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
-    seen = []
-    for _ in range(120):
-        page.press("Tab")
-        name, is_shown = page.run(f"({FOCUS})(document.activeElement)")
-        assert is_shown, name
-        seen.append(name)
-        if name == "copy":
-            break
-    assert seen[0] == "skip"
-    assert {"state", "id", "kind", "instructions", "name", "meaning", "add", "SUMMARY", "request", "copy"} <= set(seen)
-    page.press("Tab", SHIFT)
-    assert page.run("document.activeElement.id") == "request"
-
-
 def test_the_tree_of_the_open_question_alone_is_fetched(page: Tab, url: str) -> None:
     def fetched() -> int:
         return sum(address.endswith("x_explain") for _, address in page.requested())
@@ -190,22 +93,47 @@ def test_the_tree_of_the_open_question_alone_is_fetched(page: Tab, url: str) -> 
     assert fetched() == 3
 
 
+def wait_for(page: Tab, path: str) -> None:
+    """Wait for a request of a path, since events were cleared."""
+    end = time.monotonic() + 60
+    while not any(address.endswith(path) for _, address in page.requested()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def is_cancelled(page: Tab) -> bool:
+    return any(e.get("method") == "Network.loadingFailed" and e["params"].get("canceled") for e in page.events)
+
+
 def test_what_is_asked_too_early_is_taken_back(browser: Tab, server: str) -> None:
-    browser.events.clear()
     browser.open(server)
     browser.until(SETTLED)
+    browser.events.clear()
     browser.click("#state")
     browser.select_all()
     browser.send("Input.insertText", text="The parcel has not come. " * 250)
-    n = len(browser.requested())
-    while len(browser.requested()) == n:
-        time.sleep(0.01)
+    wait_for(browser, "systemone")
     browser.select_all()
     browser.type("Short.")
     browser.until(SETTLED)
-    assert [e for e in browser.events if e.get("method") == "Network.loadingFailed" and e["params"].get("canceled")]
+    assert is_cancelled(browser)
     assert body_of(browser)["state"] == "Short."
     assert 'path="/v1/systemone",status="499"' in httpx.get(f"{server}/metrics").text
+
+
+def test_an_explanation_is_taken_back_when_one_types_on(browser: Tab, server: str) -> None:
+    browser.open(server)
+    rows = "for (let i = 0; i < 90; i++) addRow(document.querySelector('.choice .rows'), `the number ${i} of many`)"
+    browser.run(f"{rows}; typed()")
+    browser.until(SETTLED)
+    browser.events.clear()
+    browser.run(f"document.querySelector('{FIRST} .why').open = true; 0")
+    wait_for(browser, "x_explain")
+    browser.click("#state")
+    browser.type("!")
+    browser.until(SETTLED)
+    assert is_cancelled(browser)
+    assert 'path="/v1/x_explain",status="499"' in httpx.get(f"{server}/metrics").text
 
 
 def test_the_request_does_the_same_where_it_is_pasted(page: Tab, url: str, model_paths: dict[str, Path]) -> None:
@@ -307,68 +235,6 @@ def test_two_of_one_name_are_told_apart(page: Tab) -> None:
     page.type("2")
     page.until(SETTLED)
     assert text(page, ".question:nth-child(2) .problem") == ""
-
-
-def test_it_works_on_a_phone(page: Tab) -> None:
-    page.size(320, 640, is_phone=True)
-    page.click(f"{FIRST} summary")
-    page.until(f"document.querySelector('{FIRST} .tree')")
-    assert page.run("document.documentElement.scrollWidth") == 320
-    small = page.run(
-        "[...document.querySelectorAll('button, input:not([type=radio]), select, summary, .segments span')]"
-        ".filter(e => e.offsetParent && (e.offsetHeight < 24 || e.offsetWidth < 24)).map(e => e.outerHTML)"
-    )
-    assert small == []
-    write(page, "#state", "Wake me up.")
-    assert page.run("document.querySelector('.bars').getBoundingClientRect().right") <= 320
-
-
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 320)])
-def test_axe_finds_nothing(page: Tab, scheme: str, width: int) -> None:
-    page.size(width, 900, is_phone=width < 500)
-    page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
-    page.click(f"{FIRST} summary")
-    page.until(f"document.querySelector('{FIRST} .tree')")
-    page.run(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8") + "; 0")
-    assert page.run(AXE) == []
-    # With a question that is not finished, a name that is there twice, and answers that wait for that.
-    page.click(".new button[value=choice]")
-    page.until("document.querySelector('.question:nth-child(4) .sure').textContent")
-    page.click(".question:nth-child(2) .id")
-    page.select_all()
-    page.type("action")
-    page.until("document.querySelector('.question:nth-child(2) .problem').textContent")
-    page.until(SETTLED)
-    assert page.run(AXE) == []
-
-
-def test_a_screen_reader_finds_names_and_is_told_of_answers(page: Tab) -> None:
-    found = page.accessible()
-    for role, name in [
-        ("textbox", "State"),
-        ("textbox", "Option 1"),
-        ("textbox", "What book_table means"),
-        ("button", "Remove option book_table"),
-        ("button", "Remove the question food"),
-        ("textbox", "Level 0"),
-        ("region", "Question 1: action"),
-        ("combobox", "Kind"),
-        ("radio", "Python, over HTTP"),
-        ("region", "The request to copy"),
-    ]:
-        assert (role, name) in found, (role, name)
-    assert page.run("document.querySelector('#told').getAttribute('role')") == "status"
-    page.until("document.querySelector('#told').textContent")
-    said = text(page, "#told")
-    assert re.match(r"action: \w+, \d", said)
-    assert "food: " in said
-
-
-def test_nothing_moves_for_who_wants_that(page: Tab) -> None:
-    moving = "getComputedStyle(document.querySelector('.track i')).transitionDuration"
-    assert page.run(moving) == "0.25s"
-    page.prefer(prefers_reduced_motion="reduce")
-    assert page.run(moving) == "0s"
 
 
 def test_a_key_is_asked_for_and_kept_nowhere(browser: Tab, model_paths: dict[str, Path]) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ CHOICE = {
 TEXTS = ["Paris", "Pizza", "Parish", "no"]
 
 
-@pytest.fixture(scope="module")
-def tiny(model_paths: dict[str, Path]) -> Iterator[str]:
-    """Where a server with a tiny model in F32 listens."""
-    with Serving(model_paths["tiny"]) as serving:
-        yield serving.url
-
-
 def explain(url: str, question: object, state: str = "Hungry.") -> httpx.Response:
     return httpx.post(f"{url}/v1/x_explain", json={"state": state, "questions": {"q": question}}, timeout=60)
 
@@ -42,10 +34,10 @@ def path(branches: list[Any], i: int) -> list[Any]:
     return ([] if branches[i]["parent"] is None else path(branches, branches[i]["parent"])) + [branches[i]]
 
 
-def test_the_answer_is_the_one_that_is_given_without_an_explanation(tiny: str) -> None:
+def test_the_answer_is_the_one_that_is_given_without_an_explanation(url: str) -> None:
     body = {"state": "Hungry.", "questions": {"q": CHOICE}}
-    answer = httpx.post(f"{tiny}/v1/systemone", json=body).json()["answers"]["q"]
-    explained = told(tiny, CHOICE)
+    answer = httpx.post(f"{url}/v1/systemone", json=body).json()["answers"]["q"]
+    explained = told(url, CHOICE)
     assert explained["answer"]["choice"] == answer["choice"]
     assert explained["answer"]["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-3)
     assert {each["option"]: each["probability"] for each in explained["options"]} == explained["answer"][
@@ -53,8 +45,8 @@ def test_the_answer_is_the_one_that_is_given_without_an_explanation(tiny: str) -
     ]
 
 
-def test_masses_and_shares_are_those_of_score(tiny: str, precise: Any) -> None:
-    explained = told(tiny, CHOICE)
+def test_masses_and_shares_are_those_of_score(url: str, precise: Any) -> None:
+    explained = told(url, CHOICE)
     prompt, branches = explained["prompt"], explained["branches"]
     assert prompt.endswith("Hungry.\n\nQuestion: Which?\nAnswer:")
     whole = np.exp(score(precise, "Hungry.\n\nQuestion: Which?\nAnswer:", TEXTS, leaf_end="any"))
@@ -68,9 +60,9 @@ def test_masses_and_shares_are_those_of_score(tiny: str, precise: Any) -> None:
     assert [each["prior"] for each in explained["options"]] == pytest.approx(before, abs=1e-2)
 
 
-def test_greedy_ends_where_choose_does(tiny: str, precise: Any) -> None:
+def test_greedy_ends_where_choose_does(url: str, precise: Any) -> None:
     for state in ("Hungry.", "yes", "Pizza or Paris?", "no no no"):
-        explained = told(tiny, CHOICE, state)
+        explained = told(url, CHOICE, state)
         greedy = choose(precise, f"{state}\n\nQuestion: Which?\nAnswer:", TEXTS, mode="greedy")
         assert explained["greedy"] == ["abcd"[greedy.index]]
         ends = [row for row in explained["branches"] if row["options"] and row["greedy"]]
@@ -88,11 +80,11 @@ def test_greedy_ends_where_choose_does(tiny: str, precise: Any) -> None:
         {"x_prior": None},
     ],
 )
-def test_every_form_is_explained_by_what_it_reads(tiny: str, how: dict[str, Any]) -> None:
+def test_every_form_is_explained_by_what_it_reads(url: str, how: dict[str, Any]) -> None:
     for question in (CHOICE, {"type": "noul", "instructions": "Is it?"}):
         body = {"state": "Hungry.", "questions": {"q": question}, **how}
-        answer = httpx.post(f"{tiny}/v1/systemone", json=body).json()["answers"]["q"]
-        explained = httpx.post(f"{tiny}/v1/x_explain", json=body).json()
+        answer = httpx.post(f"{url}/v1/systemone", json=body).json()["answers"]["q"]
+        explained = httpx.post(f"{url}/v1/x_explain", json=body).json()
         key = "noul" if question["type"] == "noul" else "probabilities"
         assert explained["answer"][key] == pytest.approx(answer[key], abs=2e-3)
         assert explained["answer"]["x_calibration"] == answer["x_calibration"]
@@ -109,8 +101,8 @@ def test_every_form_is_explained_by_what_it_reads(tiny: str, how: dict[str, Any]
         ({"type": "choice", "criteria": {str(i): f"number {i}" for i in range(255)}}, [str(i) for i in range(255)]),
     ],
 )
-def test_every_option_has_its_numbers_and_its_branch_or_is_counted(tiny: str, question: Any, names: list[str]) -> None:
-    explained = told(tiny, question)
+def test_every_option_has_its_numbers_and_its_branch_or_is_counted(url: str, question: Any, names: list[str]) -> None:
+    explained = told(url, question)
     assert [each["option"] for each in explained["options"]] == names
     branches = explained["branches"]
     drawn = [name for row in branches for name in row["options"] or []]
@@ -121,12 +113,12 @@ def test_every_option_has_its_numbers_and_its_branch_or_is_counted(tiny: str, qu
         assert len(drawn) + sum(row["more"]["texts"] for row in branches if row["more"]) == len(names)
 
 
-def test_more_than_one_question_is_refused_with_the_place(tiny: str) -> None:
+def test_more_than_one_question_is_refused_with_the_place(url: str) -> None:
     body = {"state": "x", "questions": {"a": CHOICE, "b": CHOICE}}
-    refused = httpx.post(f"{tiny}/v1/x_explain", json=body)
+    refused = httpx.post(f"{url}/v1/x_explain", json=body)
     assert refused.status_code == 422
     assert refused.json()["detail"][0]["loc"] == ["body", "questions"]
-    bad = explain(tiny, {"type": "choice", "criteria": {"": None, "b": None}})
+    bad = explain(url, {"type": "choice", "criteria": {"": None, "b": None}})
     assert bad.json()["detail"][0]["loc"] == ["body", "questions", "q"]
 
 
