@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 from token_trie.cli.app import command
 from token_trie.cli.options import SERVED_N_CTX, ModelOptions
@@ -23,6 +24,7 @@ def mcp(model: ModelOptions) -> None:
         from token_trie.serve.mcp import serve_tools
     except ImportError as error:
         raise ArgumentError(f"mcp: {error.name} is missing; pip install 'token-trie[mcp]'") from error
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread that reads standard input cannot be cancelled
     engine = Engine(model.load(SERVED_N_CTX))
     try:
         asyncio.run(serve_tools(engine, model.path.stem))

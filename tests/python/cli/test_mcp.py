@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -108,30 +109,39 @@ def test_schemas_take_what_the_tools_take() -> None:
         jsonschema.validate({"state": "x", "questions": {"q": {"type": "choice"}}}, found["decide"])
 
 
-def test_standard_output_is_the_protocols_alone(model_paths: dict[str, Path]) -> None:
-    meta = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    }
-    call = {"name": "choose", "arguments": {"prompt": "x", "choices": ["a", "b"]}}
-    messages: list[dict[str, Any]] = [
+def served(model: Path, *messages: dict[str, Any]) -> tuple[subprocess.Popen[str], list[dict[str, Any]]]:
+    """Return the command at work, with its answers to a greeting and these messages."""
+    meta = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    greeting: list[dict[str, Any]] = [
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": meta},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
     ]
-    command = [COMMAND, "mcp", "-m", str(model_paths["tiny"])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for message in messages:
-            print(json.dumps(message), file=process.stdin, flush=True)
-        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
-        process.stdin.close()
-        assert process.stdout.read() == ""
-        assert process.wait(60) == 0
+    command = [COMMAND, "mcp", "-m", str(model)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for message in (*greeting, *messages):
+        print(json.dumps(message), file=process.stdin, flush=True)
+    return process, [json.loads(process.stdout.readline()) for _ in range(1 + len(messages))]
+
+
+def test_standard_output_is_the_protocols_alone(model_paths: dict[str, Path]) -> None:
+    call = {"name": "choose", "arguments": {"prompt": "x", "choices": ["a", "b"]}}
+    process, answers = served(model_paths["tiny"], {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call})
+    assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == 0
     assert [answer["id"] for answer in answers] == [1, 2]
     assert answers[1]["result"]["structuredContent"]["choice"] in ("a", "b")
+
+
+def test_an_interrupt_ends_it_though_the_client_stays(model_paths: dict[str, Path]) -> None:
+    process, _ = served(model_paths["tiny"])
+    with process:
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(30) == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 def test_a_model_that_is_not_there_is_told() -> None:
