@@ -49,6 +49,7 @@ Scheduler::Scheduler(const ContextMaker & maker, const Options & options)
       vocab_(llama_model_get_vocab(llama_get_model(context_.get()))),
       n_batch_(std::min<std::size_t>(options.n_batch == 0 ? kRows : options.n_batch, llama_n_ubatch(context_.get()))),
       n_chunk_(std::min(options.n_chunk, n_batch_)),
+      depth_(depth_of(llama_get_model(context_.get()))),
       n_cells_max_(llama_n_ctx(context_.get())),
       n_reserved_(n_chunk_ == 0 ? 0 : n_cells_max_ / kReserve),
       n_ctx_max_(n_cells_max_ - n_reserved_),

@@ -31,6 +31,9 @@ namespace token_trie {
 //
 //     pass   rows of answers | short prompts, all of them | long ones: a chunk together, and beside others a part of it
 //     cells  long ones                                                       | reserved, for short ones
+//
+// A chunk is so much work; the farther back a prompt reaches, the fewer rows that are. Where no short prompts come, it
+// is a whole pass.
 class [[gnu::visibility("default")]] Scheduler {
    public:
     struct Options {
@@ -79,7 +82,8 @@ class [[gnu::visibility("default")]] Scheduler {
     void plan(BatchRows & rows, const OnAnswer & on_answer);
     void place_rows(Job & job, BatchRows & rows);
     void plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer);
-    void plan_long(BatchRows & rows);
+    void plan_long(BatchRows & rows, double chunk);
+    static double depth_of(const llama_model * model);
     bool is_long(std::size_t n_own) const noexcept { return n_chunk_ > 0 && n_own > n_chunk_; }
     bool is_long(const std::vector<Token> & prompt) const;
     bool has_reserve(std::size_t n_needed, bool for_long, bool has_long_waiting) const noexcept;
@@ -115,6 +119,7 @@ class [[gnu::visibility("default")]] Scheduler {
     const llama_vocab * const vocab_;
     const std::size_t n_batch_;
     const std::size_t n_chunk_;
+    const double depth_;
     const std::size_t n_cells_max_;
     const std::size_t n_reserved_;  // of these
     const std::size_t n_ctx_max_;
@@ -133,6 +138,7 @@ class [[gnu::visibility("default")]] Scheduler {
     Requests waiting_;
     Requests behind_texts_;        // who waits likewise, and comes first
     std::size_t n_overtaken_ = 0;  // so often the one that waits longest
+    std::size_t n_quiet_ = 0;      // passes since the last that had a short prompt
 };
 
 }  // namespace token_trie

@@ -1,14 +1,24 @@
 #include "batch/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace token_trie {
 namespace {
 
 // Of a chunk, the part that long prompts have beside others.
-constexpr std::size_t kBesideOthers = 4;
+constexpr double kBesideOthers = 0.25;
+// Passes without a short prompt after which none is expected.
+constexpr std::size_t kQuiet = 32;
 
 }  // namespace
+
+// A row behind so many cells takes twice as long as one behind none: attention is then as much work as the weights, of
+// which it makes half as good use.
+double Scheduler::depth_of(const llama_model * model) {
+    const double n_multiplied = 4.0 * llama_model_n_embd(model) * llama_model_n_layer(model);
+    return std::max(static_cast<double>(llama_model_n_params(model)) / std::max(n_multiplied, 1.0), 1.0);
+}
 
 void Scheduler::plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer) {
     for (Job & job : jobs_) {
@@ -17,11 +27,16 @@ void Scheduler::plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer) {
         }
     }
     admit(rows, n_batch_, on_answer);
-    plan_long(rows);
+    const bool has_short =
+        std::any_of(jobs_.begin(), jobs_.end(), [&](const Job & job) { return !is_long(job.n_own()); });
+    n_quiet_ = has_short ? 0 : n_quiet_ + 1;
+    const double chunk = static_cast<double>(n_quiet_ > kQuiet ? n_batch_ : n_chunk_);
+    plan_long(rows, rows.size() == 0 ? chunk : chunk * kBesideOthers);
 }
 
-// Half for the one that came first, so that none is overtaken without end; the rest for what is soon done.
-void Scheduler::plan_long(BatchRows & rows) {
+// As many rows as take the time of so many behind nothing: half for the one that came first, so that none is overtaken
+// without end; the rest for what is soon done.
+void Scheduler::plan_long(BatchRows & rows, double chunk) {
     std::vector<Job *> jobs;
     for (Job & job : jobs_) {
         if (job.n_prompt_left() > 0 && is_long(job.n_own())) {
@@ -31,16 +46,18 @@ void Scheduler::plan_long(BatchRows & rows) {
     if (jobs.empty()) {
         return;
     }
-    std::size_t n_left = rows.size() == 0 ? n_chunk_ : std::max<std::size_t>(n_chunk_ / kBesideOthers, 1);
-    Job * const oldest = jobs.front();
-    oldest->plan(rows, (n_left + 1) / 2);
-    n_left -= oldest->n_planned();
+    const auto plan = [&](Job & job, double share) {
+        const std::size_t n_before = job.n_planned();
+        const auto at = static_cast<double>(job.prompt().size() - job.n_prompt_left() + n_before);
+        const double each = 1 + at / depth_;
+        job.plan(rows, n_before + static_cast<std::size_t>(std::ceil(std::max(share, 0.0) / each)));
+        chunk -= each * static_cast<double>(job.n_planned() - n_before);
+    };
+    plan(*jobs.front(), chunk / 2);
     std::stable_sort(jobs.begin(), jobs.end(),
                      [](const Job * a, const Job * b) { return a->n_prompt_left() < b->n_prompt_left(); });
     for (Job * const job : jobs) {
-        const std::size_t n_before = job->n_planned();
-        job->plan(rows, n_before + n_left);
-        n_left -= job->n_planned() - n_before;
+        plan(*job, chunk);
     }
 }
 

@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 _N_WORKERS = 4
 _N_REMEMBERED = 4096
-# Rows of long prompts that a pass has: few enough for short ones not to wait long, and nearly llama.cpp's full speed.
-_N_CHUNK = 128
+# Rows of long prompts that a pass has while short ones come: few enough for these not to wait long.
+_N_CHUNK = 64
 # So long the dispatcher makes passes in one go: one, where somebody reads a text as it is written.
 _WAIT_MS, _PASS_MS = 20, 1
 
