@@ -48,7 +48,9 @@ def test_a_choice_is_that_of_the_package(client: openai.OpenAI, smollm2: Any) ->
     alone = choose(smollm2, prompt, choices, probabilities=True)
     answer = ask(client, prompt, extra_body={"structured_outputs": {"choice": choices}})
     told = {each["value"]: each["probability"] for each in answer.choices[0].model_extra["x_distribution"]}
-    assert answer.choices[0].text == alone.value
+    searched = ask(client, prompt, extra_body={"structured_outputs": {"choice": choices}, "x_distribution": False})
+    assert answer.choices[0].text == searched.choices[0].text == alone.value
+    assert searched.choices[0].model_extra["x_distribution"] is None
     assert told == pytest.approx({choice: alone.probability(choice) for choice in choices}, abs=0.02)
 
 

@@ -33,7 +33,7 @@ MakePrompt: TypeAlias = Callable[[Llama], Prompt]
 
 R = TypeVar("R")
 
-_SCORED_WHOLE = 10_000
+_SCORED_WHOLE = 1000
 """Members up to which a set's whole distribution is told."""
 
 
@@ -92,7 +92,7 @@ class Asked:
 
         def made() -> tuple[Prompt, Request[Decision[Any]]]:
             choices = self._read(lambda: of.read(engine.llm))
-            options = ChooseOptions(probabilities=len(choices) <= _SCORED_WHOLE)
+            options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _SCORED_WHOLE)
             if sampling.n_each > 1 and sampling.warmth > 0:
                 options = ChooseOptions(mode="aligned", seed=sampling.seed_of(place))
             noted.append(Noted(ChoiceRequest.read(choices, options)))

@@ -70,6 +70,8 @@ class Sampling(BaseModel):
     grammar: StrictStr | None = None
     json_schema: Any = None
     token_trie: Any = None
+    x_distribution: StrictBool = True
+    """Whether to score a whole set, for each member's probability; else the best is searched for, which is cheaper."""
 
     @property
     def n_each(self) -> int:
