@@ -258,9 +258,13 @@ async def _models(request: Request) -> Response:
 
 async def _openapi(request: Request) -> Response:
     posts = [route for route in request.app.routes if isinstance(route, Post)]
-    gets = {route.path: route.name for route in request.app.routes if "GET" in (route.methods or ())}
     bodies = {route.path: (route.shape, route.wire) for route in posts if route.shape is not None}
-    return JSONResponse(description(__version__, bodies, gets))
+    others = [
+        (method, route.path, route.name)
+        for route in request.app.routes
+        for method in sorted((route.methods or set()) & {"GET", "PUT", "DELETE"})
+    ]
+    return JSONResponse(description(__version__, bodies, others))
 
 
 async def _metrics(request: Request) -> Response:
@@ -280,8 +284,8 @@ ROUTES: list[Route] = [
     Post("/v1/completions", OPENAI, _completion, CompletionRequest),
     Route("/v1/sets", _endpoint("/v1/sets", OPENAI, _list_sets), methods=["GET"], name="The sets, without members."),
     Route(_SET, _endpoint(_SET, OPENAI, _get_set), methods=["GET"], name="A set, as it was registered."),
-    Route(_SET, _endpoint(_SET, OPENAI, _put_set), methods=["PUT"]),
-    Route(_SET, _endpoint(_SET, OPENAI, _delete_set), methods=["DELETE"]),
+    Route(_SET, _endpoint(_SET, OPENAI, _put_set), methods=["PUT"], name="Registers a set."),
+    Route(_SET, _endpoint(_SET, OPENAI, _delete_set), methods=["DELETE"], name="Forgets a set."),
     Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
     Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
     Route("/metrics", _metrics, methods=["GET"], name="Counts, for Prometheus."),

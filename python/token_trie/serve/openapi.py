@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,15 +12,17 @@ from pydantic.json_schema import models_json_schema
 from token_trie.serve.refusal import Format
 
 
-def description(version: str, bodies: Mapping[str, tuple[type[BaseModel], Format]], gets: Mapping[str, str]) -> Any:
+def description(
+    version: str, bodies: Mapping[str, tuple[type[BaseModel], Format]], others: Iterable[tuple[str, str, str]]
+) -> Any:
     """Return the OpenAPI description.
 
     Parameters
     ----------
     bodies
         Shape and format of what is posted, by path.
-    gets
-        What there is to get, by path.
+    others
+        Method, path and what it does, of what takes no such body.
     """
     shapes = [(shape, "validation") for shape, _ in bodies.values()]
     schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
@@ -34,8 +37,19 @@ def description(version: str, bodies: Mapping[str, tuple[type[BaseModel], Format
                 "responses": {"200": _answered("Answered."), "4XX": refused, "503": refused},
             }
         }
-    for path, what in gets.items():
-        paths[path] = {"get": {"summary": what, "responses": {"200": _answered(what), "4XX": _answered("Refused.")}}}
+        if "stream" in shape.model_fields:
+            paths[path]["post"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": {}}
+    for method, path, what in others:
+        told: dict[str, Any] = {"summary": what, "responses": {"2XX": _answered(what), "4XX": _answered("Refused.")}}
+        if names := re.findall(r"{(\w+)}", path):
+            told["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            ]
+        if method == "DELETE":
+            told["responses"]["2XX"] = {"description": what}
+        if method == "PUT":
+            told["requestBody"] = {"required": True, "content": {"application/json": {"schema": {}}}}
+        paths.setdefault(path, {})[method.lower()] = told
     return {
         "openapi": "3.1.0",
         "info": {"title": "token-trie", "version": version},

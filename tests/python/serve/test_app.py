@@ -29,7 +29,9 @@ def test_there_is_health_a_list_of_models_counts_and_a_description(server: str) 
     ask(server)
     assert 'token_trie_requests_total{path="/v1/systemone",status="200"}' in httpx.get(f"{server}/metrics").text
     paths = httpx.get(f"{server}/openapi.json").json()["paths"]
-    assert {"/v1/systemone", "/v1/decisions", "/health"} <= set(paths)
+    assert {"/v1/systemone", "/v1/decisions", "/v1/chat/completions", "/health"} <= set(paths)
+    assert set(paths["/v1/sets/{name}"]) == {"get", "put", "delete"}
+    assert paths["/v1/sets/{name}"]["put"]["parameters"][0]["name"] == "name"
 
 
 @pytest.mark.parametrize(
