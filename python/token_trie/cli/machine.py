@@ -90,7 +90,11 @@ def _devices(llm: Llama) -> Finding:
     told = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in gpus)
     if llm.model_params.n_gpu_layers:
         return found("GPU", told)
-    return found("GPU", f"{told}, not used here", fair="Llama(…, n_gpu_layers=-1) puts the model on it")
+    return found(
+        "GPU",
+        f"{told}, not used here",
+        fair="--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does",
+    )
 
 
 def _threads(llm: Llama) -> Iterator[Finding]:

@@ -53,6 +53,9 @@ class ModelOptions:
             show_default=False,
         ),
     ] = None
+    n_gpu_layers: Annotated[
+        int, typer.Option(min=-1, help="Layers of the model on a GPU, where llama.cpp was built for one; -1: all.")
+    ] = 0
 
     @property
     def path(self) -> Path:
@@ -71,7 +74,14 @@ class ModelOptions:
         n = self.threads
         with status.status(f"loading {path.name}"):
             try:
-                return llama_cpp.Llama(str(path), n_ctx=n_ctx, n_threads=n, n_threads_batch=n, verbose=False)
+                return llama_cpp.Llama(
+                    str(path),
+                    n_ctx=n_ctx,
+                    n_threads=n,
+                    n_threads_batch=n,
+                    n_gpu_layers=self.n_gpu_layers,
+                    verbose=False,
+                )
             except ValueError as error:
                 raise ArgumentError(f"--model: {error}") from error
 

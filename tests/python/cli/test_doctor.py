@@ -82,7 +82,7 @@ def test_a_model_trained_for_decisions_that_cannot_be_asked_so_is_asked_by_a_for
 
 
 def test_a_table_has_a_line_each(model_paths: dict[str, Path]) -> None:
-    done = run("-m", str(model_paths["tiny"]))
+    done = run("-m", str(model_paths["tiny"]), "--n-gpu-layers", "-1")
     assert done.returncode == 0, done.stderr
     assert "✓ end tokens" in done.stdout
     assert "! chat template" in done.stdout
