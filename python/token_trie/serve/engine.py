@@ -66,6 +66,7 @@ class Engine:
         self._remembered: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._submitting = threading.Lock()
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer]]] = {}
+        self._early: dict[int, Answer] = {}  # that were there before their ticket was known here
         self._read: dict[int, _Reader] = {}  # of texts under way, by ticket
         self._is_work = threading.Event()
         self._is_closed = False
@@ -178,12 +179,16 @@ class Engine:
         future: asyncio.Future[Answer] = loop.create_future()
 
         def submit() -> int:
-            with self._submitting:  # the answer may be there before its ticket is known
-                if future.done():
-                    return 0
-                ticket = batched.submit(batch)
+            if future.done():
+                return 0
+            ticket = batched.submit(batch)  # which may take long: a large set, a grammar
+            with self._submitting:
+                if self._is_closed:  # and those who wait have been told
+                    raise CancelledError(ENDED)
                 self._waiting[ticket] = loop, future
-                if on_tokens is not None:
+                if (early := self._early.pop(ticket, None)) is not None:
+                    self._resolve(early)
+                elif on_tokens is not None:
                     self._read[ticket] = _Reader(loop, on_tokens)
             self._is_work.set()
             return ticket
@@ -220,6 +225,9 @@ class Engine:
         self._fail_all(CancelledError(ENDED))
 
     def _resolve(self, answer: Answer) -> None:
+        if answer.ticket not in self._waiting:
+            self._early[answer.ticket] = answer
+            return
         loop, future = self._waiting.pop(answer.ticket)
         self._read.pop(answer.ticket, None)
         with contextlib.suppress(RuntimeError):  # the loop has ended

@@ -278,6 +278,8 @@ def test_who_leaves_a_stream_takes_the_work_along(server: str) -> None:
         ({"grammar": 'root ::= "("' + "(" * 200}, "grammar"),
         ({"grammar": "\n".join(f"r{i} ::= r{i + 1}" for i in range(5000))}, "grammar"),
         ({"grammar": 'root ::= "a"{100000000}'}, "grammar"),
+        ({"grammar": 'root ::= "a"{5,2}'}, "grammar"),
+        ({"json_schema": {"oneOf": [{"const": i} for i in range(5000)]}}, "json_schema"),
         ({"json_schema": {"type": "string", "pattern": "(?=a)"}}, "json_schema"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
         ({"token_trie": {"descriptors": [{"path": "x", "leaves": [{"name": "a", "tokens": [-1]}]}]}}, "token_trie"),

@@ -15,6 +15,7 @@ from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import lease
 from token_trie.serve.completions.answers import Asked, Finished, OnText, record_options
+from token_trie.serve.completions.grammars import check_schema
 from token_trie.serve.completions.prompts import plain
 from token_trie.serve.completions.shapes import Allowed, ChatRequest, Named
 from token_trie.serve.engine import Engine
@@ -77,6 +78,7 @@ def read_calling(shape: ChatRequest, turns: list[dict[str, Any]], otherwise: Ask
         if isinstance(choice, (Named, Allowed)) or choice == "required":
             raise invalid("there are no tools", ("tool_choice",))
         return None
+    check_schema(shape.tools, ("tools",))
     try:
         tools = read_tools(shape.tools)
     except TokenTrieError as error:

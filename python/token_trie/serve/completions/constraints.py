@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from token_trie.native.core import Llama
 from token_trie.serve.body import Limits
-from token_trie.serve.completions.grammars import check_gbnf
+from token_trie.serve.completions.grammars import check_gbnf, check_schema
 from token_trie.serve.completions.shapes import ResponseFormat, Sampling
 from token_trie.serve.refusal import Place, invalid
 from token_trie.serve.sets import AnySet, Sets, read_set
@@ -111,6 +111,7 @@ def _by_schema(given: Any, place: Place) -> tuple[Constraint, Place]:
             raise invalid(f"no JSON: {error}", place, "json_invalid") from None
     if not isinstance(given, dict):
         raise invalid("an object belongs here", place, "dict_type")
+    check_schema(given, place)
     return BySchema(given), place
 
 

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from token_trie.serve.refusal import Place, invalid
 
-_BYTES, _RULES, _DEPTH = 64 << 10, 1000, 100
+_BYTES, _RULES, _DEPTH, _TIMES = 64 << 10, 1000, 100, 1000
 
 _PARTS = re.compile(
     r"""
     \#[^\n]* | "(?:[^"\\]|\\.)*" | \[(?:[^\]\\]|\\.)*\]  # comments, texts and classes, whose inside is none
-    | (?P<rule> ::=) | (?P<opens> \() | (?P<closes> \))
+    | \{\s*(?P<least>\d*)\s*,?\s*(?P<most>\d*) | (?P<rule> ::=) | (?P<opens> \() | (?P<closes> \))
     """,
     re.VERBOSE | re.DOTALL,
 )
 
 
+_WAYS = 256
+
+
+def check_schema(schema: Any, place: Place) -> None:
+    """Refuse a JSON Schema with so many alternatives that to tell them apart takes long."""
+    level = [schema]
+    while level:
+        for each in level:
+            for name in ("oneOf", "anyOf") if isinstance(each, dict) else ():
+                if isinstance(each.get(name), list) and len(each[name]) > _WAYS:
+                    raise invalid(f"{name}: more than {_WAYS} schemas", place, "too_long")
+        level = [v for each in level for v in _values(each)]
+
+
+def _values(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 def check_gbnf(text: str, place: Place) -> str:
-    """Return a GBNF grammar; RefusedError for one of too many bytes, rules, or levels of parentheses."""
+    """Return a GBNF grammar; RefusedError for one of too many bytes, rules, levels or repetitions."""
     if len(text.encode(errors="surrogatepass")) > _BYTES:
         raise invalid(f"more than {_BYTES:,} bytes", place, "too_long")
     n_rules = depth = deepest = 0
@@ -26,6 +46,10 @@ def check_gbnf(text: str, place: Place) -> str:
         n_rules += part.lastgroup == "rule"
         depth += (part.lastgroup == "opens") - (part.lastgroup == "closes")
         deepest = max(deepest, depth)
+        least, most = part["least"] or "0", part["most"] or str(_TIMES)
+        # llama.cpp counts from the one to the other, past the end of its integers where there is no way.
+        if max(len(least), len(most)) > len(str(_TIMES)) or not int(least) <= int(most) <= _TIMES:
+            raise invalid(f"{part[0]}}}: from 0 to {_TIMES:,} times, in this order", place, "too_long")
     if n_rules > _RULES:
         raise invalid(f"more than {_RULES:,} rules", place, "too_long")
     if deepest > _DEPTH:
