@@ -53,7 +53,6 @@ def serve(
     def load() -> Engine:
         engine = Engine(model.load(SERVED_N_CTX), n_parallel=n_parallel)
         server.sets.load(engine.llm)
-        status.print(f"{path.name} is ready", highlight=False)
         return engine
 
     server = Server(
@@ -76,6 +75,7 @@ def serve(
     url = f"http://{host}:{listening.getsockname()[1]}"
     status.print(f"loading {path.name}, to be served at {url}", highlight=False)
     http = uvicorn.Server(config)
+    server.on_ready = lambda: status.print(f"{path.name} is ready", highlight=False)
     server.on_failure = lambda: setattr(http, "should_exit", True)
     http.run(sockets=[listening])
     if server.failure is not None:

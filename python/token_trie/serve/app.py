@@ -60,6 +60,8 @@ class Server:
     failure: Exception | None = None
     """Why there will be none."""
     on_failure: Callable[[], object] = lambda: None
+    on_ready: Callable[[], object] = lambda: None
+    """Called when requests are answered."""
     n_under_way: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     sets: Sets = field(default_factory=Sets)
@@ -320,6 +322,7 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
 async def _load(server: Server) -> None:
     try:
         server.engine = await asyncio.to_thread(server.load)
+        server.on_ready()
     except Exception as error:
         server.failure = error
         server.on_failure()
