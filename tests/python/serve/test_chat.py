@@ -98,7 +98,7 @@ NAME_AN_ANIMAL = [{"role": "user", "content": "Name an animal."}]
 
 COUNT = "one, two, three, four, five, six, seven, eight"
 """What no rounding of llama.cpp's changes."""
-COUNTS = {"extra_body": {"grammar": f'root ::= "{COUNT}"'}, "max_tokens": 60}
+COUNTS = {"extra_body": {"grammar": f'root ::= "{COUNT}"'}, "max_tokens": 60, "temperature": 0}
 
 
 def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
@@ -106,10 +106,10 @@ def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None
     chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **COUNTS))
     texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
     assert "".join(texts) == text_of(whole) == COUNT
-    assert len(texts) > 8, "one a token, or a few"
+    assert len(texts) > 4, "one a token, or a few"
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason == "stop"
-    assert abs(chunks[-1].usage.completion_tokens - whole.usage.completion_tokens) < 10, "it may be spelled otherwise"
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
 
 
 def test_an_answer_ends_before_a_stop_string_also_in_a_stream(client: openai.OpenAI) -> None:
