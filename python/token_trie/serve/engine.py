@@ -58,9 +58,13 @@ class Engine:
 
     def __init__(self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0) -> None:
         self.llm = llm
-        # A row does not pay for the cells of other requests then.
-        llm.context_params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        # In the batch a row does not pay for the cells of other requests then; what is reproducible goes without.
+        given, llm.context_params.flash_attn_type = (
+            llm.context_params.flash_attn_type,
+            llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+        )
         self._batch = Batch(llm, n_parallel, n_ctx, _N_CHUNK) if can_share(llm) else None
+        llm.context_params.flash_attn_type = given
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # of the Llama's own stream
         self._remembered: OrderedDict[Hashable, _Kept] = OrderedDict()
