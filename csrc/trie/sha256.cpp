@@ -29,6 +29,16 @@ Sha256::Digest Sha256::finish() {
     return digest;
 }
 
+std::string Sha256::finish_text() {
+    std::string out = "sha256:";
+    for (const unsigned char byte : finish()) {
+        constexpr char hex[] = "0123456789abcdef";
+        out += hex[byte >> 4U];
+        out += hex[byte & 15U];
+    }
+    return out;
+}
+
 void TextsHash::add(std::string_view text) {
     add_number(text.size());
     pending_.append(text);
@@ -48,13 +58,7 @@ void TextsHash::add_number(std::size_t value) {
 
 std::string TextsHash::finish() {
     hash_.update(pending_);
-    std::string out = "sha256:";
-    for (const unsigned char byte : hash_.finish()) {
-        constexpr char hex[] = "0123456789abcdef";
-        out += hex[byte >> 4U];
-        out += hex[byte & 15U];
-    }
-    return out;
+    return hash_.finish_text();
 }
 
 }  // namespace token_trie

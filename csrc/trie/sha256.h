@@ -18,6 +18,8 @@ class Sha256 {
     void update(const void * data, std::size_t n);
     void update(std::string_view text) { update(text.data(), text.size()); }
     Digest finish();
+    // The same as "sha256:" and 64 hex digits.
+    std::string finish_text();
 
    private:
     struct Free {

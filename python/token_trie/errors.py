@@ -11,6 +11,7 @@ TokenTrieError (a ValueError)
 ├── ContextError       the context is full, or the model could not be evaluated
 ├── CancelledError     a prefill, score or search was cancelled
 ├── GrammarError       a grammar does not parse, or does not fit the text so far
+├── CalibrationError   a calibration is broken, was fitted on something else, or cannot be fitted
 └── BusyError          the model is already constrained, or in use by another thread
 
 What is refused changes nothing: the state before the call still holds.
@@ -61,6 +62,10 @@ class CancelledError(TokenTrieError):
 
 class GrammarError(TokenTrieError):
     """A grammar does not parse, or does not fit the text so far."""
+
+
+class CalibrationError(TokenTrieError):
+    """A calibration is broken, was fitted on something else than it is used for, or cannot be fitted."""
 
 
 class BusyError(TokenTrieError):

@@ -5,11 +5,13 @@ Zhao et al., "Calibrate Before Use: Improving Few-Shot Performance of Language M
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.binding import Binding
 from token_trie.decisions.bound import BoundChoices, Reader, bind
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LeafEnd
@@ -21,6 +23,61 @@ from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
 _KEPT, _WEIGHT = 64, 1_000_000
+
+Base: TypeAlias = Literal["raw", "contextual"]
+Floats = npt.NDArray[np.float64]
+States = npt.NDArray[np.float32]
+
+
+class Calibrator(ABC):
+    """Turns what a model says of some classes into probabilities; fitted ones are `token_trie.Calibration`."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What it is called."""
+
+    @property
+    @abstractmethod
+    def binding(self) -> Binding:
+        """What it was fitted on."""
+
+    @property
+    def base(self) -> Base:
+        """Which scores it is for: the model's own, or those with a question's contextual prior taken out."""
+        return "raw"
+
+    @property
+    def weights(self) -> Floats | None:
+        """What is added to the scores of each class, shape (n_classes,), so that their order is told before any
+        temperature; None: that is not known beforehand, as of a head."""
+        return None
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it takes scores."""
+        return True
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it takes the hidden state of the prompt's last token."""
+        return False
+
+    @abstractmethod
+    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
+        """Return log-weights, of which a softmax makes probabilities.
+
+        Parameters
+        ----------
+        scores : ndarray of float64, shape (n_rows, n_classes), or None
+            Those of the base; None where it needs none.
+        states : ndarray of float32, shape (n_rows, n_embd), or None
+            Likewise.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows, n_classes)
+        """
 
 
 def bind_empty(reader: Reader, empty: Prompt | None, choices: TokenTrie | Choices[Any], *spelled: Any) -> Prior | None:
