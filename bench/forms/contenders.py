@@ -19,9 +19,9 @@ DEFAULT = "default"
 TYPED_GGUF = "typed-gguf"
 _FORMS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
-    "unlisted, raw": {"prior": None},
+    "unlisted, raw": {"calibration": None},
     "listed": {"form": "listed"},
-    "listed, raw": {"form": "listed", "prior": None},
+    "listed, raw": {"form": "listed", "calibration": None},
     "letters": {"form": "letters"},
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from token_trie import choose, score
+from token_trie import Contextual, choose, score
 from token_trie.cli.demo import ACTIONS, prompt_for
 
 from bench.models import Model
@@ -19,8 +19,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "branches": {"leaf_end": "longest", "branches": True},
     'normalize="tokens"': {"normalize": "tokens"},
     'normalize="prior"': {"normalize": "prior"},
-    "calibrate": {"leaf_end": "longest", "calibrate": _EMPTY},
-    'calibrate, leaf_end="follow"': {"leaf_end": "follow", "calibrate": _EMPTY},
+    "contextual": {"leaf_end": "longest", "calibration": Contextual(_EMPTY)},
+    'contextual, leaf_end="follow"': {"leaf_end": "follow", "calibration": Contextual(_EMPTY)},
 }
 
 

@@ -14,6 +14,7 @@ from token_trie.asynchronous import (
     afill,
     ascore,
 )
+from token_trie.decisions.calibrator import Contextual
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
@@ -31,6 +32,7 @@ from token_trie.decisions.think import Think
 from token_trie.errors import (
     ArgumentError,
     BusyError,
+    CalibrationError,
     CancelledError,
     ContextError,
     GrammarError,
@@ -57,12 +59,14 @@ __all__ = [
     "ArgumentError",
     "BusyError",
     "CacheStats",
+    "CalibrationError",
     "CancelledError",
     "Candidate",
     "Choice",
     "ChoiceAnswer",
     "Constraint",
     "ContextError",
+    "Contextual",
     "Decision",
     "Explanation",
     "Form",

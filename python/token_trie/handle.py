@@ -98,7 +98,7 @@ class StreamHandle(TextHandle):
         path : str
             In place of choices: the set of this path in the payload of `set_payload`.
         **options
-            Those of `token_trie.choose`, `calibrate` apart.
+            Those of `token_trie.choose`, a `Contextual` calibration apart.
 
         Returns
         -------
@@ -190,7 +190,7 @@ class StreamHandle(TextHandle):
         prompt : str, sequence of int, or sequence of chat messages, optional
             What the answers follow in place of the sequence; it is evaluated, and dropped again.
         **options
-            Those of `token_trie.score`, calibrate apart.
+            Those of `token_trie.score`, a `Contextual` calibration apart.
 
         Returns
         -------

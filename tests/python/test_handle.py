@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie, choose, explain
+from token_trie import ArgumentError, BusyError, ContextError, Contextual, StreamHandle, TokenTrie, choose, explain
 from token_trie.decisions.choice import BoundChoice
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
@@ -222,8 +222,8 @@ def test_a_decision_that_fails_puts_the_trie_back(precise: Any, stream: StreamHa
     with pytest.raises(ContextError):
         stream.choose(["x" * 3000, "y"])
     assert stream.state.span == "walking"
-    with pytest.raises(ArgumentError, match="calibrate: goes with a Llama"):
-        stream.choose(ACTIONS, calibrate=PROMPT)
+    with pytest.raises(ArgumentError, match="calibration: Contextual goes with a Llama"):
+        stream.choose(ACTIONS, calibration=Contextual(PROMPT))
     assert "".join(step.text for step in stream.generate()).strip() in ("yes", "no")
 
 

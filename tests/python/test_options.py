@@ -56,6 +56,9 @@ FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
 # Declared where they are, or of two meanings that their place tells apart.
 OTHER_DEFAULTS = {
     (name, "leaf_end") for name in ("score", "ascore", "score_many", "StreamHandle.score", "StreamHandle.ascore")
+} | {
+    (name, "calibration")
+    for name in ("decide", "adecide", "decide_many", "adecide_many", "StreamHandle.decide", "StreamHandle.adecide")
 }
 
 
@@ -171,7 +174,12 @@ def test_options_of_the_command_line_have_the_names_and_defaults_of_the_family()
             name = parameter.name
             if name in known and name != "probabilities" and (command.name, name) != ("label", "mode"):
                 assert parameter.default == known[name], (command.name, name)
-    assert set(known) - {p.name for p in group.commands["choose"].params} == {"probabilities", "leading_space", "think"}
+    assert set(known) - {p.name for p in group.commands["choose"].params} == {
+        "calibration",
+        "leading_space",
+        "probabilities",
+        "think",
+    }
 
 
 def test_a_span_is_checked_where_it_is_made() -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from token_trie.cli.app import command, console
 from token_trie.cli.declared import Flags, flags_of
 from token_trie.cli.options import LEAF_END_HELP, ChoiceOptions, JsonOption, ModelOptions, PromptOptions, as_prompt
+from token_trie.decisions.calibrator import Contextual
 from token_trie.decisions.choose import choose as choose_
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError
@@ -21,7 +22,7 @@ from token_trie.show.trie import plain, show_bytes
 
 @flags_of(
     ChooseOptions,
-    without=("probabilities", "calibrate", "leading_space", "think"),
+    without=("probabilities", "calibration", "leading_space", "think"),
     mode="The most probable whole answer, which is the default; the best step by step, which is the default for "
     "--tokenization any, or one drawn at random that way; one drawn from the probabilities of whole answers; the best "
     "that a beam search finds.",
@@ -54,7 +55,7 @@ def choose(
     top: Annotated[
         int | None, typer.Option(min=1, help="Score all choices, and show so many with their probabilities.")
     ] = None,
-    calibrate: Annotated[
+    contextual: Annotated[
         str | None, typer.Option(help="The prompt without its content, whose answers are taken out of the scores.")
     ] = None,
     as_json: JsonOption = False,
@@ -71,7 +72,7 @@ def choose(
         text,
         texts,
         probabilities=top is not None and mode != "aligned",
-        calibrate=None if calibrate is None else as_prompt(calibrate, prompt.chat),
+        calibration=None if contextual is None else Contextual(as_prompt(contextual, prompt.chat)),
         **options,
     )
     if as_json:

@@ -13,7 +13,7 @@ from token_trie.cli.app import command, console
 from token_trie.cli.declared import Flags, flags_of
 from token_trie.cli.options import ModelOptions, read
 from token_trie.decisions.questions.decide import decide as decide_
-from token_trie.decisions.questions.options import DecideOptions, FormName, Prior
+from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.errors import ArgumentError
 from token_trie.show.terminal import percent_bar
 from token_trie.show.texts import percent
@@ -24,7 +24,7 @@ _N_MAX = 1 << 20
 
 @flags_of(
     DecideOptions,
-    without=("form", "prior", "orders", "think"),
+    without=("form", "calibration", "orders", "think"),
     instead="Tell what the model would write if it were free to.",
     reproducible="Answer the same bit by bit, whatever is asked beside it; takes longer.",
 )
@@ -98,8 +98,8 @@ def decide(
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused
     over = _orders(orders)
-    prior: Prior | None = None if raw else "contextual"
-    answers = decide_(model.load(4096), about, asked, form=form, prior=prior, orders=over, **ask.given)
+    calibration: Literal["contextual"] | None = None if raw else "contextual"
+    answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=over, **ask.given)
     shown = {name: told(shape, answers[name]) for name, shape in body.questions.items()}
     for name, answer in answers.items():
         if answer.instead is not None:

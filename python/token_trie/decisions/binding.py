@@ -86,8 +86,10 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:80]}…")
 
 
-def fingerprint(llm: Llama) -> str:
-    """Return the fingerprint of a Llama's weights, with its adapter; ArgumentError where its files are not there."""
+def fingerprint(llm: Llama | None) -> str:
+    """Return the fingerprint of a Llama's weights, with its adapter; CalibrationError where there is none."""
+    if llm is None:
+        raise CalibrationError("calibration: is bound to a Llama's model, and this handle was opened on a file")
     known = attachment(llm).known
     if "fingerprint" not in known:
         adapter = getattr(llm, "lora_path", None)
@@ -96,7 +98,7 @@ def fingerprint(llm: Llama) -> str:
             if adapter:
                 own += f"+{getattr(llm, 'lora_scale', 1.0)}*{_core.tensors_digest(adapter)}"
         except ArgumentError as error:
-            raise ArgumentError(f"llm: {error}, which a calibration is bound to") from error
+            raise CalibrationError(f"calibration: {error}, and it is bound to them") from error
         known["fingerprint"] = own
     found: str = known["fingerprint"]
     return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.binding import fingerprint
 from token_trie.errors import ArgumentError
 from token_trie.llama.chooser import check_fits, n_ctx_of
 from token_trie.native.core import Llama, _core, vocab_of
@@ -98,6 +100,8 @@ class Reader(NamedTuple):
     tokenize: Callable[[Prompt], list[int]]
     n_ctx: int
     """In tokens."""
+    model: Callable[[], str]
+    """Its fingerprint, which takes a moment for the first time; CalibrationError where there is none."""
     owner: str = "Llama"
     """Whose n_ctx it is, for messages; none where who has it checks."""
 
@@ -107,8 +111,10 @@ def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
     vocab, known = vocab_of(llm), attachment(llm).known
     if n_ctx is None:
         own = n_ctx_of(llm)
-        return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, own), own)
-    return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, n_ctx), n_ctx, "")
+        return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, own), own, partial(fingerprint, llm))
+    return Reader(
+        vocab, known, lambda prompt: tokenize_prompt(llm, prompt, n_ctx), n_ctx, partial(fingerprint, llm), ""
+    )
 
 
 def bind(

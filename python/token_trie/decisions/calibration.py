@@ -1,110 +1,157 @@
-"""Scores behind a prompt without content, to be taken from those behind a prompt: what the model says to anything.
-
-Zhao et al., "Calibrate Before Use: Improving Few-Shot Performance of Language Models", 2021.
-"""
+"""A calibration, bound to the leaves of a set."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass
+from typing import Any
 
 from token_trie.decisions.binding import Binding
 from token_trie.decisions.bound import BoundChoices, Reader, bind
+from token_trie.decisions.calibrator import Calibrating, Calibrator, Contextual, Evaluated, Floats, States
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LeafEnd
 from token_trie.errors import ArgumentError
 from token_trie.llama.stream import Stream
+from token_trie.native.core import _core
 from token_trie.sets.choices import Choices
 from token_trie.sets.memory import Memory
-from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
 _KEPT, _WEIGHT = 64, 1_000_000
 
-Base: TypeAlias = Literal["raw", "contextual"]
-Floats = npt.NDArray[np.float64]
-States = npt.NDArray[np.float32]
 
+class BoundCalibration(ABC):
+    """What calibrates the leaves of a set."""
 
-class Calibrator(ABC):
-    """Turns what a model says of some classes into probabilities; fitted ones are `token_trie.Calibration`."""
-
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """What it is called."""
-
-    @property
-    @abstractmethod
-    def binding(self) -> Binding:
-        """What it was fitted on."""
-
-    @property
-    def base(self) -> Base:
-        """Which scores it is for: the model's own, or those with a question's contextual prior taken out."""
-        return "raw"
-
-    @property
-    def weights(self) -> Floats | None:
-        """What is added to the scores of each class, shape (n_classes,), so that their order is told before any
-        temperature; None: that is not known beforehand, as of a head."""
-        return None
-
-    @property
-    def needs_scores(self) -> bool:
-        """Whether it takes scores."""
-        return True
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether it takes the hidden state of the prompt's last token."""
-        return False
+    kind: str
+    """What answers say of it."""
+    weights: Floats | None = None
+    """What is added to each leaf's score, which tells their order; None: not known beforehand."""
+    needs_scores = True
+    needs_state = False
 
     @abstractmethod
-    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
-        """Return log-weights, of which a softmax makes probabilities.
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves, of which a softmax makes probabilities."""
 
-        Parameters
-        ----------
-        scores : ndarray of float64, shape (n_rows, n_classes), or None
-            Those of the base; None where it needs none.
-        states : ndarray of float32, shape (n_rows, n_embd), or None
-            Likewise.
+    def ready(self, stream: Stream) -> BoundCalibration:
+        """Return it with all that it needs to know, for which a prompt may become the stream's sequence."""
+        return self
 
-        Returns
-        -------
-        ndarray of float64, shape (n_rows, n_classes)
-        """
+    @property
+    def known(self) -> BoundCalibration | None:
+        """The same, if nothing is to be evaluated for it."""
+        return self
 
 
-def bind_empty(reader: Reader, empty: Prompt | None, choices: TokenTrie | Choices[Any], *spelled: Any) -> Prior | None:
-    """Bind choices to an empty prompt, if there is one; ArgumentError on a handle, whose sequence it would take."""
-    if empty is None:
-        return None
-    if reader.owner == "handle":
-        raise ArgumentError("calibrate: goes with a Llama, as the prompt is evaluated in place of another")
-    return Prior(*bind(reader, reader.tokenize(empty), choices, *spelled), reader.known)
+@dataclass(frozen=True, eq=False)
+class Added(BoundCalibration):
+    """Known weights."""
+
+    kind: str
+    weights: Floats
+
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves."""
+        assert leaves is not None  # as it needs scores
+        return leaves + self.weights
 
 
-class Prior(NamedTuple):
-    """Choices behind an empty prompt."""
+@dataclass(frozen=True, eq=False)
+class Fitted(BoundCalibration):
+    """What was fitted on rows."""
+
+    calibrator: Calibrator
+    choices: BoundChoices[Any]
+
+    def __post_init__(self) -> None:
+        weights = self.calibrator.weights
+        for name in ("kind", "needs_scores", "needs_state"):
+            object.__setattr__(self, name, getattr(self.calibrator, name))
+        object.__setattr__(self, "weights", None if weights is None else weights[self.choices.firsts()])
+
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves."""
+        scores = None if leaves is None else self.choices.aligned(leaves)[None]
+        found = self.calibrator.log_weights(scores, None if state is None else state[None])
+        of_leaves: Floats = found[0][self.choices.firsts()]
+        return of_leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Prior(BoundCalibration):
+    """Choices behind a prompt without content, and the leaves that they are for."""
 
     tokens: list[int]
-    choices: BoundChoices[Any]
-    known: dict[object, Any]
+    empty: BoundChoices[Any]
+    of: BoundChoices[Any]
+    leaf_end: LeafEnd
+    memory: dict[object, Any]
     """What is remembered of the model: the last scores are."""
 
-    def scores(self, stream: Stream, leaf_end: LeafEnd) -> npt.NDArray[np.float64]:
-        """Log probability of each choice; where not known, the empty prompt becomes the stream's sequence."""
-        memory: Memory[npt.NDArray[np.float64]] = self.known.setdefault("priors", Memory(_KEPT, _WEIGHT))
-        trie = self.choices.trie
+    kind = "contextual"
 
-        def make() -> npt.NDArray[np.float64]:
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves, once it is ready."""
+        raise NotImplementedError
+
+    def ready(self, stream: Stream) -> Added:
+        """Score the choices, unless that was done before."""
+        trie = self.empty.trie
+
+        def make() -> Floats:
             stream.hold(trie)
             stream.prefill(self.tokens)
-            return score_leaves(stream, trie, leaf_end=leaf_end).leaves
+            return score_leaves(stream, trie, leaf_end=self.leaf_end).leaves
 
-        return self.choices.aligned(memory.get((trie, tuple(self.tokens), leaf_end), len(trie), make))
+        return self._added(self._scores.get(self._key, len(trie), make))
+
+    @property
+    def known(self) -> Added | None:
+        """The same, if that was done before."""
+        scores = self._scores.find(self._key)
+        return None if scores is None else self._added(scores)
+
+    @property
+    def _scores(self) -> Memory[Floats]:
+        scores: Memory[Floats] = self.memory.setdefault("priors", Memory(_KEPT, _WEIGHT))
+        return scores
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.empty.trie, tuple(self.tokens), self.leaf_end
+
+    def _added(self, scores: Floats) -> Added:
+        return Added(self.kind, -self.empty.aligned(scores)[self.of.firsts()])
+
+
+def bind_calibration(
+    reader: Reader,
+    calibration: Calibrating | None,
+    given: TokenTrie | Choices[Any],
+    bound: BoundChoices[Any],
+    leaf_end: LeafEnd,
+    *spelled: Any,
+) -> BoundCalibration | None:
+    """Bind a calibration to choices that are bound to a prompt.
+
+    Raises
+    ------
+    ArgumentError
+        It is contextual, and what is asked stands on a handle, whose sequence its prompt would take.
+    CalibrationError
+        It was fitted on something else.
+    """
+    if calibration is None:
+        return None
+    if isinstance(calibration, Evaluated):
+        return Added("contextual", -calibration.scores[bound.firsts()])
+    if isinstance(calibration, Contextual):
+        if reader.owner == "handle":
+            raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
+        tokens, empty = bind(reader, reader.tokenize(calibration.prompt), given, *spelled)
+        return Prior(tokens, empty, bound, leaf_end, reader.known)
+    texts = tuple(bound.text(i) for i in range(len(bound)))
+    calibration.binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end))
+    return Fitted(calibration, bound)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
-from token_trie.decisions.calibration import Prior, bind_empty
+from token_trie.decisions.calibration import BoundCalibration, bind_calibration
 from token_trie.decisions.decision import Decision, Stats
 from token_trie.decisions.native_scores import (
     Cost,
@@ -25,10 +25,12 @@ from token_trie.decisions.native_scores import (
 )
 from token_trie.decisions.options import LEAF_ENDS, ChooseOptions, Mode
 from token_trie.decisions.request import Batched, Bound, Prefix, Written
+from token_trie.decisions.score import evaluated
 from token_trie.decisions.ways import Clock, by_scores, by_search, by_steps
 from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.stream import Stream
 from token_trie.native.arguments import native_seed
+from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie
@@ -55,13 +57,17 @@ class ChoiceRequest(Written[Decision[Any]]):
             check_scorable(tokenization)
         return cls(read, options, mode)
 
+    def evaluated(self, llm: Llama) -> ChoiceRequest:
+        """Return it with all that its calibration needs of a Llama."""
+        return replace(self, options=evaluated(llm, self.choices, self.options))
+
     def bind(self, reader: Reader, prefix: Prefix) -> BoundChoice:
         """Bind it to what it stands behind."""
         options = self.options
         spelled = options.leading_space, options.tokenization, options.heal
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
-        prior = bind_empty(reader, options.calibrate, self.choices, *spelled)
-        return BoundChoice(self, tokens, choices, prior, prefix.thought_text)
+        calibration = bind_calibration(reader, options.calibration, self.choices, choices, options.leaf_end, *spelled)
+        return BoundChoice(self, tokens, choices, calibration, prefix.thought_text)
 
 
 @dataclass(frozen=True)
@@ -71,15 +77,13 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
     request: ChoiceRequest
     tokens: list[int]
     choices: BoundChoices[Any]
-    prior: Prior | None
+    calibration: BoundCalibration | None
     thought: str | None
 
     def run(self, stream: Stream) -> Decision[Any]:
         """Decide."""
         options, mode, trie = self.request.options, self.request.mode, self.choices.trie
-        prior = None
-        if self.prior is not None:
-            prior = self.prior.scores(stream, options.leaf_end)[self.choices.firsts()]
+        calibration = None if self.calibration is None else self.calibration.ready(stream)
         if mode == "greedy" or mode == "sampled":
             if mode == "sampled" and options.seed is not None:
                 stream.set_seed(options.seed)
@@ -90,25 +94,29 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         stream.hold(trie)
         clock = Clock(stream, self.tokens)
         found: Scores | Search
-        if options.scores_all:
+        if self._scores_all:
             found = score_leaves(stream, trie, leaf_end=options.leaf_end)
         else:
             found = search_leaves(stream, trie, options.n_best, leaf_end=options.leaf_end, **self._bounds)
-        return self._decide(found, clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated), prior)
+        stats = clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated)
+        return self._decide(found, stats, calibration)
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
         """Return an answer's tokens, where whole ones were weighed."""
         return () if self.request.mode in ("greedy", "sampled") else answer.tokens
 
     def batched(self) -> BoundChoice | None:
-        """Return it, unless it calibrates, which is done in the prompt's place."""
-        return self if self.prior is None else None
+        """Return it, unless a calibration is to be evaluated first, in the prompt's place."""
+        if self.calibration is None:
+            return self
+        known = self.calibration.known
+        return None if known is None else replace(self, calibration=known)
 
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
         options = self.request.options
         modes = {"greedy": lib.TOKEN_TRIE_BATCH_GREEDY, "sampled": lib.TOKEN_TRIE_BATCH_SAMPLED}
-        whole = lib.TOKEN_TRIE_BATCH_SCORES if options.scores_all else lib.TOKEN_TRIE_BATCH_BEST
+        whole = lib.TOKEN_TRIE_BATCH_SCORES if self._scores_all else lib.TOKEN_TRIE_BATCH_BEST
         return batch.submit(
             self.choices.trie,
             self.tokens,
@@ -136,13 +144,15 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         found: Steps | Scores | Search
         if self.request.mode in ("greedy", "sampled"):
             found = Steps(answer.leaf, answer.logprob, answer.tokens)
-        elif self.request.options.scores_all:
+        elif self._scores_all:
             found = Scores(answer.logprobs, np.empty(0), Cost())
         else:
             found = Search(answer.leaves, answer.logprobs, told.gap, told.rival_max, told.mass_max, Cost())
-        return self._decide(found, stats)
+        return self._decide(found, stats, self.calibration)
 
-    def _decide(self, found: Steps | Scores | Search, stats: Stats, prior: Any = None) -> Decision[Any]:
+    def _decide(
+        self, found: Steps | Scores | Search, stats: Stats, calibration: BoundCalibration | None = None
+    ) -> Decision[Any]:
         options, mode = self.request.options, self.request.mode
         if isinstance(found, Steps):
             return by_steps(self.choices, found, stats, self.thought)
@@ -159,7 +169,9 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
                 )
             return decision
         drawn = (options.seed,) if mode == "aligned" else None
-        decision = by_scores(self.choices, found, stats, self.thought, n_best=options.n_best, prior=prior, drawn=drawn)
+        decision = by_scores(
+            self.choices, found, stats, self.thought, n_best=options.n_best, calibration=calibration, drawn=drawn
+        )
         if not decision.fits:
             _warn_once(
                 "fits",
@@ -168,6 +180,10 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
                 100 * (decision.mass or 0.0),
             )
         return decision
+
+    @property
+    def _scores_all(self) -> bool:
+        return self.request.options.scores_all or self.calibration is not None
 
     @property
     def _temperature(self) -> float:

@@ -71,6 +71,6 @@ def choose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> 
     Threads may choose with one model at the same time. A second one that comes while a first is at work makes a context
     of the Llama's size, which is kept as long as the model is, and from then on those who come together are answered in
     the same batches, as by `choose_many`: up to llama.cpp's rounding, which depends on the size of a batch, with the
-    same answers. Decisions that `calibrate`, and those of recurrent and hybrid models, wait for their turn.
+    same answers. Those of recurrent and hybrid models wait for their turn.
     """
     return run(llm, prompt, ChoiceRequest.read(choices, ChooseOptions.read("choose", options)))

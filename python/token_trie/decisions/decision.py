@@ -90,6 +90,8 @@ class Decision(Generic[T]):
     probabilities : ndarray of float64, shape (n_choices,), or None
         Where they were asked for, and in aligned mode: of each choice, in the order given, that it is the answer, given
         that one of them is. Equal choices have the same one; those of different answers sum up to 1.
+    calibration : str
+        "raw": probabilities are the model's own, renormalized over the set; else the kind of calibration they are of.
     mass : float or None
         With probabilities: the model's own probability for the set. Near 0, none of the answers fits.
     thought : str or None
@@ -111,6 +113,7 @@ class Decision(Generic[T]):
     probabilities: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     mass: float | None = None
     branch_logprob: float | None = None
+    calibration: str = "raw"
     thought: str | None = None
     _mass_max: float = field(default=1.0, compare=False, repr=False)
 
@@ -183,6 +186,7 @@ class Decision(Generic[T]):
             "proved": self.proved,
             "lead": None if self.lead is None else _finite(self.lead),
             "fits": self.fits,
+            "calibration": self.calibration,
             "thought": self.thought,
             **dict.fromkeys(("probabilities", "mass", "entropy", "margin", "ranked")),
         }

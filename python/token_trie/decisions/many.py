@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,24 +93,16 @@ def choose_many(
     sequences cannot share cells, answer one prompt after the other.
     """
     read = ChooseOptions.read("choose_many", options)
-    _refuse_calibrate(read.calibrate)
     many = Many(llm, prompts, "prompt", "choose", progress, n_parallel, n_ctx, on_error, as_ready)
     requests: Iterable[Prompted[Decision[Any]]]
     if sets is None:
-        request = ChoiceRequest.read(choices, read)
-        requests = zip(prompts, itertools.repeat(lambda: request))
+        given = ChoiceRequest.read(choices, read)
+        requests = zip(prompts, itertools.repeat(cache(lambda: given.evaluated(llm))))
     elif choices is not None:
         raise ArgumentError("choices and sets: one of the two")
     else:
-        requests = paired(prompts, sets, lambda choices: ChoiceRequest.read(choices, read))
+        requests = paired(prompts, sets, lambda choices: ChoiceRequest.read(choices, read).evaluated(llm))
     return many.results(lambda batch: Admission(llm, batch, requests).results(in_order=not as_ready))
-
-
-def _refuse_calibrate(calibrate: object) -> None:
-    if calibrate is not None:
-        raise ArgumentError(
-            "calibrate: choose and score take it, for one prompt; of many prompts none is, so call these for each"
-        )
 
 
 @takes(ScoreOptions)
@@ -132,8 +125,7 @@ def score_many(
     choices
         The answers, as of `score`, for all prompts.
     **options
-        Those of `score`; what needs other scores besides, calibrate and the normalization "prior", is for one prompt at
-        a time.
+        Those of `score`; the normalization "prior", which scores something else besides, is for one prompt at a time.
 
     Returns
     -------
@@ -146,11 +138,10 @@ def score_many(
         Of a prompt, with its position.
     """
     read = ScoreOptions.read("score_many", options)
-    _refuse_calibrate(read.calibrate)
     if read.normalize == "prior":
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)
     many = Many(llm, prompts, "prompt", "score", progress, n_parallel, n_ctx)
-    requests = zip(prompts, itertools.repeat(lambda: request))
+    requests = zip(prompts, itertools.repeat(cache(lambda: request.evaluated(llm))))
     rows = list(many.results(lambda batch: Admission(llm, batch, requests).results(in_order=True)))
     return np.stack(rows) if rows else np.empty((0, len(request.choices)))

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
+from token_trie.decisions.calibrator import Calibrating, Calibrator, check_calibration
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.llama.span import STEP_MODES, StepMode
 from token_trie.native.arguments import check_counts, check_draws, check_flags, check_numbers, lookup
 from token_trie.native.options import Options
-from token_trie.sets.prompt import Prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization
 
 Mode: TypeAlias = Literal["exact", "greedy", "sampled", "aligned", "beam"]
@@ -46,12 +46,10 @@ class ChooseOptions(Options):
     probabilities : bool
         For exact: score the whole set, however large, in place of searching it, for `Decision.probabilities` and what
         is made of them. Aligned mode always does.
-    calibrate : str, sequence of int, or sequence of chat messages, optional
-        For exact and aligned, of one prompt, by a Llama: the prompt without its content, such as with an empty request.
-        What the model answers there anyway is taken out: answers are weighed by their score less that behind this
-        prompt (contextual calibration, Zhao et al. 2021), and so are the probabilities; `logprob` and mass stay the
-        model's own. Scores the whole set. Helps small models that favour some answers, and harms where the model needs
-        no help.
+    calibration : Contextual or Calibration, optional
+        What weighs whole answers beside the model's own probabilities, for exact, aligned and beam: a `Calibration`
+        fitted on rows for these very choices, or `Contextual`, for which the prompt without its content is enough.
+        `probabilities` are then calibrated; `logprob` and mass stay the model's own. None: raw.
     temperature, top_p : float
         For sampled mode, as everywhere in llama.cpp; temperature above 0, by default 1; top_p in (0, 1].
     seed : int, optional
@@ -84,7 +82,7 @@ class ChooseOptions(Options):
 
     mode: Mode | None = None
     probabilities: bool = False
-    calibrate: Prompt | None = None
+    calibration: Calibrating | None = None
     temperature: float | None = None
     top_p: float = 1.0
     seed: int | None = None
@@ -117,16 +115,17 @@ class ChooseOptions(Options):
             check_numbers(timeout=self.timeout)
             if not 0 < self.timeout <= LONGEST:
                 raise ArgumentError(f"timeout: {self.timeout} is not in (0, {LONGEST:,}] seconds")
+        check_calibration(self.calibration)
         check_think(self.think)
-        if self.think is not None and self.calibrate is not None:
+        if self.think is not None and self.calibration is not None:
             raise ArgumentError(
-                "calibrate weighs answers behind the prompt itself, and think puts a thought between them"
+                "calibration: weighs answers behind the prompt itself, and think puts a thought between them"
             )
 
     @property
     def scores_all(self) -> bool:
         """Whether the whole set is scored."""
-        return self.mode == "aligned" or self.probabilities or self.calibrate is not None
+        return self.mode == "aligned" or self.probabilities
 
     def default_mode(self, tokenization: Tokenization) -> Mode:
         """Return the mode of a set whose members are spelled so."""
@@ -137,9 +136,11 @@ class ChooseOptions(Options):
         is_bounded = self.max_nodes not in (None, MAX_NODES) or self.timeout is not None
         if self.scores_all and (mode not in ("exact", "aligned") or is_bounded):
             raise ArgumentError(
-                "probabilities and calibrate score the whole set: they go with mode='exact' without max_nodes and "
-                "timeout, or 'aligned'"
+                "probabilities score the whole set: they go with mode='exact' without max_nodes and timeout, or "
+                "'aligned'"
             )
+        if self.calibration is not None and mode not in ("exact", "aligned", "beam"):
+            raise ArgumentError("calibration weighs whole answers: it goes with mode='exact', 'aligned' or 'beam'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +224,8 @@ class ScoreOptions(Options):
     normalize : {"tokens", "prior"}, optional
         "tokens": divided by the number of tokens. "prior": less the score behind the token that begins a text, so that
         what counts is how much the prompt speaks for an answer.
-    calibrate : str, sequence of int, or sequence of chat messages, optional
-        Of one prompt, by a Llama: the prompt without its content, the scores behind which are subtracted; see `choose`.
+    calibration : Contextual or Calibration, optional
+        As of `choose`: scores are then log-weights, of which a softmax makes calibrated probabilities.
     leading_space : bool, optional
         As for `TokenTrie.from_choices`.
     """
@@ -232,7 +233,7 @@ class ScoreOptions(Options):
     leaf_end: LeafEnd = "any"
     branches: bool = False
     normalize: Normalize | None = None
-    calibrate: Prompt | None = None
+    calibration: Calibrating | None = None
     leading_space: bool | None = None
 
     def __post_init__(self) -> None:
@@ -240,6 +241,9 @@ class ScoreOptions(Options):
             lookup(self.normalize, _NORMALIZATIONS, "normalize")
         lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
         check_flags(branches=self.branches)
+        check_calibration(self.calibration)
+        if isinstance(self.calibration, Calibrator) and (self.branches or self.normalize is not None):
+            raise ArgumentError("calibration: was fitted on scores as they are, without branches and normalize")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +315,7 @@ if TYPE_CHECKING:  # by scripts/keywords
 
         mode: Mode | None
         probabilities: bool
-        calibrate: Prompt | None
+        calibration: Calibrating | None
         temperature: float | None
         top_p: float
         seed: int | None
@@ -349,7 +353,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         leaf_end: LeafEnd
         branches: bool
         normalize: Normalize | None
-        calibrate: Prompt | None
+        calibration: Calibrating | None
         leading_space: bool | None
 
     class RecordKeywords(TypedDict, total=False):

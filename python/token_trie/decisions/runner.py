@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
+from token_trie.decisions.binding import fingerprint
 from token_trie.decisions.bound import Reader, reader_of
 from token_trie.decisions.request import Batched, Prefix, Request, Thought
 from token_trie.decisions.think import marker_tokens, think_first
@@ -54,7 +56,7 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batche
     tokens = reader.tokenize(prompt)
     batched = request.bind(reader, Prefix(tokens)).batched()
     if batched is None:
-        raise ArgumentError("calibrate and normalize='prior': score something else besides, which a batch does not")
+        raise ArgumentError("Contextual and normalize='prior': score something else besides, which a batch does not")
     if _is_timed(request):
         raise ArgumentError("think: seconds goes with one decision at a time, and these are in a batch")
     return _first_of(llm, request, tokens, batched, n_ctx)
@@ -95,7 +97,8 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
 def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
     """Let something be read by a stream's own model."""
     n_ctx, tokenize = stream.n_ctx_max, stream.tokenize
-    return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, "handle")))
+    model = partial(fingerprint, stream.llm)
+    return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, model, "handle")))
 
 
 def _think(stream: Stream, request: Request[Any]) -> Thought:

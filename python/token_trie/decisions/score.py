@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
-from token_trie.decisions.calibration import Prior, bind_empty
+from token_trie.decisions.calibration import BoundCalibration, bind_calibration
+from token_trie.decisions.calibrator import Contextual, Evaluated
 from token_trie.decisions.native_scores import check_scorable, score_leaves
-from token_trie.decisions.options import LEAF_ENDS, ScoreOptions
+from token_trie.decisions.options import LEAF_ENDS, ChooseOptions, ScoreOptions
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.decisions.runner import read_on, run
 from token_trie.llama.batch import Answer, Batch
@@ -86,13 +87,32 @@ class ScoreRequest(Request[Floats]):
             check_scorable(read.tokenization)
         return cls(read, options)
 
+    def evaluated(self, llm: Llama) -> ScoreRequest:
+        """Return it with all that its calibration needs of a Llama."""
+        return replace(self, options=evaluated(llm, self.choices, self.options))
+
     def bind(self, reader: Reader, prefix: Prefix) -> BoundScores:
         """Bind it to what it stands behind."""
         options = self.options
         tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
-        prior = bind_empty(reader, options.calibrate, self.choices, options.leading_space)
+        calibration = bind_calibration(
+            reader, options.calibration, self.choices, choices, options.leaf_end, options.leading_space
+        )
         beginning = [first_token(reader.vocab)] if options.normalize == "prior" else []
-        return BoundScores(options, tokens, choices, prior, beginning)
+        return BoundScores(options, tokens, choices, calibration, beginning)
+
+
+S = TypeVar("S", ChooseOptions, ScoreOptions)
+
+
+def evaluated(llm: Llama, choices: TokenTrie | Choices[Any], options: S) -> S:
+    """Return options whose calibration, if it is contextual, knows the scores behind its prompt."""
+    calibration = options.calibration
+    if not isinstance(calibration, Contextual):
+        return options
+    plain = ScoreOptions(leaf_end=options.leaf_end, leading_space=options.leading_space)
+    scores = run(llm, calibration.prompt, ScoreRequest(choices, plain))
+    return replace(options, calibration=Evaluated(calibration.prompt, scores))
 
 
 @dataclass(frozen=True)
@@ -102,26 +122,27 @@ class BoundScores(Bound[Floats], Batched[Floats]):
     options: ScoreOptions
     tokens: list[int]
     choices: BoundChoices[Any]
-    prior: Prior | None
+    calibration: BoundCalibration | None
     beginning: list[int]
     """What stands for a text's begin, where the scores behind that are wanted."""
 
     def run(self, stream: Stream) -> Floats:
         """Score."""
-        prior = None
-        if self.prior is not None:
-            prior = self.prior.scores(stream, self.options.leaf_end)[self.choices.firsts()]
+        calibration = None if self.calibration is None else self.calibration.ready(stream)
         stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
-        return self._score(stream, None, prior)
+        return self._score(stream, None, calibration)
 
     def run_beside(self, stream: Stream) -> Floats:
         """Score beside the stream's sequence, which stays, as does its trie."""
-        return self._score(stream, None if stream.tokens == self.tokens else self.tokens, None)
+        return self._score(stream, None if stream.tokens == self.tokens else self.tokens, self.calibration)
 
     def batched(self) -> BoundScores | None:
         """Return it, unless something is scored besides."""
-        return self if self.prior is None and not self.beginning else None
+        if self.calibration is None:
+            return self if not self.beginning else None
+        known = self.calibration.known
+        return None if known is None or self.beginning else replace(self, calibration=known)
 
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
@@ -135,9 +156,9 @@ class BoundScores(Bound[Floats], Batched[Floats]):
 
     def read(self, answer: Answer) -> Floats:
         """Return what its answer says."""
-        return self._of_choices(answer.logprobs)
+        return self._of_choices(answer.logprobs, self.calibration)
 
-    def _score(self, stream: Stream, prefix: list[int] | None, prior: Floats | None) -> Floats:
+    def _score(self, stream: Stream, prefix: list[int] | None, calibration: BoundCalibration | None) -> Floats:
         leaf_end, branches = self.options.leaf_end, self.options.branches
 
         def behind(prefix: list[int] | None) -> Floats:
@@ -146,9 +167,11 @@ class BoundScores(Bound[Floats], Batched[Floats]):
         scores = behind(prefix)
         if self.beginning:
             scores = scores - behind(self.beginning)
-        return self._of_choices(scores if prior is None else scores - prior)
+        return self._of_choices(scores, calibration)
 
-    def _of_choices(self, scores: Floats) -> Floats:
+    def _of_choices(self, scores: Floats, calibration: BoundCalibration | None) -> Floats:
+        if calibration is not None:
+            scores = calibration.log_weights(scores, None)
         if self.options.normalize == "tokens":
             scores = scores / np.diff(self.choices.trie.core.arrays()[1])
         return self.choices.aligned(scores)

@@ -6,9 +6,9 @@ import time
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.decisions.bound import BoundChoices
+from token_trie.decisions.calibration import BoundCalibration
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.native_scores import Scores, Search, Steps
 from token_trie.errors import InternalError
@@ -30,11 +30,11 @@ def by_scores(
     thought: str | None = None,
     *,
     n_best: int = 1,
-    prior: npt.NDArray[np.float64] | None = None,
+    calibration: BoundCalibration | None = None,
     drawn: tuple[int | None] | None = None,
 ) -> Decision[T]:
-    """Decide by the scores of all leaves, less a prior of each: for the best, or one drawn by a seed."""
-    ranks = scores.leaves if prior is None else scores.leaves - prior
+    """Decide by the scores of all leaves, calibrated or as they are: for the best, or one drawn by a seed."""
+    ranks = scores.leaves if calibration is None else calibration.log_weights(scores.leaves, None)
     best = float(ranks.max())
     if not np.isfinite(best):
         raise InternalError("the model gives no answer of the set a finite score")
@@ -62,6 +62,7 @@ def by_scores(
         probabilities=choices.aligned(p),
         # Answers that do not exclude each other may add up to more.
         mass=min(1.0, float(np.exp(scores.leaves).sum())),
+        calibration="raw" if calibration is None else calibration.kind,
     )
 
 

@@ -134,7 +134,7 @@ async def _instead(engine: Engine, state: str, view: View) -> str:
 
 async def prior(engine: Engine, asked: Asked, view: View, options: DecideOptions) -> Scored | None:
     """Return what a question gives its options without a state, if that is to be taken out."""
-    if options.prior is None or not asked.takes_prior:
+    if not (options.takes_prior and asked.takes_prior):
         return None
     # Of the key no more than a digest is kept, as others write what it is of.
     key = "prior", sha256(repr((view.key, options.reproducible)).encode("utf-8", "surrogatepass")).digest()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StrictBool
 
 from token_trie.decisions.questions.answered import Answered
-from token_trie.decisions.questions.options import DecideOptions, FormName, Prior
+from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.decisions.think import Think
 
 _MAX_ORDERS = 64
@@ -25,7 +25,7 @@ class Extras(BaseModel):
     """How questions are asked and answered; see `DecideOptions`."""
 
     x_form: FormName | None = None
-    x_prior: Prior | None = "contextual"
+    x_calibration: Literal["contextual"] | None = "contextual"
     x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] | Literal["auto"] = 1
     x_instead: StrictBool = False
     x_think: Thought | None = None
@@ -36,7 +36,7 @@ class Extras(BaseModel):
         think = self.x_think
         return DecideOptions(
             form=self.x_form,
-            prior=self.x_prior,
+            calibration=self.x_calibration,
             orders=self.x_orders,
             instead=self.x_instead,
             think=None if think is None else Think(max_tokens=think.max_tokens, margin=think.margin, share=think.share),

@@ -28,6 +28,11 @@ class Memory(Generic[T]):
         self._total = 0
         self._lock = threading.Lock()
 
+    def find(self, key: Hashable) -> T | None:
+        """Return the value of a key, if it is there."""
+        with self._lock:
+            return self._entries[key][0] if key in self._entries else None
+
     def get(self, key: Hashable, weight: int, make: Callable[[], T]) -> T:
         """Return the value of a key, or make it; two threads may both make it."""
         with self._lock:

@@ -67,7 +67,7 @@ def test_context_stands_before_the_state_as_the_server_has_it(smollm2: Any) -> N
         'It barks.\n\n{"pet": "Rex"}',
         Choice("Which?", ["a cat", "a dog"]),
         form="listed",
-        prior=None,
+        calibration=None,
         orders=2,
     )
     assert answer["x_calibration"] == expected.calibration == "raw"

@@ -4,7 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, choose, score
+from token_trie import (
+    ArgumentError,
+    ContextError,
+    Contextual,
+    StreamHandle,
+    TokenTrie,
+    choose,
+    choose_many,
+    score,
+    score_many,
+)
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE", "READ"]
 PROMPT, EMPTY = "Request: wake me at seven.\nAction:", "Request:\nAction:"
@@ -12,13 +22,13 @@ PROMPT, EMPTY = "Request: wake me at seven.\nAction:", "Request:\nAction:"
 
 def test_calibrated_scores_are_less_those_behind_the_empty_prompt(precise: Any) -> None:
     plain, empty = (score(precise, prompt, ACTIONS, leaf_end="longest") for prompt in (PROMPT, EMPTY))
-    calibrated = score(precise, PROMPT, ACTIONS, leaf_end="longest", calibrate=EMPTY)
+    calibrated = score(precise, PROMPT, ACTIONS, leaf_end="longest", calibration=Contextual(EMPTY))
     assert calibrated == pytest.approx(plain - empty, abs=1e-4)
 
 
 def test_a_calibrated_decision_is_the_best_of_the_calibrated_scores(llm: Any) -> None:
-    scores = score(llm, PROMPT, ACTIONS, leaf_end="longest", calibrate=EMPTY)
-    decision = choose(llm, PROMPT, ACTIONS, calibrate=EMPTY, n_best=5)
+    scores = score(llm, PROMPT, ACTIONS, leaf_end="longest", calibration=Contextual(EMPTY))
+    decision = choose(llm, PROMPT, ACTIONS, calibration=Contextual(EMPTY), n_best=5, probabilities=True)
     assert decision.index == int(scores.argmax())
     weights = np.exp(scores) / np.exp(scores[:5]).sum()
     assert decision.probabilities == pytest.approx(weights, abs=1e-3)
@@ -29,14 +39,15 @@ def test_a_calibrated_decision_is_the_best_of_the_calibrated_scores(llm: Any) ->
 def test_an_empty_prompt_of_another_seam_calibrates_the_same_choices(precise: Any) -> None:
     # Behind a line break no space stands before the answer.
     plain, empty = (score(precise, prompt, ACTIONS, leaf_end="longest") for prompt in (PROMPT, "Action:\n"))
-    calibrated = score(precise, PROMPT, ACTIONS, leaf_end="longest", calibrate="Action:\n")
+    calibrated = score(precise, PROMPT, ACTIONS, leaf_end="longest", calibration=Contextual("Action:\n"))
     assert calibrated == pytest.approx(plain - empty, abs=1e-4)
 
 
 def test_what_the_empty_prompt_gives_is_remembered(smollm2: Any) -> None:
-    choose(smollm2, PROMPT, ACTIONS, calibrate="Request: Forget me.\nAction:")
-    choose(smollm2, PROMPT, ACTIONS, calibrate="Request: Forget me.\nAction:")
-    again = choose(smollm2, PROMPT, ACTIONS, calibrate="Request: Forget me.\nAction:")
+    options: Any = {"calibration": Contextual("Request: Forget me.\nAction:"), "probabilities": True}
+    for _ in range(2):
+        choose(smollm2, PROMPT, ACTIONS, **options)
+    again = choose(smollm2, PROMPT, ACTIONS, **options)
     once = choose(smollm2, PROMPT, ACTIONS, probabilities=True)
     assert again.stats.n_passes == once.stats.n_passes
     assert again.stats.n_prompt == once.stats.n_prompt
@@ -44,26 +55,49 @@ def test_what_the_empty_prompt_gives_is_remembered(smollm2: Any) -> None:
 
 def test_a_trie_is_calibrated_too(precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ["yes", "no"], prompt="Answer:")
-    scores = score(precise, "Sure? Answer:", trie, calibrate="Answer:")
+    scores = score(precise, "Sure? Answer:", trie, calibration=Contextual("Answer:"))
     assert scores == pytest.approx(score(precise, "Sure? Answer:", trie) - score(precise, "Answer:", trie), abs=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"mode": "greedy"}, {"mode": "beam"}, {"max_nodes": 4}, {"tokenization": "any"}])
-def test_it_goes_with_whole_scores_alone(precise: Any, options: Any) -> None:
-    with pytest.raises(ArgumentError, match="probabilities and calibrate score the whole set"):
-        choose(precise, PROMPT, ACTIONS, calibrate=EMPTY, **options)
-    with pytest.raises(ArgumentError, match="probabilities and calibrate score the whole set"):
+def test_probabilities_go_with_whole_scores_alone(precise: Any, options: Any) -> None:
+    with pytest.raises(ArgumentError, match="probabilities score the whole set"):
         choose(precise, PROMPT, ACTIONS, probabilities=True, **options)
 
 
+@pytest.mark.parametrize("options", [{"mode": "greedy"}, {"mode": "sampled"}, {"tokenization": "any"}])
+def test_a_calibration_goes_with_whole_answers_alone(precise: Any, options: Any) -> None:
+    with pytest.raises(ArgumentError, match="calibration weighs whole answers"):
+        choose(precise, PROMPT, ACTIONS, calibration=Contextual(EMPTY), **options)
+
+
+def test_many_are_calibrated_as_one_is(precise: Any) -> None:
+    prompts = [f"Request: {text}.\nAction:" for text in ("wake me at seven", "read it", "send it")]
+    contextual = Contextual(EMPTY)
+    for sets in ({"choices": ACTIONS}, {"sets": [ACTIONS] * 3}):
+        many = choose_many(precise, prompts, calibration=contextual, probabilities=True, **sets)
+        for prompt, decision in zip(prompts, many, strict=True):
+            alone = choose(precise, prompt, ACTIONS, calibration=contextual, probabilities=True)
+            assert decision.value == alone.value
+            assert decision.probabilities == pytest.approx(alone.probabilities, abs=1e-4)
+            assert decision.calibration == alone.calibration == "contextual"
+    scores = score_many(precise, prompts, ACTIONS, calibration=contextual)
+    assert scores == pytest.approx(
+        np.stack([score(precise, p, ACTIONS, calibration=contextual) for p in prompts]), abs=1e-4
+    )
+
+
 def test_a_handle_keeps_its_sequence_and_is_not_calibrated(precise: Any) -> None:
-    with StreamHandle(precise, n_ctx=128) as stream, pytest.raises(ArgumentError, match="calibrate: goes with a Llama"):
-        stream.score(["yes"], prompt=PROMPT, calibrate=EMPTY)
+    with (
+        StreamHandle(precise, n_ctx=128) as stream,
+        pytest.raises(ArgumentError, match="Contextual goes with a Llama"),
+    ):
+        stream.score(["yes"], prompt=PROMPT, calibration=Contextual(EMPTY))
 
 
 def test_an_empty_prompt_without_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="make the Llama with a larger n_ctx"):
-        choose(precise, PROMPT, ACTIONS, calibrate="word " * 2000)
+        choose(precise, PROMPT, ACTIONS, calibration=Contextual("word " * 2000))
 
 
 def test_a_set_with_repeats_and_its_own_trie_are_calibrated_alike(precise: Any) -> None:
@@ -72,5 +106,8 @@ def test_a_set_with_repeats_and_its_own_trie_are_calibrated_alike(precise: Any) 
         empty = f"Empty {first}.\nAnswer:"
         texts = choose(precise, PROMPT, choices, probabilities=True)
         asked = [choices, texts.trie] if first == "texts" else [texts.trie, choices]
-        a, b = (choose(precise, PROMPT, each, calibrate=empty).probability("no") for each in asked)
+        a, b = (
+            choose(precise, PROMPT, each, calibration=Contextual(empty), probabilities=True).probability("no")
+            for each in asked
+        )
         assert a == pytest.approx(b, abs=1e-4)

@@ -355,12 +355,6 @@ def test_models_without_shared_cells_score_one_after_the_other(recurrent: Any) -
     np.testing.assert_allclose(score_many(recurrent, prompts(3), ACTIONS), expected, atol=NEAR)
 
 
-@pytest.mark.parametrize("many", [choose_many, score_many])
-def test_what_is_calibrated_is_asked_alone_and_an_error_says_so(precise: Any, many: Any) -> None:
-    with pytest.raises(ArgumentError, match="calibrate: choose and score take it, for one prompt"):
-        many(precise, prompts(2), ACTIONS, calibrate="N/A")
-
-
 def test_tasks_get_the_same_decisions(precise: Any) -> None:
     async def run() -> list[Any]:
         return [decision async for decision in achoose_many(precise, prompts(8), ACTIONS)]

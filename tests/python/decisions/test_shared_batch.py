@@ -12,7 +12,7 @@ from typing import Any
 import child
 import llama_cpp
 import pytest
-from token_trie import BusyError, Decision, Think, TokenTrieError, achoose, choose, choose_list, fill, score
+from token_trie import BusyError, Contextual, Decision, Think, TokenTrieError, achoose, choose, choose_list, fill, score
 from token_trie.llama.chooser import chooser
 from token_trie.llama.shared_batch import SharedBatch
 from token_trie.native.lease import attachment
@@ -27,7 +27,7 @@ WAYS: list[dict[str, Any]] = [
     {"mode": "beam", "beam_width": 2, "n_best": 2},
     {"probabilities": True, "leaf_end": "follow"},
     {"tokenization": "any"},
-    {"calibrate": "Request.\nAction:"},
+    {"calibration": Contextual("Request.\nAction:")},
     {"think": Think("\n", max_tokens=4)},
 ]
 

@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, ContextError, StreamHandle, Think, TokenTrie, achoose, choose, choose_list, fill
+from token_trie import (
+    ArgumentError,
+    ContextError,
+    Contextual,
+    StreamHandle,
+    Think,
+    TokenTrie,
+    achoose,
+    choose,
+    choose_list,
+    fill,
+)
 from token_trie.native.core import vocab_of
 from token_trie.sets.inner_text import inner_tokens
 
@@ -128,7 +139,7 @@ def test_the_span_begins_where_a_plain_search_says(precise: Any) -> None:
     ("options", "message"),
     [
         ({"think": "x"}, "think: str where a Think belongs"),
-        ({"think": Think("x"), "calibrate": "y"}, "calibrate weighs answers behind the prompt"),
+        ({"think": Think("x"), "calibration": Contextual("y")}, "calibration: weighs answers behind the prompt"),
         ({"think": Think([10**8])}, "outside"),
     ],
 )

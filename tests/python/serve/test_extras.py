@@ -22,7 +22,7 @@ def ask(server: str, **fields: object) -> dict[str, Any]:
 
 def test_an_answer_says_how_its_probabilities_were_made(server: str) -> None:
     assert ask(server)["x_calibration"] == "contextual"
-    raw = ask(server, x_prior=None)
+    raw = ask(server, x_calibration=None)
     assert raw["x_calibration"] == "raw"
     assert 0 < raw["x_mass"] < 1
 

@@ -77,7 +77,7 @@ def test_greedy_ends_where_choose_does(url: str, precise: Any) -> None:
         {"x_form": "listed", "x_orders": 2},
         {"x_form": "letters", "x_orders": "auto"},
         {"x_form": "both"},
-        {"x_prior": None},
+        {"x_calibration": None},
     ],
 )
 def test_every_form_is_explained_by_what_it_reads(url: str, how: dict[str, Any]) -> None:

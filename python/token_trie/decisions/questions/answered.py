@@ -14,7 +14,7 @@ from token_trie.decisions.questions.question import Choice, Predicate, Question
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
 
-Calibration: TypeAlias = Literal["raw", "contextual", "trained"]
+Calibration: TypeAlias = Literal["raw", "contextual", "trained", "fitted"]
 """How scores became probabilities.
 
 raw
@@ -23,6 +23,8 @@ contextual
     They were divided by what the question gives the options without a state, and tempered; see `Form`.
 trained
     The model was trained for decisions, and its file says by what they are tempered.
+fitted
+    By a `Calibration` that was fitted on rows.
 """
 
 LOW_MASS = 0.01
@@ -52,7 +54,7 @@ class Answered(Generic[T]):
     mass : float
         The model's own probability that what it writes is one of their texts, before any calibration. Near 0, none of
         them is what it would write; of long descriptions that is the rule, and says little.
-    calibration : {"raw", "contextual", "trained"}
+    calibration : {"raw", "contextual", "trained", "fitted"}
         How the probabilities were made.
     stats : QuestionStats
         What it took.

@@ -166,7 +166,7 @@ def _priors(
     priors: dict[str | None, list[Scored | None]] = {}
     for name, one in asked.items():
         with naming(name):
-            takes_prior = one.takes_prior and options.prior is not None
+            takes_prior = one.takes_prior and options.takes_prior
             priors[name] = [prior(view) if takes_prior else None for view in one.views]
     return priors
 

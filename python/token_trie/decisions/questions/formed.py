@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from token_trie.decisions.calibrator import Calibrator
 from token_trie.decisions.questions.answered import Answered, Calibration, QuestionStats, answer
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question
 from token_trie.decisions.questions.scores import Floats, Reading, Scored
-from token_trie.decisions.questions.weighing import Weighing, contextual
+from token_trie.decisions.questions.weighing import Weighing, contextual, shared
 from token_trie.decisions.questions.wording import text_of
 from token_trie.native.core import Llama
 
@@ -74,6 +77,18 @@ class FormAsked(Asked):
     question: Question
     form: Form
     orders: int | Literal["auto"]
+    calibrator: Calibrator | None = None
+
+    @property
+    def asked(self) -> str:
+        """All that its weights depend on beside the model and the options' names, as a text."""
+        views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
+        return json.dumps([dataclasses.asdict(self.form), self.orders, views], ensure_ascii=False)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its options."""
+        return tuple(option.name for option in self.views[0].options)
 
     @cached_property
     def views(self) -> list[FormView]:
@@ -98,7 +113,11 @@ class FormAsked(Asked):
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
         mass = float(np.mean([s.mass for s in scored]))
         calibration: Calibration = "raw" if priors[0] is None else "contextual"
-        probabilities = self.views[0].weighing.probabilities(weights)
+        if self.calibrator is None:
+            probabilities = self.views[0].weighing.probabilities(weights)
+        else:
+            calibration = "fitted"
+            probabilities = shared(self.calibrator.log_weights(self.of_options(scored, priors)[None], None)[0])
         return answer(self.question, probabilities, min(mass, 1.0), calibration, stats, scored[0].thought)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
@@ -107,6 +126,10 @@ class FormAsked(Asked):
             return False
         two = np.sort(self._weights(scored, priors))[-2:]
         return len(two) < 2 or bool(two[1] - two[0] >= _MARGIN)
+
+    def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
+        """Return the log-weight of each option that readings make."""
+        return self.views[0].weighing.of_options(self._weights(scored, priors))
 
     def _weights(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
         read = zip(self.views, scored, priors, strict=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
+from token_trie.decisions.calibrator import Calibrator
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.question import Question
 from token_trie.decisions.think import Think, check_think
@@ -13,7 +14,6 @@ from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.options import Options
 
 FormName: TypeAlias = Literal["unlisted", "listed", "letters", "both"]
-Prior: TypeAlias = Literal["contextual"]
 
 _LISTED = """\
 {{ state }}
@@ -56,7 +56,6 @@ both
 """
 
 _NAMES = dict.fromkeys(get_args(FormName), 0)
-_PRIORS = dict.fromkeys(get_args(Prior), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +66,12 @@ class DecideOptions(Options):
     ----------
     form : {"unlisted", "listed", "letters", "both"} or Form, optional
         How questions are put; see `FORMS`. By default unlisted; a model whose GGUF says that it was trained for
-        decisions is asked as it says, each question alone, and then `prior` and `orders` do nothing.
-    prior : {"contextual"}, optional
+        decisions is asked as it says, each question alone, and then `calibration` and `orders` do nothing.
+    calibration : {"contextual"} or Calibration, optional
         "contextual", the default: what a question gives its options without a state is taken out of what it gives them
-        with one (contextual calibration, Zhao et al. 2021). It is evaluated once a question and remembered. None: the
-        model's own probabilities, which of models that were not trained for it are far too sure of themselves.
+        with one (contextual calibration, Zhao et al. 2021). It is evaluated once a question and remembered. A
+        `Calibration` that was fitted for this very question: its probabilities. None: the model's own, which of models
+        that were not trained for it are far too sure of themselves.
     orders : int or "auto"
         Where the form lists the options: over how many cyclic orders of them to average; "auto": two, and more, up to
         eight, until the two best are far apart.
@@ -88,7 +88,7 @@ class DecideOptions(Options):
     """
 
     form: FormName | Form | None = None
-    prior: Prior | None = "contextual"
+    calibration: Literal["contextual"] | Calibrator | None = "contextual"
     orders: int | Literal["auto"] = 1
     instead: bool = False
     think: Think | None = None
@@ -97,14 +97,20 @@ class DecideOptions(Options):
     def __post_init__(self) -> None:
         if self.form is not None and not isinstance(self.form, Form):
             lookup(self.form, _NAMES, "form")
-        if self.prior is not None:
-            lookup(self.prior, _PRIORS, "prior")
+        if self.calibration is not None and not isinstance(self.calibration, Calibrator):
+            lookup(self.calibration, {"contextual": 0}, "calibration")
         if self.orders != "auto":
             check_counts(orders=self.orders)
         check_flags(instead=self.instead, reproducible=self.reproducible)
         check_think(self.think)
         if self.think is not None and self.reproducible:
             raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
+
+    @property
+    def takes_prior(self) -> bool:
+        """Whether what questions give without a state is taken out."""
+        given = self.calibration
+        return given.base == "contextual" if isinstance(given, Calibrator) else given is not None
 
     def form_of(self, question: Question) -> Form:
         """Return how a question is put."""
@@ -119,7 +125,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         """Those of `DecideOptions`."""
 
         form: FormName | Form | None
-        prior: Prior | None
+        calibration: Literal["contextual"] | Calibrator | None
         orders: int | Literal["auto"]
         instead: bool
         think: Think | None

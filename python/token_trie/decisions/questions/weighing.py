@@ -45,14 +45,24 @@ class Weighing:
         means: Floats = _reduced(np.add, lengths[self._places], self._begins) / self._n_texts
         return means
 
+    def of_options(self, weights: Floats) -> Floats:
+        """Return the log-weight of each option, by those of the answers."""
+        shares: Floats = (weights - np.log(np.bincount(self._answer_of)))[self._answer_of]
+        return shares
+
     def probabilities(self, weights: Floats) -> Floats:
         """Return the probability of each option, by the log-weights of the answers."""
-        if not np.isfinite(weights.max()):
-            weights = np.zeros_like(weights)  # the model gives none of them anything
-        p = np.exp(weights - weights.max())
-        p /= math.fsum(p)  # whatever their order
-        shares: Floats = (p / np.bincount(self._answer_of))[self._answer_of]
+        shares: Floats = (shared(weights) / np.bincount(self._answer_of))[self._answer_of]
         return shares
+
+
+def shared(weights: Floats) -> Floats:
+    """Return the probabilities that log-weights stand for."""
+    if not np.isfinite(weights.max()):
+        weights = np.zeros_like(weights)  # the model gives none of them anything
+    p: Floats = np.exp(weights - weights.max())
+    p /= math.fsum(p)  # whatever their order
+    return p
 
 
 def _reduced(ufunc: np.ufunc, values: Floats, begins: npt.NDArray[np.int64]) -> Floats:

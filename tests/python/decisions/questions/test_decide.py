@@ -57,7 +57,7 @@ def test_probabilities_are_those_of_one_by_one(precise: Any) -> None:
         assert list(found[name].probabilities.values()) == pytest.approx(softmax(weights), abs=1e-4)
         assert found[name].mass == pytest.approx(sum(map(math.exp, raw)), rel=1e-3)
         assert found[name].calibration == "contextual"
-        asked = decide(precise, STATE, question, prior=None)
+        asked = decide(precise, STATE, question, calibration=None)
         assert list(asked.probabilities.values()) == pytest.approx(softmax(raw), abs=1e-4)
         assert asked.calibration == "raw"
 
@@ -93,13 +93,13 @@ def test_several_texts_of_an_option_add_up(precise: Any) -> None:
     both = Choice("Which?", {"both": ["Paris", "Pizza"], "no": "no"})
     raw, _ = scores(precise, STATE, "Which?", ["Paris", "Pizza", "no"])
     mass = [math.exp(one) for one in raw]
-    found = decide(precise, STATE, both, prior=None).probabilities
+    found = decide(precise, STATE, both, calibration=None).probabilities
     assert found["both"] == pytest.approx((mass[0] + mass[1]) / sum(mass), abs=1e-4)
 
 
 def test_mass_is_exact_where_texts_go_on_from_one_another(precise: Any) -> None:
     texts = ["Pa", "Paris", "Pizza", "Pi", "yes", "yes no"]
-    found = decide(precise, STATE, Choice("Which?", texts), prior=None)
+    found = decide(precise, STATE, Choice("Which?", texts), calibration=None)
     prompt = f"{STATE}\n\nQuestion: Which?\nAnswer:"
     fitted = fit_choices(precise, prompt, texts)
     rows = fitted.rows()
@@ -259,7 +259,7 @@ def test_what_is_no_question_is_refused(precise: Any, questions: Any, told: str)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"form": "list"}, {"form": 3}, {"prior": "batch"}, {"orders": 0}, {"reproducible": 1}]
+    "wrong", [{"form": "list"}, {"form": 3}, {"calibration": "batch"}, {"orders": 0}, {"reproducible": 1}]
 )
 def test_so_is_an_option_that_is_none(precise: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(wrong))):

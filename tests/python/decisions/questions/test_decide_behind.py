@@ -32,7 +32,7 @@ def same(found: Any, expected: Any, within: float = 1e-4) -> None:
 
 
 def test_what_stands_is_the_state(precise: Any, handle: StreamHandle) -> None:
-    for options in ({}, {"form": "listed", "orders": 2}, {"prior": None}, {"reproducible": True}):
+    for options in ({}, {"form": "listed", "orders": 2}, {"calibration": None}, {"reproducible": True}):
         same(handle.decide(QUESTIONS, **options), decide(precise, STATE, QUESTIONS, **options))  # type: ignore[call-overload]
 
 

@@ -49,7 +49,7 @@ def test_no_more_than_the_share_of_all_think(calls: list[tuple[int, int]], share
 
 
 def test_the_answer_is_read_behind_the_thought(precise: Any) -> None:
-    found = decide(precise, STATE, QUESTIONS, think=ALWAYS, prior=None)
+    found = decide(precise, STATE, QUESTIONS, think=ALWAYS, calibration=None)
     marker = inner_tokens(ALWAYS.marker, "marker", vocab_of(precise)).tolist()
     texts = {
         "team": ["yes Paris", "sales", "Pizza"],
