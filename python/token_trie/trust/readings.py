@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.binding import Binding
+from token_trie.decisions.admission import Admission
+from token_trie.decisions.binding import Binding, fingerprint
+from token_trie.decisions.calibrator import States
+from token_trie.decisions.options import ScoreOptions
+from token_trie.decisions.questions.decide import priors_of, read_questions
+from token_trie.decisions.questions.formed import FormAsked
+from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
+from token_trie.decisions.questions.scores import Reading, score_all
+from token_trie.decisions.questions.wording import state_text
+from token_trie.decisions.results import Many
+from token_trie.decisions.score import ScoreRequest
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.batch import Batch
+from token_trie.llama.sequential import Sequential
+from token_trie.native.core import Llama, _core
+from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.trie import TokenTrie
+from token_trie.trust.options import RowOptions
 
 Floats = npt.NDArray[np.float64]
+
+
+class Row(NamedTuple):
+    """What a model says of one row; arrays have a figure a class."""
+
+    raw: Floats
+    contextual: Floats | None
+    mass: float
+    state: States | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,5 +67,166 @@ class Readings:
     raw: Floats
     contextual: Floats | None
     mass: Floats
-    states: npt.NDArray[np.float32] | None
+    states: States | None
     binding: Binding
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], binding: Binding) -> Readings:
+        """Put rows together."""
+        rows, n = list(rows), len(binding.classes)
+        contextual = [row.contextual for row in rows if row.contextual is not None]
+        states = [row.state for row in rows if row.state is not None]
+        return cls(
+            texts=binding.classes,
+            raw=np.array([row.raw for row in rows], np.float64).reshape(len(rows), n),
+            contextual=np.array(contextual, np.float64) if contextual else None,
+            mass=np.array([row.mass for row in rows], np.float64),
+            states=np.array(states, np.float32) if states else None,
+            binding=binding,
+        )
+
+
+class Reader(ABC):
+    """Asks a model about rows; one a set of choices, or a question.
+
+    Attributes
+    ----------
+    values : tuple
+        What the classes are for the caller, in their order.
+    binding : Binding
+        What readings come from.
+    """
+
+    values: tuple[Any, ...]
+    binding: Binding
+    each: str
+    """What a row is called in messages."""
+    alone: str
+
+    def __init__(self, llm: Llama) -> None:
+        self._llm = llm
+
+    def read(
+        self,
+        rows: Iterable[Any],
+        *,
+        states: bool = False,
+        progress: bool = False,
+        n_parallel: int | None = None,
+        n_ctx: int | None = None,
+    ) -> Iterator[Row]:
+        """Read rows; errors are those of `choose_many`, with the position of the row.
+
+        Parameters
+        ----------
+        states : bool
+            Whether to keep hidden states.
+        """
+        many = Many(self._llm, rows, self.each, self.alone, progress, n_parallel, n_ctx)
+        return many.results(lambda batch: enumerate(self._rows(batch, rows, states)))
+
+    @abstractmethod
+    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]: ...
+
+
+def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) -> Reader:
+    """Return what asks a model about rows.
+
+    Raises
+    ------
+    ArgumentError
+        The choices, or the options, are none, or do not fit each other; choices that are one answer are among them.
+    """
+    is_question = isinstance(choices, (Choice, Predicate, Score))
+    options.require_for(is_question=is_question)
+    return _OfQuestion(llm, choices, options) if is_question else _OfChoices(llm, choices, options)
+
+
+class _OfChoices(Reader):
+    each, alone = "prompt", "choose"
+
+    def __init__(self, llm: Llama, choices: ChoicesLike, options: RowOptions) -> None:
+        super().__init__(llm)
+        scored = ScoreOptions(leaf_end=options.leaf_end, leading_space=options.leading_space)
+        self._request = ScoreRequest.read(choices, scored)
+        given = self._request.choices
+        texts = tuple(leaf.name for leaf in given) if isinstance(given, TokenTrie) else tuple(given.texts)
+        self.values = texts if isinstance(given, TokenTrie) else tuple(given.values)
+        _require_distinct(texts)
+        self.binding = Binding(fingerprint(llm), _core.llama_loaded(), options.template, texts, options.leaf_end)
+
+    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
+        requests = zip(rows, itertools.repeat(lambda: self._request))
+        for _, found in Admission(self._llm, batch, requests).results(in_order=True):
+            if isinstance(found, TokenTrieError):
+                yield found
+            else:
+                yield Row(found, None, min(1.0, float(np.exp(found).sum())), None)
+
+
+class _OfQuestion(Reader):
+    each, alone = "state", "decide"
+
+    def __init__(self, llm: Llama, question: Question, options: RowOptions) -> None:
+        super().__init__(llm)
+        self._options = options.of_question()
+        self._named = read_questions(question, self._options, llm)
+        asked = self._named[None]
+        if not isinstance(asked, FormAsked):
+            raise ArgumentError("llm: was trained to decide, and is asked as it was trained; give a form")
+        self._asked = asked
+        other = (None,) if len(asked.classes) > len(question.values) else ()
+        self.values = (*question.values, *other)
+        _require_distinct(asked.classes)
+        self.binding = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, "any")
+
+    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
+        asked, views = self._asked, self._asked.views
+        priors = priors_of(self._llm, self._named, self._options)[None]
+
+        def readings() -> Iterator[Callable[[], Reading]]:
+            for row in rows:
+                yield from (partial(self._reading, view, row) for view in views)
+
+        results = score_all(self._llm, batch, readings())
+        for first in results:
+            scored = [first, *itertools.islice(results, len(views) - 1)]
+            failed = next((one for one in scored if isinstance(one, TokenTrieError)), None)
+            if failed is not None:
+                yield failed
+                continue
+            known = [one for one in scored if not isinstance(one, TokenTrieError)]
+            raw = asked.of_options(known, [None] * len(views))
+            mass = min(1.0, float(np.mean([one.mass for one in known])))
+            yield Row(raw, asked.of_options(known, priors), mass, None)
+
+    def _reading(self, view: Any, row: object) -> Reading:
+        return view.reading(self._llm, state_text(row))  # type: ignore[no-any-return]
+
+
+def _require_distinct(texts: tuple[str, ...]) -> None:
+    seen = set[str]()
+    for i, text in enumerate(texts):
+        if text in seen:
+            raise ArgumentError(f"choices[{i}]: {text!r} is there twice; a class is one answer")
+        seen.add(text)
+
+
+def read_rows(
+    llm: Llama,
+    rows: Iterable[Any],
+    choices: ChoicesLike | Question,
+    options: RowOptions | None = None,
+    *,
+    states: bool = False,
+    progress: bool = False,
+    n_parallel: int | None = None,
+    n_ctx: int | None = None,
+) -> Readings:
+    """Read rows of prompts behind which choices stand, or of states that a question is about."""
+    reader = reader_of(llm, choices, options or RowOptions())
+    read = reader.read(rows, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx)
+    return Readings.of(read, reader.binding)

@@ -1,0 +1,68 @@
+"""How rows are asked: the options that evaluation, calibration and classifiers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from token_trie.decisions.options import LEAF_ENDS, LeafEnd
+from token_trie.decisions.questions.forms import Form
+from token_trie.decisions.questions.options import DecideOptions, FormName
+from token_trie.errors import ArgumentError
+from token_trie.native.arguments import check_counts, encode, lookup
+from token_trie.native.options import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(Options):
+    """How rows are asked.
+
+    Parameters
+    ----------
+    template : str
+        Of prompts of one's own: what they are made of, such as the text with ``{text}`` in it. It is kept with what is
+        fitted, and compared where both sides tell it; prompts themselves do not tell it.
+    leaf_end : {"longest", "any", "follow"}
+        Of prompts of one's own, as of `choose`.
+    leading_space : bool, optional
+        Likewise.
+    form : {"unlisted", "listed", "letters", "both"} or Form, optional
+        Of a question, as of `decide`.
+    orders : int
+        Likewise.
+    """
+
+    template: str = ""
+    leaf_end: LeafEnd = "longest"
+    leading_space: bool | None = None
+    form: FormName | Form | None = None
+    orders: int = 1
+
+    def __post_init__(self) -> None:
+        encode(self.template, "template")
+        lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
+        check_counts(orders=self.orders)
+        self.of_question()
+
+    def of_question(self) -> DecideOptions:
+        """Return those of a question; ArgumentError where they are none."""
+        return DecideOptions(form=self.form, orders=self.orders)
+
+    def require_for(self, *, is_question: bool) -> None:
+        """Raise ArgumentError where some are for what is not asked."""
+        if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
+            raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
+        if not is_question and (self.form is not None or self.orders != 1):
+            raise ArgumentError("form and orders: go with a Choice, a Predicate or a Score")
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class RowKeywords(TypedDict, total=False):
+        """Those of `RowOptions`."""
+
+        template: str
+        leaf_end: LeafEnd
+        leading_space: bool | None
+        form: FormName | Form | None
+        orders: int
