@@ -14,7 +14,7 @@ from token_trie.asynchronous import (
     afill,
     ascore,
 )
-from token_trie.decisions.calibrator import Contextual
+from token_trie.decisions.calibrator import BatchPrior, Contextual
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
@@ -57,6 +57,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
+    "BatchPrior",
     "BusyError",
     "CacheStats",
     "CalibrationError",

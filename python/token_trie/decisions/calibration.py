@@ -8,7 +8,15 @@ from typing import Any
 
 from token_trie.decisions.binding import Binding
 from token_trie.decisions.bound import BoundChoices, Reader, bind
-from token_trie.decisions.calibrator import Calibrating, Calibrator, Contextual, Evaluated, Floats, States
+from token_trie.decisions.calibrator import (
+    Calibrating,
+    Calibrator,
+    Contextual,
+    Evaluated,
+    Floats,
+    States,
+    refuse_batch_prior,
+)
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LeafEnd
 from token_trie.errors import ArgumentError
@@ -144,6 +152,9 @@ def bind_calibration(
         It was fitted on something else.
     """
     if calibration is None:
+        return None
+    if not isinstance(calibration, (Contextual, Calibrator)):
+        refuse_batch_prior(calibration)
         return None
     if isinstance(calibration, Evaluated):
         return Added("contextual", -calibration.scores[bound.firsts()])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.binding import Binding
 from token_trie.errors import ArgumentError
+from token_trie.native.arguments import check_counts, check_numbers
 from token_trie.sets.prompt import Prompt
 
 Base: TypeAlias = Literal["raw", "contextual"]
@@ -32,6 +34,45 @@ class Contextual:
     """
 
     prompt: Prompt
+
+
+@dataclass(frozen=True)
+class BatchPrior:
+    """Takes out what a model says to the rows themselves, on the average: it needs neither labels nor further passes.
+
+    The more rows there are the better, and they are to be those that are decided, or like them. It takes the answers to
+    be equally frequent unless it is told otherwise: where they are not, tell it, or it harms (batch calibration, Zhou
+    et al., "Batch Calibration", 2023).
+
+    Parameters
+    ----------
+    frequencies : mapping of values to float, optional
+        How frequent each answer is, by any measure above 0.
+    window : int
+        Rows that are read before the first of them is decided. Later ones are decided by all before, too.
+    """
+
+    frequencies: Mapping[Any, float] | None = None
+    window: int = 512
+
+    def __post_init__(self) -> None:
+        check_counts(window=self.window)
+        if self.frequencies is not None:
+            if not isinstance(self.frequencies, Mapping):
+                raise ArgumentError(f"frequencies: {type(self.frequencies).__name__} where a dict belongs")
+            for value, frequency in self.frequencies.items():
+                check_numbers(**{f"frequencies[{value!r}]": frequency})
+                if not 0 < frequency < float("inf"):
+                    raise ArgumentError(f"frequencies[{value!r}]: {frequency} is not above 0")
+
+    def shift(self, values: Sequence[Any]) -> Floats:
+        """Return what the answers' frequencies add to their log-weights; ArgumentError where one has none."""
+        if self.frequencies is None:
+            return np.zeros(len(values))
+        unknown = [value for value in values if value not in self.frequencies]
+        if unknown:
+            raise ArgumentError(f"frequencies: none of {unknown[0]!r}")
+        return np.log(np.array([self.frequencies[value] for value in values], np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +132,25 @@ class Calibrator(ABC):
         """
 
 
-Calibrating: TypeAlias = Contextual | Calibrator
-"""What `calibration` may be."""
+Calibrating: TypeAlias = Contextual | Calibrator | BatchPrior | Literal["batch"]
+"""What `calibration` may be; "batch" is a `BatchPrior` as it is by default."""
+
+
+def batch_prior(calibration: object) -> BatchPrior | None:
+    """Return what is to be taken over many rows, if that is what calibrates."""
+    if isinstance(calibration, str) and calibration == "batch":
+        return BatchPrior()
+    return calibration if isinstance(calibration, BatchPrior) else None
 
 
 def check_calibration(calibration: object) -> None:
     """Raise ArgumentError unless it is one, or None."""
-    if calibration is not None and not isinstance(calibration, (Contextual, Calibrator)):
-        raise ArgumentError(f"calibration: {type(calibration).__name__} where a Calibration or Contextual belongs")
+    if not (calibration is None or batch_prior(calibration) or isinstance(calibration, (Contextual, Calibrator))):
+        given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
+        raise ArgumentError(f"calibration: {given} where a Calibration, Contextual, BatchPrior or 'batch' belongs")
+
+
+def refuse_batch_prior(calibration: object) -> None:
+    """Raise ArgumentError for what is taken over many rows, where there is one."""
+    if batch_prior(calibration) is not None:
+        raise ArgumentError("calibration: 'batch' is taken over many rows, as by choose_many and decide_many")

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from token_trie.native.core import Llama
 from token_trie.native.ffi import lib
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie
+
+Found: TypeAlias = Steps | Scores | Search
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,19 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
 
     def run(self, stream: Stream) -> Decision[Any]:
         """Decide."""
-        options, mode, trie = self.request.options, self.request.mode, self.choices.trie
         calibration = None if self.calibration is None else self.calibration.ready(stream)
+        return self.decide(*self.find(stream), calibration)
+
+    def find(self, stream: Stream) -> tuple[Found, Stats]:
+        """Ask the model, and tell what it says."""
+        options, mode, trie = self.request.options, self.request.mode, self.choices.trie
         if mode == "greedy" or mode == "sampled":
             if mode == "sampled" and options.seed is not None:
                 stream.set_seed(options.seed)
             stream.set_trie(trie, mode)
             clock = Clock(stream, self.tokens)
             steps = take_steps(stream, self._temperature, options.top_p)
-            return self._decide(steps, clock.stats(*steps.counts))
+            return steps, clock.stats(*steps.counts)
         stream.hold(trie)
         clock = Clock(stream, self.tokens)
         found: Scores | Search
@@ -98,8 +104,7 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             found = score_leaves(stream, trie, leaf_end=options.leaf_end)
         else:
             found = search_leaves(stream, trie, options.n_best, leaf_end=options.leaf_end, **self._bounds)
-        stats = clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated)
-        return self._decide(found, stats, calibration)
+        return found, clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated)
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
         """Return an answer's tokens, where whole ones were weighed."""
@@ -131,6 +136,10 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
 
     def read(self, answer: Answer) -> Decision[Any]:
         """Return what its answer says."""
+        return self.decide(*self.found(answer), self.calibration)
+
+    def found(self, answer: Answer) -> tuple[Found, Stats]:
+        """Tell what the model says in a batch."""
         told = answer.figures
         stats = Stats(
             n_prompt=len(self.tokens),
@@ -141,18 +150,17 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             decide_ms=told.decide_ns / 1e6,
             n_evaluated=told.n_evaluated,
         )
-        found: Steps | Scores | Search
+        found: Found
         if self.request.mode in ("greedy", "sampled"):
             found = Steps(answer.leaf, answer.logprob, answer.tokens)
         elif self._scores_all:
             found = Scores(answer.logprobs, np.empty(0), Cost())
         else:
             found = Search(answer.leaves, answer.logprobs, told.gap, told.rival_max, told.mass_max, Cost())
-        return self._decide(found, stats, self.calibration)
+        return found, stats
 
-    def _decide(
-        self, found: Steps | Scores | Search, stats: Stats, calibration: BoundCalibration | None = None
-    ) -> Decision[Any]:
+    def decide(self, found: Found, stats: Stats, calibration: BoundCalibration | None) -> Decision[Any]:
+        """Decide by what was found."""
         options, mode = self.request.options, self.request.mode
         if isinstance(found, Steps):
             return by_steps(self.choices, found, stats, self.thought)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from token_trie.decisions.admission import Admission, Prompted, paired
+from token_trie.decisions.calibrator import batch_prior, refuse_batch_prior
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
+from token_trie.decisions.over_rows import UndecidedRequest, decided
 from token_trie.decisions.results import Many, OnError
 from token_trie.decisions.score import Floats, ScoreRequest
 from token_trie.errors import ArgumentError
@@ -94,6 +96,13 @@ def choose_many(
     """
     read = ChooseOptions.read("choose_many", options)
     many = Many(llm, prompts, "prompt", "choose", progress, n_parallel, n_ctx, on_error, as_ready)
+    prior = batch_prior(read.calibration)
+    if prior is not None:
+        if sets is not None:
+            raise ArgumentError("calibration: 'batch' is taken over one set, and sets gives each prompt its own")
+        undecided = UndecidedRequest.of(ChoiceRequest.read(choices, read))
+        asked = zip(prompts, itertools.repeat(lambda: undecided))
+        return many.results(lambda batch: decided(Admission(llm, batch, asked).results(in_order=True), prior))
     requests: Iterable[Prompted[Decision[Any]]]
     if sets is None:
         given = ChoiceRequest.read(choices, read)
@@ -138,6 +147,7 @@ def score_many(
         Of a prompt, with its position.
     """
     read = ScoreOptions.read("score_many", options)
+    refuse_batch_prior(read.calibration)
     if read.normalize == "prior":
         raise ArgumentError("normalize: 'prior' is for score, which scores one prompt, and the text's begin besides")
     request = ScoreRequest.read(choices, read)

@@ -48,7 +48,9 @@ class ChooseOptions(Options):
         is made of them. Aligned mode always does.
     calibration : Contextual or Calibration, optional
         What weighs whole answers beside the model's own probabilities, for exact, aligned and beam: a `Calibration`
-        fitted on rows for these very choices, or `Contextual`, for which the prompt without its content is enough.
+        fitted on rows for these very choices, or `Contextual`, for which the prompt without its content is enough; of
+        `choose_many` also "batch", or a `BatchPrior`, which takes the rows themselves, and hands out decisions by
+        windows.
         `probabilities` are then calibrated; `logprob` and mass stay the model's own. None: raw.
     temperature, top_p : float
         For sampled mode, as everywhere in llama.cpp; temperature above 0, by default 1; top_p in (0, 1].

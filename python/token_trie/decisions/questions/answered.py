@@ -14,13 +14,15 @@ from token_trie.decisions.questions.question import Choice, Predicate, Question
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
 
-Calibration: TypeAlias = Literal["raw", "contextual", "trained", "fitted"]
+Calibration: TypeAlias = Literal["raw", "contextual", "batch", "trained", "fitted"]
 """How scores became probabilities.
 
 raw
     They are the model's own, renormalized over the options.
 contextual
     They were divided by what the question gives the options without a state, and tempered; see `Form`.
+batch
+    They were divided by what the question gives the options in the mean over many states, likewise.
 trained
     The model was trained for decisions, and its file says by what they are tempered.
 fitted
@@ -54,7 +56,7 @@ class Answered(Generic[T]):
     mass : float
         The model's own probability that what it writes is one of their texts, before any calibration. Near 0, none of
         them is what it would write; of long descriptions that is the rule, and says little.
-    calibration : {"raw", "contextual", "trained", "fitted"}
+    calibration : {"raw", "contextual", "batch", "trained", "fitted"}
         How the probabilities were made.
     stats : QuestionStats
         What it took.

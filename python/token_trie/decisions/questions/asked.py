@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from token_trie.decisions.calibrator import BatchPrior
 from token_trie.decisions.questions.answered import Answered
 from token_trie.decisions.questions.scores import Reading, Scored
 from token_trie.native.core import Llama
@@ -34,6 +35,10 @@ class Asked(ABC):
     @abstractmethod
     def views(self) -> Sequence[View]:
         """Its readings."""
+
+    def over_rows(self, prior: BatchPrior) -> Asked:
+        """Return it as it is answered where the prior of each view is the mean over many states."""
+        return self
 
     @abstractmethod
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:

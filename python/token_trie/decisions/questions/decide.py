@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from token_trie.decisions.calibrator import refuse_batch_prior
 from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.asking import asked_of
@@ -98,6 +99,7 @@ def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], opti
 
 def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
     """Answer questions that were read; errors as of `decide`."""
+    refuse_batch_prior(options.calibration)
     priors = _priors(who.prior, asked, options)  # first, as they would take the place of the state
 
     def answer(name: str | None, think: Think | None = None) -> Answered[Any]:

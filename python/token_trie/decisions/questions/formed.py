@@ -6,13 +6,13 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from token_trie.decisions.calibrator import Calibrator
+from token_trie.decisions.calibrator import BatchPrior, Calibrator
 from token_trie.decisions.questions.answered import Answered, Calibration, QuestionStats, answer
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.forms import Form
@@ -78,6 +78,9 @@ class FormAsked(Asked):
     form: Form
     orders: int | Literal["auto"]
     calibrator: Calibrator | None = None
+    prior_of: Literal["contextual", "batch"] = "contextual"
+    shift: Floats | None = None
+    """What is added to the log-weight of each option."""
 
     @property
     def asked(self) -> str:
@@ -107,17 +110,25 @@ class FormAsked(Asked):
             for instructions, options in asked
         ]
 
+    def over_rows(self, prior: BatchPrior) -> FormAsked:
+        """Return it as it is answered where the prior of each view is the mean over many states."""
+        values = [*self.question.values, *([None] if len(self.classes) > len(self.question.values) else [])]
+        shift = None if prior.frequencies is None else prior.shift(values)
+        return replace(self, prior_of="batch", shift=shift)
+
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         """Return the answer that readings make, of as many views as there are readings, by the mean of log-weights."""
         weights = self._weights(scored, priors)
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
         mass = float(np.mean([s.mass for s in scored]))
-        calibration: Calibration = "raw" if priors[0] is None else "contextual"
-        if self.calibrator is None:
-            probabilities = self.views[0].weighing.probabilities(weights)
-        else:
+        calibration: Calibration = "raw" if priors[0] is None else self.prior_of
+        if self.calibrator is not None:
             calibration = "fitted"
             probabilities = shared(self.calibrator.log_weights(self.of_options(scored, priors)[None], None)[0])
+        elif self.shift is not None:
+            probabilities = shared(self.of_options(scored, priors) + self.shift)
+        else:
+            probabilities = self.views[0].weighing.probabilities(weights)
         return answer(self.question, probabilities, min(mass, 1.0), calibration, stats, scored[0].thought)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from token_trie.decisions.calibrator import BatchPrior, batch_prior
+from token_trie.decisions.over_rows import LEAST, windows
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.decide import answer_about, named, naming, priors_of, read_questions
 from token_trie.decisions.questions.options import DecideOptions
@@ -81,14 +84,32 @@ def decide_many(
     read = DecideOptions.read("decide_many", options)
     asked = read_questions(questions, read, llm)
     many = Many(llm, states, "state", "decide", progress, n_parallel, n_ctx, on_error)
+    _check_over_rows(read, asked)
 
     def find(batch: Batch | Sequential) -> Iterator[tuple[int, Any]]:
         is_timed = read.think is not None and read.think.seconds is not None
+        prior = batch_prior(read.calibration)
+        if prior is not None:
+            return enumerate(map(_named, _over_rows(llm, batch, states, asked, prior)))
         if read.reproducible or read.instead or read.orders == "auto" or is_timed:
             return enumerate(_one_by_one(llm, states, asked, read))
         return enumerate(map(_named, _together(llm, batch, states, asked, read)))
 
     return many.results(find)
+
+
+def _check_over_rows(options: DecideOptions, asked: _Asked) -> None:
+    prior = batch_prior(options.calibration)
+    if prior is None:
+        return
+    if options.reproducible or options.instead or options.orders == "auto" or options.think is not None:
+        raise ArgumentError(
+            "calibration: 'batch' decides by windows of states, without reproducible, instead, orders='auto' and think"
+        )
+    if prior.frequencies is not None and len(asked) > 1:
+        raise ArgumentError("frequencies: are those of one question's answers, and several are asked")
+    for one in asked.values():
+        one.over_rows(prior)
 
 
 def _one_by_one(
@@ -127,6 +148,42 @@ def _together(
         yield from _thought(llm, batch, window, answered, asked, priors, options.think)
 
 
+def _over_rows(
+    llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, prior: BatchPrior
+) -> Iterator[Any]:
+    """Answer by windows of states, by what all until then give the options in the mean."""
+    over = {name: one.over_rows(prior) for name, one in asked.items()}
+    means = {name: [_Mean() for _ in one.views] for name, one in asked.items()}
+    scored = _scored(llm, batch, ((state, list(asked), None) for state in states), asked)
+    for window in windows(scored, prior.window):
+        for row in window:
+            for name, results in row.items():
+                for mean, result in zip(means[name], results, strict=True):
+                    mean.add(result)
+        priors = {name: [mean.scored for mean in of_views] for name, of_views in means.items()}
+        yield from (_answers(over, row, priors) for row in window)
+
+
+class _Mean:
+    """Of what texts are given."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._total: Scored | None = None
+
+    def add(self, scored: Scored | TokenTrieError) -> None:
+        if isinstance(scored, Scored):
+            before = 0.0 if self._total is None else self._total.logprobs
+            self._n, self._total = self._n + 1, replace(scored, logprobs=before + scored.logprobs)
+
+    @property
+    def scored(self) -> Scored | None:
+        """The mean; None of few."""
+        if self._total is None or self._n < LEAST:
+            return None
+        return replace(self._total, logprobs=self._total.logprobs / self._n)
+
+
 def _thought(
     llm: Llama,
     batch: Batch | Sequential,
@@ -153,6 +210,13 @@ def _read(
     llm: Llama, batch: Batch | Sequential, jobs: Iterable[_Job], asked: _Asked, priors: _Priors
 ) -> Iterator[dict[str | None, Any] | TokenTrieError]:
     """Answer about states in their order; yield the answers of each, or an error."""
+    return (_answers(asked, scored, priors) for scored in _scored(llm, batch, jobs, asked))
+
+
+def _scored(
+    llm: Llama, batch: Batch | Sequential, jobs: Iterable[_Job], asked: _Asked
+) -> Iterator[dict[str | None, list[Scored | TokenTrieError]]]:
+    """Score about states in their order."""
     under_way: deque[list[str | None]] = deque()
 
     def readings() -> Iterator[Callable[[], Reading]]:
@@ -163,8 +227,7 @@ def _read(
     results = score_all(llm, batch, readings())
     for first in results:
         left = itertools.chain([first], results)
-        scored = {name: list(itertools.islice(left, len(asked[name].views))) for name in under_way.popleft()}
-        yield _answers(asked, scored, priors)
+        yield {name: list(itertools.islice(left, len(asked[name].views))) for name in under_way.popleft()}
 
 
 def _reading(llm: Llama, view: View, state: object, think: Think | None) -> Reading:

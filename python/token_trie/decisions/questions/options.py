@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
-from token_trie.decisions.calibrator import Calibrator
+from token_trie.decisions.calibrator import BatchPrior, Calibrator
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.question import Question
 from token_trie.decisions.think import Think, check_think
@@ -70,8 +70,9 @@ class DecideOptions(Options):
     calibration : {"contextual"} or Calibration, optional
         "contextual", the default: what a question gives its options without a state is taken out of what it gives them
         with one (contextual calibration, Zhao et al. 2021). It is evaluated once a question and remembered. A
-        `Calibration` that was fitted for this very question: its probabilities. None: the model's own, which of models
-        that were not trained for it are far too sure of themselves.
+        `Calibration` that was fitted for this very question: its probabilities. Of `decide_many` also "batch", or a
+        `BatchPrior`: what the states themselves give the options in the mean is taken out, and answers are handed out
+        by windows. None: the model's own, which of models that were not trained for it are far too sure of themselves.
     orders : int or "auto"
         Where the form lists the options: over how many cyclic orders of them to average; "auto": two, and more, up to
         eight, until the two best are far apart.
@@ -88,7 +89,7 @@ class DecideOptions(Options):
     """
 
     form: FormName | Form | None = None
-    calibration: Literal["contextual"] | Calibrator | None = "contextual"
+    calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None = "contextual"
     orders: int | Literal["auto"] = 1
     instead: bool = False
     think: Think | None = None
@@ -97,8 +98,8 @@ class DecideOptions(Options):
     def __post_init__(self) -> None:
         if self.form is not None and not isinstance(self.form, Form):
             lookup(self.form, _NAMES, "form")
-        if self.calibration is not None and not isinstance(self.calibration, Calibrator):
-            lookup(self.calibration, {"contextual": 0}, "calibration")
+        if self.calibration is not None and not isinstance(self.calibration, (BatchPrior, Calibrator)):
+            lookup(self.calibration, {"contextual": 0, "batch": 0}, "calibration")
         if self.orders != "auto":
             check_counts(orders=self.orders)
         check_flags(instead=self.instead, reproducible=self.reproducible)
@@ -110,7 +111,7 @@ class DecideOptions(Options):
     def takes_prior(self) -> bool:
         """Whether what questions give without a state is taken out."""
         given = self.calibration
-        return given.base == "contextual" if isinstance(given, Calibrator) else given is not None
+        return given.base == "contextual" if isinstance(given, Calibrator) else given == "contextual"
 
     def form_of(self, question: Question) -> Form:
         """Return how a question is put."""
@@ -125,7 +126,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         """Those of `DecideOptions`."""
 
         form: FormName | Form | None
-        calibration: Literal["contextual"] | Calibrator | None
+        calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None
         orders: int | Literal["auto"]
         instead: bool
         think: Think | None
