@@ -35,19 +35,17 @@ def test_what_rows_get_in_the_mean_is_taken_out_of_each(precise: Any, options: A
     raw = softmax(read_rows(precise, PROMPTS, CHOICES).raw)
     expected = raw / raw.mean(axis=0)
     expected /= expected.sum(axis=1, keepdims=True)
+    scores = score_many(precise, PROMPTS, CHOICES, leaf_end="longest")
     decisions: Any = list(choose_many(precise, PROMPTS, CHOICES, calibration="batch", **options))
     if "as_ready" in options:
         decisions = [decision for _, decision in sorted(decisions, key=lambda pair: pair[0])]
     assert len(decisions) == len(PROMPTS)
-    for decision, p in zip(decisions, expected, strict=True):
+    for decision, p, own in zip(decisions, expected, scores, strict=True):
         assert decision.calibration == "batch"
         assert decision.probabilities == pytest.approx(p, abs=1e-3)
         if not options:
             assert decision.index == p.argmax()
-            assert decision.logprob == pytest.approx(
-                score(precise, PROMPTS[decisions.index(decision)], CHOICES, leaf_end="longest")[decision.index],
-                abs=1e-3,
-            )
+            assert decision.logprob == pytest.approx(own[decision.index], abs=1e-3)
 
 
 def test_later_windows_are_decided_by_all_before_too(precise: Any) -> None:
