@@ -52,6 +52,8 @@ from token_trie.llama.text import Text
 from token_trie.sets.cache import CacheStats, cache_clear, cache_stats
 from token_trie.sets.trie import Leaf, TokenTrie
 from token_trie.show.explanation import Explanation, explain
+from token_trie.trust.calibration import Calibration
+from token_trie.trust.gate import Gate
 
 __version__ = "0.1.0"
 
@@ -60,6 +62,7 @@ __all__ = [
     "BatchPrior",
     "BusyError",
     "CacheStats",
+    "Calibration",
     "CalibrationError",
     "CancelledError",
     "Candidate",
@@ -71,6 +74,7 @@ __all__ = [
     "Decision",
     "Explanation",
     "Form",
+    "Gate",
     "Generation",
     "GrammarError",
     "InternalError",

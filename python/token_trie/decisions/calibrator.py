@@ -85,20 +85,12 @@ class Evaluated(Contextual):
 class Calibrator(ABC):
     """Turns what a model says of some classes into probabilities; fitted ones are `token_trie.Calibration`."""
 
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """What it is called."""
-
-    @property
-    @abstractmethod
-    def binding(self) -> Binding:
-        """What it was fitted on."""
-
-    @property
-    def base(self) -> Base:
-        """Which scores it is for: the model's own, or those with a question's contextual prior taken out."""
-        return "raw"
+    kind: str
+    """What it is called."""
+    binding: Binding
+    """What it was fitted on."""
+    base: Base = "raw"
+    """Which scores it is for: the model's own, or those with a question's contextual prior taken out."""
 
     @property
     def weights(self) -> Floats | None:

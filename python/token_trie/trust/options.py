@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
+from token_trie.decisions.calibrator import BatchPrior
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, encode, lookup
 from token_trie.native.options import Options
+
+FitKind: TypeAlias = Literal["auto", "contextual", "batch", "mean", "temperature", "bias", "head"]
+
+_KINDS = dict.fromkeys(get_args(FitKind), 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +62,60 @@ class RowOptions(Options):
             raise ArgumentError("form and orders: go with a Choice, a Predicate or a Score")
 
 
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Options):
+    """Options of `Calibration.fit`.
+
+    Parameters
+    ----------
+    kind : {"auto", "contextual", "batch", "mean", "temperature", "bias", "head"}
+        What is fitted; see `Calibration`. "auto": with labels what has the least log loss on rows held out; without, of
+        a question "mean", and of choices behind prompts "batch".
+    frequencies : mapping of values to float, optional
+        Of what takes no labels: how frequent each answer is, where they are not all alike.
+    n_folds : int
+        Parts that the rows are cut into, each of which is answered by what is fitted on the others.
+    template, leaf_end, leading_space, form, orders
+        As of `RowOptions`: how rows are asked.
+    """
+
+    kind: FitKind = "auto"
+    frequencies: Mapping[Any, float] | None = None
+    n_folds: int = 5
+    template: str = ""
+    leaf_end: LeafEnd = "longest"
+    leading_space: bool | None = None
+    form: FormName | Form | None = None
+    orders: int = 1
+
+    def __post_init__(self) -> None:
+        lookup(self.kind, _KINDS, "kind")
+        BatchPrior(self.frequencies)
+        check_counts(2, n_folds=self.n_folds)
+        self.of_rows()
+
+    def of_rows(self) -> RowOptions:
+        """Return how rows are asked; ArgumentError where that is none."""
+        return RowOptions(**{field.name: getattr(self, field.name) for field in fields(RowOptions)})
+
+
 if TYPE_CHECKING:  # by scripts/keywords
 
     class RowKeywords(TypedDict, total=False):
         """Those of `RowOptions`."""
 
+        template: str
+        leaf_end: LeafEnd
+        leading_space: bool | None
+        form: FormName | Form | None
+        orders: int
+
+    class FitKeywords(TypedDict, total=False):
+        """Those of `FitOptions`."""
+
+        kind: FitKind
+        frequencies: Mapping[Any, float] | None
+        n_folds: int
         template: str
         leaf_end: LeafEnd
         leading_space: bool | None

@@ -1,0 +1,246 @@
+"""`Calibration`: what makes probabilities that can be trusted of what a model says, kept in a small file."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from token_trie.decisions.binding import Binding
+from token_trie.decisions.calibrator import BatchPrior, Floats
+from token_trie.decisions.questions.question import Question
+from token_trie.errors import CalibrationError
+from token_trie.native.core import Llama
+from token_trie.native.options import takes
+from token_trie.sets.choices import ChoicesLike
+from token_trie.trust.fit import Fit
+from token_trie.trust.fitting import Ints, fit_readings
+from token_trie.trust.gate import Gate, find_gate
+from token_trie.trust.gold import read_gold
+from token_trie.trust.head import Head
+from token_trie.trust.held_out import HeldOut
+from token_trie.trust.learn import import_sklearn
+from token_trie.trust.options import FitKind, FitOptions
+from token_trie.trust.readings import Readings, reader_of
+from token_trie.trust.stored import Stored
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from token_trie.trust.options import FitKeywords
+
+_FORMAT, _VERSION = "token-trie calibration", 1
+_MAX_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Calibration(Fit):
+    """What makes probabilities of a model's scores of some choices, or of its state behind a prompt.
+
+    All kinds but the head are ``softmax((scores + bias) / temperature)``.
+
+    Attributes
+    ----------
+    kind : {"contextual", "batch", "mean", "temperature", "bias", "head"}
+        contextual: a question's contextual prior is taken out, as `decide` does by default. batch, mean: what the rows
+        give each class in the mean, of probabilities (Zhou et al. 2023) or of their logarithms. temperature, bias:
+        fitted on labels. head: a linear one on the hidden state of the prompt's last token.
+    binding : Binding
+        What it was fitted on, and holds for.
+    base : {"raw", "contextual"}
+        Which scores it takes.
+    bias : ndarray of float64, shape (n_classes,)
+    temperature : float
+    head : Head or None
+    held_out : HeldOut or None
+        What it is worth on rows that it has not seen; of rows with labels.
+    n_rows : int
+        Rows that it was fitted on.
+    """
+
+    binding: Binding
+    n_rows: int
+    held_out: HeldOut | None = None
+
+    @classmethod
+    @takes(FitOptions)
+    def fit(
+        cls,
+        llm: Llama,
+        prompts: Iterable[Any],
+        gold: Iterable[Any] | None,
+        choices: ChoicesLike | Question,
+        *,
+        progress: bool = False,
+        n_parallel: int | None = None,
+        n_ctx: int | None = None,
+        **options: Unpack[FitKeywords],
+    ) -> Calibration:
+        """Fit it on rows.
+
+        Parameters
+        ----------
+        llm : llama_cpp.Llama
+            The model.
+        prompts : iterable of prompts, or of states
+            The rows: what the choices follow, or what the question is about.
+        gold : iterable, or None
+            What is right of each row, as a value of the choices or as its text. None: no labels; then the rows' own
+            mean is taken out.
+        choices : choices as of `choose`; or Choice, Predicate or Score
+            What the answers are.
+        progress, n_parallel, n_ctx
+            As of `choose_many`.
+        **options
+            Those of `FitOptions`.
+
+        Returns
+        -------
+        Calibration
+
+        Raises
+        ------
+        CalibrationError
+            The rows do not allow it: they are too few, or all of one class.
+        ArgumentError, VocabularyError, ContextError
+            As of `choose_many`; of a label that is no choice, with its position.
+        """
+        read = FitOptions.read("Calibration.fit", options)
+        import_sklearn("linear_model")  # before rows are read for nothing
+        reader = reader_of(llm, choices, read.of_rows())
+        rows = list(prompts)
+        labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
+        states = labels is not None and read.kind in ("auto", "head")
+        found = reader.read(rows, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx)
+        prior = None if read.frequencies is None else BatchPrior(read.frequencies).shift(reader.values)
+        readings = Readings.of(found, reader.binding)
+        return cls.of(readings, labels, kind=read.kind, prior=prior, n_folds=read.n_folds)
+
+    @classmethod
+    def of(
+        cls,
+        readings: Readings,
+        gold: Ints | None,
+        *,
+        kind: FitKind = "auto",
+        prior: Floats | None = None,
+        n_folds: int = 5,
+        groups: Ints | None = None,
+    ) -> Calibration:
+        """Fit it to what a model has said of rows; as of `fit_readings`."""
+        found, held_out = fit_readings(readings, gold, kind=kind, prior=prior, n_folds=n_folds, groups=groups)
+        own = {field.name: getattr(found, field.name) for field in fields(Fit)}
+        return cls(binding=readings.binding, n_rows=len(readings), held_out=held_out, **own)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The texts of the choices, or the names of the options."""
+        return self.binding.classes
+
+    def gate(self, target_accuracy: float = 0.95, assurance: float = 0.95) -> Gate:
+        """Find the least probability of an answer from which on answers are right so often.
+
+        Parameters
+        ----------
+        target_accuracy, assurance : float
+            In (0, 1).
+
+        Returns
+        -------
+        Gate
+            Whose threshold is None where there is no such probability. See `find_gate` for the method.
+
+        Raises
+        ------
+        CalibrationError
+            It was fitted without labels.
+        """
+        if self.held_out is None:
+            raise CalibrationError("gate: this was fitted without labels, and how often it is right is not known")
+        return find_gate(self.held_out.confidence, self.held_out.is_right, target_accuracy, assurance)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it to a file, which is there whole or as it was before; OSError as of files."""
+        path = Path(path)
+        text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
+        ) as file:
+            try:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read it from a file.
+
+        Raises
+        ------
+        CalibrationError
+            The file is no calibration, with the place.
+        OSError
+            It cannot be read.
+        """
+        path = Path(path)
+        if path.stat().st_size > _MAX_BYTES:
+            raise CalibrationError(f"{path}: larger than {_MAX_BYTES:,} bytes, which no calibration is")
+        try:
+            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, RecursionError) as error:
+            raise CalibrationError(f"{path}: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "kind": self.kind,
+            "base": self.base,
+            "n_rows": self.n_rows,
+            "temperature": self.temperature,
+            "bias": self.bias.tolist(),
+            "head": None if self.head is None else self.head.to_dict(),
+            "held_out": None if self.held_out is None else self.held_out.to_dict(),
+            "binding": self.binding.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, given: object) -> Self:
+        """Read what `to_dict` gave; CalibrationError, with the place, where it is something else."""
+        read = Stored(given, "")
+        if read.text("format") != _FORMAT:
+            raise CalibrationError(f"format: this is no {_FORMAT}")
+        if read.integer("version") != _VERSION:
+            raise CalibrationError(
+                f"version: {read.integer('version')}, and this release reads {_VERSION}; fit it anew"
+            )
+        binding = Binding.from_dict(read.get("binding"))
+        n = len(binding.classes)
+        return cls(
+            kind=read.one_of("kind", ("contextual", "batch", "mean", "temperature", "bias", "head")),
+            binding=binding,
+            base="contextual" if read.one_of("base", ("raw", "contextual")) == "contextual" else "raw",
+            bias=read.floats("bias", (n,)),
+            temperature=read.above_zero("temperature"),
+            head=None if read.get("head") is None else Head.from_stored(read.inner("head"), n),
+            held_out=None if read.get("held_out") is None else HeldOut.from_stored(read.inner("held_out")),
+            n_rows=read.integer("n_rows"),
+        )
+
+    def __str__(self) -> str:
+        said = f"{self.kind}, {len(self.classes):,} classes, {self.n_rows:,} rows"
+        if self.held_out is not None:
+            own, raw = self.held_out.calibrated, self.held_out.raw
+            said += f"; held out: {own.accuracy:.1%} right, log loss {own.log_loss:.3f}"
+            said += f" (raw {raw.accuracy:.1%}, {raw.log_loss:.3f})"
+        return said

@@ -1,0 +1,119 @@
+"""The confidence from which on answers need nobody to look at them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.errors import ArgumentError
+from token_trie.native.arguments import check_numbers
+from token_trie.trust.learn import import_sklearn
+
+Floats = npt.NDArray[np.float64]
+
+N_STEPS = 50
+"""Of the grid of confidences that are looked at."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """From which confidence on answers are right so often, with assurance.
+
+    Attributes
+    ----------
+    target_accuracy, assurance : float
+        What was asked for.
+    threshold : float or None
+        Answers of at least this confidence are decided; None: no such confidence was found, and none is.
+    n : int
+        Rows that it was looked for on.
+    n_decided : int
+        Those of them that it decides.
+    accuracy : float or None
+        Theirs.
+    lower_bound : float or None
+        What the accuracy is at least, with the assurance.
+    """
+
+    target_accuracy: float
+    assurance: float
+    threshold: float | None
+    n: int
+    n_decided: int
+    accuracy: float | None
+    lower_bound: float | None
+
+    @property
+    def coverage(self) -> float:
+        """The share of rows that it decides."""
+        return self.n_decided / self.n if self.n else 0.0
+
+    def decides(self, confidence: float) -> bool:
+        """Tell whether an answer needs nobody to look at it."""
+        return self.threshold is not None and confidence >= self.threshold
+
+    def __str__(self) -> str:
+        if self.threshold is None:
+            wanted = f"{self.target_accuracy:.0%} right with {self.assurance:.0%} assurance"
+            return f"no confidence has {wanted} on {self.n:,} rows"
+        said = f"from {self.threshold:.3f} on, {self.n_decided:,} of {self.n:,} rows, {self.accuracy:.1%} of them right"
+        return f"{said}, at least {self.lower_bound:.1%} with {self.assurance:.0%} assurance"
+
+
+def find_gate(
+    confidence: Floats, is_right: npt.NDArray[np.bool_], target_accuracy: float = 0.95, assurance: float = 0.95
+) -> Gate:
+    """Find the lowest confidence from which on answers are right so often.
+
+    Confidences are looked at from the highest down, on a grid of numbers of rows that is fixed before any is looked at,
+    each by the exact lower bound of Clopper and Pearson (1934) on the accuracy of all rows at or above it, until the
+    first that is below the target: tests in a fixed order, of which each is made at the full level and the first that
+    fails ends it, need no further correction (fixed-sequence testing; Angelopoulos et al., "Learn then Test", 2021).
+
+    Parameters
+    ----------
+    confidence : ndarray of float64, shape (n_rows,)
+        The probability of each answer, on rows that nothing was fitted on.
+    is_right : ndarray of bool, shape (n_rows,)
+    target_accuracy, assurance : float
+        In (0, 1).
+
+    Returns
+    -------
+    Gate
+
+    Raises
+    ------
+    ArgumentError
+        They are none.
+    """
+    check_numbers(target_accuracy=target_accuracy, assurance=assurance)
+    for name, value in (("target_accuracy", target_accuracy), ("assurance", assurance)):
+        if not 0 < value < 1:
+            raise ArgumentError(f"{name}: {value} is not between 0 and 1")
+    import_sklearn("metrics")  # which brings scipy
+    from scipy.stats import beta
+
+    order = np.argsort(-confidence, kind="stable")
+    ranked, n_right = confidence[order], np.cumsum(is_right[order])
+    found = Gate(target_accuracy, assurance, None, len(confidence), 0, None, None)
+    for at in _grid(len(confidence), target_accuracy, assurance):
+        # Rows of the same confidence are decided together.
+        n = int(np.searchsorted(-ranked, -ranked[at - 1], side="right"))
+        right = int(n_right[n - 1])
+        lower = float(beta.ppf(1 - assurance, right, n - right + 1)) if right else 0.0
+        if lower < target_accuracy:
+            break
+        found = Gate(target_accuracy, assurance, float(ranked[n - 1]), len(ranked), n, right / n, lower)
+    return found
+
+
+def _grid(n: int, target_accuracy: float, assurance: float) -> list[int]:
+    """Return numbers of rows: from the fewest that could do, with none wrong, and some to spare, up to all."""
+    fewest = int(np.ceil(np.log(1 - assurance) / np.log(target_accuracy)))
+    first = max(fewest, 2 * fewest if n >= 4 * fewest else fewest)
+    if n < first:
+        return []
+    return sorted(set(np.linspace(first, n, N_STEPS).round().astype(int).tolist()))

@@ -1,0 +1,98 @@
+"""Gold labels: what rows are said to be, as positions of the classes."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.errors import ArgumentError
+
+Ints = npt.NDArray[np.int64]
+
+
+def is_nothing(label: object) -> bool:
+    """Tell whether it is no label at all: None, NaN and what pandas has for them, a blank text."""
+    if isinstance(label, str):
+        return not label.strip()
+    if isinstance(label, (float, np.floating)):
+        return math.isnan(label)
+    return label is None or type(label).__name__ in ("NAType", "NaTType")
+
+
+def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any]) -> Ints:
+    """Read the labels of rows.
+
+    Parameters
+    ----------
+    gold : iterable
+        A text, or a value, of the classes a row.
+    n : int
+        How many rows there are.
+    texts, values : sequence
+        The classes: what the model writes, and what stands for it.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_rows,)
+        Positions of classes.
+
+    Raises
+    ------
+    ArgumentError
+        A label is none of them, with its place and how many others are not; or there are more or fewer than rows.
+    """
+    if isinstance(gold, (str, bytes)) or not isinstance(gold, Iterable):
+        raise ArgumentError(f"gold: {type(gold).__name__} where a label a row belongs")
+    labels = list(gold.tolist() if isinstance(gold, np.ndarray) else gold)
+    if len(labels) != n:
+        raise ArgumentError(f"gold: {len(labels):,} labels for {n:,} rows")
+    read = Labels(texts, values)
+    positions = [read.position(label) for label in labels]
+    wrong = [i for i, position in enumerate(positions) if position is None]
+    if wrong:
+        others = "" if len(wrong) == 1 else f" (and {len(wrong) - 1:,} more, the next gold[{wrong[1]}])"
+        raise ArgumentError(f"gold[{wrong[0]}]: {read.refusal(labels[wrong[0]])}{others}")
+    return np.array(positions, np.int64)
+
+
+class Labels:
+    """The classes, as labels name them."""
+
+    def __init__(self, texts: Sequence[str], values: Sequence[Any]) -> None:
+        self._of_text = {text: i for i, text in reversed(list(enumerate(texts)))}
+        self._of_value: dict[Any, int] = {}
+        for i, value in enumerate(values):
+            if value is None:  # "none of these", which is told by its text
+                continue
+            try:
+                self._of_value.setdefault((type(value), value), i)
+            except TypeError:  # one without a hash is named by its text
+                continue
+
+    def position(self, label: object) -> int | None:
+        """Return the position of a label's class; None if there is none."""
+        if isinstance(label, np.generic):
+            label = label.item()
+        try:  # by its type too, as 1 is True for a dict
+            found = self._of_value.get((type(label), label))
+        except TypeError:
+            return None
+        return self._of_text.get(label) if found is None and isinstance(label, str) else found
+
+    def refusal(self, label: object) -> str:
+        """Say of a label that is none what it is."""
+        if is_nothing(label):
+            return "nothing, where a label belongs; leave rows without one out"
+        shown = repr(label) if len(repr(label)) <= 80 else f"{repr(label)[:80]}…"
+        text = label if isinstance(label, str) else str(label).lower() if isinstance(label, bool) else str(label)
+        if not isinstance(label, str):
+            shown += f" ({type(label).__name__})"
+        near = difflib.get_close_matches(text.strip(), self._of_text, n=1, cutoff=0.7)
+        folded = [known for known in self._of_text if known.casefold() == text.strip().casefold()]
+        hint = "".join(f"; did you mean {one!r}?" for one in (folded or near)[:1])
+        return f"{shown} is none of the {len(self._of_text):,} choices{hint}"

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from token_trie import Calibration, CalibrationError, Choice, choose, choose_many, decide, score
+from token_trie.trust.fitting import log_softmax
+from token_trie.trust.readings import read_rows
+
+PROMPTS = [f"Pizza {i} in Paris {'is' if i % 2 else 'was'}" for i in range(40)]
+CHOICES = {" yes": "y", " no": "n", " maybe": "m"}
+GOLD = ["y" if i % 2 else "n" for i in range(40)]
+TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})
+
+
+@pytest.fixture(scope="module")
+def fitted(precise: Any) -> Calibration:
+    return Calibration.fit(precise, PROMPTS, GOLD, CHOICES, kind="bias")
+
+
+def test_a_decision_has_the_probabilities_of_its_calibration(precise: Any, fitted: Calibration) -> None:
+    raw = read_rows(precise, PROMPTS, CHOICES).raw
+    expected = np.exp(log_softmax((raw + fitted.bias) / fitted.temperature))
+    options: Any = {"calibration": fitted, "probabilities": True}
+    for prompt, p, many in zip(PROMPTS, expected, choose_many(precise, PROMPTS, CHOICES, **options), strict=True):
+        for decision in (choose(precise, prompt, CHOICES, **options), many):
+            assert decision.calibration == "bias"
+            assert decision.probabilities == pytest.approx(p, abs=1e-4)
+            assert decision.index == p.argmax()
+    scores = score(precise, PROMPTS[0], CHOICES, leaf_end="longest", calibration=fitted)
+    assert np.exp(log_softmax(scores[None])[0]) == pytest.approx(expected[0], abs=1e-4)
+
+
+def test_it_tells_on_how_many_rows_it_was_fitted_and_measured(fitted: Calibration) -> None:
+    assert fitted.held_out is not None
+    assert (fitted.n_rows, fitted.held_out.n_rows, fitted.held_out.n_folds) == (40, 40, 5)
+
+
+@pytest.mark.parametrize("kind", ["temperature", "bias"])
+def test_a_question_is_calibrated_too(precise: Any, kind: Any) -> None:
+    states = [f"I was charged {i} times" for i in range(30)]
+    gold = ["billing" if i % 3 else "sales" for i in range(30)]
+    found = Calibration.fit(precise, states, gold, TEAM, kind=kind)
+    readings = read_rows(precise, states, TEAM)
+    scores = readings.raw if found.base == "raw" else readings.contextual
+    assert scores is not None
+    p = np.exp(log_softmax(found.log_weights(scores, None)))
+    for state, own in zip(states[:5], p, strict=False):
+        answer = decide(precise, state, TEAM, calibration=found)
+        assert answer.calibration == "fitted"
+        assert list(answer.probabilities.values()) == pytest.approx(own, abs=1e-4)
+
+
+def test_a_file_holds_all_of_it(precise: Any, fitted: Calibration, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "f.json")
+    again = Calibration.load(tmp_path / "f.json")
+    assert json.dumps(again.to_dict()) == json.dumps(fitted.to_dict())
+    assert list(tmp_path.iterdir()) == [tmp_path / "f.json"]
+
+
+def test_it_is_refused_where_it_was_not_fitted(precise: Any, smollm2: Any, fitted: Calibration) -> None:
+    for llm, choices, options, message in (
+        (smollm2, CHOICES, {}, "another model"),
+        (precise, [" yes", " no"], {}, "other answers"),
+        (precise, CHOICES, {"leaf_end": "any"}, "another leaf_end"),
+    ):
+        with pytest.raises(CalibrationError, match=message):
+            choose(llm, PROMPTS[0], choices, calibration=fitted, **options)
+    with pytest.raises(CalibrationError, match="other answers"):
+        decide(precise, "a", TEAM, calibration=fitted)
