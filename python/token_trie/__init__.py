@@ -51,6 +51,7 @@ from token_trie.llama.state import Step, StreamState
 from token_trie.llama.text import Text
 from token_trie.sets.cache import CacheStats, cache_clear, cache_stats
 from token_trie.sets.trie import Leaf, TokenTrie
+from token_trie.show.evaluation import Evaluation, evaluate
 from token_trie.show.explanation import Explanation, explain
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
@@ -72,6 +73,7 @@ __all__ = [
     "ContextError",
     "Contextual",
     "Decision",
+    "Evaluation",
     "Explanation",
     "Form",
     "Gate",
@@ -119,6 +121,7 @@ __all__ = [
     "constrain",
     "decide",
     "decide_many",
+    "evaluate",
     "explain",
     "fill",
     "score",

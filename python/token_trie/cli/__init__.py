@@ -11,7 +11,20 @@ import llama_cpp
 import typer
 
 import token_trie
-from token_trie.cli import choose, decide, demo, devices, doctor, explain, inspect, label, mcp, run_batch, serve
+from token_trie.cli import (
+    choose,
+    decide,
+    demo,
+    devices,
+    doctor,
+    evaluate,
+    explain,
+    inspect,
+    label,
+    mcp,
+    run_batch,
+    serve,
+)
 from token_trie.cli.app import app, epilog, status
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import _core
@@ -24,6 +37,7 @@ __all__ = [
     "demo",
     "devices",
     "doctor",
+    "evaluate",
     "explain",
     "inspect",
     "label",

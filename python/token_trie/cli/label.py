@@ -7,7 +7,6 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import closing
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,24 +14,28 @@ import typer
 from rich.table import Table as Drawn
 
 from token_trie.cli.app import command, status
-from token_trie.cli.options import ChatOption, ChoiceOptions, LeafEndOption, ModelOptions, read
+from token_trie.cli.options import (
+    ChatOption,
+    ChoiceOptions,
+    FormOption,
+    InputFormatOption,
+    LeafEndOption,
+    ModelOptions,
+    OnError,
+    QuestionOption,
+    RowPromptFileOption,
+    RowPromptOption,
+    TableArgument,
+)
 from token_trie.cli.results import Results
 from token_trie.cli.tables import Format, Row, Table, format_of, open_table
-from token_trie.cli.template import Template
+from token_trie.cli.template import read_template
 from token_trie.cli.ways import ByPrompt, ByQuestion, LabelMode, Way
 from token_trie.cli.written import digest
-from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.progress import Progress
 from token_trie.show.trie import plain
-
-
-class OnError(str, Enum):
-    """What to do with a row that cannot be labelled."""
-
-    stop = "stop"
-    skip = "skip"
 
 
 @command(
@@ -45,36 +48,13 @@ class OnError(str, Enum):
     "tail -n 100 log.jsonl | token-trie label - --input-format jsonl -p '{message}\\nSeverity:' -c low -c high",
 )
 def label(
-    table: Annotated[
-        Path,
-        typer.Argument(metavar="TABLE", help="CSV, JSON lines or Parquet; - for standard input.", show_default=False),
-    ],
+    table: TableArgument,
     choices: ChoiceOptions,
     model: ModelOptions,
-    question: Annotated[
-        str | None,
-        typer.Option(
-            "--question",
-            "-q",
-            help="What is asked about each row, as `decide` asks it; a choice is then NAME=DESCRIPTION, or a name.",
-        ),
-    ] = None,
-    form: Annotated[
-        FormName | None,
-        typer.Option(help="How --question is put. By default unlisted, or as the model was trained for it."),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            help="Text with {column} for what a row has there, and \\n for a line break; with --question what that is "
-            "about, by default all columns.",
-        ),
-    ] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(help="A file with that text, in which \\n is no line break.")
-    ] = None,
+    question: QuestionOption = None,
+    form: FormOption = None,
+    prompt: RowPromptOption = None,
+    prompt_file: RowPromptFileOption = None,
     output: Annotated[
         Path,
         typer.Option(
@@ -100,7 +80,7 @@ def label(
     on_error: Annotated[
         OnError, typer.Option(help="A row that cannot be labelled ends the run, or is reported and skipped.")
     ] = OnError.stop,
-    input_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
+    input_format: InputFormatOption = None,
     output_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
 ) -> None:
     """Answer a question, or a prompt, for each row of a table, many at once; write the table with the answers.
@@ -120,7 +100,7 @@ def label(
     if question is None and form is not None:
         raise ArgumentError("--form: goes with --question")
     texts = list(dict.fromkeys(choices.read()))
-    template = _template(prompt, prompt_file, is_needed=question is None)
+    template = read_template(prompt, prompt_file, is_needed=question is None)
     if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
         raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
     kind = format_of(table, input_format, "--input-format")
@@ -156,16 +136,6 @@ def label(
             labelling.tell_how_to_go_on()
             raise
     labelling.summarize()
-
-
-def _template(prompt: str | None, prompt_file: Path | None, *, is_needed: bool) -> Template | None:
-    if prompt is None and prompt_file is None and not is_needed:
-        return None
-    if prompt is not None and prompt_file is None:
-        return Template(prompt, has_escapes=True)
-    if prompt is None and prompt_file is not None:
-        return Template(read(prompt_file), has_escapes=False)
-    raise ArgumentError("--question, or --prompt, or --prompt-file: one of them; a question goes with either")
 
 
 _SOME_BYTES = 1 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,9 @@ import typer
 
 from token_trie.cli.app import status
 from token_trie.cli.models import bundled_model
+from token_trie.cli.tables import Format
 from token_trie.decisions.options import LeafEnd
+from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
@@ -25,6 +28,41 @@ LEAF_END_HELP = (
 LeafEndOption = Annotated[LeafEnd, typer.Option(help=LEAF_END_HELP)]
 ChatOption = Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+class OnError(str, Enum):
+    """What to do with a row that is of no use."""
+
+    stop = "stop"
+    skip = "skip"
+
+
+TableArgument = Annotated[
+    Path, typer.Argument(metavar="TABLE", help="CSV, JSON lines or Parquet; - for standard input.", show_default=False)
+]
+QuestionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--question",
+        "-q",
+        help="What is asked about each row, as `decide` asks it; a choice is then NAME=DESCRIPTION, or a name.",
+    ),
+]
+FormOption = Annotated[
+    FormName | None,
+    typer.Option(help="How --question is put. By default unlisted, or as the model was trained for it."),
+]
+RowPromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        "-p",
+        help="Text with {column} for what a row has there, and \\n for a line break; with --question what that is "
+        "about, by default all columns.",
+    ),
+]
+RowPromptFileOption = Annotated[Path | None, typer.Option(help="A file with that text, in which \\n is no line break.")]
+InputFormatOption = Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")]
 
 
 @dataclass(frozen=True)

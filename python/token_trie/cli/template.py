@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from token_trie.cli.options import read
 from token_trie.cli.tables import text_of
 from token_trie.errors import ArgumentError
 from token_trie.sets.prompt import Filled
@@ -55,3 +57,14 @@ class Template:
         if empty:
             raise ArgumentError(f"nothing in column {empty[0]!r}, which the prompt has")
         return Filled([(literal, "" if name is None else text_of(values[name])) for literal, name in self._parts])
+
+
+def read_template(prompt: str | None, prompt_file: Path | None, *, is_needed: bool) -> Template | None:
+    """Return the template of --prompt or --prompt-file; None where neither is given, nor needed."""
+    if prompt is None and prompt_file is None and not is_needed:
+        return None
+    if prompt is not None and prompt_file is None:
+        return Template(prompt, has_escapes=True)
+    if prompt is None and prompt_file is not None:
+        return Template(read(prompt_file), has_escapes=False)
+    raise ArgumentError("--question, or --prompt, or --prompt-file: one of them; a question goes with either")

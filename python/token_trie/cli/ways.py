@@ -17,11 +17,12 @@ from token_trie.decisions.questions.answered import ChoiceAnswer
 from token_trie.decisions.questions.decide import read_questions
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.many import decide_many
-from token_trie.decisions.questions.options import FORMS, DecideOptions, FormName
+from token_trie.decisions.questions.options import FORMS, FormName
 from token_trie.decisions.questions.question import Choice
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.sets.trie import TokenTrie
+from token_trie.trust.options import RowOptions
 
 LabelMode: TypeAlias = Literal["exact", "greedy"]
 
@@ -48,6 +49,10 @@ class Way(ABC):
     """and all else that labels depend on, beside the model,"""
     marks: list[Any]
     """and what comes behind that in the digest."""
+    asked: Any
+    """The choices, or the question,"""
+    how: RowOptions
+    """and how rows are asked, for what is measured or fitted on them."""
 
     @abstractmethod
     def check(self, llm: Llama) -> None:
@@ -77,6 +82,7 @@ class ByPrompt(Way):
         self.choices = self.set = texts
         self.columns = ["answer", *figures, *(f"p_{text}" for text in texts if probabilities)]
         self.options, self.marks = [template.text, chat, leaf_end], [] if is_exact else [mode]
+        self.asked, self.how = texts, RowOptions(template=template.text, leaf_end=leaf_end)
         self._template = template
         self._mode = mode
         self._leaf_end = leaf_end
@@ -139,14 +145,13 @@ class ByQuestion(Way):
         self.set = list(described.items())
         self.options = ["question", question, repr(put), None if template is None else template.text]
         self.marks = []
-        self._question = Choice(question, described)
-        self._options = DecideOptions(form=put)
+        self.asked, self.how = Choice(question, described), RowOptions(form=put)
         self._template = template
         self._probabilities = probabilities
 
     def check(self, llm: Llama) -> None:
         """Raise an error for a question that is none for a model."""
-        read_questions(self._question, self._options, llm)
+        read_questions(self.asked, self.how.of_question(), llm)
 
     def ask(self, values: dict[str, Any]) -> Any:
         """Return what a row says; ArgumentError where it has not what it is to say."""
@@ -154,7 +159,7 @@ class ByQuestion(Way):
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         """Yield an answer, or an error, for each."""
-        return decide_many(llm, asked, self._question, on_error="return", form=self._options.form)
+        return decide_many(llm, asked, self.asked, on_error="return", form=self.how.form)
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
         """Return what is written of an answer."""

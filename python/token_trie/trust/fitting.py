@@ -97,6 +97,7 @@ def fit_readings(
         measured(readings.texts, raw, gold),
         np.exp(log_p.max(axis=1)),
         log_p.argmax(axis=1) == gold,
+        np.exp(log_p),
     )
     return fitted, held_out
 

@@ -43,6 +43,8 @@ class HeldOut:
     confidence : ndarray of float64, shape (n_rows,)
         The probability of each answer, in steps of 0.0001.
     is_right : ndarray of bool, shape (n_rows,)
+    probabilities : ndarray of float64, shape (n_rows, n_classes), or None
+        All of them, as they were when it was fitted; a file does not have them.
     """
 
     n_rows: int
@@ -51,6 +53,7 @@ class HeldOut:
     raw: Measured
     confidence: Floats
     is_right: npt.NDArray[np.bool_]
+    probabilities: Floats | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""

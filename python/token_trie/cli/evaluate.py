@@ -1,0 +1,256 @@
+"""``token-trie evaluate``."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from token_trie.cli.app import command, console, status
+from token_trie.cli.options import (
+    ChatOption,
+    ChoiceOptions,
+    FormOption,
+    InputFormatOption,
+    JsonOption,
+    LeafEndOption,
+    ModelOptions,
+    OnError,
+    QuestionOption,
+    RowPromptFileOption,
+    RowPromptOption,
+    TableArgument,
+    as_prompt,
+)
+from token_trie.cli.tables import Row, Table, format_of, open_table, text_of
+from token_trie.cli.template import Template, read_template
+from token_trie.cli.ways import ByPrompt, ByQuestion, Way
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.native.core import Llama
+from token_trie.show.evaluation import Evaluation
+from token_trie.show.evaluation import evaluate as evaluate_
+from token_trie.show.trie import plain
+from token_trie.trust.gold import Labels, is_nothing
+
+_ABSENT = "N/A"
+
+
+@command(
+    "token-trie evaluate gold.csv --question 'Which team should handle this?' -c 'billing=payments and charges' "
+    "-c 'technical=the app does not work' --gold team",
+    "token-trie evaluate gold.csv -p 'Review: {text}\\nSentiment:' -c positive -c negative --gold label --html r.html",
+    "token-trie evaluate gold.csv -p '{text}\\nTopic:' --choices-file topics.txt --gold topic --way exact --way greedy",
+    "token-trie evaluate gold.csv -q 'Which team?' --choices-file teams.txt --gold team --target-accuracy 0.95 "
+    "--fit teams.json",
+)
+def evaluate(
+    table: TableArgument,
+    gold: Annotated[str, typer.Option("--gold", help="The column with the right answers.")],
+    choices: ChoiceOptions,
+    model: ModelOptions,
+    question: QuestionOption = None,
+    form: FormOption = None,
+    prompt: RowPromptOption = None,
+    prompt_file: RowPromptFileOption = None,
+    chat: ChatOption = False,
+    leaf_end: LeafEndOption = "longest",
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--way",
+            help="A way of answering; repeat for each. Of a prompt: exact, longest, any, follow, greedy, contextual, "
+            "mean, batch, fitted, temperature, bias, head, majority, words; of a question unlisted, listed, letters "
+            "and orders in place of longest, any, follow and greedy. By default those that one reading serves.",
+        ),
+    ] = None,
+    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation of what is fitted.")] = 5,
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Tell the least confidence from which on the best way is right so often, with 95 % assurance, and how "
+            "many rows that decides.",
+        ),
+    ] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="Fit a calibration on all rows, and write it there, for `label --calibration`.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page of its own: reliability, confusions, and the rows that are wrong.")
+    ] = None,
+    as_json: JsonOption = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="A folder that keeps what the model says of rows, so that none is read twice; by default the user's.",
+        ),
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep nothing.")] = False,
+    on_error: Annotated[
+        OnError, typer.Option(help="A row whose label is none of the choices ends the run, or is reported and skipped.")
+    ] = OnError.stop,
+    input_format: InputFormatOption = None,
+) -> None:
+    """Measure how good answers are, on a table whose answers are known: several ways of answering side by side.
+
+    It is told how often each way is right, with the interval in which that lies on all such rows; whether its
+    probabilities can be trusted (log loss, Brier, ECE); and what only the sure answers would be worth (risk area).
+    What is fitted on labels is judged on rows that it has not seen. Rows without a label are left out. It needs
+    token-trie[calibration].
+    """
+    if question is None and form is not None:
+        raise ArgumentError("--form: goes with --question")
+    if question is not None and leaf_end != "longest":
+        raise ArgumentError("--leaf-end: goes with a prompt of your own, without --question")
+    if cache is not None and no_cache:
+        raise ArgumentError("--cache and --no-cache: one of them")
+    texts = list(dict.fromkeys(choices.read()))
+    template = read_template(prompt, prompt_file, is_needed=question is None)
+    if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
+        raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
+    if template is not None and gold in template.columns:
+        raise ArgumentError(f"--gold: column {gold!r} is in the prompt, too")
+    asked: Way
+    empty: Any = None
+    if question is not None:
+        asked = ByQuestion(question, texts, form, template, chat, probabilities=False)
+    else:
+        assert template is not None
+        asked = ByPrompt(template, texts, "exact", leaf_end, chat, probabilities=False)
+        empty = as_prompt(template.fill(dict.fromkeys(template.columns, _ABSENT)), chat)
+    with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
+        rows = _Rows(opened, asked, gold, template, on_error)
+    place = None if no_cache else cache or _users_cache()
+    llm = model.load(4096)
+    asked.check(llm)
+    evaluation = rows.evaluated(llm, {"ways": way, "empty": empty, "n_folds": folds, "cache": place})
+    if html is not None:
+        html.write_text(evaluation.html(), encoding="utf-8")
+    if fit is not None:
+        evaluation.calibration.save(fit)
+    gate = None if target_accuracy is None else evaluation.gate(target_accuracy)
+    if as_json:
+        told = evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)})
+        typer.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
+    else:
+        console.print(evaluation)
+        if gate is not None:
+            console.print(f"{evaluation.best.name}: {gate}", highlight=False)
+    rows.summarize()
+    for what, path in (("the page", html), ("the calibration", fit), ("what the model said of the rows", place)):
+        if path is not None:
+            status.print(f"{what} is in {plain(str(path))}", highlight=False, soft_wrap=True)
+
+
+class _Rows:
+    """The rows of a table that have labels."""
+
+    def __init__(self, table: Table, way: Way, gold: str, template: Template | None, on_error: OnError) -> None:
+        if table.columns is not None:
+            if gold not in table.columns:
+                raise ArgumentError(
+                    f"{table.name}: no column {gold!r}, which --gold names; there are {', '.join(table.columns)}"
+                )
+            if template is not None:
+                template.check(table.columns, f"{table.name}: ")
+        self._way = way
+        self._gold = gold
+        self._on_error = on_error
+        self._labels = Labels(way.choices, way.choices)
+        self._rows: list[tuple[Row, Any, str, str]] = []
+        self._problems: list[str] = []
+        self._n_empty = 0
+        for row in table.rows():
+            self._take(row, template)
+        if self._problems and on_error is OnError.stop:
+            more = len(self._problems) - 1
+            others = f"; so {'is' if more == 1 else 'are'} {more:,} more" if more else ""
+            raise ArgumentError(f"{self._problems[0]}{others} (--on-error skip leaves such rows out)")
+        for problem in self._problems:
+            self._tell(problem)
+        if not self._rows:
+            raise ArgumentError(f"{table.name}: no row with a label in {gold!r}")
+
+    def evaluated(self, llm: Llama, options: dict[str, Any]) -> Evaluation:
+        """Evaluate; a row that the model cannot read ends that by its place in the table, or is left out."""
+        how = {name: value for name, value in vars(self._way.how).items() if value is not None}
+        while True:
+            try:
+                found = evaluate_(
+                    llm,
+                    [prompt for _, prompt, _, _ in self._rows],
+                    [label for _, _, label, _ in self._rows],
+                    self._way.asked,
+                    texts=[text for _, _, _, text in self._rows],
+                    progress=True,
+                    **options,
+                    **how,
+                )
+            except TokenTrieError as error:
+                placed = re.match(r"(?:prompts|states)\[(\d+)\]: ", str(error))
+                if placed is None:
+                    raise
+                row = self._rows[int(placed[1])][0]
+                problem = f"{row.where}: {str(error)[placed.end() :]}"
+                if self._on_error is OnError.stop:
+                    raise type(error)(f"{problem} (--on-error skip leaves such rows out)") from error
+                self._tell(problem)
+                self._problems.append(problem)
+                del self._rows[int(placed[1])]
+            else:
+                return replace(found, numbers=tuple(row.number for row, _, _, _ in self._rows))
+
+    def summarize(self) -> None:
+        """Print how many rows were left out."""
+        if self._n_empty:
+            status.print(f"{self._n_empty:,} rows without a label are left out", highlight=False)
+        if self._problems:
+            status.print(f"{len(self._problems):,} rows of no use are left out", highlight=False)
+
+    def _take(self, row: Row, template: Template | None) -> None:
+        problem = row.bad
+        if problem is None and self._gold not in row.values:
+            problem = f"no column {self._gold!r}, which --gold names"
+        if problem is None:
+            label = row.values[self._gold]
+            if is_nothing(label):
+                self._n_empty += 1
+                return
+            label = text_of(label)
+            values = {name: value for name, value in row.values.items() if name != self._gold}
+            if self._labels.position(label) is None:
+                problem = f"{self._gold}: {self._labels.refusal(label)}"
+            else:
+                try:
+                    asked = self._way.ask(values)
+                except ArgumentError as error:
+                    problem = str(error)
+                else:
+                    columns = values if template is None else template.columns
+                    text = " ".join(text_of(values[name]) for name in columns)
+                    self._rows.append((row, asked, label, text))
+                    return
+        self._problems.append(f"{row.where}: {problem}")
+
+    def _tell(self, problem: str) -> None:
+        status.print(plain(problem), highlight=False, soft_wrap=True)
+
+
+def _users_cache() -> Path:
+    """Return the folder of the user's caches, by the conventions of the platform."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "token-trie" / "readings"

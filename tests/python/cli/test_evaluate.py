@@ -1,0 +1,181 @@
+"""The command evaluate, called in this process."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import token_trie
+from labelling import Cli, Done
+
+FRUITS, CARS = ["apple", "pear", "plum", "fig"], ["van", "bus", "tram", "lorry"]
+TEXTS = [f"{a} {b}" for words in (FRUITS, CARS) for a in words for b in words if a != b]
+GOLD = ["yes"] * 12 + ["no"] * 12
+PROMPT = "{text}: yes or no?"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def table(cli: Cli, gold: list[Any], texts: list[str] = TEXTS, name: str = "gold.csv") -> Path:
+    path = cli.folder / name
+    rows = [{"id": i, "text": text, "team": label} for i, (text, label) in enumerate(zip(texts, gold, strict=True))]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if path.suffix == ".csv":
+            writer = csv.DictWriter(file, ["id", "text", "team"])
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    return path
+
+
+def evaluate(cli: Cli, given: Path, *options: str, asked: tuple[str, ...] = ("-p", PROMPT)) -> Done:
+    chosen = ["-c", "yes", "-c", "no", "-m", str(cli.model), "--n-ctx", "512"]
+    return cli.call(["evaluate", str(given), *asked, "--gold", "team", *chosen, *options])
+
+
+def told(done: Done) -> Any:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_a_table_is_measured_as_python_measures_it(cli: Cli, tiny: Any) -> None:
+    found = told(evaluate(cli, table(cli, GOLD), "--json"))
+    own = token_trie.evaluate(
+        tiny,
+        [PROMPT.format(text=text) for text in TEXTS],
+        GOLD,
+        ["yes", "no"],
+        empty=PROMPT.format(text="N/A"),
+        texts=TEXTS,
+    )
+    assert list(found["ways"]) == [way.name for way in own.ways]
+    for way in own.ways:
+        for name in ("accuracy", "log_loss", "ece"):
+            assert found["ways"][way.name][name] == pytest.approx(getattr(way.figures, name), rel=0.02, abs=0.02), (
+                way.name
+            )
+    assert found["n_rows"] == 24
+
+
+def test_a_second_look_reads_no_row(cli: Cli) -> None:
+    given = table(cli, GOLD)
+    done = evaluate(cli, given, "--json")
+    assert told(done)["n_read"] == 25  # and the prompt without content
+    assert f"what the model said of the rows is in {cli.folder / 'cache' / 'token-trie' / 'readings'}" in done.err
+    page, fitted = cli.folder / "page.html", cli.folder / "fitted.json"
+    again = evaluate(cli, given, "--html", str(page), "--fit", str(fitted), "--way", "fitted", "--way", "exact")
+    assert again.code == 0, again.err
+    assert "24 rows, 2 choices; 0 rows read by the model" in again.out
+    assert page.read_text("utf-8").lstrip().startswith("<!doctype html>")
+    assert json.loads(fitted.read_text())
+    assert told(evaluate(cli, given, "--json", "--no-cache"))["n_read"] == 25
+    assert told(evaluate(cli, given, "--json", "--cache", str(cli.folder / "own")))["n_read"] == 25
+    assert [*(cli.folder / "own").iterdir()]
+
+
+def test_the_gold_column_is_not_what_a_question_is_about(cli: Cli, tiny: Any) -> None:
+    found = told(evaluate(cli, table(cli, GOLD), "--json", "--way", "contextual", asked=("-q", "Is it a fruit?")))
+    question = token_trie.Choice("Is it a fruit?", ["yes", "no"])
+    states = [{"id": str(i), "text": text} for i, text in enumerate(TEXTS)]
+    answers: Any = list(token_trie.decide_many(tiny, states, question))
+    right = [answer.value == gold for answer, gold in zip(answers, GOLD, strict=True)]
+    assert found["ways"]["contextual"]["accuracy"] == pytest.approx(sum(right) / 24, abs=0.05)
+
+
+def test_the_terminal_has_a_row_a_way(cli: Cli) -> None:
+    done = evaluate(cli, table(cli, GOLD), "--way", "exact", "--way", "majority", "--way", "words")
+    lines = [line.split() for line in done.out.splitlines() if line.strip()]
+    at = [line[0] for line in lines].index("exact")
+    assert [line[0] for line in lines[at : at + 3]] == ["exact", "majority", "words"]
+    assert lines[at + 1][1:3] == ["50.0", "31–69"]
+    assert [line[0] for line in lines].count("row") == 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({3: "maybe"}, "line 5: team: 'maybe' is none of the 2 choices"),
+        (
+            {3: "Yes", 7: "No", 9: "nope"},
+            "line 5: team: 'Yes' is none of the 2 choices; did you mean 'yes'?; so are 2 more",
+        ),
+        ({0: "1"}, "line 2: team: '1' is none"),
+    ],
+)
+def test_a_label_that_is_none_of_the_choices_is_told_by_its_line(cli: Cli, labels: Any, message: str) -> None:
+    given = table(cli, [labels.get(i, label) for i, label in enumerate(GOLD)])
+    done = evaluate(cli, given)
+    assert done.code == 1
+    assert message in done.err
+    assert "(--on-error skip leaves such rows out)" in done.err
+    skipped = evaluate(cli, given, "--on-error", "skip", "--json", "--way", "exact")
+    assert told(skipped)["n_rows"] == 24 - len(labels)
+    assert f"{len(labels)} rows of no use are left out" in skipped.err
+
+
+@pytest.mark.parametrize("nothing", ["", "  ", None, float("nan")])
+def test_rows_without_a_label_are_left_out_and_counted(cli: Cli, nothing: Any) -> None:
+    name = "gold.csv" if isinstance(nothing, str) else "gold.jsonl"
+    given = table(cli, [*GOLD[:-2], nothing, nothing], name=name)
+    if nothing != nothing:  # which JSON does not have
+        assert "NaN is not JSON" in evaluate(cli, given).err
+        return
+    done = evaluate(cli, given, "--json", "--way", "exact")
+    assert told(done)["n_rows"] == 22
+    assert "2 rows without a label are left out" in done.err
+
+
+def test_labels_of_another_type_are_read_as_prompts_read_them(cli: Cli) -> None:
+    labels: list[Any] = [True, 1] * 12
+    done = evaluate(cli, table(cli, labels, name="gold.jsonl"), "-c", "true", "-c", "1", "--json", "--way", "majority")
+    assert told(done)["ways"]["majority"]["accuracy"] == 0.5
+    done = evaluate(cli, table(cli, labels, name="gold.jsonl"))
+    assert "line 1: team: 'true' is none of the 2 choices" in done.err
+
+
+def test_a_row_that_is_too_long_is_told_by_its_line_or_left_out(cli: Cli) -> None:
+    texts = [*TEXTS[:5], "word " * 2000, *TEXTS[6:]]
+    given = table(cli, GOLD, texts)
+    done = evaluate(cli, given, "--way", "exact")
+    assert done.code == 1
+    assert f"{given}, line 7: " in done.err
+    skipped = evaluate(cli, given, "--way", "exact", "--on-error", "skip", "--json")
+    assert told(skipped)["n_rows"] == 23
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "message"),
+    [
+        (["--gold", "teem"], ("-p", PROMPT), "no column 'teem', which --gold names; there are id, text, team"),
+        ([], ("-p", "{text} {team}"), "--gold: column 'team' is in the prompt, too"),
+        ([], ("-p", "{txt}"), "no column 'txt'"),
+        ([], (), "--question, or --prompt, or --prompt-file"),
+        (["--way", "best"], ("-p", PROMPT), "ways: 'best' is none of exact"),
+        (["--form", "listed"], ("-p", PROMPT), "--form: goes with --question"),
+        (["--leaf-end", "any"], ("-q", "Is it?"), "--leaf-end: goes with a prompt"),
+        (["--cache", "x", "--no-cache"], ("-p", PROMPT), "--cache and --no-cache: one of them"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(cli: Cli, options: list[str], asked: Any, message: str) -> None:
+    done = evaluate(cli, table(cli, GOLD), *options, asked=asked)
+    assert done.code == 1
+    assert message in done.err.replace("\n", " ")
+
+
+def test_a_table_without_rows_is_refused(cli: Cli) -> None:
+    assert "no row with a label in 'team'" in evaluate(cli, table(cli, [], [])).err
+    assert "no row with a label in 'team'" in evaluate(cli, table(cli, [""] * 24)).err
+
+
+def test_a_confidence_is_told_for_a_target(cli: Cli) -> None:
+    given = table(cli, GOLD)
+    gate = told(evaluate(cli, given, "--json", "--target-accuracy", "0.9", "--way", "words"))["gate"]
+    assert gate is not None
+    assert evaluate(cli, given, "--target-accuracy", "0.9", "--way", "words").code == 0

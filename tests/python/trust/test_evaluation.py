@@ -1,0 +1,173 @@
+"""Ways side by side; the tiny model answers at random, and always the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import token_trie
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from token_trie import ArgumentError, CalibrationError, Choice, Predicate, choose_many, evaluate
+from token_trie.trust.folds import folds_of
+from token_trie.trust.metrics import figures_of
+
+FRUITS, CARS = ["apple", "pear", "plum", "fig"], ["van", "bus", "tram", "lorry"]
+PROMPTS = [f"{a} {b}: yes or no?" for words in (FRUITS, CARS) for a in words for b in words if a != b]
+GOLD = ["yes"] * 12 + ["no"] * 12
+CHOICES = ["yes", "no"]
+
+
+def test_exact_is_what_choose_many_decides(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "greedy"])
+    for name, options in (("exact", {"probabilities": True}), ("greedy", {"mode": "greedy"})):
+        decided: Any = list(choose_many(precise, PROMPTS, CHOICES, **options))
+        assert [CHOICES[i] for i in found[name].answers] == [one.text for one in decided]
+        right = [one.text == gold for one, gold in zip(decided, GOLD, strict=True)]
+        assert found[name].figures.accuracy == pytest.approx(np.mean(right))
+        if name == "exact":
+            p = np.array([one.probabilities for one in decided])
+            assert found[name].probabilities == pytest.approx(p, abs=1e-4)
+            gold = np.array([CHOICES.index(one) for one in GOLD])
+            expected = figures_of(("yes", "no"), gold, p.argmax(axis=1), p, np.array([one.mass for one in decided]))
+            assert found[name].figures.log_loss == pytest.approx(expected.log_loss, abs=1e-4)
+            assert found[name].figures.unfit == expected.unfit
+    assert found["greedy"].figures.log_loss is None
+    assert found.best.name == "exact"
+
+
+def test_a_row_is_read_once_for_all_ways_that_are_arithmetic(precise: Any, tmp_path: Path) -> None:
+    first = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path)
+    assert [way.name for way in first.ways] == ["exact", "contextual", "mean", "batch", "fitted", "majority", "words"]
+    assert first.n_read == len(PROMPTS) + 1
+    again = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path, n_folds=3)
+    assert again.n_read == 0
+    assert again["exact"].figures == first["exact"].figures
+    other = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["any"], cache=tmp_path)
+    assert other.n_read == len(PROMPTS)
+
+
+def test_a_question_is_measured_as_decide_answers_it(precise: Any) -> None:
+    question = Choice("What is it?", {"fruit_of_a_tree": "yes Pizza", "car": "no Paris"})
+    gold = ["fruit_of_a_tree"] * 12 + ["car"] * 12
+    found = evaluate(precise, PROMPTS, gold, question, ways=["exact", "contextual", "listed", "orders", "majority"])
+    assert found.classes == ("fruit_of_a_tree", "car")
+    for name, options in (
+        ("exact", {"calibration": None}),
+        ("contextual", {}),
+        ("listed", {"form": "listed"}),
+        ("orders", {"form": "listed", "orders": 4}),
+    ):
+        answers = token_trie.decide_many(precise, PROMPTS, question, **options)
+        p = [list(answer.probabilities.values()) for answer in answers]
+        assert found[name].probabilities == pytest.approx(np.array(p), abs=1e-4)
+        assert found[name].figures.unfit is None  # as of descriptions mass tells nothing
+    assert found.n_read == 3 * len(PROMPTS)
+    yes = evaluate(precise, PROMPTS, [one == "yes" for one in GOLD], Predicate("Is it a fruit?"), ways=["contextual"])
+    assert (yes.classes, int((yes.gold == 0).sum())) == (("Yes", "No"), 12)
+
+
+def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["words", "majority"])
+    gold = np.array([CHOICES.index(one) for one in GOLD])
+    expected = np.empty((24, 2))
+    for train, test in folds_of(gold, np.arange(24), 5, 0):
+        assert not set(train) & set(test)
+        made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=10.0, max_iter=1000))
+        expected[test] = made.fit([PROMPTS[i] for i in train], gold[train]).predict_proba([PROMPTS[i] for i in test])
+    assert found["words"].probabilities == pytest.approx(expected)
+    assert found["words"].figures.accuracy == 1.0
+    assert (found["majority"].figures.accuracy, found.n_read, found.readings) == (0.5, 0, None)
+
+
+def test_what_is_fitted_never_sees_the_rows_it_is_judged_on(precise: Any) -> None:
+    # Labels without any relation to the rows: what is fitted on others cannot be better than the majority by much.
+    prompts = [f"{i} {i * 7919 % 1000}" for i in range(120)]
+    gold = [CHOICES[(i * 2654435761 >> 7) % 2] for i in range(120)]
+    found = evaluate(precise, prompts, gold, CHOICES, ways=["fitted", "majority"])
+    assert found["fitted"].figures.accuracy <= found["majority"].figures.accuracy + 0.1
+    assert found["fitted"].figures.log_loss >= found["majority"].figures.log_loss - 0.02
+
+
+@pytest.mark.parametrize("n_rows", [10, 25, 300])
+@pytest.mark.parametrize("n_classes", [2, 7])
+def test_folds_part_rows_and_keep_duplicates_together(n_rows: int, n_classes: int) -> None:
+    draw = np.random.default_rng(n_rows)
+    gold, groups = draw.integers(n_classes, size=n_rows), np.sort(draw.integers(n_rows, size=n_rows))
+    groups = np.unique(groups, return_inverse=True)[1]
+    folds = folds_of(gold, groups, 5, 0)
+    assert sorted(np.concatenate([test for _, test in folds])) == list(range(n_rows))
+    for train, test in folds:
+        assert sorted([*train, *test]) == list(range(n_rows))
+        assert not set(groups[train]) & set(groups[test])
+    assert folds_of(np.zeros(n_rows, np.int64), groups, 5, 0) == []
+
+
+def test_rows_that_are_wrong_come_surest_first(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "greedy"])
+    confidence = [row.confidence for row in found.wrong]
+    assert confidence == sorted(confidence, reverse=True)
+    assert len(confidence) == round(24 * (1 - found["exact"].figures.accuracy)) > 0
+    for row in found.wrong:
+        assert (row.text, row.gold) == (PROMPTS[row.row], GOLD[row.row])
+        assert row.answer != row.gold
+    assert {row.confidence for row in found.wrong_by("greedy")} <= {None}
+    with pytest.raises(KeyError):
+        found.wrong_by("batch")
+
+
+def test_it_tells_what_of_the_table_bears_on_its_figures(precise: Any) -> None:
+    prompts, gold = [*PROMPTS, PROMPTS[0], PROMPTS[1]], [*GOLD, "no", "yes"]
+    found = evaluate(precise, prompts, gold, [*CHOICES, "Paris"], ways=["exact", "words"])
+    assert "no row is 'Paris'" in found.notes
+    assert "2 rows are there before; 1 of these texts with different labels, the first in row 1" in found.notes
+    assert found.n_read == 24
+    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert (told["n_rows"], told["best"], list(told["ways"])) == (26, "exact", ["exact", "words"])
+    assert len(told["ways"]["exact"]["confusion"]) == 3
+
+
+def test_one_class_alone_is_measured_and_nothing_is_fitted(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS[:10], ["yes"] * 10, CHOICES)
+    assert [way.name for way in found.ways] == ["exact", "mean", "batch", "majority"]
+    assert any(note.startswith("fitted: not taken: ") for note in found.notes)
+    assert any(note.startswith("words: not taken: ") for note in found.notes)
+    with pytest.raises(CalibrationError):
+        _ = found.calibration
+    assert found["majority"].figures.accuracy == 1.0
+
+
+def test_rows_without_words_are_measured(precise: Any) -> None:
+    found = evaluate(precise, ["?", "!"] * 5, ["yes", "no"] * 5, CHOICES, ways=["exact", "words"])
+    assert [way.name for way in found.ways] == ["exact"]
+    assert "words: not taken" in "".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "gold", "choices", "options", "message"),
+    [
+        (PROMPTS, [*GOLD[:-1], "maybe"], CHOICES, {}, r"gold\[23\]: 'maybe' is none of the 2 choices"),
+        (PROMPTS, GOLD[:-1], CHOICES, {}, "gold: 23 labels for 24 rows"),
+        ([], [], CHOICES, {}, "prompts: none given"),
+        ("a text", GOLD, CHOICES, {}, "prompts: str where several belong"),
+        (PROMPTS, GOLD, ["yes"], {}, "choices: 'yes' alone"),
+        (PROMPTS, GOLD, ["yes", "no", "yes"], {}, "is there twice"),
+        (PROMPTS, GOLD, CHOICES, {"ways": ["exakt"]}, "ways: 'exakt' is none of exact, "),
+        (PROMPTS, GOLD, CHOICES, {"ways": "exact"}, "ways: 'exact' where names of ways belong"),
+        (PROMPTS, GOLD, CHOICES, {"ways": []}, "ways: none given"),
+        (PROMPTS, GOLD, CHOICES, {"ways": ["listed"]}, "ways: 'listed' is none of exact, "),
+        (PROMPTS, GOLD, CHOICES, {"ways": ["contextual"]}, "needs the prompt without its content, as empty"),
+        (PROMPTS, GOLD, CHOICES, {"n_folds": 1}, "n_folds"),
+        (PROMPTS, GOLD, CHOICES, {"texts": ["a"]}, "texts: 1 for 24 rows"),
+        (PROMPTS, GOLD, CHOICES, {"form": "listed"}, "form and orders: go with a Choice"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(
+    precise: Any, prompts: Any, gold: Any, choices: Any, options: Any, message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        evaluate(precise, prompts, gold, choices, **options)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from token_trie import ArgumentError, Choice, ContextError, TokenTrie
+from token_trie.sets.prompt import Filled
+from token_trie.trust import kept
+from token_trie.trust.kept import digest_of_prompt, kept_in, key_of, read_kept
+from token_trie.trust.options import RowOptions
+from token_trie.trust.readings import Reader, Row, reader_of
+
+PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
+CHOICES = ["yes", "no", "yes and no"]
+
+
+class Counting:
+    """Reads as another does, counts rows, and may be interrupted."""
+
+    def __init__(self, reader: Reader, most: int = 10**9) -> None:
+        self.each, self.binding, self._reader, self._most = reader.each, reader.binding, reader, most
+        self.rows: list[Any] = []
+
+    def read(self, rows: Any, **options: Any) -> Any:
+        for given, row in zip(rows, self._reader.read(rows, **options), strict=True):
+            if len(self.rows) == self._most:
+                raise KeyboardInterrupt
+            self.rows.append(given)
+            yield row
+
+
+def read(llm: Any, folder: Any, rows: Any, choices: Any = CHOICES, most: int = 10**9, **options: Any) -> Any:
+    """Return readings, the rows that were read by the model, and what is kept."""
+    asked = RowOptions(**options)
+    reader: Any = Counting(reader_of(llm, choices, asked), most)
+    place = kept_in(folder, key_of(choices, asked, reader.binding))
+    try:
+        found, n = read_kept(reader, rows, place)
+    except KeyboardInterrupt:
+        return None, reader.rows, place
+    assert n == len(reader.rows)
+    return found, reader.rows, place
+
+
+def test_rows_are_read_once(precise: Any, tmp_path: Path) -> None:
+    first, rows, _ = read(precise, tmp_path, PROMPTS)
+    assert rows == PROMPTS
+    again, rows, _ = read(precise, tmp_path, PROMPTS[::-1])
+    assert rows == []
+    assert again.raw.tolist() == first.raw[::-1].tolist()
+    assert again.mass.tolist() == first.mass[::-1].tolist()
+    assert (again.binding, again.texts) == (first.binding, first.texts)
+    more, rows, _ = read(precise, tmp_path, [*PROMPTS, "Paris", "Pizza:", "Paris"])
+    assert rows == ["Paris"]  # added, and once though it is there twice
+    assert more.raw[4].tolist() == first.raw[2].tolist()
+
+
+def test_without_a_folder_nothing_is_kept(precise: Any) -> None:
+    for _ in range(2):
+        assert read(precise, None, PROMPTS)[1] == PROMPTS
+    assert read(precise, None, ["a", "a"])[1] == ["a"]
+
+
+def test_an_interrupted_run_goes_on(precise: Any, tmp_path: Path) -> None:
+    assert read(precise, tmp_path, PROMPTS, most=2)[1] == PROMPTS[:2]
+    found, rows, _ = read(precise, tmp_path, PROMPTS)
+    assert rows == PROMPTS[2:]
+    assert found.raw == pytest.approx(read(precise, None, PROMPTS)[0].raw, abs=1e-4)
+
+
+def test_what_is_read_is_written_now_and_then(precise: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(kept, "_SECONDS_BETWEEN_WRITES", -1.0)
+    written: list[int] = []
+    monkeypatch.setattr(kept.Kept, "_write", lambda self, path, rows: written.append(len(rows)))
+    read(precise, tmp_path, PROMPTS)
+    assert written == [1, 2, 3]
+
+
+def test_a_row_that_cannot_be_read_is_named_by_its_own_place(precise: Any, tmp_path: Path) -> None:
+    with pytest.raises(ContextError, match=r"^prompts\[4\]: "):
+        read(precise, tmp_path, ["a", "a", "b", "a", "word " * 2000])
+    assert read(precise, tmp_path, ["a", "b"])[1] == []
+
+
+QUESTION = Choice("Which?", {"billing": "Paris", "sales": None})
+
+
+@pytest.mark.parametrize(
+    ("choices", "options"),
+    [
+        (["yes", "no", "Paris"], {}),
+        (CHOICES[::-1], {}),
+        (CHOICES, {"leaf_end": "any"}),
+        (CHOICES, {"leading_space": False}),
+        (QUESTION, {}),
+        (QUESTION, {"form": "listed"}),
+        (Choice("Whose?", QUESTION.options), {}),
+    ],
+)
+def test_what_is_asked_otherwise_is_read_anew(precise: Any, tmp_path: Path, choices: Any, options: Any) -> None:
+    read(precise, tmp_path, PROMPTS)
+    for expected in (PROMPTS, []):
+        assert read(precise, tmp_path, PROMPTS, choices, **options)[1] == expected
+
+
+def test_another_model_reads_anew_and_another_name_for_the_template_does_not(
+    precise: Any, byte_level: Any, tmp_path: Path
+) -> None:
+    read(precise, tmp_path, PROMPTS)
+    assert read(byte_level, tmp_path, PROMPTS)[1] == PROMPTS
+    found, rows, _ = read(precise, tmp_path, PROMPTS, template="{text}")
+    assert (rows, found.binding.asked) == ([], "{text}")
+
+
+def test_tries_of_the_same_names_and_other_tokens_are_told_apart(precise: Any, tmp_path: Path) -> None:
+    one, other = (TokenTrie.from_choices(precise, CHOICES, leading_space=space) for space in (True, False))
+    assert [leaf.name for leaf in one] == [leaf.name for leaf in other]
+    read(precise, tmp_path, PROMPTS, one)
+    assert read(precise, tmp_path, PROMPTS, one)[1] == []
+    assert read(precise, tmp_path, PROMPTS, other)[1] == PROMPTS
+
+
+def broken(path: Path, how: str) -> None:
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+        return
+    if how == "text":
+        path.write_text("no archive")
+        return
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays["header"]))
+    if how == "nan":
+        arrays["raw"][0, 0] = np.nan
+    elif how == "short":
+        arrays["mass"] = arrays["mass"][:-1]
+    elif how == "twice":
+        arrays["digests"][0] = arrays["digests"][1]
+    elif how == "key":
+        arrays["header"] = np.array(json.dumps({**header, "key": "another"}))
+    elif how == "header":
+        arrays["header"] = np.array("[]")
+    elif how == "objects":
+        arrays["raw"] = np.array([{}, None], object)
+    elif how == "missing":
+        del arrays["mass"]
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize("how", ["cut", "text", "nan", "short", "twice", "key", "header", "objects", "missing"])
+def test_a_broken_file_is_told_and_read_anew(precise: Any, tmp_path: Path, how: str) -> None:
+    first, _, place = read(precise, tmp_path, PROMPTS)
+    (file,) = tmp_path.iterdir()
+    assert file == place.path
+    broken(file, how)
+    found, rows, place = read(precise, tmp_path, PROMPTS)
+    assert rows == PROMPTS
+    assert found.raw == pytest.approx(first.raw, abs=1e-4)
+    assert f"{file}: broken, and read anew" in place.problem
+    assert read(precise, tmp_path, PROMPTS)[1] == []
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(precise: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    read(precise, tmp_path, PROMPTS)
+    (file,) = tmp_path.iterdir()
+    before = file.read_bytes()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(np, "savez", fail)
+    with pytest.raises(OSError, match="full"):
+        read(precise, tmp_path, ["Paris"])
+    assert [*tmp_path.iterdir()] == [file]
+    assert file.read_bytes() == before
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="is a file, where a folder belongs"):
+        kept_in(tmp_path / "file", "key")
+
+
+def test_prompts_that_differ_for_a_model_differ() -> None:
+    prompts: list[Any] = [
+        "a",
+        "b",
+        Filled([("a", "")]),
+        Filled([("", "a")]),
+        [1, 2],
+        [{"role": "user", "content": "a"}],
+        [{"role": "system", "content": "a"}],
+        "\ud800",
+    ]
+    assert len({digest_of_prompt(prompt) for prompt in prompts}) == len(prompts)
+    assert digest_of_prompt(np.array([1, 2])) == digest_of_prompt((1, 2)) == digest_of_prompt([1, 2])
+
+
+def test_the_file_has_nothing_of_the_prompts(precise: Any, tmp_path: Path) -> None:
+    read(precise, tmp_path, ["A secret about Pizza"])
+    (file,) = tmp_path.iterdir()
+    assert b"secret" not in file.read_bytes()
+
+
+def test_states_are_kept_and_read_anew_where_they_were_not(tmp_path: Path) -> None:
+    class Fake:
+        each = "prompt"
+        n = 0
+
+        def read(self, rows: list[str], *, states: bool) -> Any:
+            for _ in rows:
+                self.n += 1
+                yield Row(np.zeros(2), np.ones(2), 0.5, np.full(4, 7, np.float32) if states else None)
+
+    from token_trie.decisions.binding import Binding
+
+    fake: Any = Fake()
+    fake.binding = Binding("m", "l", "", ("a", "b"), "any")
+    for states, n in ((False, 2), (True, 4), (True, 4), (False, 4)):
+        found, _ = read_kept(fake, ["x", "y"], kept_in(tmp_path, "k"), states=states)
+        assert fake.n == n
+        assert (found.states is not None) == (n == 4)
+        assert found.contextual.tolist() == [[1.0, 1.0]] * 2
