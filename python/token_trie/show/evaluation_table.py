@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -24,13 +24,15 @@ def draw_evaluation(evaluated: Evaluated) -> Group:
     """Draw a row a way, and below what is to be known beside the figures."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("way", no_wrap=True)
-    for title in ("right %", "95 %", "bal. %", "F1", "log loss", "Brier", "ECE", "risk", "unfit %"):
+    tells_unfit = any(way.figures.unfit is not None for way in evaluated.ways)
+    titles = ["right %", "95 %", "bal. %", "F1", "log loss", "Brier", "ECE", "risk", *["unfit %"][: int(tells_unfit)]]
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     best = evaluated.best.name
     for way in evaluated.ways:
         figures = way.figures
         low, high = figures.interval
-        table.add_row(
+        cells: list[RenderableType] = [
             Text(way.name, "bold green" if way.name == best else "dim" if way.of == "words" else ""),
             share(figures.accuracy),
             f"[dim]{share(low, 0)}–{share(high, 0)}[/]",
@@ -41,7 +43,8 @@ def draw_evaluation(evaluated: Evaluated) -> Group:
             number(figures.ece),
             number(figures.risk_area),
             share(figures.unfit),
-        )
+        ]
+        table.add_row(*cells[: len(titles) + 1])
     return Group(table, "", *_notes(evaluated))
 
 

@@ -65,9 +65,9 @@ class EvaluatedWay:
     name: str
     says: str
     of: str
-    answers: Ints
-    probabilities: Floats | None
-    figures: Figures
+    answers: Ints = field(repr=False)
+    probabilities: Floats | None = field(repr=False)
+    figures: Figures = field(repr=False)
 
     @property
     def confidence(self) -> Floats | None:
@@ -104,9 +104,9 @@ class Evaluated:
     """
 
     classes: tuple[str, ...]
-    gold: Ints
-    texts: tuple[str, ...]
-    numbers: tuple[int, ...]
+    gold: Ints = field(repr=False)
+    texts: tuple[str, ...] = field(repr=False)
+    numbers: tuple[int, ...] = field(repr=False)
     ways: tuple[EvaluatedWay, ...]
     notes: tuple[str, ...]
     n_read: int

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from asking import SETTLED
-from browser import Tab, browsing
+from browser import Tab
 from serving import Serving
 
 
@@ -27,14 +27,6 @@ def url(model_paths: dict[str, Path]) -> Iterator[str]:
     """Where a server with a tiny model in F32 listens."""
     with Serving(model_paths["tiny"]) as serving:
         yield serving.url
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with browsing(tmp_path_factory.mktemp("browser")) as tab:
-        if tab is None:
-            pytest.skip("no browser: `make test` installs chromium-headless-shell where apt can")
-        yield tab
 
 
 @pytest.fixture
