@@ -865,6 +865,20 @@ TOKEN_TRIE_API int32_t token_trie_stream_search(struct token_trie_stream * strea
                                                 size_t n_best,
                                                 struct token_trie_score_stats * stats);
 
+/*
+ * Copies the hidden state of the sequence's last token: what the model's output matrix is multiplied with, normalized,
+ * of which a linear classifier can be made. It costs nothing where the token was just evaluated, and its evaluation
+ * where it was not; the sequence stays.
+ *
+ * state  room for *n floats; NULL to be told how many there are, the model's n_embd
+ * n      set to how many there are
+ *
+ * Fails with TOKEN_TRIE_ERROR_ARGUMENT where nothing was prefilled, or there is less room, and with
+ * TOKEN_TRIE_ERROR_CONTEXT for models whose graph does not end in one product, and contexts that report their passes to
+ * a callback of somebody else.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_get_hidden_state(struct token_trie_stream * stream, float * state, size_t * n);
+
 /* Ends a prefill, score, search or generate that another thread is in, within one forward pass; else does nothing. */
 TOKEN_TRIE_API void token_trie_stream_cancel(struct token_trie_stream * stream);
 
@@ -924,7 +938,9 @@ enum token_trie_batch_mode {
     TOKEN_TRIE_BATCH_SAMPLED = 1, /* one drawn there */
     TOKEN_TRIE_BATCH_BEST = 2,    /* the most probable members, as of token_trie_stream_search */
     TOKEN_TRIE_BATCH_SCORES = 3,  /* the score of each member, as of token_trie_stream_score */
-    TOKEN_TRIE_BATCH_TEXT = 4     /* free text, as of token_trie_stream_generate_until */
+    TOKEN_TRIE_BATCH_TEXT = 4,    /* free text, as of token_trie_stream_generate_until */
+    TOKEN_TRIE_BATCH_STATE = 5    /* nothing but the hidden state, as of token_trie_stream_get_hidden_state; without a
+                                     set */
 };
 
 /* A prompt and what may answer it. Set size and the rest to zero for the defaults. What pointers point to is copied. */
@@ -954,7 +970,8 @@ struct token_trie_batch_prompt {
     const char * const * stop_strings; /* as of token_trie_stream_generate_until */
     size_t n_stop_strings;
     const char * gbnf; /* without a set: as of token_trie_stream_set_grammar; NULL for none */
-    const char * root; /* NULL for "root" */
+    const char * root;  /* NULL for "root" */
+    int32_t with_state; /* not 0: the hidden state behind the prompt is part of the answer, in any mode */
 };
 
 /*
@@ -1009,6 +1026,10 @@ TOKEN_TRIE_API const double * token_trie_batch_answer_get_logprobs(const struct 
 /* GREEDY, SAMPLED, TEXT: the tokens that were taken, an end-of-generation token left out. Likewise. */
 TOKEN_TRIE_API const llama_token * token_trie_batch_answer_get_tokens(const struct token_trie_batch_answer * answer,
                                                                       size_t * n);
+
+/* STATE, and where it was asked for: the hidden state behind the prompt, and its width in *n. Likewise. */
+TOKEN_TRIE_API const float * token_trie_batch_answer_get_state(const struct token_trie_batch_answer * answer,
+                                                               size_t * n);
 
 /*
  * Opens a batch on a model, with a context of its own, for which all memory is taken now: context_params->n_ctx tokens

@@ -16,6 +16,7 @@ static_assert(static_cast<int>(Request::Way::sampled) == TOKEN_TRIE_BATCH_SAMPLE
 static_assert(static_cast<int>(Request::Way::best) == TOKEN_TRIE_BATCH_BEST, "one enum, two spellings");
 static_assert(static_cast<int>(Request::Way::scores) == TOKEN_TRIE_BATCH_SCORES, "one enum, two spellings");
 static_assert(static_cast<int>(Request::Way::text) == TOKEN_TRIE_BATCH_TEXT, "one enum, two spellings");
+static_assert(static_cast<int>(Request::Way::state) == TOKEN_TRIE_BATCH_STATE, "one enum, two spellings");
 
 std::size_t to_count(std::int32_t value, const char * what) {
     check_not_negative(value, what);
@@ -43,10 +44,10 @@ Request::Text read_text(const token_trie_batch_prompt & prompt) {
 
 Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & prompt) {
     require_not_null(prompt.tokens, "prompt.tokens");
-    if (prompt.mode < TOKEN_TRIE_BATCH_GREEDY || prompt.mode > TOKEN_TRIE_BATCH_TEXT) {
+    if (prompt.mode < TOKEN_TRIE_BATCH_GREEDY || prompt.mode > TOKEN_TRIE_BATCH_STATE) {
         throw Error(Status::argument, "prompt.mode: " + std::to_string(prompt.mode) + " is none");
     }
-    if (prompt.mode != TOKEN_TRIE_BATCH_TEXT) {
+    if (prompt.mode < TOKEN_TRIE_BATCH_TEXT) {
         require_not_null(prompt.set, "prompt.set");
     }
     check_fits(prompt.n_tokens, batch.n_ctx_max());
@@ -64,7 +65,8 @@ Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & 
             prompt.temperature,
             prompt.top_p == 0 ? 1 : prompt.top_p,
             search,
-            read_text(prompt)};
+            read_text(prompt),
+            prompt.with_state != 0};
 }
 
 template <typename T>
@@ -191,6 +193,13 @@ const llama_token * token_trie_batch_answer_get_tokens(const token_trie_batch_an
     return guard_pointer<const llama_token *>([&] {
         require_not_null(answer, "answer");
         return array_of(answer->answer.tokens, n);
+    });
+}
+
+const float * token_trie_batch_answer_get_state(const token_trie_batch_answer * answer, size_t * n) {
+    return guard_pointer<const float *>([&] {
+        require_not_null(answer, "answer");
+        return array_of(answer->answer.state, n);
     });
 }
 

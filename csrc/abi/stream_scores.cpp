@@ -5,6 +5,7 @@
 #include "abi/structs.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace {
 
@@ -119,6 +120,22 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
             *leaves++ = found.leaf;
             *logprobs++ = found.logprob;
         }
+    });
+}
+
+int32_t token_trie_stream_get_hidden_state(token_trie_stream * stream, float * state, size_t * n) {
+    return guard([&] {
+        require_not_null(n, "n");
+        const std::vector<float> found = enter(stream)->hidden_state();
+        const std::size_t n_given = std::exchange(*n, found.size());
+        if (state == nullptr) {
+            return;
+        }
+        if (n_given < found.size()) {
+            throw Error(Status::argument,
+                        "n: " + std::to_string(n_given) + " where the state has " + std::to_string(found.size()));
+        }
+        std::copy(found.begin(), found.end(), state);
     });
 }
 

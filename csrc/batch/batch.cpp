@@ -22,11 +22,15 @@ thread_local const Batch::Call * innermost = nullptr;
 
 void check_set(const Request & request) {
     const bool is_text = request.way == Request::Way::text;
+    const bool is_state = request.way == Request::Way::state;
     if (request.cursor == nullptr) {
-        if (!is_text) {
+        if (!is_text && !is_state) {
             throw Error(Status::argument, "a set: none");
         }
         return;
+    }
+    if (is_state) {
+        throw Error(Status::argument, "a set: one, where the state alone is wanted");
     }
     const FollowSet & follow = request.cursor->follow();
     if (follow.on_complete() != OnComplete::end) {

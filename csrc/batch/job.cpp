@@ -63,11 +63,19 @@ llama_seq_id Job::return_id() noexcept {
 void Job::plan(BatchRows & rows, std::size_t max_prompt) {
     for (; n_planned_ < std::min(n_prompt_left(), max_prompt); ++n_planned_) {
         const std::size_t at = n_prompt_ + n_planned_;
-        const bool is_wanted = wants_root_ && at + 1 == prompt().size();
+        const bool is_last = at + 1 == prompt().size();
+        const bool wants_state = is_last && request_.wants_state();
+        const bool is_wanted = is_last && (wants_root_ || wants_state);
         if (!rows.fits(is_wanted)) {
             return;
         }
-        add(rows, kRoot, prompt()[at], static_cast<llama_pos>(at), ids_, is_wanted);
+        if (wants_state) {
+            state_row_ = rows.size();
+        }
+        if (is_last && wants_root_) {
+            want(rows, kRoot);
+        }
+        rows.add(prompt()[at], static_cast<llama_pos>(at), ids_, is_wanted);
     }
     if (n_planned_ < n_prompt_left()) {
         return;
@@ -77,17 +85,17 @@ void Job::plan(BatchRows & rows, std::size_t max_prompt) {
         if (!rows.fits(row.wanted)) {
             return;
         }
-        add(rows, row.node, row.token, row.position, row.ids, row.wanted);
+        if (row.wanted) {
+            want(rows, row.node);
+        }
+        rows.add(row.token, row.position, row.ids, row.wanted);
         is_in_pass_ = true;
     }
 }
 
-void Job::add(
-    BatchRows & rows, NodeId node, Token token, llama_pos position, std::vector<llama_seq_id> & ids, bool wanted) {
-    if (wanted) {
-        wanted_.push_back({node, static_cast<std::int32_t>(rows.size()), rows.n_wanted()});
-    }
-    rows.add(token, position, ids, wanted);
+// Of the row that comes next.
+void Job::want(const BatchRows & rows, NodeId node) {
+    wanted_.push_back({node, static_cast<std::int32_t>(rows.size()), rows.n_wanted()});
 }
 
 bool Job::wants_few() const { return wanted_.empty() || OutputHead::are_few(task_->wanted(), n_vocab_); }
@@ -113,6 +121,7 @@ void Job::advance() {
 Answer Job::answer() const {
     Answer out;
     task_->answer(out);
+    out.state = state_;
     out.n_shared = n_shared_;
     out.n_passes = n_passes_;
     out.prompt_ns = ns_between(started_, prompt_ended_);

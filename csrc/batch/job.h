@@ -63,10 +63,13 @@ class Job {
     // Of the prompt, in the pass planned.
     std::size_t n_planned() const noexcept { return n_planned_; }
     // Takes what the pass has given: logits_of(row, task) of each of its rows that are wanted, of the tokens that the
-    // task wants. Throws Error.
-    template <typename LogitsOf>
-    void take(LogitsOf && logits_of) {
+    // task wants; state_of(row) of the prompt's last, where that is. Throws Error.
+    template <typename LogitsOf, typename StateOf>
+    void take(LogitsOf && logits_of, StateOf && state_of) {
         end_pass();
+        if (const auto row = std::exchange(state_row_, std::nullopt)) {
+            state_ = state_of(*row);
+        }
         for (const WantedRow & row : std::exchange(wanted_, {})) {
             task_->observe(row.node, logits_of(row, *task_));
         }
@@ -90,8 +93,7 @@ class Job {
     void clear_cache(CellTable & cells) noexcept;
 
    private:
-    void add(
-        BatchRows & rows, NodeId node, Token token, llama_pos position, std::vector<llama_seq_id> & ids, bool wanted);
+    void want(const BatchRows & rows, NodeId node);
     void end_pass();
     void advance();
     bool has_rows() const noexcept { return n_rows_done_ < rows_.size(); }
@@ -109,6 +111,8 @@ class Job {
     std::size_t n_rows_done_ = 0;  // of these, in a pass
     std::size_t n_kept_ = 0;       // tokens that the task has written
     std::vector<WantedRow> wanted_;
+    std::optional<std::size_t> state_row_;  // of the pass, the prompt's last
+    std::vector<float> state_;
     bool is_in_pass_ = false;  // with what is behind the prompt
     std::uint64_t n_shared_;
     std::uint64_t n_passes_ = 0;

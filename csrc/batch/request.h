@@ -20,7 +20,8 @@ struct Request {
         sampled = 1,
         best = 2,    // a search for whole answers
         scores = 3,  // of every leaf
-        text = 4     // free
+        text = 4,    // free
+        state = 5    // nothing but the hidden state
     };
     struct Text {
         std::size_t max_tokens = 0;
@@ -40,8 +41,10 @@ struct Request {
     // best, and of these scores those of ScoreOptions:
     SearchOptions search;
     Text text;
+    bool with_state = false;  // whether the hidden state behind the prompt is part of the answer
 
-    bool is_decoded() const noexcept { return way != Way::best && way != Way::scores; }
+    bool wants_state() const noexcept { return with_state || way == Way::state; }
+    bool is_decoded() const noexcept { return way == Way::greedy || way == Way::sampled || way == Way::text; }
     bool is_thinking() const noexcept { return cursor != nullptr && cursor->state() == State::thinking; }
     // Of an answer at most.
     std::size_t max_tokens() const noexcept;
@@ -55,6 +58,7 @@ struct Answer : Ranking {
     Stop stop = Stop::none;     // likewise
     std::int32_t stop_string = -1;
     std::vector<double> scores;  // of all leaves
+    std::vector<float> state;    // where it was wanted
     std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
     std::uint64_t n_branches = 0;
     std::uint64_t n_forced = 0;
@@ -66,6 +70,9 @@ struct Answer : Ranking {
 };
 
 inline std::size_t Request::max_tokens() const noexcept {
+    if (way == Way::state) {
+        return 0;
+    }
     if (way == Way::text) {
         return text.max_tokens;
     }

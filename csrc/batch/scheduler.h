@@ -106,6 +106,7 @@ class [[gnu::visibility("default")]] Scheduler {
     std::size_t n_cells_left() const noexcept;
     void decode(BatchRows & rows);
     const float * logits_of(const WantedRow & row, const Task & task);
+    std::vector<float> state_of(std::size_t row);
     void answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept;
     void end(Jobs::iterator job) noexcept;
     void retain(llama_seq_id id, bool holds_text = false) noexcept;

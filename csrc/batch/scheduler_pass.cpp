@@ -23,7 +23,8 @@ void Scheduler::pass(const OnAnswer & on_answer) noexcept {
     for (auto job = jobs_.begin(); job != jobs_.end();) {
         const auto next = std::next(job);
         try {
-            job->take([this](const WantedRow & row, const Task & task) { return logits_of(row, task); });
+            job->take([this](const WantedRow & row, const Task & task) { return logits_of(row, task); },
+                      [this](std::size_t row) { return state_of(row); });
             if (job->is_done()) {
                 answer(job, on_answer);
             }
@@ -106,6 +107,11 @@ const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {
         throw Error(Status::context, "the context gives no logits");
     }
     return logits;
+}
+
+std::vector<float> Scheduler::state_of(std::size_t row) {
+    llama_synchronize(context_.get());
+    return head_.hidden_state(rows_.output_of(row));
 }
 
 // By what is handled where this is called.

@@ -1,6 +1,7 @@
 #include "batch/task.h"
 
 #include "batch/decode_task.h"
+#include "batch/state_task.h"
 #include "batch/tree_task.h"
 
 namespace token_trie {
@@ -11,6 +12,9 @@ std::unique_ptr<Task> make_task(const Request & request,
                                 std::size_t n_paths) {
     if (request.is_decoded()) {
         return std::make_unique<DecodeTask>(request, vocab, origin);
+    }
+    if (request.way == Request::Way::state) {
+        return std::make_unique<StateTask>();
     }
     const Cursor & cursor = *request.cursor;
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));

@@ -76,6 +76,12 @@ class BatchRows {
         return true;
     }
 
+    // The so-and-so-many-th that has logits, a row is.
+    std::size_t output_of(std::size_t row) const noexcept {
+        return static_cast<std::size_t>(
+            std::count(wanted_.begin(), wanted_.begin() + static_cast<std::ptrdiff_t>(row), std::int8_t{1}));
+    }
+
     // Valid until the next change.
     llama_batch batch() noexcept {
         return {static_cast<std::int32_t>(size()),

@@ -26,6 +26,8 @@ class LastLogits {
             copy_.assign(logits, logits + context.n_vocab());
         }
     }
+    // Whether they are the context's, as its last pass left them.
+    bool are_of_last_pass() const noexcept { return are_there_ && copy_.empty(); }
     // Those of the tokens wanted, valid until the next call. Throws Error (context).
     const float * get(GrowingContext & context, const AllowedSet & wanted) {
         if (!copy_.empty()) {

@@ -77,6 +77,9 @@ std::int32_t OutputHead::decode(llama_context * context, const llama_batch & bat
         }
     }
     cache_.clear();
+    if (result != 0) {
+        norm_ = nullptr;
+    }
     if (result == 0 && skipped_ != nullptr) {
         norms_.resize(static_cast<std::size_t>(ggml_nelements(norm_)));
         ggml_backend_tensor_get(norm_, norms_.data(), 0, ggml_nbytes(norm_));
@@ -95,11 +98,11 @@ void OutputHead::observe(ggml_tensor & node) {
             is_on_device_ = node.buffer != nullptr && !ggml_backend_buffer_is_host(node.buffer);
         }
     }
-    if (!cut_) {
+    if (std::strcmp(node.name, "result_norm") == 0) {
+        norm_ = &node;
         return;
     }
-    if (norm_ == nullptr) {
-        norm_ = std::strcmp(node.name, "result_norm") == 0 ? &node : nullptr;
+    if (!cut_ || norm_ == nullptr) {
         return;
     }
     cut_ = skipped_ == nullptr && can_skip(node);
@@ -221,6 +224,27 @@ void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, flo
     if (n > 0) {
         multiply_rows();
     }
+}
+
+std::vector<float> OutputHead::hidden_state(std::optional<std::size_t> output) const {
+    // Others may have taken the place of what is no output.
+    if (norm_ == nullptr || norm_->type != GGML_TYPE_F32 || !ggml_is_contiguous(norm_) ||
+        !(was_cut_ || (norm_->flags & GGML_TENSOR_FLAG_OUTPUT) != 0)) {
+        throw Error(Status::context, "the model's graph has no hidden state that can be read");
+    }
+    const auto n_rows = static_cast<std::size_t>(ggml_nrows(norm_));
+    if (n_rows == 0 || output.value_or(0) >= n_rows) {
+        throw Error(Status::internal, "a hidden state is asked for that the pass has not");
+    }
+    const auto width = static_cast<std::size_t>(norm_->ne[0]);
+    std::vector<float> state(width);
+    const std::size_t at = output.value_or(n_rows - 1) * width;
+    if (was_cut_) {
+        std::copy_n(norms_.data() + at, width, state.data());
+    } else {
+        ggml_backend_tensor_get(norm_, state.data(), at * sizeof(float), width * sizeof(float));
+    }
+    return state;
 }
 
 void OutputHead::compute(ggml_cgraph * graph, std::int32_t n_threads) {

@@ -3,6 +3,7 @@
 #include "walk/cursor.h"
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 struct ggml_backend;
@@ -44,14 +45,22 @@ class OutputHead {
     std::int32_t decode(llama_context * context, const llama_batch & batch, bool cut);
     bool was_cut() const noexcept { return was_cut_; }
 
+    // What the output matrix is multiplied with, of the last pass's so-and-so-many-th output, or of its last: a token's
+    // hidden state. Of a pass that llama.cpp takes apart, the last part's outputs count. Throws Error (context) where
+    // the model's graph has none that can be read.
+    std::vector<float> hidden_state(std::optional<std::size_t> output = std::nullopt) const;
+
     // Bytes of the buffers in which a context has its cache, of whatever kind that is, from its first pass on.
     std::size_t cache_bytes() const noexcept { return cache_bytes_; }
     // Whether a context's logits come to be on a device, told by its first pass.
     bool is_on_device() const noexcept { return is_on_device_; }
     // Whether all weights that tokens are multiplied with lie on devices, told likewise.
     bool has_layers_on_device() const noexcept { return has_weights_on_device_ && !has_weights_on_host_; }
-    // Says that the next pass is one of another context.
-    void expect_another() noexcept { observes_cache_ = true; }
+    // Says that the next pass is one of another context, and that the last one's may go.
+    void expect_another() noexcept {
+        observes_cache_ = true;
+        norm_ = nullptr;
+    }
 
     // Whether a pass for these tokens, of a vocabulary, is worth cutting.
     static bool are_few(const AllowedSet & wanted, std::size_t n_vocab) noexcept;
@@ -77,7 +86,7 @@ class OutputHead {
     // Of the pass under way, or the last one.
     bool cut_ = false;
     bool was_cut_ = false;
-    ggml_tensor * norm_ = nullptr;
+    ggml_tensor * norm_ = nullptr;     // llama.cpp's, until the context's next pass
     ggml_tensor * skipped_ = nullptr;  // the product, while it is without its operation
     std::vector<float> norms_;         // of the last pass that was cut
 

@@ -68,6 +68,17 @@ const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, con
     return logits_.get(context_, wanted);
 }
 
+std::vector<float> Sequence::hidden_state(const std::atomic<bool> & cancelled) {
+    if (!has_logits() || !logits_.are_of_last_pass()) {
+        logits_.forget();
+        evaluate(/* step_by_step = */ false, /* cut = */ true, nullptr, DeviceHead::Want::logits, cancelled);
+    }
+    return context_.wait_for([&] {
+        llama_synchronize(context());
+        return context_.head().hidden_state();
+    });
+}
+
 std::optional<DeviceHead::Best> Sequence::best(const AllowedSet & wanted,
                                                bool step_by_step,
                                                const std::atomic<bool> & cancelled) {

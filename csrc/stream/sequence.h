@@ -102,6 +102,9 @@ class Sequence {
     // anything. step_by_step evaluates the lag one token a pass, and each to its end. Throws Error (context,
     // cancelled).
     const float * logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled);
+    // The hidden state of the last token, n_embd of them; where no pass has left it, that token is evaluated again.
+    // Throws as logits does, and Error (context) where the model's graph has none that can be read.
+    std::vector<float> hidden_state(const std::atomic<bool> & cancelled);
 
     // Of the tokens wanted the best, chosen on the device, from where nothing else is fetched; nothing where that
     // cannot be, or logits are here already. Throws as logits does.

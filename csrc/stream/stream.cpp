@@ -183,6 +183,11 @@ SearchResult Stream::search(const Cursor & cursor, const SearchOptions & options
     return token_trie::search(*sequence_, cursor, options, cancelled_);
 }
 
+std::vector<float> Stream::hidden_state() {
+    check_cancelled();
+    return sequence_->hidden_state(cancelled_);
+}
+
 void Stream::check_cancelled() const {
     if (cancelled_) {
         throw Error(Status::cancelled, "cancelled");

@@ -93,6 +93,8 @@ class Stream {
     // Of the cursor's trie, from its root, behind the sequence; see scorer.h.
     Scores score(const Cursor & cursor, const ScoreOptions & options);
     SearchResult search(const Cursor & cursor, const SearchOptions & options);
+    // Of the sequence's last token; see Sequence.
+    std::vector<float> hidden_state();
 
     // Ends a prefill, score, search or generate under way within one pass, and all that follow until resume.
     void cancel() noexcept { cancelled_ = true; }

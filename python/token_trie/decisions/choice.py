@@ -6,12 +6,13 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
 from token_trie.decisions.calibration import BoundCalibration, bind_calibration
+from token_trie.decisions.calibrator import States
 from token_trie.decisions.decision import Decision, Stats
 from token_trie.decisions.native_scores import (
     Cost,
@@ -38,6 +39,14 @@ from token_trie.sets.trie import TokenTrie
 Found: TypeAlias = Steps | Scores | Search
 
 
+class Seen(NamedTuple):
+    """What the model has said."""
+
+    found: Found | None
+    stats: Stats
+    state: States | None = None
+
+
 @dataclass(frozen=True)
 class ChoiceRequest(Written[Decision[Any]]):
     """One of some choices."""
@@ -45,6 +54,8 @@ class ChoiceRequest(Written[Decision[Any]]):
     choices: TokenTrie | Choices[Any]
     options: ChooseOptions
     mode: Mode
+    with_state: bool = False
+    """Whether the hidden state behind the prompt is wanted in any case."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
@@ -85,9 +96,9 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
     def run(self, stream: Stream) -> Decision[Any]:
         """Decide."""
         calibration = None if self.calibration is None else self.calibration.ready(stream)
-        return self.decide(*self.find(stream), calibration)
+        return self.decide(self.find(stream), calibration)
 
-    def find(self, stream: Stream) -> tuple[Found, Stats]:
+    def find(self, stream: Stream) -> Seen:
         """Ask the model, and tell what it says."""
         options, mode, trie = self.request.options, self.request.mode, self.choices.trie
         if mode == "greedy" or mode == "sampled":
@@ -96,15 +107,18 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             stream.set_trie(trie, mode)
             clock = Clock(stream, self.tokens)
             steps = take_steps(stream, self._temperature, options.top_p)
-            return steps, clock.stats(*steps.counts)
+            return Seen(steps, clock.stats(*steps.counts))
         stream.hold(trie)
         clock = Clock(stream, self.tokens)
+        state = stream.hidden_state() if self._wants_state else None
+        if self._is_by_state:
+            return Seen(None, clock.stats(), state)
         found: Scores | Search
         if self._scores_all:
             found = score_leaves(stream, trie, leaf_end=options.leaf_end)
         else:
             found = search_leaves(stream, trie, options.n_best, leaf_end=options.leaf_end, **self._bounds)
-        return found, clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated)
+        return Seen(found, clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated), state)
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
         """Return an answer's tokens, where whole ones were weighed."""
@@ -121,6 +135,8 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         """Put it into a batch; return its ticket."""
         options = self.request.options
         modes = {"greedy": lib.TOKEN_TRIE_BATCH_GREEDY, "sampled": lib.TOKEN_TRIE_BATCH_SAMPLED}
+        if self._is_by_state:
+            return batch.submit(None, self.tokens, mode=lib.TOKEN_TRIE_BATCH_STATE)
         whole = lib.TOKEN_TRIE_BATCH_SCORES if self._scores_all else lib.TOKEN_TRIE_BATCH_BEST
         return batch.submit(
             self.choices.trie,
@@ -131,14 +147,15 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             top_p=options.top_p,
             leaf_end=LEAF_ENDS[options.leaf_end],
             n_best=min(options.n_best, len(self.choices.trie)),
+            with_state=int(self._wants_state),
             **self._bounds,
         )
 
     def read(self, answer: Answer) -> Decision[Any]:
         """Return what its answer says."""
-        return self.decide(*self.found(answer), self.calibration)
+        return self.decide(self.found(answer), self.calibration)
 
-    def found(self, answer: Answer) -> tuple[Found, Stats]:
+    def found(self, answer: Answer) -> Seen:
         """Tell what the model says in a batch."""
         told = answer.figures
         stats = Stats(
@@ -150,18 +167,20 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             decide_ms=told.decide_ns / 1e6,
             n_evaluated=told.n_evaluated,
         )
-        found: Found
-        if self.request.mode in ("greedy", "sampled"):
+        found: Found | None
+        if self._is_by_state:
+            found = None
+        elif self.request.mode in ("greedy", "sampled"):
             found = Steps(answer.leaf, answer.logprob, answer.tokens)
         elif self._scores_all:
             found = Scores(answer.logprobs, np.empty(0), Cost())
         else:
             found = Search(answer.leaves, answer.logprobs, told.gap, told.rival_max, told.mass_max, Cost())
-        return found, stats
+        return Seen(found, stats, answer.state if self._wants_state else None)
 
-    def decide(self, found: Found, stats: Stats, calibration: BoundCalibration | None) -> Decision[Any]:
+    def decide(self, seen: Seen, calibration: BoundCalibration | None) -> Decision[Any]:
         """Decide by what was found."""
-        options, mode = self.request.options, self.request.mode
+        (found, stats, state), options, mode = seen, self.request.options, self.request.mode
         if isinstance(found, Steps):
             return by_steps(self.choices, found, stats, self.thought)
         if isinstance(found, Search):
@@ -178,9 +197,16 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             return decision
         drawn = (options.seed,) if mode == "aligned" else None
         decision = by_scores(
-            self.choices, found, stats, self.thought, n_best=options.n_best, calibration=calibration, drawn=drawn
+            self.choices,
+            found,
+            stats,
+            self.thought,
+            n_best=options.n_best,
+            calibration=calibration,
+            state=state,
+            drawn=drawn,
         )
-        if not decision.fits:
+        if decision.fits is False:
             _warn_once(
                 "fits",
                 "the model gives all answers together %.2g %% of what it could write here: none may fit the prompt. "
@@ -188,6 +214,15 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
                 100 * (decision.mass or 0.0),
             )
         return decision
+
+    @property
+    def _wants_state(self) -> bool:
+        return self.request.with_state or (self.calibration is not None and self.calibration.needs_state)
+
+    @property
+    def _is_by_state(self) -> bool:
+        """Whether the state is all that the answer takes."""
+        return self.calibration is not None and not self.calibration.needs_scores
 
     @property
     def _scores_all(self) -> bool:

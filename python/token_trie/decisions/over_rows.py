@@ -12,8 +12,8 @@ import numpy as np
 from token_trie.decisions.bound import Reader
 from token_trie.decisions.calibration import Added
 from token_trie.decisions.calibrator import BatchPrior, Floats
-from token_trie.decisions.choice import BoundChoice, ChoiceRequest
-from token_trie.decisions.decision import Decision, Stats
+from token_trie.decisions.choice import BoundChoice, ChoiceRequest, Seen
+from token_trie.decisions.decision import Decision
 from token_trie.decisions.native_scores import Scores
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.errors import TokenTrieError
@@ -32,7 +32,7 @@ class Undecided(NamedTuple):
 
     bound: BoundChoice
     scores: Scores
-    stats: Stats
+    seen: Seen
 
     @property
     def log_shares(self) -> Floats:
@@ -43,7 +43,7 @@ class Undecided(NamedTuple):
     def decide(self, weights: Floats) -> Decision[Any]:
         """Decide, with what is added to the score of each choice."""
         added = Added("batch", weights[self.bound.choices.firsts()])
-        return self.bound.decide(self.scores, self.stats, added)
+        return self.bound.decide(self.seen, added)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _BoundUndecided(Bound[Undecided], Batched[Undecided]):
         self._bound = bound
 
     def run(self, stream: Stream) -> Undecided:
-        return self._undecided(*self._bound.find(stream))
+        return self._undecided(self._bound.find(stream))
 
     def batched(self) -> _BoundUndecided:
         return self
@@ -77,10 +77,11 @@ class _BoundUndecided(Bound[Undecided], Batched[Undecided]):
         return self._bound.submit(batch)
 
     def read(self, answer: Answer) -> Undecided:
-        return self._undecided(*self._bound.found(answer))
+        return self._undecided(self._bound.found(answer))
 
-    def _undecided(self, found: Any, stats: Stats) -> Undecided:
-        return Undecided(self._bound, found, stats)
+    def _undecided(self, seen: Seen) -> Undecided:
+        assert isinstance(seen.found, Scores)  # as probabilities are asked for
+        return Undecided(self._bound, seen.found, seen)
 
 
 def decided(

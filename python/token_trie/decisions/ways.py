@@ -9,6 +9,7 @@ import numpy as np
 
 from token_trie.decisions.bound import BoundChoices
 from token_trie.decisions.calibration import BoundCalibration
+from token_trie.decisions.calibrator import States
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.native_scores import Scores, Search, Steps
 from token_trie.errors import InternalError
@@ -25,16 +26,22 @@ def by_steps(choices: BoundChoices[T], steps: Steps, stats: Stats, thought: str 
 
 def by_scores(
     choices: BoundChoices[T],
-    scores: Scores,
+    scores: Scores | None,
     stats: Stats,
     thought: str | None = None,
     *,
     n_best: int = 1,
     calibration: BoundCalibration | None = None,
+    state: States | None = None,
     drawn: tuple[int | None] | None = None,
 ) -> Decision[T]:
-    """Decide by the scores of all leaves, calibrated or as they are: for the best, or one drawn by a seed."""
-    ranks = scores.leaves if calibration is None else calibration.log_weights(scores.leaves, None)
+    """Decide by the scores of all leaves, calibrated or as they are: for the best, or one drawn by a seed.
+
+    Where a calibration takes the prompt's hidden state alone there are no scores.
+    """
+    own = None if scores is None else scores.leaves
+    ranks = own if calibration is None else calibration.log_weights(own, state)
+    assert ranks is not None  # as there is one of the two
     best = float(ranks.max())
     if not np.isfinite(best):
         raise InternalError("the model gives no answer of the set a finite score")
@@ -45,7 +52,7 @@ def by_scores(
     order = np.lexsort((nodes, -ranks))
     if drawn is None:
         leaf = int(order[0])
-        first = [(int(i), float(scores.leaves[i])) for i in order[:n_best]]
+        first = [(int(i), float(np.log(p[i]) if own is None else own[i])) for i in order[:n_best]]
         lead = float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf))
     else:
         by_tokens = np.argsort(nodes)
@@ -54,14 +61,14 @@ def by_scores(
     return _decision(
         choices,
         leaf,
-        float(scores.leaves[leaf]),
+        None if own is None else float(own[leaf]),
         stats,
         thought=thought,
         candidates=_candidates(choices, first),
         lead=lead,
         probabilities=choices.aligned(p),
         # Answers that do not exclude each other may add up to more.
-        mass=min(1.0, float(np.exp(scores.leaves).sum())),
+        mass=None if own is None else min(1.0, float(np.exp(own).sum())),
         calibration="raw" if calibration is None else calibration.kind,
     )
 

@@ -54,6 +54,8 @@ class Answer(NamedTuple):
     """Theirs; of scores, of every leaf, and no `leaves`."""
     figures: Any
     """The struct token_trie_batch_figures."""
+    state: npt.NDArray[np.float32]
+    """The hidden state behind the prompt, where it was asked for."""
 
 
 def _read(answer: Any) -> Answer:
@@ -65,7 +67,8 @@ def _read(answer: Any) -> Answer:
     tokens = tuple(_copy(lib.token_trie_batch_answer_get_tokens, answer, np.int32).tolist())
     leaves = _copy(lib.token_trie_batch_answer_get_leaves, answer, np.int64)
     logprobs = _copy(lib.token_trie_batch_answer_get_logprobs, answer, np.float64)
-    return Answer(figures.ticket, error, figures.leaf, figures.logprob, tokens, leaves, logprobs, figures)
+    state = _copy(lib.token_trie_batch_answer_get_state, answer, np.float32)
+    return Answer(figures.ticket, error, figures.leaf, figures.logprob, tokens, leaves, logprobs, figures, state)
 
 
 def _copy(get: Any, answer: Any, dtype: type[N]) -> npt.NDArray[N]:

@@ -10,6 +10,7 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.contexts import open_file, open_on
@@ -330,6 +331,22 @@ class Stream:
         """A struct token_trie_stream_state; `state` costs as much as a branch point."""
         state = new_struct("token_trie_stream_state")
         self.native.look(lib.token_trie_stream_get_state, state)
+        return state
+
+    def hidden_state(self) -> npt.NDArray[np.float32]:
+        """Return that of the sequence's last token, shape (n_embd,), evaluating it if need be.
+
+        Raises
+        ------
+        ArgumentError
+            There is no token.
+        ContextError
+            The model's graph has none that can be read, or it cannot be evaluated.
+        """
+        n = ffi.new("size_t *")
+        self.steps.run(lib.token_trie_stream_get_hidden_state, ffi.NULL, n)
+        state = np.empty(n[0], np.float32)
+        self.steps.run(lib.token_trie_stream_get_hidden_state, ffi.from_buffer("float[]", state), n)
         return state
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,14 +15,15 @@ import numpy.typing as npt
 from token_trie.decisions.admission import Admission
 from token_trie.decisions.binding import Binding, fingerprint
 from token_trie.decisions.calibrator import States
-from token_trie.decisions.options import ScoreOptions
+from token_trie.decisions.choice import ChoiceRequest
+from token_trie.decisions.options import ChooseOptions
+from token_trie.decisions.over_rows import UndecidedRequest
 from token_trie.decisions.questions.decide import priors_of, read_questions
 from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.scores import Reading, score_all
 from token_trie.decisions.questions.wording import state_text
 from token_trie.decisions.results import Many
-from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch
 from token_trie.llama.sequential import Sequential
@@ -150,8 +151,8 @@ class _OfChoices(Reader):
 
     def __init__(self, llm: Llama, choices: ChoicesLike, options: RowOptions) -> None:
         super().__init__(llm)
-        scored = ScoreOptions(leaf_end=options.leaf_end, leading_space=options.leading_space)
-        self._request = ScoreRequest.read(choices, scored)
+        scored = ChooseOptions(leaf_end=options.leaf_end, leading_space=options.leading_space, probabilities=True)
+        self._request = ChoiceRequest.read(choices, scored)
         given = self._request.choices
         texts = tuple(leaf.name for leaf in given) if isinstance(given, TokenTrie) else tuple(given.texts)
         self.values = texts if isinstance(given, TokenTrie) else tuple(given.values)
@@ -159,12 +160,14 @@ class _OfChoices(Reader):
         self.binding = Binding(fingerprint(llm), _core.llama_loaded(), options.template, texts, options.leaf_end)
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
-        requests = zip(rows, itertools.repeat(lambda: self._request))
+        request = UndecidedRequest(replace(self._request, with_state=states))
+        requests = zip(rows, itertools.repeat(lambda: request))
         for _, found in Admission(self._llm, batch, requests).results(in_order=True):
             if isinstance(found, TokenTrieError):
                 yield found
             else:
-                yield Row(found, None, min(1.0, float(np.exp(found).sum())), None)
+                scores = found.bound.choices.aligned(found.scores.leaves)
+                yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), found.seen.state)
 
 
 class _OfQuestion(Reader):

@@ -116,6 +116,10 @@ TEST_F(TaskTest, FreeTextIsTheBestTokenEachTime) {
 
 class JobTest : public TaskTest {
    protected:
+    static std::vector<float> no_state(std::size_t /*row*/) {
+        ADD_FAILURE() << "a state, where none is wanted";
+        return {};
+    }
     Job job_of(Request asked, std::size_t n_shared) {
         return Job(1, std::move(asked), tiny_vocab(), llama_get_memory(context_.get()), 0, std::nullopt, n_shared,
                    kPaths);
@@ -139,9 +143,32 @@ TEST_F(JobTest, APromptComesInPartsAndWantsLogitsBehindItsLastTokenAlone) {
         }
         EXPECT_EQ(job.wants_few(), true);
         EXPECT_EQ(rows.n_wanted(), seen.size() == 7 ? 1U : 0U);
-        job.take([&](const WantedRow & /*row*/, const Task & /*task*/) { return logits.data(); });
+        job.take([&](const WantedRow & /*row*/, const Task & /*task*/) { return logits.data(); }, no_state);
     }
     EXPECT_EQ(seen, bytes("3456789"));
+}
+
+TEST_F(JobTest, AStateAloneWantsTheLastRowOfThePromptAndNothingBehindIt) {
+    Request asked;
+    asked.prompt = bytes("0123456789");
+    asked.way = Request::Way::state;
+    Job job = job_of(std::move(asked), 3);
+    BatchRows rows;
+    rows.clear(100, 1);
+    job.plan(rows, 100);
+    EXPECT_EQ(rows.size(), 7U);
+    EXPECT_EQ(rows.n_wanted(), 1U);
+    EXPECT_TRUE(job.wants_few());
+    std::size_t n_logits = 0;
+    job.take(
+        [&](const WantedRow & /*row*/, const Task & /*task*/) {
+            ++n_logits;
+            return nullptr;
+        },
+        [](std::size_t row) { return std::vector<float>(2, static_cast<float>(row)); });
+    EXPECT_EQ(n_logits, 0U);
+    ASSERT_TRUE(job.is_done());
+    EXPECT_EQ(job.answer().state, std::vector<float>({6, 6}));
 }
 
 TEST_F(JobTest, WhatIsForcedFollowsThePromptInTheSamePass) {
@@ -152,11 +179,13 @@ TEST_F(JobTest, WhatIsForcedFollowsThePromptInTheSamePass) {
     EXPECT_EQ(rows.size(), 6U);
     EXPECT_EQ(rows.n_wanted(), 1U);
     const std::vector<float> logits = scripted_logits({kRead, kFile});
-    job.take([&](const WantedRow & row, const Task & task) {
-        EXPECT_EQ(row.row, 5);
-        EXPECT_EQ(task.wanted().max_size(), 2U);
-        return logits.data();
-    });
+    job.take(
+        [&](const WantedRow & row, const Task & task) {
+            EXPECT_EQ(row.row, 5);
+            EXPECT_EQ(task.wanted().max_size(), 2U);
+            return logits.data();
+        },
+        no_state);
     EXPECT_TRUE(job.is_done());
     EXPECT_EQ(job.answer().n_passes, 1U);
     EXPECT_EQ(job.answer().tokens.size(), 3U);
