@@ -969,7 +969,7 @@ struct token_trie_batch_prompt {
     int32_t max_tokens;
     const char * const * stop_strings; /* as of token_trie_stream_generate_until */
     size_t n_stop_strings;
-    const char * gbnf; /* without a set: as of token_trie_stream_set_grammar; NULL for none */
+    const char * gbnf;  /* without a set: as of token_trie_stream_set_grammar; NULL for none */
     const char * root;  /* NULL for "root" */
     int32_t with_state; /* not 0: the hidden state behind the prompt is part of the answer, in any mode */
 };

@@ -7,7 +7,7 @@ namespace token_trie {
 // What wants nothing behind the prompt: the hidden state there, which the job takes itself, is all.
 class StateTask final : public Task {
    public:
-    bool wants_root() const noexcept override { return true; }
+    bool wants_root() const noexcept override { return false; }
     AllowedSet wanted() const override { return {false, {}, {}}; }
     std::vector<Row> next_rows(std::size_t /*max_nodes*/, std::size_t /*max_cells*/) override { return {}; }
     std::size_t n_cells() const noexcept override { return 0; }

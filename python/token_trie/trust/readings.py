@@ -19,7 +19,7 @@ from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.options import ChooseOptions
 from token_trie.decisions.over_rows import UndecidedRequest
 from token_trie.decisions.questions.decide import priors_of, read_questions
-from token_trie.decisions.questions.formed import FormAsked
+from token_trie.decisions.questions.formed import FormAsked, FormView
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.scores import Reading, score_all
 from token_trie.decisions.questions.wording import state_text
@@ -192,7 +192,7 @@ class _OfQuestion(Reader):
 
         def readings() -> Iterator[Callable[[], Reading]]:
             for row in rows:
-                yield from (partial(self._reading, view, row) for view in views)
+                yield from (partial(self._reading, view, row, states) for view in views)
 
         results = score_all(self._llm, batch, readings())
         for first in results:
@@ -204,10 +204,10 @@ class _OfQuestion(Reader):
             known = [one for one in scored if not isinstance(one, TokenTrieError)]
             raw = asked.of_options(known, [None] * len(views))
             mass = min(1.0, float(np.mean([one.mass for one in known])))
-            yield Row(raw, asked.of_options(known, priors), mass, None)
+            yield Row(raw, asked.of_options(known, priors), mass, known[0].state)
 
-    def _reading(self, view: Any, row: object) -> Reading:
-        return view.reading(self._llm, state_text(row))  # type: ignore[no-any-return]
+    def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:
+        return view.reading(self._llm, state_text(row))._replace(with_state=with_state)
 
 
 def _require_distinct(texts: tuple[str, ...]) -> None:

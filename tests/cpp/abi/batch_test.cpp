@@ -173,7 +173,7 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal([](auto & asked) { asked.n_tokens = 0; }), "tokens: none; a prompt needs at least one");
     EXPECT_EQ(refusal([](auto & asked) { asked.n_tokens = 1000; }), "1000 tokens do not fit the context of 256");
     EXPECT_EQ(refusal([](auto & asked) { asked.set = nullptr; }), "prompt.set: null");
-    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 5; }), "prompt.mode: 5 is none");
+    EXPECT_EQ(refusal([](auto & asked) { asked.mode = 6; }), "prompt.mode: 6 is none");
     EXPECT_EQ(refusal([](auto & asked) {
                   asked.mode = TOKEN_TRIE_BATCH_TEXT;
                   asked.max_tokens = -1;

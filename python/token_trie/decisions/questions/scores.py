@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.admission import Admission
 from token_trie.decisions.bound import BoundChoices, Reader, bind, reader_of
+from token_trie.decisions.calibrator import States
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LEAF_ENDS
 from token_trie.decisions.request import Batched, Bound, Prefix, Request, Thought
@@ -46,11 +47,13 @@ class Reading(NamedTuple):
     """What the model does first."""
     labels: tuple[int, ...] = ()
     """Tokens in place of texts, each once."""
+    with_state: bool = False
+    """Whether the hidden state behind the prompt is wanted."""
 
     @property
     def request(self) -> TextsRequest:
         """What stands behind the prompt."""
-        return TextsRequest(self.texts, self.think, self.labels)
+        return TextsRequest(self.texts, self.think, self.labels, self.with_state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,8 @@ class Scored:
     n_evaluated: int
     thought: str | None = None
     """What the model wrote first."""
+    state: States | None = None
+    """The hidden state behind the prompt, where it was wanted."""
 
 
 def score_texts(llm: Llama, reading: Reading) -> Scored:
@@ -176,6 +181,7 @@ class TextsRequest(Request[Scored]):
     think_first: Think | None = None
     labels: tuple[int, ...] = ()
     """Tokens in place of texts."""
+    with_state: bool = False
 
     @property
     def think(self) -> Think | None:
@@ -190,7 +196,7 @@ class TextsRequest(Request[Scored]):
     def bind(self, reader: Reader, prefix: Prefix) -> BoundTexts:
         """Bind the texts to what they stand behind."""
         choices = _set_of(self.labels) if self.labels else Choices(self.texts, self.texts)
-        return BoundTexts(*bind(reader, prefix.tokens, choices), prefix.thought_text)
+        return BoundTexts(*bind(reader, prefix.tokens, choices), prefix.thought_text, self.with_state)
 
 
 def _set_of(labels: tuple[int, ...]) -> TokenTrie:
@@ -204,12 +210,14 @@ class BoundTexts(Bound[Scored], Batched[Scored]):
     tokens: list[int]
     choices: BoundChoices[str]
     thought: str | None
+    with_state: bool = False
 
     def run(self, stream: Stream) -> Scored:
         """Score them; the prompt becomes the stream's sequence."""
         stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
-        return self._score(stream, None)
+        state = stream.hidden_state() if self.with_state else None
+        return self._score(stream, None, state)
 
     def run_beside(self, stream: Stream) -> Scored:
         """Score them; the stream's sequence stays."""
@@ -222,22 +230,23 @@ class BoundTexts(Bound[Scored], Batched[Scored]):
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
         mode = lib.TOKEN_TRIE_BATCH_SCORES
-        return batch.submit(self.choices.trie, self.tokens, mode=mode, leaf_end=LEAF_ENDS[_ANY])
+        rule = LEAF_ENDS[_ANY]
+        return batch.submit(self.choices.trie, self.tokens, mode=mode, leaf_end=rule, with_state=int(self.with_state))
 
     def read(self, answer: Answer) -> Scored:
         """Return what a batch says."""
-        return self._scored(answer.logprobs, int(answer.figures.n_evaluated))
+        return self._scored(answer.logprobs, int(answer.figures.n_evaluated), answer.state if self.with_state else None)
 
-    def _score(self, stream: Stream, prefix: list[int] | None) -> Scored:
+    def _score(self, stream: Stream, prefix: list[int] | None, state: States | None = None) -> Scored:
         scores = score_leaves(stream, self.choices.trie, leaf_end=_ANY, prefix=prefix)
-        return self._scored(scores.leaves, scores.cost.n_evaluated)
+        return self._scored(scores.leaves, scores.cost.n_evaluated, state)
 
-    def _scored(self, of_leaves: Floats, n_evaluated: int) -> Scored:
+    def _scored(self, of_leaves: Floats, n_evaluated: int, state: States | None) -> Scored:
         tokens, offsets = self.choices.trie.core.arrays()
         lengths = np.diff(offsets).astype(np.float64)
         mass = mass_of([tuple(leaf) for leaf in np.split(tokens, offsets[1:-1])], of_leaves)
         aligned = self.choices.aligned
-        return Scored(aligned(of_leaves), aligned(lengths), mass, len(self.tokens), n_evaluated, self.thought)
+        return Scored(aligned(of_leaves), aligned(lengths), mass, len(self.tokens), n_evaluated, self.thought, state)
 
 
 def mass_of(sequences: list[tuple[int, ...]], logprobs: Floats) -> float:
