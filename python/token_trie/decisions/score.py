@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
 from token_trie.decisions.calibration import BoundCalibration, bind_calibration
-from token_trie.decisions.calibrator import Contextual, Evaluated
+from token_trie.decisions.calibrator import Contextual, Evaluated, States
 from token_trie.decisions.native_scores import check_scorable, score_leaves
 from token_trie.decisions.options import LEAF_ENDS, ChooseOptions, ScoreOptions
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.decisions.runner import read_on, run
+from token_trie.errors import ArgumentError
 from token_trie.llama.batch import Answer, Batch
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
@@ -131,10 +132,13 @@ class BoundScores(Bound[Floats], Batched[Floats]):
         calibration = None if self.calibration is None else self.calibration.ready(stream)
         stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
-        return self._score(stream, None, calibration)
+        state = stream.hidden_state() if self._takes_state else None
+        return self._score(stream, None, calibration, state)
 
     def run_beside(self, stream: Stream) -> Floats:
         """Score beside the stream's sequence, which stays, as does its trie."""
+        if self._takes_state:
+            raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
         return self._score(stream, None if stream.tokens == self.tokens else self.tokens, self.calibration)
 
     def batched(self) -> BoundScores | None:
@@ -152,13 +156,24 @@ class BoundScores(Bound[Floats], Batched[Floats]):
             mode=lib.TOKEN_TRIE_BATCH_SCORES,
             leaf_end=LEAF_ENDS[self.options.leaf_end],
             branches=int(self.options.branches),
+            with_state=int(self._takes_state),
         )
 
     def read(self, answer: Answer) -> Floats:
         """Return what its answer says."""
-        return self._of_choices(answer.logprobs, self.calibration)
+        return self._of_choices(answer.logprobs, self.calibration, answer.state if self._takes_state else None)
 
-    def _score(self, stream: Stream, prefix: list[int] | None, calibration: BoundCalibration | None) -> Floats:
+    @property
+    def _takes_state(self) -> bool:
+        return self.calibration is not None and self.calibration.needs_state
+
+    def _score(
+        self,
+        stream: Stream,
+        prefix: list[int] | None,
+        calibration: BoundCalibration | None,
+        state: States | None = None,
+    ) -> Floats:
         leaf_end, branches = self.options.leaf_end, self.options.branches
 
         def behind(prefix: list[int] | None) -> Floats:
@@ -167,11 +182,11 @@ class BoundScores(Bound[Floats], Batched[Floats]):
         scores = behind(prefix)
         if self.beginning:
             scores = scores - behind(self.beginning)
-        return self._of_choices(scores, calibration)
+        return self._of_choices(scores, calibration, state)
 
-    def _of_choices(self, scores: Floats, calibration: BoundCalibration | None) -> Floats:
+    def _of_choices(self, scores: Floats, calibration: BoundCalibration | None, state: States | None) -> Floats:
         if calibration is not None:
-            scores = calibration.log_weights(scores, None)
+            scores = calibration.log_weights(scores, state)
         if self.options.normalize == "tokens":
             scores = scores / np.diff(self.choices.trie.core.arrays()[1])
         return self.choices.aligned(scores)

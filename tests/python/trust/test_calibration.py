@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import Calibration, CalibrationError, Choice, choose, choose_many, decide, score
+from token_trie import Calibration, CalibrationError, Choice, choose, choose_many, decide, decide_many, score
 from token_trie.trust.fitting import log_softmax
 from token_trie.trust.readings import read_rows
 
@@ -71,3 +71,30 @@ def test_it_is_refused_where_it_was_not_fitted(precise: Any, smollm2: Any, fitte
             choose(llm, PROMPTS[0], choices, calibration=fitted, **options)
     with pytest.raises(CalibrationError, match="other answers"):
         decide(precise, "a", TEAM, calibration=fitted)
+
+
+@pytest.mark.parametrize("of_question", [False, True])
+def test_a_head_decides_by_the_hidden_state(precise: Any, tmp_path: Path, of_question: bool) -> None:
+    rows = [f"{'Paris' if i % 2 else 'Pizza'} {i} was charged" for i in range(40)]
+    choices: Any = TEAM if of_question else CHOICES
+    gold = [("sales" if of_question else "y") if i % 2 else ("billing" if of_question else "n") for i in range(36)]
+    gold += ["other_things" if of_question else "m"] * 4
+    found = Calibration.fit(precise, rows, gold, choices, kind="head")
+    found.save(tmp_path / "f.json")
+    found = Calibration.load(tmp_path / "f.json")
+    readings = read_rows(precise, rows, choices, states=True)
+    expected = np.exp(log_softmax(found.log_weights(readings.raw, readings.states)))
+    for i in (0, 1, 5):
+        if of_question:
+            many = decide_many(precise, rows[i : i + 1], TEAM, calibration=found)
+            answers = [decide(precise, rows[i], TEAM, calibration=found), *many]
+            for answer in answers:
+                assert list(answer.probabilities.values()) == pytest.approx(expected[i], abs=1e-2)
+            continue
+        one: Any = choose(precise, rows[i], CHOICES, calibration=found)
+        for decision in (one, next(choose_many(precise, rows[i : i + 1], CHOICES, calibration=found))):
+            assert decision.probabilities == pytest.approx(expected[i], abs=1e-2)
+            assert decision.index == expected[i].argmax()
+            assert decision.calibration == "head"
+        scores = score(precise, rows[i], CHOICES, leaf_end="longest", calibration=found)
+        assert np.exp(log_softmax(scores[None])[0]) == pytest.approx(expected[i], abs=1e-2)

@@ -32,6 +32,11 @@ class Asked(ABC):
     """Whether what it gives without a state counts."""
 
     @property
+    def takes_hidden_state(self) -> bool:
+        """Whether the hidden state behind the question does."""
+        return False
+
+    @property
     @abstractmethod
     def views(self) -> Sequence[View]:
         """Its readings."""

@@ -106,7 +106,8 @@ def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideO
         one, scored = asked[name], list[Scored]()
         with naming(name):
             for view in one.views:
-                scored.append(who.score(who.reading(view)._replace(think=think)))
+                reading = who.reading(view)._replace(think=think, with_state=one.takes_hidden_state)
+                scored.append(who.score(reading))
                 if one.is_sure(scored, priors[name]):
                     break
             return one.answer(scored, priors[name])

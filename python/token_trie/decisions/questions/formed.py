@@ -83,6 +83,11 @@ class FormAsked(Asked):
     """What is added to the log-weight of each option."""
 
     @property
+    def takes_hidden_state(self) -> bool:
+        """Whether the hidden state behind the question counts."""
+        return self.calibrator is not None and self.calibrator.needs_state
+
+    @property
     def asked(self) -> str:
         """All that its weights depend on beside the model and the options' names, as a text."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
@@ -124,7 +129,9 @@ class FormAsked(Asked):
         calibration: Calibration = "raw" if priors[0] is None else self.prior_of
         if self.calibrator is not None:
             calibration = "fitted"
-            probabilities = shared(self.calibrator.log_weights(self.of_options(scored, priors)[None], None)[0])
+            scores = self.of_options(scored, priors)[None]
+            states = None if scored[0].state is None else scored[0].state[None]
+            probabilities = shared(self.calibrator.log_weights(scores, states)[0])
         elif self.shift is not None:
             probabilities = shared(self.of_options(scored, priors) + self.shift)
         else:

@@ -222,7 +222,9 @@ def _scored(
     def readings() -> Iterator[Callable[[], Reading]]:
         for state, names, think in jobs:
             under_way.append(names)
-            yield from (partial(_reading, llm, view, state, think) for name in names for view in asked[name].views)
+            for name in names:
+                one = asked[name]
+                yield from (partial(_reading, llm, view, state, think, one.takes_hidden_state) for view in one.views)
 
     results = score_all(llm, batch, readings())
     for first in results:
@@ -230,8 +232,8 @@ def _scored(
         yield {name: list(itertools.islice(left, len(asked[name].views))) for name in under_way.popleft()}
 
 
-def _reading(llm: Llama, view: View, state: object, think: Think | None) -> Reading:
-    return view.reading(llm, state_text(state))._replace(think=think)
+def _reading(llm: Llama, view: View, state: object, think: Think | None, with_state: bool) -> Reading:
+    return view.reading(llm, state_text(state))._replace(think=think, with_state=with_state)
 
 
 def _answers(

@@ -103,6 +103,8 @@ class DecideOptions(Options):
         if self.orders != "auto":
             check_counts(orders=self.orders)
         check_flags(instead=self.instead, reproducible=self.reproducible)
+        if isinstance(self.calibration, Calibrator) and self.calibration.needs_state and self.reproducible:
+            raise ArgumentError("reproducible: goes without a head, as hidden states round with what is beside them")
         check_think(self.think)
         if self.think is not None and self.reproducible:
             raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")

@@ -93,7 +93,8 @@ def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
         thought = think_first(stream, reading.think)
         tokens = stream.tokens
     prefix = Prefix(tokens, thought=None if thought is None else Thought(thought, 0.0))
-    bound = read_on(stream, lambda reader: TextsRequest(reading.texts).bind(reader, prefix))
+    request = TextsRequest(reading.texts, with_state=reading.with_state)
+    bound = read_on(stream, lambda reader: request.bind(reader, prefix))
     return bound.run_beside(stream) if is_beside else bound.run(stream)
 
 
