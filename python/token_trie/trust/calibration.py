@@ -19,7 +19,7 @@ from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.trust.fit import Fit
-from token_trie.trust.fitting import Ints, fit_readings
+from token_trie.trust.fitting import fit_readings
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.gold import read_gold
 from token_trie.trust.head import Head
@@ -27,6 +27,7 @@ from token_trie.trust.held_out import HeldOut
 from token_trie.trust.learn import import_sklearn
 from token_trie.trust.options import FitKind, FitOptions
 from token_trie.trust.readings import Readings, reader_of
+from token_trie.trust.shares import Ints
 from token_trie.trust.stored import Stored
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Calibration(Fit):
         *,
         kind: FitKind = "auto",
         prior: Floats | None = None,
-        n_folds: int = 5,
+        n_folds: int = 10,
         groups: Ints | None = None,
     ) -> Calibration:
         """Fit it to what a model has said of rows; as of `fit_readings`."""

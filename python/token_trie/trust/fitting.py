@@ -5,33 +5,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.decisions.calibrator import Base, Floats
 from token_trie.errors import ArgumentError, CalibrationError, InternalError
 from token_trie.trust.fit import Fit
-from token_trie.trust.folds import folds_of
-from token_trie.trust.head import Head, features_of
+from token_trie.trust.folds import Folds, folds_of
+from token_trie.trust.head import features_of
+from token_trie.trust.head_fitting import fit_head
 from token_trie.trust.held_out import HeldOut, Measured
-from token_trie.trust.learn import import_sklearn
+from token_trie.trust.label_free import fit_without_labels, mean_taken_out
 from token_trie.trust.metrics import figures_of
 from token_trie.trust.options import FitKind
 from token_trie.trust.readings import Readings
-
-Ints = npt.NDArray[np.int64]
+from token_trie.trust.shares import Ints, log_loss, log_softmax, losses
 
 _SEED = 0
-LEAST_ROWS = 8
-"""Of rows without labels."""
 LEAST_LABELLED = 20
-"""Of rows with them."""
+"""Rows with labels."""
 _TEMPERATURES = (0.05, 20.0)
 _RIDGE = 1.0
 """Of a bias: half of so many nats for a bias of one, over all rows."""
-_HEAD_CS = (1e-4, 1e-3, 1e-2, 1e-1)
 _N_HEAD_ROWS = 2
 """Rows of each class that a head needs."""
 
@@ -42,7 +38,7 @@ def fit_readings(
     *,
     kind: FitKind = "auto",
     prior: Floats | None = None,
-    n_folds: int = 5,
+    n_folds: int = 10,
     groups: Ints | None = None,
 ) -> tuple[Fit, HeldOut | None]:
     """Fit a calibration to readings; tell, of rows with labels, what it is worth on rows that it has not seen.
@@ -68,9 +64,8 @@ def fit_readings(
         The kind needs labels, or is to have none.
     """
     _require_finite(readings)
-    base: Base = "raw" if readings.contextual is None else "contextual"
     if gold is None:
-        return _without_labels(readings, kind, base, prior), None
+        return fit_without_labels(readings, kind, prior), None
     if prior is not None:
         raise ArgumentError("frequencies: go without labels, which tell them")
     if len(gold) < LEAST_LABELLED:
@@ -81,14 +76,7 @@ def fit_readings(
         raise CalibrationError(
             f"gold: all rows are {readings.texts[int(gold[0])]!r}, which tells nothing of the others"
         )
-    fitters = _fitters(readings, kind)
-    tried = [(_out_of_fold(fitter, readings, gold, folds), fitter) for fitter in fitters]
-    found = [(log_p, fitter) for log_p, fitter in tried if log_p is not None]
-    if not found:
-        raise CalibrationError(f"gold: too few rows of some classes for {kind!r}")
-    log_p, fitter = min(found, key=lambda one: log_loss(one[0], gold))
-    fitted = fitter.fit(readings, gold)
-    assert fitted is not None  # as its folds were
+    fitted, log_p = _best(_fitters(readings, kind), readings, gold, folds)
     raw = log_softmax(readings.raw)
     held_out = HeldOut(
         len(gold),
@@ -109,38 +97,19 @@ def _require_finite(readings: Readings) -> None:
             raise CalibrationError(f"rows[{row}]: the model's scores of it are not finite")
 
 
-def _without_labels(readings: Readings, kind: FitKind, base: Base, prior: Floats | None) -> Fit:
-    if kind in ("temperature", "bias", "head"):
-        raise ArgumentError(f"kind: {kind!r} needs gold labels")
-    if kind == "auto":
-        kind = "batch" if readings.contextual is None else "mean"
-    if kind == "contextual":
-        if readings.contextual is None:
-            raise ArgumentError("kind: 'contextual' is of questions; of choices, give choose a Contextual")
-    elif len(readings) < LEAST_ROWS:
-        raise CalibrationError(f"rows: {len(readings)}, where {LEAST_ROWS} are the fewest that tell something")
-    scores = readings.raw if base == "raw" or readings.contextual is None else readings.contextual
-    bias = np.zeros(len(readings.texts)) if kind == "contextual" else _centred(scores, kind)
-    return Fit(kind=kind, bias=bias if prior is None else bias + prior, base=base)
+class Fitted(NamedTuple):
+    """A fit, and log-probabilities of all rows, shape (n_rows, n_classes), each by what was fitted on other folds."""
 
-
-def _centred(scores: Floats, kind: str) -> Floats:
-    """Return what takes out what rows give classes in the mean: of probabilities, or of log-weights."""
-    mean: Floats
-    if kind == "batch":
-        mean = np.logaddexp.reduce(log_softmax(scores), axis=0) - np.log(len(scores))
-    else:
-        mean = scores.mean(axis=0)
-    bias: Floats = mean.mean() - mean
-    return bias
+    fit: Fit
+    log_p: Floats
 
 
 class _Fitter(ABC):
     """Fits one kind."""
 
     @abstractmethod
-    def fit(self, readings: Readings, gold: Ints) -> Fit | None:
-        """Return what is fitted; None where rows do not allow it."""
+    def fit(self, readings: Readings, gold: Ints, folds: Folds) -> Fitted:
+        """Return what is fitted; CalibrationError where rows do not allow it."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +119,18 @@ class _Scaled(_Fitter):
     base: Base
     has_bias: bool
 
-    def fit(self, readings: Readings, gold: Ints) -> Fit:
+    def fit(self, readings: Readings, gold: Ints, folds: Folds) -> Fitted:
+        scores = scores_of(readings, self.base)
+        log_p = np.empty(scores.shape)
+        for train, test in folds:
+            log_p[test] = log_softmax(self._fit(scores[train], gold[train]).log_weights(scores[test], None))
+        return Fitted(self._fit(scores, gold), log_p)
+
+    def _fit(self, scores: Floats, gold: Ints) -> Fit:
         """Minimize the log loss; a bias is held near the one that takes out the mean of the rows."""
         from scipy.optimize import minimize, minimize_scalar
 
-        scores = scores_of(readings, self.base)
-        centred = _centred(scores, "mean") if self.has_bias else np.zeros(scores.shape[1])
+        centred = mean_taken_out(scores, "mean") if self.has_bias else np.zeros(scores.shape[1])
         low, high = np.log(_TEMPERATURES)
 
         def at(log_t: float) -> float:
@@ -187,51 +162,13 @@ class _OfState(_Fitter):
 
     takes_scores: bool
 
-    def fit(self, readings: Readings, gold: Ints) -> Fit | None:
-        """Fit it by scikit-learn's logistic regression, standardized, with C and a temperature by cross-validation."""
-        counts = np.bincount(gold, minlength=len(readings.texts))
-        if counts.min() < _N_HEAD_ROWS:
-            return None
-        folds = folds_of(gold, np.arange(len(gold)), 5, _SEED)
-        if not folds:
-            return None
-        x = features_of(readings.raw if self.takes_scores else None, readings.states)
-        log_ps = []
-        for c in _HEAD_CS:
-            log_p = np.empty((len(gold), len(readings.texts)))
-            for train, test in folds:
-                if len(np.unique(gold[train])) < len(readings.texts):
-                    return None
-                log_p[test] = _regression(x[train], gold[train], c, self.takes_scores).log_weights_of(x[test])
-            log_ps.append(log_softmax(log_p))
-        scaled = [_temperature_of(log_p, gold) for log_p in log_ps]
-        losses = [log_loss(log_softmax(log_p / t), gold) for log_p, t in zip(log_ps, scaled, strict=True)]
-        best = int(np.argmin(losses))
-        head = _regression(x, gold, _HEAD_CS[best], self.takes_scores)
-        return Fit(kind="head", bias=np.zeros(len(readings.texts)), temperature=scaled[best], head=head)
-
-
-def _temperature_of(log_p: Floats, gold: Ints) -> float:
-    from scipy.optimize import minimize_scalar
-
-    low, high = np.log(_TEMPERATURES)
-    at = minimize_scalar(
-        lambda log_t: log_loss(log_softmax(log_p / np.exp(log_t)), gold), bounds=(low, high), method="bounded"
-    )
-    return float(np.exp(at.x))
-
-
-def _regression(x: Floats, gold: Ints, c: float, takes_scores: bool) -> Head:
-    linear: Any = import_sklearn("linear_model")
-    scaler: Any = import_sklearn("preprocessing").StandardScaler().fit(x)
-    model = linear.LogisticRegression(C=c, max_iter=1000).fit(scaler.transform(x), gold)
-    weights, intercept = model.coef_, model.intercept_
-    if len(weights) == 1:  # of two classes, the second's against the first
-        weights, intercept = (
-            np.concatenate([-weights / 2, weights / 2]),
-            np.concatenate([-intercept / 2, intercept / 2]),
-        )
-    return Head(scaler.mean_, scaler.scale_, weights, intercept, takes_scores)
+    def fit(self, readings: Readings, gold: Ints, folds: Folds) -> Fitted:
+        for name, n in zip(readings.texts, np.bincount(gold, minlength=len(readings.texts)), strict=True):
+            if n < _N_HEAD_ROWS:
+                raise CalibrationError(f"gold: {n} rows of {name!r}, where a head needs {_N_HEAD_ROWS} of each class")
+        features = features_of(readings.raw if self.takes_scores else None, readings.states)
+        head, log_p = fit_head(features, gold, folds, takes_scores=self.takes_scores)
+        return Fitted(Fit(kind="head", bias=np.zeros(len(readings.texts)), head=head), log_p)
 
 
 def _fitters(readings: Readings, kind: FitKind) -> list[_Fitter]:
@@ -250,15 +187,19 @@ def _fitters(readings: Readings, kind: FitKind) -> list[_Fitter]:
     return known[kind]
 
 
-def _out_of_fold(fitter: _Fitter, readings: Readings, gold: Ints, folds: list[tuple[Ints, Ints]]) -> Floats | None:
-    """Return log-probabilities of all rows, each by what was fitted on other folds."""
-    log_p = np.empty(readings.raw.shape)
-    for train, test in folds:
-        fitted = fitter.fit(part_of(readings, train), gold[train])
-        if fitted is None:
-            return None
-        log_p[test] = log_probabilities(fitted, part_of(readings, test))
-    return log_p
+def _best(fitters: list[_Fitter], readings: Readings, gold: Ints, folds: Folds) -> Fitted:
+    """Return what loses least; a head that takes scores costs their rows, and is to be better by more than chance."""
+    found: list[Fitted] = []
+    for fitter in fitters:
+        try:
+            found.append(fitter.fit(readings, gold, folds))
+        except CalibrationError:
+            if len(fitters) == 1 or (fitter is fitters[-1] and not found):
+                raise
+    plain = [one for one in found if not (one.fit.head and one.fit.head.takes_scores)]
+    best, least = (min(some, key=lambda one: log_loss(one.log_p, gold)) for some in (plain, found))
+    gain = losses(best.log_p, gold) - losses(least.log_p, gold)
+    return least if gain.mean() > gain.std() / np.sqrt(len(gain)) else best
 
 
 def part_of(readings: Readings, rows: Ints) -> Readings:
@@ -282,17 +223,6 @@ def scores_of(readings: Readings, base: Base) -> Floats:
 def log_probabilities(calibration: Fit, readings: Readings) -> Floats:
     """Return what a calibration makes of readings, shape (n_rows, n_classes)."""
     return log_softmax(calibration.log_weights(scores_of(readings, calibration.base), readings.states))
-
-
-def log_softmax(weights: Floats) -> Floats:
-    """Return logarithms of the probabilities that log-weights stand for, row by row."""
-    shares: Floats = weights - np.logaddexp.reduce(weights, axis=1, keepdims=True)
-    return shares
-
-
-def log_loss(log_p: Floats, gold: Ints) -> float:
-    """Return the mean of what the right classes lack, in nats."""
-    return -float(log_p[np.arange(len(gold)), gold].mean())
 
 
 def measured(texts: tuple[str, ...], log_p: Floats, gold: Ints) -> Measured:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,11 @@ import numpy.typing as npt
 from token_trie.trust.learn import import_sklearn
 
 Ints = npt.NDArray[np.int64]
+Folds: TypeAlias = list[tuple[Ints, Ints]]
+"""Positions of the rows to fit on, and of those to judge by."""
 
 
-def folds_of(gold: Ints, groups: Ints, n_folds: int, seed: int) -> list[tuple[Ints, Ints]]:
+def folds_of(gold: Ints, groups: Ints, n_folds: int, seed: int) -> Folds:
     """Cut rows into folds, each about as the classes are; none, where that leaves no two classes to fit on.
 
     Parameters
@@ -27,7 +29,6 @@ def folds_of(gold: Ints, groups: Ints, n_folds: int, seed: int) -> list[tuple[In
     Returns
     -------
     list of pairs of ndarray of int64
-        Positions of the rows to fit on, and of those to judge by.
     """
     selection: Any = import_sklearn("model_selection")
     n_folds = min(n_folds, int(groups.max()) + 1)

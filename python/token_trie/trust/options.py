@@ -81,7 +81,7 @@ class FitOptions(Options):
 
     kind: FitKind = "auto"
     frequencies: Mapping[Any, float] | None = None
-    n_folds: int = 5
+    n_folds: int = 10
     template: str = ""
     leaf_end: LeafEnd = "longest"
     leading_space: bool | None = None

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from token_trie import Calibration, CalibrationError, Choice, choose, choose_many, decide, decide_many, score
-from token_trie.trust.fitting import log_softmax
 from token_trie.trust.readings import read_rows
+from token_trie.trust.shares import log_softmax
 
 PROMPTS = [f"Pizza {i} in Paris {'is' if i % 2 else 'was'}" for i in range(40)]
 CHOICES = {" yes": "y", " no": "n", " maybe": "m"}
@@ -36,7 +36,7 @@ def test_a_decision_has_the_probabilities_of_its_calibration(precise: Any, fitte
 
 def test_it_tells_on_how_many_rows_it_was_fitted_and_measured(fitted: Calibration) -> None:
     assert fitted.held_out is not None
-    assert (fitted.n_rows, fitted.held_out.n_rows, fitted.held_out.n_folds) == (40, 40, 5)
+    assert (fitted.n_rows, fitted.held_out.n_rows, fitted.held_out.n_folds) == (40, 40, 10)
 
 
 @pytest.mark.parametrize("kind", ["temperature", "bias"])

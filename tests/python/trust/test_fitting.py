@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from synthetic import clouds, drawn, readings_of
+from token_trie import ArgumentError, Calibration, CalibrationError
+from token_trie.trust.fitting import fit_readings, log_probabilities
+from token_trie.trust.shares import log_softmax
+
+
+def truly(n: int, k: int, seed: int) -> tuple[Any, Any]:
+    """Log-probabilities that are right, and classes drawn by them."""
+    rng = np.random.default_rng(seed)
+    log_p = log_softmax(rng.normal(size=(n, k)) * 2)
+    return log_p, drawn(log_p, rng)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(2, 6), st.floats(0.2, 8.0), st.integers(0, 2**32 - 1))
+def test_a_temperature_is_found_again(k: int, temperature: float, seed: int) -> None:
+    log_p, gold = truly(1000, k, seed)
+    fit, _ = fit_readings(readings_of(log_p * temperature), gold, kind="temperature")
+    assert fit.temperature == pytest.approx(temperature, rel=0.25)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(2, 6), st.floats(0.2, 8.0), st.integers(0, 2**32 - 1))
+def test_a_bias_is_found_again(k: int, temperature: float, seed: int) -> None:
+    log_p, gold = truly(1000, k, seed)
+    shift = np.random.default_rng(seed).normal(size=k) * temperature
+    readings = readings_of(log_p * temperature - shift)
+    fit, held_out = fit_readings(readings, gold, kind="bias")
+    truth = log_loss(gold, np.exp(log_p), labels=range(k))
+    assert held_out is not None
+    assert held_out.calibrated.log_loss < truth + 0.02
+    assert held_out.calibrated.ece < 0.05
+    assert np.abs(np.exp(log_probabilities(fit, readings)) - np.exp(log_p)).max() < 0.2
+
+
+def test_a_temperature_is_that_of_scikit_learn() -> None:
+    log_p, gold = truly(400, 3, 1)
+    raw = log_p * 3 + [1.0, 0.0, -1.0]
+
+    class Fixed(LogisticRegression):  # type: ignore[misc]
+        def fit(self, x: Any, y: Any) -> Any:
+            self.classes_, self.n_features_in_ = np.arange(3), 3
+            return self
+
+        def decision_function(self, x: Any) -> Any:
+            return x
+
+    theirs = CalibratedClassifierCV(FrozenEstimator(Fixed().fit(raw, gold)), method="temperature").fit(raw, gold)
+    ours, _ = fit_readings(readings_of(raw), gold, kind="temperature")
+    assert np.exp(log_probabilities(ours, readings_of(raw))) == pytest.approx(theirs.predict_proba(raw), abs=2e-3)
+
+
+def test_what_is_held_out_is_what_another_fit_says_of_rows_that_it_has_not_seen() -> None:
+    states, gold = clouds(400, 5, 30, np.random.default_rng(2), spread=3.0)
+    part = slice(0, 200)
+    _, held_out = fit_readings(readings_of(np.zeros((200, 5)), states[part]), gold[part], kind="head")
+    fit, _ = fit_readings(readings_of(np.zeros((200, 5)), states[part]), gold[part], kind="head")
+    unseen = log_probabilities(fit, readings_of(np.zeros((200, 5)), states[200:]))
+    assert held_out is not None
+    assert held_out.calibrated.log_loss == pytest.approx(log_loss(gold[200:], np.exp(unseen)), abs=0.15)
+    assert held_out.calibrated.accuracy == pytest.approx((unseen.argmax(axis=1) == gold[200:]).mean(), abs=0.08)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_a_head_loses_no_more_than_logistic_regression(k: int) -> None:
+    states, gold = clouds(60 * k, k, 40, np.random.default_rng(3), spread=3.0)
+    _, held_out = fit_readings(readings_of(np.zeros((60 * k, k)), states), gold, kind="head")
+    one = make_pipeline(StandardScaler(), LogisticRegression())
+    folds = StratifiedKFold(10, shuffle=True, random_state=0)
+    theirs = cross_val_predict(one, states, gold, cv=folds, method="predict_proba")
+    assert held_out is not None
+    assert held_out.calibrated.log_loss < log_loss(gold, theirs) + 0.02
+    assert held_out.calibrated.ece < 0.06
+
+
+def test_a_head_takes_scores_where_they_help_and_not_where_they_are_noise() -> None:
+    rng = np.random.default_rng(4)
+    states, gold = clouds(300, 3, 10, rng, spread=4.0)
+    noise = rng.normal(size=(300, 3))
+    for raw, helps in ((noise, False), (3 * np.eye(3)[gold] + noise, True)):
+        fit, _ = fit_readings(readings_of(raw, states), gold, kind="head")
+        assert fit.head is not None
+        assert fit.head.takes_scores is helps
+
+
+def test_auto_takes_what_loses_least() -> None:
+    rng = np.random.default_rng(5)
+    log_p, gold = truly(600, 4, 5)
+    states = rng.normal(size=(600, 6))
+    assert fit_readings(readings_of(log_p * 3, states), gold)[0].kind == "temperature"
+    assert fit_readings(readings_of(log_p * 3 + [4, 0, -4, 0], states), gold)[0].kind == "bias"
+    assert fit_readings(readings_of(rng.normal(size=(600, 4)), 5 * np.eye(4)[gold]), gold)[0].kind == "head"
+
+
+def test_rows_without_labels_have_their_mean_taken_out() -> None:
+    log_p, gold = truly(500, 4, 6)
+    shift = np.array([3.0, 0.0, -3.0, 1.0])
+    for kind in ("batch", "mean"):
+        readings = readings_of(log_p + shift)
+        fit, held_out = fit_readings(readings, None, kind=kind)  # type: ignore[arg-type]
+        p = log_probabilities(fit, readings)
+        assert held_out is None
+        assert (p.argmax(axis=1) == gold).mean() > (readings.raw.argmax(axis=1) == gold).mean() + 0.1
+
+
+@pytest.mark.parametrize(
+    ("n", "gold", "kind", "message"),
+    [
+        (10, [0, 1] * 5, "auto", "gold: 10 rows, where 20 are the fewest"),
+        (30, [1] * 30, "auto", "gold: all rows are 'class 1'"),
+        (30, [0, 1, 2] * 9 + [0, 1, 3], "head", "gold: 1 rows of 'class 3', where a head needs 2 of each class"),
+        (30, [0, 1, 2] * 10, "head", "gold: 0 rows of 'class 3', where a head needs 2 of each class"),
+        (5, None, "batch", "rows: 5, where 8 are the fewest"),
+    ],
+)
+def test_rows_that_tell_too_little_are_refused(n: int, gold: Any, kind: Any, message: str) -> None:
+    rng = np.random.default_rng(7)
+    readings = readings_of(rng.normal(size=(n, 4)), rng.normal(size=(n, 5)))
+    with pytest.raises(CalibrationError, match=message):
+        fit_readings(readings, None if gold is None else np.array(gold), kind=kind)
+
+
+def test_kinds_that_do_not_go_with_the_rows_are_refused() -> None:
+    readings, gold = readings_of(np.random.default_rng(8).normal(size=(30, 3))), np.arange(30) % 3
+    for rows, kind, message in (
+        (None, "head", "kind: 'head' needs gold labels"),
+        (None, "contextual", "kind: 'contextual' is of questions"),
+        (gold, "batch", "kind: 'batch' takes no labels"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            fit_readings(readings, rows, kind=kind)  # type: ignore[arg-type]
+    with pytest.raises(CalibrationError, match="hidden states, which were not read"):
+        fit_readings(readings, gold, kind="head")
+
+
+@pytest.mark.parametrize("where", ["raw", "states"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_row_whose_scores_are_not_finite_is_named(where: str, value: float) -> None:
+    arrays = {"raw": np.zeros((30, 3)), "states": np.zeros((30, 4))}
+    arrays[where][7, 1] = value
+    with pytest.raises(CalibrationError, match=r"rows\[7\]: the model's scores of it are not finite"):
+        fit_readings(readings_of(**arrays), np.arange(30) % 3)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_whatever_rows_there_are_it_is_fitted_or_refused(data: Any) -> None:
+    k, n = data.draw(st.integers(2, 4)), data.draw(st.integers(20, 40))
+    gold = np.array(data.draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    scale = data.draw(st.sampled_from([0.0, 1e-6, 1.0, 1e3]))
+    states = scale * rng.normal(size=(n, 3)) if data.draw(st.booleans()) else scale * np.eye(k)[gold]
+    raw = data.draw(st.sampled_from([0.0, 1.0, 300.0])) * rng.normal(size=(n, k))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            made = Calibration.of(readings_of(raw, states), gold)
+        except CalibrationError:
+            return
+    assert made.held_out is not None
+    assert np.isfinite(made.held_out.calibrated.log_loss)
+    assert np.isfinite(log_probabilities(made, readings_of(raw, states))).all()
+    assert Calibration.from_dict(made.to_dict()).kind == made.kind
