@@ -27,7 +27,6 @@ from token_trie.cli.options import (
     RowPromptFileOption,
     RowPromptOption,
     TableArgument,
-    as_prompt,
 )
 from token_trie.cli.tables import Row, Table, format_of, open_table, text_of
 from token_trie.cli.template import Template, read_template
@@ -38,8 +37,6 @@ from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.show.trie import plain
 from token_trie.trust.gold import Labels, is_nothing
-
-_ABSENT = "N/A"
 
 
 @command(
@@ -119,14 +116,14 @@ def evaluate(
         raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
     if template is not None and gold in template.columns:
         raise ArgumentError(f"--gold: column {gold!r} is in the prompt, too")
-    asked: Way
+    asked: ByQuestion | ByPrompt
     empty: Any = None
     if question is not None:
         asked = ByQuestion(question, texts, form, template, chat, probabilities=False)
     else:
         assert template is not None
         asked = ByPrompt(template, texts, "exact", leaf_end, chat, probabilities=False)
-        empty = as_prompt(template.fill(dict.fromkeys(template.columns, _ABSENT)), chat)
+        empty = asked.empty
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         rows = _Rows(opened, asked, gold, template, on_error)
     place = None if no_cache else cache or _users_cache()

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table as Drawn
 
 from token_trie.cli.app import command, status
+from token_trie.cli.calibrating import Calibrating
 from token_trie.cli.options import (
     ChatOption,
     ChoiceOptions,
@@ -41,6 +42,8 @@ from token_trie.show.trie import plain
 @command(
     "token-trie label tickets.csv --question 'Which team should handle this?' -c 'billing=payments and charges' "
     "-c 'technical=the app does not work' -o routed.csv",
+    "token-trie label tickets.csv -q 'Which team?' --choices-file teams.txt --calibration teams.json "
+    "--target-accuracy 0.95 -o routed.csv",
     "token-trie label reviews.csv --prompt 'Review: {text}\\nSentiment:' -c positive -c negative -o labels.csv",
     "token-trie label tickets.parquet -p '{subject}: {body}' --chat --choices-file teams.txt -m model.gguf "
     "-o routed.parquet --probabilities",
@@ -73,6 +76,24 @@ def label(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Add a column for the probability of each choice, p_CHOICE.")
     ] = False,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="What makes probabilities: contextual takes out what an empty row is given, and is the default of "
+            "--question; batch what the rows are given in the mean, for labels that are about equally frequent; raw "
+            "nothing, the default of a prompt; or a file by `token-trie evaluate --fit`.",
+        ),
+    ] = None,
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="With a file: add a column review, 1 where a person is to look so that so many of the others are "
+            "right, with 95 % assurance.",
+        ),
+    ] = None,
     prefix: Annotated[str, typer.Option(help="In front of the names of the columns added.")] = "",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the run that wrote --output was interrupted.")
@@ -93,8 +114,8 @@ def label(
     """
     if str(output) == "-" and sys.stdout is None:
         raise ArgumentError("--output: standard output is closed; name a file")
-    if mode == "greedy" and (probabilities or leaf_end != "longest"):
-        raise ArgumentError("--probabilities and --leaf-end: go with --mode exact")
+    if mode == "greedy" and (probabilities or leaf_end != "longest" or calibration is not None):
+        raise ArgumentError("--probabilities, --leaf-end and --calibration: go with --mode exact")
     if question is not None and (mode != "exact" or leaf_end != "longest"):
         raise ArgumentError("--mode and --leaf-end: go with a prompt of your own, without --question")
     if question is None and form is not None:
@@ -107,12 +128,17 @@ def label(
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
+    calibrating = Calibrating.read(calibration, target_accuracy)
+    if calibrating.given == "batch" and resume:
+        raise ArgumentError(
+            "--resume: labels by --calibration batch depend on all rows; begin anew, or fit a file that stays the same"
+        )
     way: Way
     if question is not None:
-        way = ByQuestion(question, texts, form, template, chat, probabilities)
+        way = ByQuestion(question, texts, form, template, chat, probabilities, calibrating)
     else:
         assert template is not None
-        way = ByPrompt(template, texts, mode, leaf_end, chat, probabilities)
+        way = ByPrompt(template, texts, mode, leaf_end, chat, probabilities, calibrating)
     run = f"{digest(way.set)}-{digest(*way.options, _identity(model.path), *way.marks)}"
     with (
         closing(open_table(table, kind)) as opened,
@@ -136,6 +162,8 @@ def label(
             labelling.tell_how_to_go_on()
             raise
     labelling.summarize()
+    if calibrating.gate is not None:
+        status.print(f"the gate: {calibrating.gate}", highlight=False, soft_wrap=True)
 
 
 _SOME_BYTES = 1 << 20

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from token_trie.cli.calibrating import Calibrating
 from token_trie.cli.options import as_prompt
 from token_trie.cli.tables import to_json
 from token_trie.cli.template import Template
+from token_trie.decisions.calibrator import Contextual
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import LeafEnd
@@ -21,8 +23,14 @@ from token_trie.decisions.questions.options import FORMS, FormName
 from token_trie.decisions.questions.question import Choice
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
+from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
+from token_trie.trust.calibration import Calibration
 from token_trie.trust.options import RowOptions
+from token_trie.trust.readings import reader_of
+
+_ABSENT = "N/A"
+_USUAL = Calibrating()
 
 LabelMode: TypeAlias = Literal["exact", "greedy"]
 
@@ -58,6 +66,11 @@ class Way(ABC):
     def check(self, llm: Llama) -> None:
         """Raise an error for choices that are none for a model."""
 
+    def _check(self, llm: Llama, calibrating: Calibrating) -> None:
+        """Raise CalibrationError for what was fitted on something else."""
+        if isinstance(calibrating.given, Calibration):
+            calibrating.given.binding.require(reader_of(llm, self.asked, self.how).binding)
+
     @abstractmethod
     def ask(self, values: dict[str, Any]) -> Any:
         """Return what is asked about a row; ArgumentError where it cannot be."""
@@ -75,14 +88,23 @@ class ByPrompt(Way):
     """By what follows a prompt of one's own."""
 
     def __init__(
-        self, template: Template, texts: list[str], mode: LabelMode, leaf_end: LeafEnd, chat: bool, probabilities: bool
+        self,
+        template: Template,
+        texts: list[str],
+        mode: LabelMode,
+        leaf_end: LeafEnd,
+        chat: bool,
+        probabilities: bool,
+        calibrating: Calibrating = _USUAL,
     ) -> None:
         is_exact = mode == "exact"
         figures = ["probability", "margin", "mass"] if is_exact else []
         self.choices = self.set = texts
-        self.columns = ["answer", *figures, *(f"p_{text}" for text in texts if probabilities)]
-        self.options, self.marks = [template.text, chat, leaf_end], [] if is_exact else [mode]
-        self.asked, self.how = texts, RowOptions(template=template.text, leaf_end=leaf_end)
+        self.columns = ["answer", *figures, *calibrating.columns, *(f"p_{text}" for text in texts if probabilities)]
+        self.options, self.marks = [template.text, chat, leaf_end], [*([] if is_exact else [mode]), *calibrating.marks]
+        told = f"{template.text} (as a message)" if chat else template.text
+        self.asked, self.how = texts, RowOptions(template=told, leaf_end=leaf_end)
+        self._calibrating = calibrating
         self._template = template
         self._mode = mode
         self._leaf_end = leaf_end
@@ -92,6 +114,12 @@ class ByPrompt(Way):
     def check(self, llm: Llama) -> None:
         """Raise an error for choices that are none for a model."""
         TokenTrie.from_choices(llm, self.choices)
+        self._check(llm, self._calibrating)
+
+    @property
+    def empty(self) -> Prompt:
+        """The prompt of a row that says nothing."""
+        return as_prompt(self._template.fill(dict.fromkeys(self._template.columns, _ABSENT)), self._chat)
 
     def ask(self, values: dict[str, Any]) -> Any:
         """Return the prompt of a row; ArgumentError where it has none."""
@@ -107,13 +135,22 @@ class ByPrompt(Way):
             probabilities=self._mode == "exact",
             leaf_end=self._leaf_end,
             on_error="return",
+            calibration=self._calibration,
         )
+
+    @property
+    def _calibration(self) -> Any:
+        given = self._calibrating.given
+        if isinstance(given, str):
+            return {"raw": None, "contextual": Contextual(self.empty), "batch": "batch"}[given]
+        return given
 
     def read(self, answer: Decision[str]) -> Labelled:
         """Return what is written of a decision."""
         figures: list[float | None] = []
         if answer.probabilities is not None:
-            figures = [answer.probabilities[answer.index], answer.margin, answer.mass]
+            probability = answer.probabilities[answer.index]
+            figures = [probability, answer.margin, answer.mass, *self._calibrating.figures(probability)]
             figures += answer.probabilities.tolist() if self._probabilities else []
         return Labelled(answer.text, [0.0 if one is None else one for one in figures], answer.fits is False)
 
@@ -129,6 +166,7 @@ class ByQuestion(Way):
         template: Template | None,
         chat: bool,
         probabilities: bool,
+        calibrating: Calibrating = _USUAL,
     ) -> None:
         described: dict[str, str | None] = {}
         for text in texts:
@@ -139,12 +177,13 @@ class ByQuestion(Way):
                 raise ArgumentError(f"--choice: {name!r} is given twice, with different descriptions")
             described[name] = description or None
         self.choices = list(described)
-        self.columns = ["value", "probability", "confidence", "mass"]
+        self.columns = ["value", "probability", "confidence", "mass", *calibrating.columns]
         self.columns += [f"p_{name}" for name in described if probabilities]
         put: FormName | Form | None = replace(FORMS[form or "unlisted"], chat=True) if chat else form
         self.set = list(described.items())
         self.options = ["question", question, repr(put), None if template is None else template.text]
-        self.marks = []
+        self.marks = calibrating.marks
+        self._calibrating = calibrating
         self.asked, self.how = Choice(question, described), RowOptions(form=put)
         self._template = template
         self._probabilities = probabilities
@@ -152,6 +191,7 @@ class ByQuestion(Way):
     def check(self, llm: Llama) -> None:
         """Raise an error for a question that is none for a model."""
         read_questions(self.asked, self.how.of_question(), llm)
+        self._check(llm, self._calibrating)
 
     def ask(self, values: dict[str, Any]) -> Any:
         """Return what a row says; ArgumentError where it has not what it is to say."""
@@ -159,10 +199,14 @@ class ByQuestion(Way):
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
         """Yield an answer, or an error, for each."""
-        return decide_many(llm, asked, self.asked, on_error="return", form=self.how.form)
+        given: Any = self._calibrating.given
+        if given is None or given == "raw":
+            given = "contextual" if given is None else None
+        return decide_many(llm, asked, self.asked, on_error="return", form=self.how.form, calibration=given)
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
         """Return what is written of an answer."""
         p = answer.probabilities
-        figures = [p[answer.value], answer.confidence, answer.mass, *(p.values() if self._probabilities else ())]
+        figures = [p[answer.value], answer.confidence, answer.mass, *self._calibrating.figures(p[answer.value])]
+        figures += p.values() if self._probabilities else ()
         return Labelled(answer.value, figures, is_unfit=False)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelling import CHOICES, PROMPT, Cli
+from token_trie import Calibration, Contextual, choose_many
+from token_trie.sets.prompt import Filled
+
+TEXTS = [f"{'Pizza' if i % 2 else 'Paris'} {i}" for i in range(60)]
+TEMPLATE = PROMPT.replace("\\n", "\n")
+GOLD = [CHOICES[i % 2] for i in range(60)]
+
+
+def gold_table(cli: Cli) -> Path:
+    path = cli.folder / "gold.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["text", "gold"], *zip(TEXTS, GOLD, strict=True)])
+    return path
+
+
+def fit(cli: Cli, *options: str) -> Path:
+    chosen = [part for text in CHOICES for part in ("-c", text)]
+    asked = ["evaluate", str(gold_table(cli)), "--gold", "gold", *chosen, "-m", str(cli.model), "--n-ctx", "512"]
+    done = cli.call([*asked, "--no-cache", "--fit", str(cli.folder / "f.json"), *(options or ("-p", PROMPT))])
+    assert done.code == 0, done.err
+    return cli.folder / "f.json"
+
+
+def prompts() -> list[Any]:
+    return [Filled([("Review: ", text), ("\nAnswer:", "")]) for text in TEXTS]
+
+
+@pytest.mark.parametrize("named", ["raw", "contextual", "batch", "file"])
+def test_labels_are_those_of_choose_many_with_the_same_calibration(cli: Cli, precise: Any, named: str) -> None:
+    calibration: Any = {"raw": None, "contextual": Contextual("Review: N/A\nAnswer:"), "batch": "batch"}.get(named)
+    given = named
+    if named == "file":
+        given = str(fit(cli))
+        calibration = Calibration.load(given)
+    done = cli.label(cli.table(TEXTS), "--calibration", given)
+    assert done.code == 0, done.err
+    expected = choose_many(precise, prompts(), CHOICES, calibration=calibration, probabilities=True)
+    for row, decision in zip(cli.rows(), expected, strict=True):
+        assert row["answer"] == decision.text
+        assert decision.probabilities is not None
+        assert float(row["probability"]) == pytest.approx(float(np.max(decision.probabilities)), rel=0.05)
+
+
+def test_rows_below_the_gate_are_left_for_review(cli: Cli) -> None:
+    done = cli.label(cli.table(TEXTS), "--calibration", str(fit(cli)), "--target-accuracy", "0.4")
+    assert done.code == 0, done.err
+    gate = Calibration.load(cli.folder / "f.json").gate(0.4)
+    assert f"the gate: {gate}" in done.err
+    for row in cli.rows():
+        below = gate.threshold is None or float(row["probability"]) < gate.threshold
+        assert float(row["review"]) == below
+
+
+@pytest.mark.parametrize("named", ["raw", "batch", "file"])
+def test_a_question_is_calibrated_too(cli: Cli, named: str) -> None:
+    given = str(fit(cli, "-q", "Which?", "-p", "{text}")) if named == "file" else named
+    chosen = [part for text in CHOICES for part in ("-c", text)]
+    asked = ["label", str(cli.table(TEXTS)), "-q", "Which?", "-p", "{text}", *chosen, "-m", str(cli.model)]
+    done = cli.call([*asked, "--n-ctx", "512", "-o", str(cli.out), "--calibration", given, "--probabilities"])
+    assert done.code == 0, done.err
+    for row in cli.rows():
+        assert sum(float(row[f"p_{text}"]) for text in CHOICES) == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--calibration", "batch", "--resume"], "--resume: labels by --calibration batch depend on all rows"),
+        (["--calibration", "batch", "--target-accuracy", "0.9"], "--target-accuracy: goes with --calibration"),
+        (["--target-accuracy", "0.9"], "--target-accuracy: goes with --calibration"),
+        (["--calibration", "batch", "--mode", "greedy"], "--calibration: go with --mode exact"),
+        (["--calibration", "missing.json"], "missing.json"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(cli: Cli, options: list[str], message: str) -> None:
+    done = cli.label(cli.table(TEXTS[:2]), *options)
+    assert done.code != 0
+    assert message in " ".join(done.err.split())
+    assert not cli.out.exists()
+
+
+def test_a_file_of_another_prompt_is_refused_before_a_row_is_read(cli: Cli) -> None:
+    done = cli.label(cli.table(TEXTS), "--calibration", str(fit(cli)), prompt="{text}?\\nAnswer:")
+    assert done.code != 0
+    assert "was fitted with another question" in " ".join(done.err.split())
+    assert not cli.out.exists()
+    broken = cli.folder / "broken.json"
+    broken.write_text("{}")
+    done = cli.label(cli.table(TEXTS), "--calibration", str(broken))
+    assert done.code != 0
+    assert "format: missing" in " ".join(done.err.split())
