@@ -806,6 +806,9 @@ struct token_trie_score_params {
     int32_t beam_width; /* nodes of one depth that the search goes on from; 0: best first, which is exact */
     uint64_t max_nodes; /* to evaluate; 0: no limit. What is found until then is the result, one member at least */
     int32_t timeout_ms; /* likewise, since the search began, looked at between batches; 0: no limit */
+    const double * leaf_weights; /* NULL, or finite nats, one a member, by index: the search ranks by score plus weight,
+                                    such as those of a calibration. Borrowed for the call, as prefix is */
+    size_t n_leaf_weights;
 };
 
 /* What it took. Set size to sizeof(struct token_trie_score_stats) before the call. */
@@ -816,13 +819,14 @@ struct token_trie_score_stats {
                              again, for the sake of others below them, count again */
     uint64_t n_passes;    /* batches of them */
     double gap;           /* token_trie_stream_search: nats that a member not looked at may be above the last one found,
-                             at most. 0: the members found are the best. inf: fewer were found than asked for */
+                             at most. 0: the members found are the best. inf: fewer were found than asked for. This and
+                             the rivals count leaf_weights in */
     uint64_t decode_ns;   /* nanoseconds of the call inside llama.cpp's forward passes */
     double rival_min;     /* token_trie_stream_search: the best member beside those found scores at least this; -inf if
                              none is known, or there is none */
     double rival_max;     /* and at most this; the same as rival_min where that member was looked at */
     double mass_max;      /* token_trie_stream_search: the probability that what the model writes here is of the set, at
-                             most */
+                             most, whatever the weights */
 };
 
 /*
@@ -851,12 +855,14 @@ TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream
  * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score, evaluating none of the
  * nodes but those that may matter: for sets too large to score whole. Equal scores are ranked by their tokens.
  *
- * leaves, logprobs  n_best each, best first; stats->n_found of them are filled
+ * leaves, logprobs  n_best each, best first; stats->n_found of them are filled. Logprobs are the model's own, without
+ *                   leaf_weights
  * stats             NULL, or filled
  *
  * Best first is a search that goes on from the most probable node each time and ends when none left can lead to a
  * better member. A batch has nodes that may prove needless, where that is likely to save a pass. The stream stays as it
- * is.
+ * is. With leaf_weights, most probable means best by score plus weight, which is proved as well: what a node can lead
+ * to has the best weight below it at most. Reading them takes a pass over the trie's nodes.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_search(struct token_trie_stream * stream,
                                                 const struct token_trie_score_params * params,
@@ -958,10 +964,12 @@ struct token_trie_batch_prompt {
     float top_p;                                 /* SAMPLED and what is free: 0 for 1 */
     int32_t leaf_end;                            /* BEST, SCORES: as in struct token_trie_score_params, and so on */
     int32_t branches;
-    int32_t beam_width; /* BEST */
-    uint64_t max_nodes; /* BEST */
-    int32_t timeout_ms; /* BEST */
-    size_t n_best;      /* BEST: 0 for 1 */
+    int32_t beam_width;          /* BEST */
+    uint64_t max_nodes;          /* BEST */
+    int32_t timeout_ms;          /* BEST */
+    size_t n_best;               /* BEST: 0 for 1 */
+    const double * leaf_weights; /* BEST */
+    size_t n_leaf_weights;
     /* TEXT, which has no set, or one with start_after: then it ends behind that, and no member follows. A request
        that comes next, behind the prompt and all of its tokens, goes before others, of whom nobody is overtaken without
        end, and finds them evaluated, unless others took their cells.

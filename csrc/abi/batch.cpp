@@ -51,6 +51,7 @@ Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & 
         require_not_null(prompt.set, "prompt.set");
     }
     check_fits(prompt.n_tokens, batch.n_ctx_max());
+    std::shared_ptr<const Cursor> cursor = read_cursor(batch, prompt);
     SearchOptions search;
     search.leaf_end = to_leaf_end(prompt.leaf_end, "prompt.leaf_end");
     search.branches = prompt.branches != 0;
@@ -58,8 +59,11 @@ Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & 
     search.beam_width = to_count(prompt.beam_width, "prompt.beam_width");
     search.max_nodes = prompt.max_nodes;
     search.timeout = std::chrono::milliseconds(to_count(prompt.timeout_ms, "prompt.timeout_ms"));
+    if (prompt.mode == TOKEN_TRIE_BATCH_BEST) {
+        search.weights = read_leaf_weights(prompt, cursor->trie(), "prompt");
+    }
     return {{prompt.tokens, prompt.tokens + prompt.n_tokens},
-            read_cursor(batch, prompt),
+            std::move(cursor),
             static_cast<Request::Way>(prompt.mode),
             prompt.seed,
             prompt.temperature,

@@ -3,6 +3,8 @@
 #include "stream/search.h"
 #include "token_trie.h"
 
+#include <cmath>
+#include <memory>
 #include <string>
 
 namespace token_trie {
@@ -16,6 +18,26 @@ inline LeafEnd to_leaf_end(std::int32_t value, const char * what) {
         throw Error(Status::argument, std::string(what) + ": " + std::to_string(value) + " is none");
     }
     return static_cast<LeafEnd>(value);
+}
+
+// Of the struct that is called what; null without any.
+template <typename Struct>
+std::shared_ptr<const LeafWeights> read_leaf_weights(const Struct & from, const Trie & trie, const std::string & what) {
+    if (from.leaf_weights == nullptr) {
+        return nullptr;
+    }
+    if (from.n_leaf_weights != trie.n_leaves()) {
+        throw Error(Status::argument, what + ".n_leaf_weights: " + std::to_string(from.n_leaf_weights) +
+                                          " where the trie has " + std::to_string(trie.n_leaves()));
+    }
+    for (std::size_t i = 0; i < from.n_leaf_weights; ++i) {
+        if (!std::isfinite(from.leaf_weights[i])) {
+            throw Error(Status::argument, what + ".leaf_weights[" + std::to_string(i) +
+                                              "]: " + std::to_string(from.leaf_weights[i]) + " is not finite");
+        }
+    }
+    return std::make_shared<const LeafWeights>(
+        trie, std::vector<double>(from.leaf_weights, from.leaf_weights + from.n_leaf_weights));
 }
 
 // Of a struct that has them.

@@ -3,14 +3,18 @@
 #include "trie/trie.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace token_trie {
 
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();
+
 struct RankedNode {
     double logprob;  // of the tokens to node; of the finished, of the leaf
     NodeId node;
-    double rank = logprob;  // what it is gone on from by
+    double score = logprob;  // with weights: of no leaf at or below it more
+    double rank = score;     // what it is gone on from by
 
     // Nodes are numbered by depth and then by tokens, whatever the order of the leaves.
     bool operator<(const RankedNode & other) const {

@@ -1,5 +1,6 @@
 #include "stream/search.h"
 
+#include "stream/found_leaves.h"
 #include "stream/ranked_nodes.h"
 #include "stream/tree_evaluator.h"
 
@@ -15,8 +16,6 @@ using Clock = std::chrono::steady_clock;
 using Entry = RankedNode;
 using Heap = RankedNodes;
 
-constexpr double kImpossible = -std::numeric_limits<double>::infinity();
-
 class BestLeaves final : public Search {
    public:
     BestLeaves(const Cursor & cursor,
@@ -27,6 +26,7 @@ class BestLeaves final : public Search {
         : trie_(cursor.trie()),
           rules_(cursor, options),
           options_(options),
+          weights_(options.weights.get()),
           n_vocab_(n_vocab),
           n_paths_(n_paths),
           rows_are_cheap_(rows_are_cheap && n_paths > 0) {}
@@ -36,7 +36,7 @@ class BestLeaves final : public Search {
         is_late_ = options_.timeout.count() > 0 && Clock::now() - started_ >= options_.timeout;
         if (!has_begun_) {
             has_begun_ = true;
-            batch_ = {{0, kRoot}};
+            batch_ = {entry_at(0, kRoot)};
         } else {
             batch_ = options_.beam_width > 0 ? next_of_beam() : next_of_best_first();
         }
@@ -53,32 +53,26 @@ class BestLeaves final : public Search {
     void observe(NodeId node, const float * logits) override {
         const Entry entry = *in_batch(node);
         if (!may_win(entry) || entry.logprob == kImpossible) {
-            miss(entry.logprob);
+            found_.miss(entry);
             return;
         }
         rules_.split(node, logits, n_vocab_, split_);
         for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
-            open({entry.logprob + split_.children[i], trie_.first_child(node) + i});
+            open(entry_at(entry.logprob + split_.children[i], trie_.first_child(node) + i));
         }
         if (rules_.ends_leaf(node) && split_.end > kImpossible) {
-            finish({entry.logprob + split_.end, node});
+            finish(entry.logprob + split_.end, node);
         }
     }
 
-    Ranking result() const override {
-        Ranking result;
-        for (const Entry & entry : finished_) {
-            result.found.push_back({trie_.leaf(entry.node), entry.logprob});
-        }
-        const double worst = worst_kept();
-        result.gap = rival_max_ > worst ? rival_max_ - worst : 0;
-        result.rival_min = rival_min_;
-        result.rival_max = rival_max_;
-        result.mass_max = mass_max_;
-        return result;
-    }
+    Ranking result() const override { return found_.ranking(trie_); }
 
    private:
+    Entry entry_at(double logprob, NodeId node) const {
+        const double score = weights_ == nullptr ? logprob : logprob + weights_->bound(node);
+        return {logprob, node, score, score};
+    }
+
     std::vector<Entry> next_of_best_first() {
         if (n_batches_ > 0) {
             spread_ *= 2;
@@ -120,7 +114,7 @@ class BestLeaves final : public Search {
         open_.filter([this](Entry & entry) {
             entry.rank = rank_of(entry);
             if (!may_win(entry)) {
-                miss(entry.logprob);
+                found_.miss(entry);
             }
             return may_win(entry);
         });
@@ -150,7 +144,9 @@ class BestLeaves final : public Search {
         for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
             const NodeId child = next_choice(trie_.first_child(entry.node) + i);
             if (rules_.needs_logits(child)) {
-                visit(Entry{share, child, rank_of({share, child})});
+                Entry guess = entry_at(share, child);
+                guess.rank = rank_of(guess);
+                visit(guess);
             }
         }
     }
@@ -159,14 +155,15 @@ class BestLeaves final : public Search {
     // Of a token, in nats: of the best leaf's, or of what is nearest to one; what nothing is left for is to be near.
     double price() const {
         if (is_spent()) {
-            return kOnly;
+            constexpr double most = 1e300;
+            return kOnly + (weights_ == nullptr ? 0 : std::min(weights_->spread(), most));
         }
-        if (!finished_.empty()) {
-            return price_of(finished_.front());
+        if (!found_.empty()) {
+            return price_of(found_.best());
         }
         const auto nearest =
             std::min_element(open_.entries().begin(), open_.entries().end(), [this](const Entry & a, const Entry & b) {
-                return rest_[a.node] != rest_[b.node] ? rest_[a.node] < rest_[b.node] : a.logprob > b.logprob;
+                return rest_[a.node] != rest_[b.node] ? rest_[a.node] < rest_[b.node] : a.score > b.score;
             });
         return nearest == open_.entries().end() ? 0 : price_of(*nearest);
     }
@@ -175,13 +172,13 @@ class BestLeaves final : public Search {
     }
 
     double rank_of(const Entry & entry) const {
-        return dives_ ? entry.logprob - price_ * rest_[entry.node] : entry.logprob;
+        return dives_ ? entry.score - price_ * rest_[entry.node] : entry.score;
     }
 
     // Of n nodes, what max_nodes and the time leave; one leaf is found whatever it costs.
     std::size_t budget(std::size_t n) const {
         const std::uint64_t rest = is_spent() ? 0 : options_.max_nodes == 0 ? n : options_.max_nodes - n_evaluated_;
-        return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, finished_.empty() ? 1 : 0));
+        return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, found_.empty() ? 1 : 0));
     }
     std::uint64_t part_of_max_nodes(std::uint64_t part, std::uint64_t most) const {
         return options_.max_nodes == 0 ? most : std::clamp<std::uint64_t>(options_.max_nodes / part, 1, most);
@@ -208,7 +205,7 @@ class BestLeaves final : public Search {
             }
             const bool known = has_open && (guesses.empty() || guesses.top() < open_.top());
             Heap & from = known ? open_ : guesses;
-            const double behind = best - from.top().logprob;
+            const double behind = best - from.top().score;
             const bool fills_up = batch.size() % kRowGroup != 0 && behind <= kFill * spread;
             if ((behind > spread || batch.size() >= width) && !fills_up) {
                 break;
@@ -227,9 +224,9 @@ class BestLeaves final : public Search {
             } else {
                 tips.push_back(entry.node);
             }
-            batch.push_back({known ? entry.logprob : kImpossible, entry.node});
+            batch.push_back(known ? entry : Entry{kImpossible, entry.node});
             if (known && ++n_known == options_.n_best) {
-                best = entry.logprob;
+                best = entry.score;
             }
             guess_below(entry, best - kFill * spread, guesses);
         }
@@ -260,7 +257,7 @@ class BestLeaves final : public Search {
     // What may be below an entry, unless it is below least.
     void guess_below(const Entry & entry, double least, Heap & guesses) const {
         const std::size_t n = n_ways(entry.node);
-        if (entry.logprob - std::log(static_cast<double>(n)) < least || (dives_ && n > 1 && !rows_are_cheap_)) {
+        if (entry.score - std::log(static_cast<double>(n)) < least || (dives_ && n > 1 && !rows_are_cheap_)) {
             return;
         }
         for_each_guess(entry, [&](const Entry & guess) { guesses.push(guess); });
@@ -275,14 +272,14 @@ class BestLeaves final : public Search {
 
     void open(Entry entry) {
         if (!may_win(entry) || entry.logprob == kImpossible) {
-            miss(entry.logprob);
+            found_.miss(entry);
             return;
         }
         entry.node = next_choice(entry.node);
         if (!rules_.needs_logits(entry.node)) {
-            finish(entry);
+            finish(entry.logprob, entry.node);
         } else if (Entry * planned = in_batch(entry.node)) {
-            planned->logprob = entry.logprob;
+            *planned = entry;
         } else {
             entry.rank = rank_of(entry);
             open_.push(entry);
@@ -297,32 +294,17 @@ class BestLeaves final : public Search {
         return node;
     }
 
-    void finish(const Entry & entry) {
-        mass_max_ += std::exp(entry.logprob);
-        const auto at = std::lower_bound(finished_.begin(), finished_.end(), entry,
-                                         [](const Entry & a, const Entry & b) { return b < a; });
-        finished_.insert(at, entry);
-        if (finished_.size() > options_.n_best) {
-            rival_min_ = std::max(rival_min_, finished_.back().logprob);
-            rival_max_ = std::max(rival_max_, finished_.back().logprob);
-            finished_.pop_back();
-        }
+    void finish(double logprob, NodeId node) {
+        found_.add({logprob, node, weights_ == nullptr ? logprob : logprob + weights_->of_leaf(trie_.leaf(node))});
     }
 
-    void miss(double logprob) {
-        rival_max_ = std::max(rival_max_, logprob);
-        mass_max_ += std::exp(logprob);
-    }
     void miss_open() {
         for (const Entry & entry : open_.entries()) {
-            miss(entry.logprob);
+            found_.miss(entry);
         }
     }
 
-    double worst_kept() const { return finished_.size() < options_.n_best ? kImpossible : finished_.back().logprob; }
-
-    // An equal one may still come first by its tokens.
-    bool may_win(const Entry & entry) const { return entry.logprob >= worst_kept(); }
+    bool may_win(const Entry & entry) const { return entry.score >= found_.worst(); }
 
     // Of a pass on a processor, in the time of a row. On devices a pass takes what a batch of all its rows takes. Not
     // as measured: equal calls would evaluate other batches, in which quantized models give other scores.
@@ -339,6 +321,7 @@ class BestLeaves final : public Search {
     const Trie & trie_;
     const ScoreRules rules_;
     const SearchOptions options_;
+    const LeafWeights * const weights_;
     const std::size_t n_vocab_;
     const std::size_t n_paths_;
     const bool rows_are_cheap_;
@@ -357,12 +340,9 @@ class BestLeaves final : public Search {
     double price_ = 0;                 // of a token, while it does
     std::vector<std::uint16_t> rest_;  // tokens from a node to the nearest end of a leaf, likewise
     Heap open_;
-    std::vector<Entry> batch_;     // under way, by node; -inf until the node above it is known
-    std::vector<Entry> finished_;  // best first, n_best at most
+    std::vector<Entry> batch_;  // under way, by node; -inf until the node above it is known
+    FoundLeaves found_{options_.n_best};
     ScoreRules::Split split_;
-    double rival_min_ = kImpossible;  // of leaves that had to give way
-    double rival_max_ = kImpossible;  // of these, and of all that was not gone on from
-    double mass_max_ = 0;             // of the latter, and of leaves
 };
 
 }  // namespace

@@ -1,10 +1,12 @@
 #pragma once
 
+#include "stream/leaf_weights.h"
 #include "stream/score_rules.h"
 #include "stream/sequence.h"
 #include "stream/tree_query.h"
 
 #include <chrono>
+#include <memory>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
@@ -12,16 +14,18 @@ struct SearchOptions : ScoreOptions {
     std::size_t n_best = 1;
     std::size_t beam_width = 0;  // nodes of one depth that are gone on from; 0: best first, exact
     // What ends the search before its proof: the best leaves found until then are its result, one at least.
-    std::uint64_t max_nodes = 0;           // to evaluate, 0: no limit
-    std::chrono::milliseconds timeout{0};  // since it began, looked at between batches; 0: none
+    std::uint64_t max_nodes = 0;                 // to evaluate, 0: no limit
+    std::chrono::milliseconds timeout{0};        // since it began, looked at between batches; 0: none
+    std::shared_ptr<const LeafWeights> weights;  // added to logprobs, for ranks; null: none
 };
 
 struct Found {
     LeafId leaf;
-    double logprob;
+    double logprob;  // without weights
 };
 
-// The best leaves of a search, and what it knows of the others.
+// The best leaves of a search, and what it knows of the others. With weights, all but mass_max is of logprobs with
+// these.
 struct Ranking {
     std::vector<Found> found;  // best first
     // Nats that what was not looked at may be above the last of found, at most; 0 if found are proved the best, +inf if
@@ -36,7 +40,8 @@ struct SearchResult : Cost, Ranking {};
 
 // The n_best best leaves, by scores as of score_all, in as little time as their proof needs. A leaf's score is never
 // above that of a node on its path, so a search that goes on from the best node each time (A* with a heuristic of 0;
-// Hart, Nilsson and Raphael, 1968) may stop when no node left is above the n_best-th leaf found.
+// Hart, Nilsson and Raphael, 1968) may stop when no node left is above the n_best-th leaf found. With weights, a node's
+// score has the most of any leaf at or below it (which is then the heuristic).
 //
 // A batch has more than the best node, as each row of it takes less than a pass of its own would:
 //

@@ -97,6 +97,19 @@ void Caller::search(Input & in) {
     params.max_nodes = choice / 32 % 4;
     const std::size_t n_best = in.below(5);
     const SetModel * set = model_.set();
+    const std::uint32_t weighing = in.byte();
+    std::vector<double> weights;
+    if (set != nullptr && weighing % 2 == 1) {
+        constexpr std::array<double, 4> units = {0.1, 1e2, 1e6, 1e306};
+        for (std::size_t i = 0; i < set->n_leaves; ++i) {
+            weights.push_back(units[weighing / 2 % 4] * (static_cast<double>(in.byte()) - 128));
+        }
+        params.leaf_weights = weights.data();
+        params.n_leaf_weights = weights.size();
+    }
+    const auto weight_of = [&](std::int64_t leaf) {
+        return weights.empty() ? 0 : weights[static_cast<std::size_t>(leaf)];
+    };
     Expected wrong = expected();
     wrong.wrong_if(set == nullptr || !set->is_scorable() || model_.tokens().empty() || n_best == 0 || choice == 255,
                    TOKEN_TRIE_ERROR_ARGUMENT);
@@ -115,7 +128,8 @@ void Caller::search(Input & in) {
             "a search without limits is exact");
     for (std::size_t i = 0; i < stats.n_found; ++i) {
         require(leaves[i] >= 0 && leaves[i] < static_cast<std::int64_t>(set->n_leaves) && logprobs[i] <= 1e-5, "found");
-        require(i == 0 || logprobs[i] <= logprobs[i - 1], "best first");
+        require(i == 0 || logprobs[i] + weight_of(leaves[i]) <= logprobs[i - 1] + weight_of(leaves[i - 1]),
+                "best first");
     }
 }
 

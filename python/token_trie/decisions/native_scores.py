@@ -57,10 +57,11 @@ class Scores(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The best leaves, and what they took."""
+    """The best leaves, and what they took. With weights, all but `mass_max` is of the logprobs with these."""
 
     leaves: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float64]
+    """The model's own, without weights."""
     gap: float
     """Nats that another leaf may be above the last of these at most; 0: proved that none is."""
     rival: float
@@ -115,10 +116,22 @@ def search_leaves(
     beam_width: int = 0,
     max_nodes: int = 0,
     timeout_ms: int = 0,
+    weights: npt.NDArray[np.float64] | None = None,
 ) -> Search:
-    """Find the best leaves behind the stream's sequence; ``beam_width=0`` for the exact search, best first."""
-    params, _kept = _params(stream, trie, leaf_end, False, None)
+    """Find the best leaves behind the stream's sequence.
+
+    Parameters
+    ----------
+    beam_width
+        0: the exact search, best first.
+    weights : ndarray of float64, shape (n_leaves,), optional
+        Added to the leaves' logprobs, for what is best; finite nats.
+    """
+    params, kept = _params(stream, trie, leaf_end, False, None)
     params.beam_width, params.max_nodes, params.timeout_ms = beam_width, max_nodes, timeout_ms
+    if weights is not None:
+        kept.append(_doubles(np.ascontiguousarray(weights, np.float64)))
+        params.leaf_weights, params.n_leaf_weights = kept[-1], len(kept[-1])
     n_best = min(n_best, len(trie))
     leaves, logprobs = np.empty(n_best, np.int64), np.empty(n_best)
     stats = new_struct("token_trie_score_stats")

@@ -111,6 +111,7 @@ class Batch(Gate):
         max_before: int = 0,
         stop_strings: Sequence[str] = (),
         gbnf: str | None = None,
+        leaf_weights: npt.NDArray[np.float64] | None = None,
         **options: Any,
     ) -> int:
         """Put a prompt among those that wait; return its ticket.
@@ -121,6 +122,7 @@ class Batch(Gate):
             None: free text.
         start_after, max_before
             As of struct token_trie_params.
+        leaf_weights : ndarray of float64, shape (n_leaves,), optional
         stop_strings, gbnf, **options
             Members of struct token_trie_batch_prompt.
 
@@ -140,6 +142,9 @@ class Batch(Gate):
         if gbnf is not None:
             prompt.gbnf = own_gbnf = ffi.new("char[]", gbnf.encode())
             kept.append(own_gbnf)
+        if leaf_weights is not None:
+            kept.append(ffi.from_buffer("double[]", np.ascontiguousarray(leaf_weights, np.float64)))
+            prompt.leaf_weights, prompt.n_leaf_weights = kept[-1], len(kept[-1])
         ticket = ffi.new("int64_t *")
         self._call(lib.token_trie_batch_submit, prompt, ticket)
         return int(ticket[0])

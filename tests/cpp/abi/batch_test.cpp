@@ -1,6 +1,8 @@
 #include "tiny_model.h"
 
+#include <array>
 #include <atomic>
+#include <limits>
 #include <thread>
 
 namespace token_trie::test {
@@ -112,6 +114,26 @@ TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
     EXPECT_FALSE(is_out);
 }
 
+TEST_F(AbiBatchTest, WeightsRankAndAreCopied) {
+    token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_SCORES);
+    ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
+    const std::vector<double> scores = array_of(token_trie_batch_answer_get_logprobs, next());
+    for (std::size_t wanted = 0; wanted < scores.size(); ++wanted) {
+        std::vector<double> weights(scores.size(), -1e6);
+        weights[wanted] = 1e6;
+        asked = prompt(TOKEN_TRIE_BATCH_BEST);
+        asked.leaf_weights = weights.data();
+        asked.n_leaf_weights = weights.size();
+        ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK) << token_trie_last_error();
+        std::fill(weights.begin(), weights.end(), 0);
+        const token_trie_batch_figures told = figures(next());
+        EXPECT_EQ(told.leaf, static_cast<std::int64_t>(wanted));
+        EXPECT_NEAR(told.logprob, scores[wanted], 1e-4);
+        EXPECT_EQ(told.gap, 0);
+        EXPECT_LE(told.rival_max, 0);
+    }
+}
+
 TEST_F(AbiBatchTest, AnAnswerIsTakenOnceAndOutlivesItsBatch) {
     OpenAnswer answer;
     {
@@ -187,6 +209,16 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     EXPECT_EQ(refusal([](auto & asked) { asked.leaf_end = 3; }), "prompt.leaf_end: 3 is none");
     EXPECT_EQ(refusal([](auto & asked) { asked.beam_width = -1; }), "prompt.beam_width: -1 is negative");
     EXPECT_EQ(refusal([](auto & asked) { asked.top_p = 2; }), "top_p: not in (0, 1]");
+    const std::array<double, 3> weights = {0, std::numeric_limits<double>::infinity(), 0};
+    const auto weigh = [&](std::size_t n) {
+        return refusal([&](auto & asked) {
+            asked.mode = TOKEN_TRIE_BATCH_BEST;
+            asked.leaf_weights = weights.data();
+            asked.n_leaf_weights = n;
+        });
+    };
+    EXPECT_EQ(weigh(2), "prompt.n_leaf_weights: 2 where the trie has 3");
+    EXPECT_EQ(weigh(3), "prompt.leaf_weights[1]: inf is not finite");
     auto how = sized<token_trie_params>();
     how.on_complete = TOKEN_TRIE_RELEASE;
     EXPECT_EQ(refusal([&](auto & asked) { asked.set_params = &how; }),

@@ -4,17 +4,20 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 
 namespace token_trie::test {
 namespace {
 
-static_assert(sizeof(token_trie_score_params) == 72 && offsetof(token_trie_score_params, size) == 0 &&
+static_assert(sizeof(token_trie_score_params) == 88 && offsetof(token_trie_score_params, size) == 0 &&
               offsetof(token_trie_score_params, leaf_end) == 8 && offsetof(token_trie_score_params, branches) == 12 &&
               offsetof(token_trie_score_params, prefix) == 16 && offsetof(token_trie_score_params, n_prefix) == 24 &&
               offsetof(token_trie_score_params, set) == 32 && offsetof(token_trie_score_params, set_params) == 40 &&
               offsetof(token_trie_score_params, beam_width) == 48 &&
               offsetof(token_trie_score_params, max_nodes) == 56 &&
-              offsetof(token_trie_score_params, timeout_ms) == 64);
+              offsetof(token_trie_score_params, timeout_ms) == 64 &&
+              offsetof(token_trie_score_params, leaf_weights) == 72 &&
+              offsetof(token_trie_score_params, n_leaf_weights) == 80);
 static_assert(sizeof(token_trie_score_stats) == 72 && offsetof(token_trie_score_stats, size) == 0 &&
               offsetof(token_trie_score_stats, n_found) == 8 && offsetof(token_trie_score_stats, n_evaluated) == 16 &&
               offsetof(token_trie_score_stats, n_passes) == 24 && offsetof(token_trie_score_stats, gap) == 32 &&
@@ -90,6 +93,25 @@ TEST_F(AbiScore, SearchRanksAsScoresDo) {
         EXPECT_NEAR(logprobs_[i], leaves_[static_cast<std::size_t>(found_[i])], 1e-4);
         EXPECT_TRUE(i == 0 || logprobs_[i] <= logprobs_[i - 1]);
     }
+}
+
+TEST_F(AbiScore, WeightsRankButLogprobsStayTheModelsOwn) {
+    ASSERT_EQ(score(), TOKEN_TRIE_OK);
+    std::array<double, kLeaves> weights{};
+    weights[0] = 30 - leaves_[0];
+    weights[1] = 10 - leaves_[1];
+    weights[2] = 20 - leaves_[2];
+    params_.leaf_weights = weights.data();
+    params_.n_leaf_weights = weights.size();
+    ASSERT_EQ(search(2), TOKEN_TRIE_OK) << token_trie_last_error();
+    EXPECT_EQ(stats_.n_found, 2U);
+    EXPECT_EQ(found_[0], 0);
+    EXPECT_EQ(found_[1], 2);
+    EXPECT_NEAR(logprobs_[0], leaves_[0], 1e-4);
+    EXPECT_NEAR(logprobs_[1], leaves_[2], 1e-4);
+    EXPECT_GE(stats_.rival_max, 10 - 1e-4);
+    EXPECT_LT(stats_.rival_max, 20);
+    EXPECT_EQ(stats_.gap, 0);
 }
 
 TEST_F(AbiScore, WithoutASetItIsTheTrieThatIsSetAndTheSpanStays) {
@@ -176,6 +198,18 @@ TEST_F(AbiScore, BadParamsAreRefusedByName) {
     params_.set_params = nullptr;
     params_.beam_width = -1;
     EXPECT_EQ(refusal([&] { return search(1); }), "params.beam_width: -1 is negative");
+    params_.beam_width = 0;
+    std::array<double, kLeaves> weights{};
+    params_.leaf_weights = weights.data();
+    params_.n_leaf_weights = 2;
+    EXPECT_EQ(refusal([&] { return search(1); }), "params.n_leaf_weights: 2 where the trie has 3");
+    params_.n_leaf_weights = 3;
+    weights[1] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_EQ(refusal([&] { return search(1); }), "params.leaf_weights[1]: nan is not finite");
+    weights[1] = 0;
+    weights[2] = -std::numeric_limits<double>::infinity();
+    EXPECT_EQ(refusal([&] { return search(1); }), "params.leaf_weights[2]: -inf is not finite");
+    params_.leaf_weights = nullptr;
     stats_.size = 2;
     EXPECT_EQ(refused([](auto & /*p*/) {}), "stats.size: 2 is not sizeof(*stats)");
 }
