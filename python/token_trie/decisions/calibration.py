@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from token_trie.decisions.binding import Binding
 from token_trie.decisions.bound import BoundChoices, Reader, bind
 from token_trie.decisions.calibrator import (
@@ -38,6 +41,12 @@ class BoundCalibration(ABC):
     """What is added to each leaf's score, which tells their order; None: not known beforehand."""
     needs_scores = True
     needs_state = False
+
+    def weights_of(self, leaves: npt.NDArray[np.int64]) -> Floats:
+        """Return what is added to the scores of some leaves."""
+        assert self.weights is not None  # as they were searched by it
+        of_leaves: Floats = self.weights[leaves]
+        return of_leaves
 
     @abstractmethod
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:

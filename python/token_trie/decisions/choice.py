@@ -12,7 +12,7 @@ import numpy as np
 
 from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
 from token_trie.decisions.calibration import BoundCalibration, bind_calibration
-from token_trie.decisions.calibrator import States
+from token_trie.decisions.calibrator import Floats, States
 from token_trie.decisions.decision import Decision, Stats
 from token_trie.decisions.native_scores import (
     Cost,
@@ -95,8 +95,12 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
 
     def run(self, stream: Stream) -> Decision[Any]:
         """Decide."""
-        calibration = None if self.calibration is None else self.calibration.ready(stream)
-        return self.decide(self.find(stream), calibration)
+        if self.calibration is not None:
+            return replace(self, calibration=self.calibration.ready(stream))._run(stream)
+        return self._run(stream)
+
+    def _run(self, stream: Stream) -> Decision[Any]:
+        return self.decide(self.find(stream), self.calibration)
 
     def find(self, stream: Stream) -> Seen:
         """Ask the model, and tell what it says."""
@@ -117,7 +121,8 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         if self._scores_all:
             found = score_leaves(stream, trie, leaf_end=options.leaf_end)
         else:
-            found = search_leaves(stream, trie, options.n_best, leaf_end=options.leaf_end, **self._bounds)
+            rule, weights = options.leaf_end, self._weights
+            found = search_leaves(stream, trie, options.n_best, leaf_end=rule, weights=weights, **self._bounds)
         return Seen(found, clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated), state)
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
@@ -148,6 +153,7 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
             leaf_end=LEAF_ENDS[options.leaf_end],
             n_best=min(options.n_best, len(self.choices.trie)),
             with_state=int(self._wants_state),
+            leaf_weights=None if self._scores_all else self._weights,
             **self._bounds,
         )
 
@@ -184,7 +190,7 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         if isinstance(found, Steps):
             return by_steps(self.choices, found, stats, self.thought)
         if isinstance(found, Search):
-            decision = by_search(self.choices, found, stats, self.thought)
+            decision = by_search(self.choices, found, stats, self.thought, calibration=calibration)
             if mode == "exact" and not decision.proved:
                 _warn_once(
                     "search",
@@ -226,7 +232,12 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
 
     @property
     def _scores_all(self) -> bool:
-        return self.request.options.scores_all or self.calibration is not None
+        return self.request.options.scores_all or (self.calibration is not None and self._weights is None)
+
+    @property
+    def _weights(self) -> Floats | None:
+        """What is added to each leaf's score, where that is known beforehand."""
+        return None if self.calibration is None else self.calibration.weights
 
     @property
     def _temperature(self) -> float:

@@ -73,11 +73,19 @@ def by_scores(
     )
 
 
-def by_search(choices: BoundChoices[T], found: Search, stats: Stats, thought: str | None = None) -> Decision[T]:
-    """Decide for the best that was found."""
+def by_search(
+    choices: BoundChoices[T],
+    found: Search,
+    stats: Stats,
+    thought: str | None = None,
+    *,
+    calibration: BoundCalibration | None = None,
+) -> Decision[T]:
+    """Decide for the best that was found, by what a calibration adds to each."""
     if len(found.leaves) == 0:
         raise InternalError("the model gives no answer of the set a finite score")
-    others = [*found.logprobs[1:2].tolist(), found.rival]
+    ranks = found.logprobs if calibration is None else found.logprobs + calibration.weights_of(found.leaves)
+    others = [*ranks[1:2].tolist(), found.rival]
     best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
     return _decision(
         choices,
@@ -86,7 +94,8 @@ def by_search(choices: BoundChoices[T], found: Search, stats: Stats, thought: st
         thought=thought,
         candidates=_candidates(choices, best),
         gap=found.gap,
-        lead=best[0][1] - max(others),
+        lead=float(ranks[0]) - max(others),
+        calibration="raw" if calibration is None else calibration.kind,
         _mass_max=found.mass_max,
     )
 

@@ -215,9 +215,9 @@ def _shared(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> 
     key = path, stat.st_mtime_ns, stat.st_size, n_ctx, n_gpu_layers, n_threads, os.getpid()
     with _opening:
         if key not in _llamas:
-            threads: dict[str, Any] = (
-                {} if n_threads is None else {"n_threads": n_threads, "n_threads_batch": n_threads}
-            )
+            threads: dict[str, Any] = {}
+            if n_threads is not None:
+                threads = {"n_threads": n_threads, "n_threads_batch": n_threads}
             llm = llama_cpp.Llama(path, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers, verbose=False, **threads)
             _llamas[key] = _Shared(llm)
         return _llamas[key]

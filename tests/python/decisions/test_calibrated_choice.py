@@ -111,3 +111,23 @@ def test_a_set_with_repeats_and_its_own_trie_are_calibrated_alike(precise: Any) 
             for each in asked
         )
         assert a == pytest.approx(b, abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_best": 4}, {"mode": "beam", "beam_width": 64}, {"max_nodes": None}])
+def test_the_best_by_known_weights_is_searched_for(precise: Any, options: Any) -> None:
+    prompts = [f"Request: {text}.\nAction:" for text in ("wake me at seven", "read it", "send it", "nothing")]
+    contextual = Contextual(EMPTY)
+    for prompt, many in zip(
+        prompts, choose_many(precise, prompts, ACTIONS, calibration=contextual, **options), strict=True
+    ):
+        ranks = score(precise, prompt, ACTIONS, leaf_end="longest", calibration=contextual)
+        raw = score(precise, prompt, ACTIONS, leaf_end="longest")
+        order = sorted(set(map(float, ranks)), reverse=True)
+        for found in (choose(precise, prompt, ACTIONS, calibration=contextual, **options), many):
+            assert found.index == int(ranks.argmax())
+            assert found.calibration == "contextual"
+            assert found.logprob == pytest.approx(raw[found.index], abs=1e-3)
+            if found.proved:
+                assert found.lead == pytest.approx(order[0] - order[1], abs=1e-3) or found.lead < order[0] - order[1]
+            for rank, candidate in zip(order, found.candidates, strict=False):
+                assert ranks[candidate.index] == pytest.approx(rank, abs=1e-3)
