@@ -36,6 +36,7 @@ class Mode(str, Enum):
     coherence = "coherence"
     serve = "serve"
     questions = "questions"
+    calibration = "calibration"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -116,6 +117,10 @@ def main(
 
     [bold]questions[/bold]: 20 questions about a state of 1,500 tokens, beside llama.cpp's bare passes for the same
     tokens and 20 calls of choose; a question with 1,000 options, beside score.
+
+    [bold]calibration[/bold]: tables with gold labels (Banking77's 20 most frequent intents, CLINC150's domains, even
+    and skewed), as a question and behind examples, by each way of making probabilities: share that is right, log loss,
+    Brier, ECE; and 300 labels of Banking77 with all other rows to judge by. --prompts: rows of each table, 500.
 
     [bold]serve[/bold]: servers on loopback under 1, 8, 32 and 128 clients: token-trie serve beside llama-cpp-python's
     server with GBNF (pip install 'llama-cpp-python\[server]'), and, where the environment variable LLAMA_SERVER names

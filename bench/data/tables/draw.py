@@ -1,6 +1,6 @@
-"""Draws the tables beside this file from those of others: `python bench/data/tables/draw.py BANKING_TRAIN CLINC_FULL DOMAINS`.
+"""Draws the tables beside this file from those of others.
 
-The arguments are `banking_data/train.csv` of PolyAI-LDN/task-specific-datasets, and `data/data_full.json` and
+Its arguments are `banking_data/train.csv` of PolyAI-LDN/task-specific-datasets, and `data/data_full.json` and
 `data/domains.json` of clinc/oos-eval.
 """
 

@@ -1,0 +1,1 @@
+"""What calibrations are worth."""
