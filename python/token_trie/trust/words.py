@@ -14,24 +14,30 @@ from token_trie.trust.learn import import_sklearn
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_CS = (1.0, 10.0, 100.0)
+
 
 def by_words(texts: Sequence[str], gold: Ints, n_classes: int, folds: list[tuple[Ints, Ints]]) -> Floats | None:
-    """Return the probabilities of rows by their words, each fitted on other rows; None where rows have no words."""
+    """Return the probabilities of rows by their words, each fitted on other rows; None where rows have no words.
+
+    Of some strengths of regularization the one with the least log loss is taken, as a calibration's kind is.
+    """
     extraction: Any = import_sklearn("feature_extraction.text")
     linear: Any = import_sklearn("linear_model")
-    pipeline: Any = import_sklearn("pipeline")
-    probabilities = np.zeros((len(gold), n_classes))
+    metrics: Any = import_sklearn("metrics")
+    found = {c: np.zeros((len(gold), n_classes)) for c in _CS}
     for train, test in folds:
-        made = pipeline.make_pipeline(
-            extraction.TfidfVectorizer(sublinear_tf=True), linear.LogisticRegression(C=10.0, max_iter=1000)
-        )
+        counted = extraction.TfidfVectorizer(sublinear_tf=True)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that there are few rows a class
-                made.fit([texts[i] for i in train], gold[train])
+            words = counted.fit_transform([texts[i] for i in train])
         except ValueError as error:
             if "empty vocabulary" in str(error):
                 return None
             raise
-        probabilities[np.ix_(test, made.classes_)] = made.predict_proba([texts[i] for i in test])
-    return probabilities
+        others = counted.transform([texts[i] for i in test])
+        for c, probabilities in found.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that there are few rows a class
+                made = linear.LogisticRegression(C=c, max_iter=1000).fit(words, gold[train])
+            probabilities[np.ix_(test, made.classes_)] = made.predict_proba(others)
+    return min(found.values(), key=lambda p: float(metrics.log_loss(gold, p, labels=np.arange(n_classes))))
