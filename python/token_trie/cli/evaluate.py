@@ -129,7 +129,12 @@ def evaluate(
     place = None if no_cache else cache or _users_cache()
     llm = model.load(4096)
     asked.check(llm)
-    evaluation = rows.evaluated(llm, {"ways": way, "empty": empty, "n_folds": folds, "cache": place})
+    try:
+        evaluation = rows.evaluated(llm, {"ways": way, "empty": empty, "n_folds": folds, "cache": place})
+    except KeyboardInterrupt:
+        if place is not None:
+            status.print("the same command goes on from here: what was read is kept", highlight=False)
+        raise
     if html is not None:
         html.write_text(evaluation.html(), encoding="utf-8")
     if fit is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -12,15 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.many import choose_many
+from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.questions.question import Choice, Predicate, Score
 from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.native.core import Llama
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fitting import fit_readings, log_probabilities
 from token_trie.trust.folds import folds_of
-from token_trie.trust.kept import kept_in, key_of, read_kept
+from token_trie.trust.kept import Kept, kept_in, key_of, read_kept
 from token_trie.trust.options import FitKind, RowOptions
 from token_trie.trust.readings import Reader, Readings, reader_of
 from token_trie.trust.words import by_words
@@ -72,6 +75,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         self._read: dict[RowOptions, Readings] = {}
+        self._kept: dict[str, Kept] = {}
 
     @cached_property
     def is_question(self) -> bool:
@@ -94,6 +98,12 @@ class Rows:
         if options not in self._read:
             self._read[options] = self._readings(options, self.given)
         return self._read[options]
+
+    @cached_property
+    def is_prefix_free(self) -> bool:
+        """Whether no choice goes on from another, so that it is the same whether that is asked about."""
+        texts = sorted(self.reader.binding.classes)
+        return not isinstance(self.choices, TokenTrie) and not any(b.startswith(a) for a, b in pairwise(texts))
 
     def mass_of(self, readings: Readings) -> Floats | None:
         """Return the mass, where it tells whether a choice fits: of options that are described it does not."""
@@ -126,10 +136,13 @@ class Rows:
 
     def _readings(self, options: RowOptions, given: Sequence[Any]) -> Readings:
         reader = self.reader if options == self.options else reader_of(self.llm, self.choices, options)
-        kept = kept_in(self.cache, key_of(self.choices, options, reader.binding))
-        if kept.problem is not None:
-            self.notes.append(kept.problem)
-        read, n = read_kept(reader, given, kept, states=self.states and options == self.options, **self.reading)
+        key = key_of(self.choices, options, reader.binding)
+        if key not in self._kept:
+            kept = self._kept[key] = kept_in(self.cache, key)
+            if kept.problem is not None:
+                self.notes.append(kept.problem)
+        states = self.states and options == self.options
+        read, n = read_kept(reader, given, self._kept[key], states=states, **self.reading)
         self.n_read += n
         return read
 
@@ -152,6 +165,14 @@ def _exact(**changes: Any) -> Callable[[Rows], Found]:
     def find(rows: Rows) -> Found:
         read = rows.readings(**changes)
         return found_by(read.raw, rows.mass_of(read))
+
+    return find
+
+
+def _ends(leaf_end: LeafEnd) -> Callable[[Rows], Found]:
+    def find(rows: Rows) -> Found:
+        same = {leaf_end, rows.options.leaf_end} <= {"longest", "any"} and rows.is_prefix_free
+        return _exact(**{} if same else {"leaf_end": leaf_end})(rows)
 
     return find
 
@@ -222,9 +243,9 @@ _FITTED = {
 }
 OF_PROMPTS = {
     "exact": Way("whole answers, by the model's own probability", _exact()),
-    "longest": Way("likewise, when no longer choice goes on from it", _exact(leaf_end="longest")),
-    "any": Way("likewise, whatever comes behind", _exact(leaf_end="any")),
-    "follow": Way("likewise, when the text ends there", _exact(leaf_end="follow")),
+    "longest": Way("likewise, when no longer choice goes on from it", _ends("longest")),
+    "any": Way("likewise, whatever comes behind", _ends("any")),
+    "follow": Way("likewise, when the text ends there", _ends("follow")),
     "greedy": Way("token by token", _greedy),
     "contextual": Way("less what the prompt gives without its content", _contextual()),
     **_FITTED,

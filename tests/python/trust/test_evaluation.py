@@ -47,8 +47,27 @@ def test_a_row_is_read_once_for_all_ways_that_are_arithmetic(precise: Any, tmp_p
     again = evaluate(precise, PROMPTS, GOLD, CHOICES, empty="N/A: yes or no?", cache=tmp_path, n_folds=3)
     assert again.n_read == 0
     assert again["exact"].figures == first["exact"].figures
-    other = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["any"], cache=tmp_path)
+    other = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["follow"], cache=tmp_path)
     assert other.n_read == len(PROMPTS)
+
+
+def test_end_rules_are_read_only_where_they_make_a_difference(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "longest", "any"])
+    assert found.n_read == len(PROMPTS)
+    read = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact"], leaf_end="any")
+    assert found["any"].probabilities == pytest.approx(read["exact"].probabilities, abs=1e-4)
+    longer = [*CHOICES, "yes and no"]
+    found = evaluate(precise, PROMPTS, GOLD, longer, ways=["exact", "longest", "any"])
+    assert found.n_read == 2 * len(PROMPTS)
+    read = evaluate(precise, PROMPTS, GOLD, longer, ways=["exact"], leaf_end="any")
+    assert found["any"].probabilities == pytest.approx(read["exact"].probabilities, abs=1e-4)
+    assert not np.allclose(found["any"].probabilities, found["longest"].probabilities, atol=1e-6)
+
+
+def test_a_form_that_is_the_default_is_not_read_again(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, Choice("Which?", CHOICES), ways=["contextual", "unlisted"])
+    assert found.n_read == len(PROMPTS)
+    assert found["contextual"].figures == found["unlisted"].figures
 
 
 def test_a_question_is_measured_as_decide_answers_it(precise: Any) -> None:
