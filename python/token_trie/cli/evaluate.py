@@ -67,7 +67,7 @@ def evaluate(
             "and orders in place of longest, any, follow and greedy. By default those that one reading serves.",
         ),
     ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation of what is fitted.")] = 5,
+    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation of what is fitted.")] = 10,
     target_accuracy: Annotated[
         float | None,
         typer.Option(

@@ -57,7 +57,7 @@ def evaluate(
     ways: Iterable[str] | None = None,
     empty: Prompt | None = None,
     texts: Iterable[str] | None = None,
-    n_folds: int = 5,
+    n_folds: int = 10,
     cache: str | PathLike[str] | None = None,
     progress: bool = False,
     n_parallel: int | None = None,

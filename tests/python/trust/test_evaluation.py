@@ -94,7 +94,7 @@ def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> 
     found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["words", "majority"])
     gold = np.array([CHOICES.index(one) for one in GOLD])
     expected = {c: np.empty((24, 2)) for c in (1.0, 10.0, 100.0)}
-    for train, test in folds_of(gold, np.arange(24), 5, 0):
+    for train, test in folds_of(gold, np.arange(24), 10, 0):
         assert not set(train) & set(test)
         for c, p in expected.items():
             made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=c, max_iter=1000))
