@@ -12,7 +12,7 @@ from token_trie.trust.metrics import figures_of
 from token_trie.trust.options import RowOptions
 from token_trie.trust.readings import read_rows
 
-from bench.models import load
+from bench.models import Model, load
 from bench.options import Options
 from bench.results import Bar, Results
 from bench.table import bars_table, model_bars, table_of, wide_console
@@ -71,7 +71,7 @@ def run(options: Options) -> None:
                     *(float("nan") if x is None else x for x in (f.log_loss, f.brier, f.ece)),
                 ]
                 results.rows.append(
-                    CalibrationRow(model.stem, table.name, way.name, len(found.gold), *figures, seconds)
+                    CalibrationRow(model.name, table.name, way.name, len(found.gold), *figures, seconds)
                 )
             advance()
             if options.output is not None:
@@ -88,8 +88,8 @@ def run(options: Options) -> None:
         plot(results.rows, options.output.with_suffix(".png"))
 
 
-def _protocol(model: object) -> list[CalibrationRow]:
-    llm, stem = model.llm, model.stem  # type: ignore[attr-defined]
+def _protocol(model: Model) -> list[CalibrationRow]:
+    llm, stem = model.llm, model.name
     fit, test = protocol()
     started = time.perf_counter()
     fitted = Calibration.fit(llm, fit.texts, fit.gold, fit.asked)

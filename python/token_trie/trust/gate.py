@@ -15,6 +15,8 @@ Floats = npt.NDArray[np.float64]
 
 N_STEPS = 50
 """Of the grid of confidences that are looked at."""
+N_STARTS = 4
+"""Where tests begin."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ def find_gate(
 ) -> Gate:
     """Find the lowest confidence from which on answers are right so often.
 
-    Confidences are looked at from the highest down, on a grid of numbers of rows that is fixed before any is looked at,
-    each by the exact lower bound of Clopper and Pearson (1934) on the accuracy of all rows at or above it, until the
-    first that is below the target: tests in a fixed order, of which each is made at the full level and the first that
-    fails ends it, need no further correction (fixed-sequence testing; Angelopoulos et al., "Learn then Test", 2021).
+    Confidences are looked at on a grid of numbers of rows, fixed before any is looked at, each by the exact lower
+    bound of Clopper and Pearson (1934) on the accuracy of all rows at or above it. Tests in a fixed order, of which the
+    first that fails ends it, need no correction; here there are a few such orders, which begin at different places and
+    go down, so that a few sure mistakes do not end all, and each has its part of what may go wrong (fixed-sequence
+    testing with several starts; Angelopoulos et al., "Learn then Test", 2021).
 
     Parameters
     ----------
@@ -98,22 +101,23 @@ def find_gate(
 
     order = np.argsort(-confidence, kind="stable")
     ranked, n_right = confidence[order], np.cumsum(is_right[order])
+    risk = (1 - assurance) / N_STARTS
     found = Gate(target_accuracy, assurance, None, len(confidence), 0, None, None)
-    for at in _grid(len(confidence), target_accuracy, assurance):
-        # Rows of the same confidence are decided together.
-        n = int(np.searchsorted(-ranked, -ranked[at - 1], side="right"))
-        right = int(n_right[n - 1])
-        lower = float(beta.ppf(1 - assurance, right, n - right + 1)) if right else 0.0
-        if lower < target_accuracy:
-            break
-        found = Gate(target_accuracy, assurance, float(ranked[n - 1]), len(ranked), n, right / n, lower)
+    grid = _grid(len(confidence), target_accuracy, risk)
+    for start in np.linspace(0, len(grid), N_STARTS, endpoint=False).astype(int).tolist():
+        for at in grid[start:]:
+            # Rows of the same confidence are decided together.
+            n = int(np.searchsorted(-ranked, -ranked[at - 1], side="right"))
+            right = int(n_right[n - 1])
+            lower = float(beta.ppf(risk, right, n - right + 1)) if right else 0.0
+            if lower < target_accuracy:
+                break
+            if n > found.n_decided:
+                found = Gate(target_accuracy, assurance, float(ranked[n - 1]), len(ranked), n, right / n, lower)
     return found
 
 
-def _grid(n: int, target_accuracy: float, assurance: float) -> list[int]:
-    """Return numbers of rows: from the fewest that could do, with none wrong, and some to spare, up to all."""
-    fewest = int(np.ceil(np.log(1 - assurance) / np.log(target_accuracy)))
-    first = max(fewest, 2 * fewest if n >= 4 * fewest else fewest)
-    if n < first:
-        return []
-    return sorted(set(np.linspace(first, n, N_STEPS).round().astype(int).tolist()))
+def _grid(n: int, target_accuracy: float, risk: float) -> list[int]:
+    """Return numbers of rows: from the fewest that could do, with none wrong, up to all."""
+    fewest = int(np.ceil(np.log(risk) / np.log(target_accuracy)))
+    return sorted(set(np.linspace(fewest, n, N_STEPS).round().astype(int).tolist())) if n >= fewest else []
