@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
@@ -20,12 +21,15 @@ from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.trust.fit import Fit
 from token_trie.trust.fitting import fit_readings
+from token_trie.trust.folds import numbered
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.gold import read_gold
 from token_trie.trust.head import Head
 from token_trie.trust.held_out import HeldOut
+from token_trie.trust.kept import as_asked, digest_of_prompt
+from token_trie.trust.label_free import in_domain
 from token_trie.trust.learn import import_sklearn
-from token_trie.trust.options import FitKind, FitOptions
+from token_trie.trust.options import KINDS, FitKind, FitOptions
 from token_trie.trust.readings import Readings, reader_of
 from token_trie.trust.shares import Ints
 from token_trie.trust.stored import Stored
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 _FORMAT, _VERSION = "token-trie calibration", 1
 _MAX_BYTES = 1 << 28
+_SEED = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,10 +52,11 @@ class Calibration(Fit):
 
     Attributes
     ----------
-    kind : {"contextual", "batch", "mean", "temperature", "bias", "head"}
+    kind : {"contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
         contextual: a question's contextual prior is taken out, as `decide` does by default. batch, mean: what the rows
-        give each class in the mean, of probabilities (Zhou et al. 2023) or of their logarithms. temperature, bias:
-        fitted on labels. head: a linear one on the hidden state of the prompt's last token.
+        give each class in the mean, of probabilities (Zhou et al. 2023) or of their logarithms. domain: what words of
+        the rows, drawn at random, give each class (Fei et al. 2023). temperature, bias: fitted on labels. head: a
+        linear one on the hidden state of the prompt's last token.
     binding : Binding
         What it was fitted on, and holds for.
     base : {"raw", "contextual"}
@@ -112,15 +118,26 @@ class Calibration(Fit):
             As of `choose_many`; of a label that is no choice, with its position.
         """
         read = FitOptions.read("Calibration.fit", options)
-        import_sklearn("linear_model")  # before rows are read for nothing
+        if gold is not None:
+            import_sklearn("linear_model")  # before rows are read for nothing
         reader = reader_of(llm, choices, read.of_rows())
         rows = list(prompts)
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
         states = labels is not None and read.kind in ("auto", "head")
-        found = reader.read(rows, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx)
+        shuffled = in_domain(rows, _SEED) if read.kind == "domain" else []
         prior = None if read.frequencies is None else BatchPrior(read.frequencies).shift(reader.values)
-        readings = Readings.of(found, reader.binding)
-        return cls.of(readings, labels, kind=read.kind, prior=prior, n_folds=read.n_folds)
+        groups = numbered([digest_of_prompt(as_asked(reader, row)) for row in rows])
+        found = iter(reader.read(rows + shuffled, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
+        readings = Readings.of(itertools.islice(found, len(rows)), reader.binding)
+        return cls.of(
+            readings,
+            labels,
+            kind=read.kind,
+            prior=prior,
+            n_folds=read.n_folds,
+            groups=groups,
+            shuffled=Readings.of(found, reader.binding),
+        )
 
     @classmethod
     def of(
@@ -132,9 +149,12 @@ class Calibration(Fit):
         prior: Floats | None = None,
         n_folds: int = 10,
         groups: Ints | None = None,
+        shuffled: Readings | None = None,
     ) -> Calibration:
         """Fit it to what a model has said of rows; as of `fit_readings`."""
-        found, held_out = fit_readings(readings, gold, kind=kind, prior=prior, n_folds=n_folds, groups=groups)
+        found, held_out = fit_readings(
+            readings, gold, kind=kind, prior=prior, n_folds=n_folds, groups=groups, shuffled=shuffled
+        )
         own = {field.name: getattr(found, field.name) for field in fields(Fit)}
         return cls(binding=readings.binding, n_rows=len(readings), held_out=held_out, **own)
 
@@ -227,8 +247,13 @@ class Calibration(Fit):
             )
         binding = Binding.from_dict(read.get("binding"))
         n = len(binding.classes)
+        if n < 2 or len(set(binding.classes)) < n:
+            raise CalibrationError("binding.classes: two or more, each once, belong here")
+        kind = read.one_of("kind", KINDS)
+        if (kind == "head") != (read.get("head") is not None):
+            raise CalibrationError(f"head: a fit of the kind {kind!r} has {'one' if kind == 'head' else 'none'}")
         return cls(
-            kind=read.one_of("kind", ("contextual", "batch", "mean", "temperature", "bias", "head")),
+            kind=kind,
             binding=binding,
             base="contextual" if read.one_of("base", ("raw", "contextual")) == "contextual" else "raw",
             bias=read.floats("bias", (n,)),

@@ -18,6 +18,7 @@ from token_trie.native.core import Llama
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.trust.calibration import Calibration
+from token_trie.trust.folds import numbered
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.gold import read_gold
 from token_trie.trust.kept import digest_of_prompt
@@ -217,7 +218,7 @@ def evaluate_rows(
     if len(classes) < 2:
         raise ArgumentError(f"choices: {classes[0]!r} alone, where nothing is to be told apart")
     rows.gold = read_gold(gold, len(given), rows.reader.binding.classes, rows.reader.values)
-    rows.groups = _numbered([digest_of_prompt(one) for one in given])
+    rows.groups = numbered([digest_of_prompt(one) for one in given])
     rows.states = any(name in ("fitted", "head") for name in chosen)
     rows.notes += _about(rows.gold, rows.groups, classes, n_folds)
     evaluated = []
@@ -284,11 +285,6 @@ def _about(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int) -> li
             said += f"; {len(torn):,} of these texts with different labels, the first in row {torn_rows[0] + 1}"
         notes.append(said)
     return notes
-
-
-def _numbered(digests: Sequence[bytes]) -> Ints:
-    numbers: dict[bytes, int] = {}
-    return np.array([numbers.setdefault(digest, len(numbers)) for digest in digests], np.int64)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from token_trie.trust.fit import Fit
 from token_trie.trust.folds import Folds, folds_of
 from token_trie.trust.head import features_of
 from token_trie.trust.head_fitting import fit_head
-from token_trie.trust.held_out import HeldOut, Measured
+from token_trie.trust.held_out import HeldOut, Measured, in_steps
 from token_trie.trust.label_free import fit_without_labels, mean_taken_out
 from token_trie.trust.metrics import figures_of
 from token_trie.trust.options import FitKind
@@ -40,6 +40,7 @@ def fit_readings(
     prior: Floats | None = None,
     n_folds: int = 10,
     groups: Ints | None = None,
+    shuffled: Readings | None = None,
 ) -> tuple[Fit, HeldOut | None]:
     """Fit a calibration to readings; tell, of rows with labels, what it is worth on rows that it has not seen.
 
@@ -55,6 +56,8 @@ def fit_readings(
     n_folds : int
     groups : ndarray of int64, shape (n_rows,), optional
         Rows of one group, such as duplicates, come into one fold.
+    shuffled : Readings, optional
+        Of "domain": what the model says behind words of the rows.
 
     Raises
     ------
@@ -65,7 +68,7 @@ def fit_readings(
     """
     _require_finite(readings)
     if gold is None:
-        return fit_without_labels(readings, kind, prior), None
+        return fit_without_labels(readings, kind, prior, shuffled), None
     if prior is not None:
         raise ArgumentError("frequencies: go without labels, which tell them")
     if len(gold) < LEAST_LABELLED:
@@ -83,7 +86,7 @@ def fit_readings(
         len(folds),
         measured(readings.texts, log_p, gold),
         measured(readings.texts, raw, gold),
-        np.exp(log_p.max(axis=1)),
+        in_steps(np.exp(log_p.max(axis=1))),
         log_p.argmax(axis=1) == gold,
         np.exp(log_p),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,12 @@ from token_trie.trust.learn import import_sklearn
 Ints = npt.NDArray[np.int64]
 Folds: TypeAlias = list[tuple[Ints, Ints]]
 """Positions of the rows to fit on, and of those to judge by."""
+
+
+def numbered(digests: Sequence[bytes]) -> Ints:
+    """Return the numbers of groups: rows of one digest are one group."""
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(digest, len(numbers)) for digest in digests], np.int64)
 
 
 def folds_of(gold: Ints, groups: Ints, n_folds: int, seed: int) -> Folds:

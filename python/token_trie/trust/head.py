@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from token_trie.decisions.calibrator import Floats, States
+from token_trie.errors import CalibrationError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,6 +40,8 @@ class Head:
 
     def log_weights_of(self, features: Floats) -> Floats:
         """Return those of features."""
+        if features.shape[1] != len(self.mean):
+            raise CalibrationError(f"head: was fitted on {len(self.mean)} features, and these are {features.shape[1]}")
         found: Floats = ((features - self.mean) / self.scale) @ self.weights.T + self.intercept
         return found
 
@@ -54,9 +57,12 @@ class Head:
         """Read what `to_dict` gave; CalibrationError where it is something else."""
         mean = read.floats("mean", (None,))
         n = len(mean)
+        scale = read.floats("scale", (n,))
+        if not (scale > 0).all():
+            raise CalibrationError("head.scale: a number that is not above 0")
         return cls(
             mean,
-            read.floats("scale", (n,)),
+            scale,
             read.floats("weights", (n_classes, n)),
             read.floats("intercept", (n_classes,)),
             read.boolean("takes_scores"),

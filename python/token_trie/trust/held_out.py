@@ -20,6 +20,12 @@ Floats = npt.NDArray[np.float64]
 _SCALE = 10_000
 
 
+def in_steps(confidence: Floats) -> Floats:
+    """Return confidences as a file has them, which are never more than they were."""
+    stepped: Floats = np.floor(confidence * _SCALE) / _SCALE
+    return stepped
+
+
 @dataclass(frozen=True)
 class Measured:
     """How good probabilities are."""
@@ -62,7 +68,7 @@ class HeldOut:
             "n_folds": self.n_folds,
             "calibrated": vars(self.calibrated),
             "raw": vars(self.raw),
-            "confidence": np.floor(self.confidence * _SCALE).astype(int).tolist(),
+            "confidence": np.rint(self.confidence * _SCALE).astype(int).tolist(),
             "is_right": "".join("1" if right else "0" for right in self.is_right),
         }
 
@@ -77,5 +83,9 @@ class HeldOut:
             for inner in map(read.inner, ("calibrated", "raw"))
         )
         confidence = read.floats("confidence", (len(is_right),)) / _SCALE
+        if len(is_right) != read.integer("n_rows"):
+            raise CalibrationError(f"held_out.is_right: {len(is_right)} rows, where n_rows is {read.integer('n_rows')}")
+        if len(confidence) and not (confidence.min() >= 0 and confidence.max() <= 1):
+            raise CalibrationError(f"held_out.confidence: a number outside 0 to {_SCALE}")
         right = np.array([one == "1" for one in is_right], np.bool_)
         return cls(read.integer("n_rows"), read.integer("n_folds"), own, raw, confidence, right)

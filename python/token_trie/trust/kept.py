@@ -192,7 +192,7 @@ def read_kept(
     """
     if states and not kept.has_states:
         kept.clear(has_states=True)
-    digests = [digest_of_prompt(_as_asked(reader, row)) for row in rows]
+    digests = [digest_of_prompt(as_asked(reader, row)) for row in rows]
     missing = kept.missing(digests)
     waiting, places = list(missing), list(missing.values())
     found: list[Row] = []
@@ -219,7 +219,8 @@ def read_kept(
     return replace(kept.of(digests), binding=reader.binding), len(found)
 
 
-def _as_asked(reader: Reader, row: Any) -> Any:
+def as_asked(reader: Reader, row: Any) -> Any:
+    """Return a row as a model is asked about it."""
     if reader.each != "state":
         return row
     try:

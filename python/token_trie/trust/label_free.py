@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from token_trie.decisions.calibrator import Base, Floats
@@ -13,22 +16,31 @@ from token_trie.trust.shares import log_softmax
 
 LEAST_ROWS = 8
 """That tell something."""
+_N_SHUFFLED = 20
+"""As Fei et al. (2023) take."""
 
 
-def fit_without_labels(readings: Readings, kind: FitKind, prior: Floats | None) -> Fit:
+def fit_without_labels(readings: Readings, kind: FitKind, prior: Floats | None, shuffled: Readings | None) -> Fit:
     """Fit to rows whose right classes are not known; as of `fit_readings`."""
     if kind in ("temperature", "bias", "head"):
         raise ArgumentError(f"kind: {kind!r} needs gold labels")
     if kind == "auto":
         kind = "batch" if readings.contextual is None else "mean"
+    base: Base = "raw" if readings.contextual is None or kind == "domain" else "contextual"
+    scores = readings.raw if base == "raw" else readings.contextual
+    assert scores is not None
     if kind == "contextual":
-        if readings.contextual is None:
+        if base == "raw":
             raise ArgumentError("kind: 'contextual' is of questions; of choices, give choose a Contextual")
+        bias = np.zeros(len(readings.texts))
+    elif kind == "domain":
+        if shuffled is None or not len(shuffled):
+            raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
+        bias = mean_taken_out(shuffled.raw, "batch")
     elif len(readings) < LEAST_ROWS:
         raise CalibrationError(f"rows: {len(readings)}, where {LEAST_ROWS} are the fewest that tell something")
-    scores = readings.raw if readings.contextual is None else readings.contextual
-    bias = np.zeros(len(readings.texts)) if kind == "contextual" else mean_taken_out(scores, kind)
-    base: Base = "raw" if readings.contextual is None else "contextual"
+    else:
+        bias = mean_taken_out(scores, kind)
     return Fit(kind=kind, bias=bias if prior is None else bias + prior, base=base)
 
 
@@ -41,3 +53,31 @@ def mean_taken_out(scores: Floats, kind: str) -> Floats:
         mean = scores.mean(axis=0)
     bias: Floats = mean.mean() - mean
     return bias
+
+
+def in_domain(rows: Sequence[Any], seed: int) -> list[str]:
+    """Make rows of words of the rows, drawn at random, as long as they are; what all begin and end with stays."""
+    if len(rows) < LEAST_ROWS:
+        raise CalibrationError(f"rows: {len(rows)}, where {LEAST_ROWS} are the fewest that tell something")
+    for i, row in enumerate(rows):
+        if not isinstance(row, str):
+            raise ArgumentError(f"rows[{i}]: {type(row).__name__}, where 'domain' takes texts")
+    start = _n_common(rows)
+    start = max((i + 1 for i in range(start) if rows[0][i].isspace()), default=0)
+    inner = [row[start:] for row in rows]
+    end = _n_common([text[::-1] for text in inner])
+    end = max((i + 1 for i in range(end) if inner[0][-1 - i].isspace()), default=0)
+    own = [text[: len(text) - end].split() for text in inner]
+    words = [word for some in own for word in some]
+    if not words:
+        raise CalibrationError("rows: they are all the same, and have no words of their own")
+    n = max(1, round(len(words) / len(own)))
+    rng = np.random.default_rng(seed)
+    behind = rows[0][len(rows[0]) - end :]
+    return [rows[0][:start] + " ".join(rng.choice(words, n).tolist()) + behind for _ in range(_N_SHUFFLED)]
+
+
+def _n_common(texts: Sequence[str]) -> int:
+    """Return how many letters all texts begin with."""
+    first, last = min(texts), max(texts)
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

@@ -14,8 +14,9 @@ from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, encode, lookup
 from token_trie.native.options import Options
 
-FitKind: TypeAlias = Literal["auto", "contextual", "batch", "mean", "temperature", "bias", "head"]
+FitKind: TypeAlias = Literal["auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"]
 
+KINDS: tuple[str, ...] = get_args(FitKind)[1:]
 _KINDS = dict.fromkeys(get_args(FitKind), 0)
 
 
@@ -68,7 +69,7 @@ class FitOptions(Options):
 
     Parameters
     ----------
-    kind : {"auto", "contextual", "batch", "mean", "temperature", "bias", "head"}
+    kind : {"auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
         What is fitted; see `Calibration`. "auto": with labels what has the least log loss on rows held out; without, of
         a question "mean", and of choices behind prompts "batch".
     frequencies : mapping of values to float, optional

@@ -1,0 +1,123 @@
+"""Files of calibrations that somebody else wrote."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import clouds, readings_of
+from token_trie import Calibration, CalibrationError
+
+
+def made(kind: Any) -> Calibration:
+    states, gold = clouds(60, 3, 4, np.random.default_rng(0))
+    return Calibration.of(readings_of(4 * np.eye(3)[gold] + states[:, :3], states), gold, kind=kind)
+
+
+STORED = {kind: made(kind).to_dict() for kind in ("temperature", "bias", "head")}
+
+
+@pytest.mark.parametrize("kind", list(STORED))
+def test_a_file_gives_the_same_probabilities_and_gates(kind: str, tmp_path: Path) -> None:
+    own = made(kind)
+    own.save(tmp_path / "f.json")
+    again = Calibration.load(tmp_path / "f.json")
+    states, gold = clouds(60, 3, 4, np.random.default_rng(0))
+    scores = 4 * np.eye(3)[gold]
+    assert again.log_weights(scores, states) == pytest.approx(own.log_weights(scores, states), rel=1e-5, abs=1e-5)
+    assert again.gate(0.7) == own.gate(0.7)
+    assert again.gate(0.7).threshold is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("format", "other", "format: this is no token-trie calibration"),
+        ("version", 2, "version: 2, and this release reads 1"),
+        ("version", "1", "version: str where a count belongs"),
+        ("kind", "magic", "kind: 'magic' is none of"),
+        ("kind", "bias", "head: a fit of the kind 'bias' has none"),
+        ("head", None, "head: a fit of the kind 'head' has one"),
+        ("base", 3, "base: int where a text belongs"),
+        ("temperature", 0, "temperature: 0.0 is not above 0"),
+        ("temperature", float("nan"), "temperature: a number that is not finite"),
+        ("temperature", 10**400, "temperature"),
+        ("temperature", True, "temperature: bool where a number belongs"),
+        ("bias", [0.0, 1.0], "bias: 2 numbers, where 3 belong"),
+        ("bias", [0.0, float("inf"), 1.0], "bias: a number that is not finite"),
+        ("bias", {"a": 1}, "bias: dict where a list of numbers belongs"),
+        ("n_rows", -1, "n_rows: int where a count belongs"),
+        ("binding", [], "binding: list where an object belongs"),
+        ("binding.classes", ["a", "a", "b"], "binding.classes: two or more, each once"),
+        ("binding.classes", ["a", 3], "binding.classes: a list of texts"),
+        ("binding.model", None, "binding.model: NoneType where a text belongs"),
+        ("head.weights", [[1.0] * 4] * 2, "head.weights: 2 x 4 numbers, where 3 x "),
+        ("head.weights", [[1.0, 2.0], [1.0], [1.0]], "head.weights"),
+        ("head.scale", [0.0] * 4, "head.scale"),
+        ("head.takes_scores", 1, "head.takes_scores: int where true or false belongs"),
+        ("held_out.confidence", [10_001] * 60, "held_out.confidence: a number outside 0 to 10000"),
+        ("held_out.is_right", "102" * 20, "held_out.is_right: a text of 0 and 1"),
+        ("held_out.n_rows", 61, "held_out.is_right: 60 rows, where n_rows is 61"),
+        ("held_out.raw", {}, "held_out.raw.accuracy: missing"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_place(place: str, value: Any, message: str, tmp_path: Path) -> None:
+    given = copy.deepcopy(STORED["head"])
+    *outer, last = place.split(".")
+    at = given
+    for name in outer:
+        at = at[name]
+    at[last] = value
+    path = tmp_path / "f.json"
+    path.write_text(json.dumps(given))
+    with pytest.raises(CalibrationError, match=message) as caught:
+        Calibration.load(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": 1}'])
+def test_a_file_of_something_else_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_bytes(content)
+    with pytest.raises(CalibrationError, match=r"f\.json"):
+        Calibration.load(tmp_path / "f.json")
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "f.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CalibrationError, match="larger than"):
+        Calibration.load(tmp_path / "f.json")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_stands_somewhere_it_is_read_or_refused(data: Any) -> None:
+    given = copy.deepcopy(STORED[data.draw(st.sampled_from(list(STORED)))])
+    at: Any = given
+    while True:
+        key = data.draw(st.sampled_from(list(at) if isinstance(at, dict) else range(len(at))))
+        if isinstance(at[key], (dict, list)) and at[key] and data.draw(st.booleans()):
+            at = at[key]
+            continue
+        at[key] = data.draw(JSON)
+        break
+    try:
+        read = Calibration.from_dict(given)
+        states = np.zeros((2, 4)) if read.needs_state else None
+        found = read.log_weights(np.zeros((2, len(read.classes))), states)
+    except CalibrationError:
+        return
+    assert np.isfinite(found).all()
