@@ -60,7 +60,7 @@ Request read_request(const Batch::Call & batch, const token_trie_batch_prompt & 
     search.max_nodes = prompt.max_nodes;
     search.timeout = std::chrono::milliseconds(to_count(prompt.timeout_ms, "prompt.timeout_ms"));
     if (prompt.mode == TOKEN_TRIE_BATCH_BEST) {
-        search.weights = read_leaf_weights(prompt, cursor->trie(), "prompt");
+        search.weights = batch.share(cursor->shared_trie(), read_leaf_weights(prompt, cursor->trie(), "prompt"));
     }
     return {{prompt.tokens, prompt.tokens + prompt.n_tokens},
             std::move(cursor),

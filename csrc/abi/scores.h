@@ -4,8 +4,8 @@
 #include "token_trie.h"
 
 #include <cmath>
-#include <memory>
 #include <string>
+#include <vector>
 
 namespace token_trie {
 
@@ -20,11 +20,11 @@ inline LeafEnd to_leaf_end(std::int32_t value, const char * what) {
     return static_cast<LeafEnd>(value);
 }
 
-// Of the struct that is called what; null without any.
+// Of the struct that is called what; none without any.
 template <typename Struct>
-std::shared_ptr<const LeafWeights> read_leaf_weights(const Struct & from, const Trie & trie, const std::string & what) {
+std::vector<double> read_leaf_weights(const Struct & from, const Trie & trie, const std::string & what) {
     if (from.leaf_weights == nullptr) {
-        return nullptr;
+        return {};
     }
     if (from.n_leaf_weights != trie.n_leaves()) {
         throw Error(Status::argument, what + ".n_leaf_weights: " + std::to_string(from.n_leaf_weights) +
@@ -36,8 +36,7 @@ std::shared_ptr<const LeafWeights> read_leaf_weights(const Struct & from, const 
                                               "]: " + std::to_string(from.leaf_weights[i]) + " is not finite");
         }
     }
-    return std::make_shared<const LeafWeights>(
-        trie, std::vector<double>(from.leaf_weights, from.leaf_weights + from.n_leaf_weights));
+    return {from.leaf_weights, from.leaf_weights + from.n_leaf_weights};
 }
 
 // Of a struct that has them.

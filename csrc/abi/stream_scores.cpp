@@ -109,12 +109,15 @@ int32_t token_trie_stream_search(token_trie_stream * stream,
         const Query query(stream, params);
         check_not_negative(query.params.beam_width, "params.beam_width");
         check_not_negative(query.params.timeout_ms, "params.timeout_ms");
-        const SearchOptions options = {query.options,
-                                       n_best,
-                                       static_cast<std::size_t>(query.params.beam_width),
-                                       query.params.max_nodes,
-                                       std::chrono::milliseconds(query.params.timeout_ms),
-                                       read_leaf_weights(query.params, query.cursor.trie(), "params")};
+        const std::shared_ptr<const Trie> & trie = query.cursor.shared_trie();
+        std::vector<double> weights = read_leaf_weights(query.params, *trie, "params");
+        const SearchOptions options = {
+            query.options,
+            n_best,
+            static_cast<std::size_t>(query.params.beam_width),
+            query.params.max_nodes,
+            std::chrono::milliseconds(query.params.timeout_ms),
+            weights.empty() ? nullptr : std::make_shared<const LeafWeights>(trie, std::move(weights))};
         const SearchResult result = query.stream->search(query.cursor, options);
         token_trie_score_stats out{};
         out.n_found = result.found.size();

@@ -100,6 +100,22 @@ Batch::Call::~Call() {
     batch_->changed_.notify_all();
 }
 
+std::shared_ptr<const LeafWeights> Batch::Call::share(const std::shared_ptr<const Trie> & trie,
+                                                      std::vector<double> of_leaves) const {
+    if (of_leaves.empty()) {
+        return nullptr;
+    }
+    std::unique_lock<std::mutex> lock(batch_->mutex_);
+    std::shared_ptr<const LeafWeights> weights = batch_->last_weights_.lock();
+    lock.unlock();
+    if (weights == nullptr || !weights->are(*trie, of_leaves)) {
+        weights = std::make_shared<const LeafWeights>(trie, std::move(of_leaves));
+        lock.lock();
+        batch_->last_weights_ = weights;
+    }
+    return weights;
+}
+
 // First what may fail.
 Ticket Batch::Call::submit(Request request) const {
     Batch & batch = *batch_;

@@ -260,6 +260,7 @@ class Cursor {
     std::int32_t n_items() const noexcept { return n_before_ + (at_leaf_ ? 1 : 0); }
     NodeId node() const noexcept { return node_; }
     const Trie & trie() const noexcept { return *trie_; }
+    const std::shared_ptr<const Trie> & shared_trie() const noexcept { return trie_; }
     const FollowSet & follow() const noexcept { return *follow_; }
 
    private:

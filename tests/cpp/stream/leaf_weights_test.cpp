@@ -55,7 +55,7 @@ TEST(LeafWeights, TheBoundOfANodeIsTheMostOfTheLeavesAtOrBelowIt) {
                 }
             }
         }
-        const LeafWeights weights(*trie, of_leaves);
+        const LeafWeights weights(trie, of_leaves);
         for (NodeId node = 0; node < trie->n_nodes(); ++node) {
             ASSERT_EQ(weights.bound(node), bounds[node]);
         }
@@ -85,7 +85,7 @@ struct WeightedCase {
             std::transform(of_leaves.begin(), of_leaves.end(), of_leaves.begin(),
                            [](double weight) { return std::copysign(1e6, weight); });
         }
-        options.weights = std::make_shared<const LeafWeights>(*trie, of_leaves);
+        options.weights = std::make_shared<const LeafWeights>(trie, of_leaves);
         n_paths = std::array<std::size_t, 3>{0, 3, 64}[below(3)];
         rows_are_cheap = below(3) == 0;
         for (std::size_t i = 0; i < scores.size(); ++i) {
@@ -164,7 +164,7 @@ TEST(LeafWeights, WeightsThatAreAlikeChangeNothingOfASearch) {
         const Ranking plain = one.search();
         const std::size_t n_plain = one.n_queried;
         one.options.weights = std::make_shared<const LeafWeights>(
-            *one.trie, std::vector<double>(one.trie->n_leaves(), round % 2 == 0 ? 0 : 1024));
+            one.trie, std::vector<double>(one.trie->n_leaves(), round % 2 == 0 ? 0 : 1024));
         const Ranking weighted = one.search();
         EXPECT_EQ(one.n_queried, n_plain);
         ASSERT_EQ(weighted.found.size(), plain.found.size());
@@ -185,7 +185,7 @@ TEST(LeafWeights, OfEqualSumsTheFirstByTokensComesFirst) {
     answer(*scoring, *trie);
     std::vector<double> of_leaves = scoring->result().leaves;
     std::transform(of_leaves.begin(), of_leaves.end(), of_leaves.begin(), [](double score) { return -score; });
-    options.weights = std::make_shared<const LeafWeights>(*trie, of_leaves);
+    options.weights = std::make_shared<const LeafWeights>(trie, of_leaves);
     const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
     answer(*search, *trie);
     const Ranking result = search->result();
@@ -203,7 +203,7 @@ TEST(LeafWeights, OneLeafIsFoundBySmallMeansHoweverWildTheyAre) {
         const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 2000, 7, 8));
         SearchOptions options;
         options.max_nodes = 4;
-        options.weights = std::make_shared<const LeafWeights>(*trie, random_weights(rng, trie->n_leaves(), spread));
+        options.weights = std::make_shared<const LeafWeights>(trie, random_weights(rng, trie->n_leaves(), spread));
         const Cursor cursor = cursor_of(trie);
         const auto search = begin_search(cursor, options, kTinyVocab, 64, false);
         EXPECT_LE(answer(*search, *trie), 1 + options.max_nodes + 60 + 2U * 7) << spread;
