@@ -42,6 +42,15 @@ def test_the_python_of_the_page_on_questions_runs(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith("billing {'billing': 0.")
 
 
+def test_the_python_of_the_page_on_trust_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (block,) = blocks("python", README.parent / "docs" / "trust.md")
+    exec(compile(block, "trust.md", "exec", dont_inherit=True), {})
+    assert "fitted" in capsys.readouterr().out
+
+
 def test_the_cpp_of_the_readme_compiles(tmp_path: Path) -> None:
     (block,) = blocks("c++")
     lines = block.splitlines()
