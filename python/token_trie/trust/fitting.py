@@ -17,6 +17,7 @@ from token_trie.trust.head import features_of
 from token_trie.trust.head_fitting import fit_head
 from token_trie.trust.held_out import HeldOut, Measured, in_steps
 from token_trie.trust.label_free import fit_without_labels, mean_taken_out
+from token_trie.trust.learn import one_thread
 from token_trie.trust.metrics import figures_of
 from token_trie.trust.options import FitKind
 from token_trie.trust.readings import Readings
@@ -32,6 +33,7 @@ _N_HEAD_ROWS = 2
 """Rows of each class that a head needs."""
 
 
+@one_thread()
 def fit_readings(
     readings: Readings,
     gold: Ints | None,

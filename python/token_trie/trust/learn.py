@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -16,3 +18,11 @@ def import_sklearn(name: str) -> Any:
         raise ArgumentError(
             f"evaluating and calibrating need scikit-learn: pip install 'token-trie[calibration]' ({error})"
         ) from error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let BLAS and OpenMP work on this thread alone: fits are small, and threads of theirs that wait spin."""
+    import_sklearn("utils")  # which brings threadpoolctl
+    with import_module("threadpoolctl").threadpool_limits(1):
+        yield

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.trust.learn import import_sklearn
+from token_trie.trust.learn import import_sklearn, one_thread
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -17,6 +17,7 @@ Ints = npt.NDArray[np.int64]
 _CS = (1.0, 10.0, 100.0)
 
 
+@one_thread()
 def by_words(texts: Sequence[str], gold: Ints, n_classes: int, folds: list[tuple[Ints, Ints]]) -> Floats | None:
     """Return the probabilities of rows by their words, each fitted on other rows; None where rows have no words.
 
