@@ -31,6 +31,8 @@ _RIDGE = 1.0
 """Of a bias: half of so many nats for a bias of one, over all rows."""
 _N_HEAD_ROWS = 2
 """Rows of each class that a head needs."""
+_LEAST_GAIN = 0.01
+"""In nats: what scores are to add to a head."""
 
 
 @one_thread()
@@ -204,7 +206,7 @@ def _best(fitters: list[_Fitter], readings: Readings, gold: Ints, folds: Folds) 
     plain = [one for one in found if not (one.fit.head and one.fit.head.takes_scores)]
     best, least = (min(some, key=lambda one: log_loss(one.log_p, gold)) for some in (plain, found))
     gain = losses(best.log_p, gold) - losses(least.log_p, gold)
-    return least if gain.mean() > gain.std() / np.sqrt(len(gain)) else best
+    return least if gain.mean() > max(gain.std() / np.sqrt(len(gain)), _LEAST_GAIN) else best
 
 
 def part_of(readings: Readings, rows: Ints) -> Readings:

@@ -38,15 +38,19 @@ def folds_of(gold: Ints, groups: Ints, n_folds: int, seed: int) -> Folds:
     list of pairs of ndarray of int64
     """
     selection: Any = import_sklearn("model_selection")
-    n_folds = min(n_folds, int(groups.max()) + 1)
+    _, first = np.unique(groups, return_index=True)
+    of_groups = gold[first]
+    n_folds = min(n_folds, len(first))
     if n_folds < 2 or len(np.unique(gold)) < 2:
         return []
-    n_largest = int(np.bincount(gold).max())
-    if n_largest < n_folds:  # no class has a row for each fold
-        cut = selection.GroupKFold(n_folds, shuffle=True, random_state=seed)
-    else:
-        cut = selection.StratifiedGroupKFold(n_folds, shuffle=True, random_state=seed)
+    # Not StratifiedGroupKFold, which puts several rows of a small class into one fold.
+    no_class_fills = int(np.bincount(of_groups).max()) < n_folds
+    cut = (selection.KFold if no_class_fills else selection.StratifiedKFold)(n_folds, shuffle=True, random_state=seed)
+    fold_of = np.empty(int(groups.max()) + 1, np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that some class has fewer rows than there are folds
-        folds = [(train, test) for train, test in cut.split(gold, gold, groups) if len(test)]
+        for i, (_, test) in enumerate(cut.split(of_groups, of_groups)):
+            fold_of[groups[first[test]]] = i
+    own = fold_of[groups]
+    folds = [(np.flatnonzero(own != i), np.flatnonzero(own == i)) for i in range(n_folds)]
     return folds if all(len(np.unique(gold[train])) > 1 for train, _ in folds) else []

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from synthetic import clouds, drawn, readings_of
 from token_trie import ArgumentError, Calibration, CalibrationError
 from token_trie.trust.fitting import fit_readings, log_probabilities
+from token_trie.trust.folds import folds_of
 from token_trie.trust.shares import log_softmax
 
 
@@ -177,3 +178,22 @@ def test_whatever_rows_there_are_it_is_fitted_or_refused(data: Any) -> None:
     assert np.isfinite(made.held_out.calibrated.log_loss)
     assert np.isfinite(log_probabilities(made, readings_of(raw, states))).all()
     assert Calibration.from_dict(made.to_dict()).kind == made.kind
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_folds_spread_each_class_and_part_no_group(data: Any) -> None:
+    n = data.draw(st.integers(20, 80))
+    gold = np.array(data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)))
+    drawn_groups = np.array(data.draw(st.lists(st.integers(0, n), min_size=n, max_size=n)))
+    alike = data.draw(st.booleans())
+    groups = np.unique(drawn_groups, return_inverse=True)[1] if alike else np.arange(n)
+    folds = folds_of(gold, groups, 10, 0)
+    if not folds:
+        return
+    assert sorted(row for _, test in folds for row in test) == list(range(n))
+    for train, test in folds:
+        assert sorted([*train, *test]) == list(range(n))
+        assert not set(groups[train]) & set(groups[test])
+        if not alike and np.bincount(gold).max() >= 10:
+            assert (np.bincount(gold[test], minlength=5) <= np.ceil(np.bincount(gold, minlength=5) / 10)).all()
