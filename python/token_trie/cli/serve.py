@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @command(
     "token-trie serve",
     "token-trie serve -m model.gguf --port 8080 --api-key secret",
+    "token-trie serve -m model.gguf --calibration teams.json --calibration moods.json",
 )
 def serve(
     model: ModelOptions,
@@ -35,6 +36,13 @@ def serve(
     sets: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across a restart.")
     ] = None,
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A file by `token-trie evaluate --fit`, or `Calibration.save`, of a question that is then answered by "
+            "it; repeat for each."
+        ),
+    ] = None,
     grammars: Annotated[bool, typer.Option(help="Whether requests may bring GBNF grammars.")] = True,
     time_limit: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 120,
 ) -> None:
@@ -44,14 +52,16 @@ def serve(
 
         from token_trie.serve.app import Server, application
         from token_trie.serve.body import Limits
+        from token_trie.serve.calibrations import Calibrations
         from token_trie.serve.engine import Engine
         from token_trie.serve.sets import Sets
     except ImportError as error:
         raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
     path = model.path
+    calibrations = Calibrations(calibration or ())
 
     def load() -> Engine:
-        engine = Engine(model.load(SERVED_N_CTX), n_parallel=n_parallel)
+        engine = Engine(model.load(SERVED_N_CTX), n_parallel=n_parallel, calibrations=calibrations)
         server.sets.load(engine.llm)
         return engine
 

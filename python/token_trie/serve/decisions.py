@@ -94,7 +94,7 @@ async def _answer(
     usage: Usage,
 ) -> Answered[Any]:
     async def read(view: View) -> Scored:
-        scored, n_cached = await score(engine, view, state, options, think)
+        scored, n_cached = await score(engine, view, state, options, think, asked.takes_hidden_state)
         usage.count(scored, n_cached)
         return scored
 
@@ -142,14 +142,19 @@ async def prior(engine: Engine, asked: Asked, view: View, options: DecideOptions
 
 
 async def score(
-    engine: Engine, view: View, state: str | None, options: DecideOptions, think: Think | None = None
+    engine: Engine,
+    view: View,
+    state: str | None,
+    options: DecideOptions,
+    think: Think | None = None,
+    with_state: bool = False,
 ) -> tuple[Scored, int]:
     """Return what a question gives its options about a state, and how many tokens were not evaluated again."""
     if options.reproducible:
         return await engine.alone(lambda: score_alone(engine.llm, view.reading(engine.llm, state))), 0
 
     def read() -> tuple[Prompt, TextsRequest]:
-        reading = view.reading(engine.llm, state)._replace(think=think)
+        reading = view.reading(engine.llm, state)._replace(think=think, with_state=with_state)
         return reading.prompt, reading.request
 
     return await engine.read_told(read)

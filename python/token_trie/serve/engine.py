@@ -30,11 +30,13 @@ from token_trie.llama.batch import ENDED, Answer, Batch, can_share
 from token_trie.llama.shared_batch import cancel
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
+from token_trie.serve.calibrations import Calibrations
 from token_trie.sets.prompt import Prompt
 
 R = TypeVar("R")
 T = TypeVar("T")
 
+_NONE = Calibrations()
 _N_WORKERS = 4
 _N_REMEMBERED = 4096
 # Rows of long prompts that a pass has while short ones come: few enough for these not to wait long.
@@ -54,10 +56,21 @@ class Engine:
         The model, which is the engine's from here on.
     n_ctx, n_parallel
         As of `Batch`.
+    calibrations : Calibrations
+        Of questions that may come.
+
+    Raises
+    ------
+    CalibrationError
+        One of these is another model's.
     """
 
-    def __init__(self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0) -> None:
+    def __init__(
+        self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0, calibrations: Calibrations = _NONE
+    ) -> None:
+        calibrations.check(llm)
         self.llm = llm
+        self.calibrations = calibrations
         # In the batch a row does not pay for the cells of other requests then; what is reproducible goes without.
         given, llm.context_params.flash_attn_type = (
             llm.context_params.flash_attn_type,

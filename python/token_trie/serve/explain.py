@@ -12,7 +12,7 @@ from token_trie.decisions.explain import Explored
 from token_trie.decisions.questions.answered import Answered
 from token_trie.decisions.questions.asked import View
 from token_trie.decisions.questions.explored import ExploreRequest, TextTree
-from token_trie.decisions.questions.formed import FormView
+from token_trie.decisions.questions.formed import FormAsked, FormView
 from token_trie.decisions.questions.scores import Scored
 from token_trie.decisions.questions.trained import TrainedView
 from token_trie.errors import TokenTrieError
@@ -41,8 +41,10 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     if len(body.questions) != 1:
         raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
     options = body.options()
-    state, by_place = read_request(body, limits, options, engine.llm)
+    state, by_place = read_request(body, limits, options, engine)
     [(place, asked)], [shape] = by_place.items(), body.questions.values()
+    if isinstance(asked, FormAsked) and asked.takes_hidden_state:
+        asked = asked.calibrated(None)  # a head has no tree to show
     first, trees, n_readings = asked.views[0], list[TextTree](), 0
 
     def explore() -> tuple[Prompt, ExploreRequest]:

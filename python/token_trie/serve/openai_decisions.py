@@ -149,7 +149,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
         place: Place = ("questions", i)
         try:
             question = _question(shape, limits, place)
-            asked[place] = asked_of(question, options, engine.llm)
+            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
     answers, usage = await decide(engine, _state(body.input), asked, options)

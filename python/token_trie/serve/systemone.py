@@ -13,7 +13,6 @@ from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.wording import state_text, text_of
 from token_trie.errors import TokenTrieError
-from token_trie.native.core import Llama
 from token_trie.serve.body import Limits
 from token_trie.serve.decisions import decide
 from token_trie.serve.engine import Engine
@@ -101,7 +100,7 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
         It cannot be answered; with the place.
     """
     options = body.options()
-    state, asked = read_request(body, limits, options, engine.llm)
+    state, asked = read_request(body, limits, options, engine)
     answers, usage = await decide(engine, state, asked, options)
     return {
         "model": model,
@@ -115,14 +114,14 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
 
 
 def read_request(
-    body: SystemOneRequest, limits: Limits, options: DecideOptions, llm: Llama
+    body: SystemOneRequest, limits: Limits, options: DecideOptions, engine: Engine
 ) -> tuple[str, dict[Place, Asked]]:
     """Return a state and what is asked about it, each question with its place; RefusedError with the place."""
     asked: dict[Place, Asked] = {}
     for name, question in questions_of(body, limits).items():
         place = "questions", name
         try:
-            asked[place] = asked_of(question, options, llm)
+            asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
     return state_of(body), asked

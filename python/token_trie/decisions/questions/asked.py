@@ -28,8 +28,10 @@ class View(ABC):
 class Asked(ABC):
     """A question."""
 
-    takes_prior = True
-    """Whether what it gives without a state counts."""
+    @property
+    def takes_prior(self) -> bool:
+        """Whether what it gives without a state counts."""
+        return True
 
     @property
     def takes_hidden_state(self) -> bool:

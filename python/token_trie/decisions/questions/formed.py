@@ -83,6 +83,15 @@ class FormAsked(Asked):
     """What is added to the log-weight of each option."""
 
     @property
+    def takes_prior(self) -> bool:
+        """Whether what it gives without a state counts."""
+        return self.calibrator is None or self.calibrator.base == "contextual"
+
+    def calibrated(self, calibrator: Calibrator | None) -> FormAsked:
+        """Return it with what was fitted on it, or without."""
+        return replace(self, calibrator=calibrator)
+
+    @property
     def takes_hidden_state(self) -> bool:
         """Whether the hidden state behind the question counts."""
         return self.calibrator is not None and self.calibrator.needs_state

@@ -212,7 +212,10 @@ class TrainedAsked(Asked):
     orders: tuple[TrainedView, ...]
     """One; of "lev" and a choice two, with the options in both."""
 
-    takes_prior = False
+    @property
+    def takes_prior(self) -> bool:
+        """Whether what it gives without a state counts."""
+        return False
 
     @property
     def views(self) -> Sequence[TrainedView]:

@@ -1,0 +1,48 @@
+"""Calibrations that a server has, by the questions that they were fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from token_trie.decisions.binding import fingerprint
+from token_trie.decisions.questions.asked import Asked
+from token_trie.decisions.questions.formed import FormAsked
+from token_trie.decisions.questions.options import DecideOptions
+from token_trie.errors import CalibrationError
+from token_trie.native.core import Llama, _core
+from token_trie.trust.calibration import Calibration
+
+
+class Calibrations:
+    """Those of some files.
+
+    Raises
+    ------
+    CalibrationError
+        A file is none; OSError: it cannot be read.
+    """
+
+    def __init__(self, files: Iterable[Path] = ()) -> None:
+        self._loaded = [(file, Calibration.load(file)) for file in files]
+        self._of = {(one.binding.asked, one.classes): one for _, one in self._loaded}
+
+    def check(self, llm: Llama) -> None:
+        """Raise CalibrationError for one that was fitted on another model or llama.cpp, or on no question."""
+        for file, one in self._loaded:
+            try:
+                if one.binding.leaf_end != "any" or not one.binding.asked.startswith("["):
+                    raise CalibrationError("was fitted on prompts; a server answers questions")
+                own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, "any")
+                one.binding.require(type(one.binding)(*own))
+            except CalibrationError as error:
+                raise CalibrationError(f"{file}: {error}") from error
+
+    def apply(self, asked: Asked, options: DecideOptions) -> Asked:
+        """Return a question with what was fitted on it, unless it is asked for as it is."""
+        if not isinstance(asked, FormAsked) or options.calibration != "contextual" or options.think is not None:
+            return asked
+        found = self._of.get((asked.asked, asked.classes)) if self._of else None
+        if found is None or (found.needs_state and options.reproducible):
+            return asked
+        return asked.calibrated(found)
