@@ -330,8 +330,10 @@ class BestLeaves final : public Search {
     std::uint64_t n_evaluated_ = 0;
     bool has_begun_ = false;
     std::size_t n_batches_ = 0;
-    double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : std::log1p(kOverhead / 2);
-    double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : kWidth * kOverhead;
+    // Weights that differ put nodes further above what they lead to, so that a proof needs more of them.
+    const double more_ = weights_ != nullptr && weights_->spread() > 0 ? 2 : 1;
+    double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : more_ * std::log1p(kOverhead / 2);
+    double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : more_ * kWidth * kOverhead;
     // Nodes evaluated without a proof behind which a good leaf is looked for first.
     const std::uint64_t patience_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(2, 48);
     // Rows of a batch then: more cost less each, and know less of one another.
