@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 from token_trie import ArgumentError
-from token_trie.trust.gate import find_gate
+from token_trie.trust.gate import N_STARTS, find_gate
 
 
 def hits(confidence: Any, rng: np.random.Generator, over: float) -> Any:
@@ -28,7 +28,7 @@ def test_behind_a_gate_unseen_rows_are_right_so_often_in_95_of_100_tables(n: int
             found += 1
             failed += right[unseen >= gate.threshold].mean() < 0.9
     assert failed <= 10
-    assert found >= (100 if n == 600 else 1)
+    assert found >= (90 if n == 600 else 1)
 
 
 def test_it_says_what_it_decides() -> None:
@@ -41,7 +41,7 @@ def test_it_says_what_it_decides() -> None:
     assert gate.n_decided == decided.sum()
     assert gate.coverage == decided.mean()
     assert gate.accuracy == pytest.approx(right[decided].mean())
-    exact = binomtest(int(right[decided].sum()), int(decided.sum())).proportion_ci(0.90, "exact")
+    exact = binomtest(int(right[decided].sum()), int(decided.sum())).proportion_ci(1 - 2 * 0.05 / N_STARTS, "exact")
     assert gate.lower_bound == pytest.approx(exact.low)
     assert gate.decides(gate.threshold)
     assert not gate.decides(gate.threshold - 1e-6)
