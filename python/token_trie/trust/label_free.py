@@ -25,7 +25,7 @@ def fit_without_labels(readings: Readings, kind: FitKind, prior: Floats | None, 
     if kind in ("temperature", "bias", "head"):
         raise ArgumentError(f"kind: {kind!r} needs gold labels")
     if kind == "auto":
-        kind = "batch" if readings.contextual is None else "mean"
+        kind = "mean"
     base: Base = "raw" if readings.contextual is None or kind == "domain" else "contextual"
     scores = readings.raw if base == "raw" else readings.contextual
     assert scores is not None

@@ -70,8 +70,8 @@ class FitOptions(Options):
     Parameters
     ----------
     kind : {"auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
-        What is fitted; see `Calibration`. "auto": with labels what has the least log loss on rows held out; without, of
-        a question "mean", and of choices behind prompts "batch".
+        What is fitted; see `Calibration`. "auto": with labels what has the least log loss on rows held out; without,
+        "mean".
     frequencies : mapping of values to float, optional
         Of what takes no labels: how frequent each answer is, where they are not all alike.
     n_folds : int

@@ -64,3 +64,10 @@ def test_frequencies_that_are_told_keep_a_skewed_table_right() -> None:
     raw = (log_p.argmax(axis=1) == gold).mean()
     assert right[True] > raw - 0.01
     assert right[False] < raw - 0.1
+
+
+def test_without_labels_the_mean_is_taken_out_by_default() -> None:
+    readings = readings_of(np.random.default_rng(2).normal(size=(9, 3)))
+    fit = Calibration.of(readings, None)
+    assert fit.kind == "mean"
+    assert (readings.raw + fit.bias).mean(axis=0) == pytest.approx(np.full(3, readings.raw.mean()))
