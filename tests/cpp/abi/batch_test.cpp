@@ -114,6 +114,31 @@ TEST_F(AbiBatchTest, EveryModeAnswersWithAMember) {
     EXPECT_FALSE(is_out);
 }
 
+TEST_F(AbiBatchTest, AStateComesAloneOrBesideAnAnswerInAnyMode) {
+    token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_STATE);
+    asked.set = nullptr;
+    ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK) << token_trie_last_error();
+    const OpenAnswer alone = next();
+    const std::vector<float> state = array_of(token_trie_batch_answer_get_state, alone);
+    ASSERT_EQ(state.size(), static_cast<std::size_t>(llama_model_n_embd(tiny_model())));
+    EXPECT_EQ(figures(alone).leaf, -1);
+    for (const int mode :
+         {TOKEN_TRIE_BATCH_GREEDY, TOKEN_TRIE_BATCH_SAMPLED, TOKEN_TRIE_BATCH_BEST, TOKEN_TRIE_BATCH_SCORES}) {
+        asked = prompt(mode);
+        ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
+        EXPECT_TRUE(array_of(token_trie_batch_answer_get_state, next()).empty());
+        asked.with_state = 1;
+        ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);
+        const OpenAnswer both = next();
+        EXPECT_GE(figures(both).leaf, 0);
+        const std::vector<float> own = array_of(token_trie_batch_answer_get_state, both);
+        ASSERT_EQ(own.size(), state.size());
+        for (std::size_t i = 0; i < own.size(); ++i) {
+            EXPECT_NEAR(own[i], state[i], 1e-3);
+        }
+    }
+}
+
 TEST_F(AbiBatchTest, WeightsRankAndAreCopied) {
     token_trie_batch_prompt asked = prompt(TOKEN_TRIE_BATCH_SCORES);
     ASSERT_EQ(token_trie_batch_submit(batch_.get(), &asked, &ticket_), TOKEN_TRIE_OK);

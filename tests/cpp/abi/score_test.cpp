@@ -1,5 +1,6 @@
 #include "tiny_model.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -112,6 +113,45 @@ TEST_F(AbiScore, WeightsRankButLogprobsStayTheModelsOwn) {
     EXPECT_GE(stats_.rival_max, 10 - 1e-4);
     EXPECT_LT(stats_.rival_max, 20);
     EXPECT_EQ(stats_.gap, 0);
+}
+
+TEST_F(AbiScore, TheHiddenStateIsTheSameHoweverItComesToBeThere) {
+    const auto state_of = [&] {
+        std::size_t n = 0;
+        EXPECT_EQ(token_trie_stream_get_hidden_state(stream_.get(), nullptr, &n), TOKEN_TRIE_OK);
+        EXPECT_EQ(n, static_cast<std::size_t>(llama_model_n_embd(tiny_model())));
+        std::vector<float> state(n);
+        EXPECT_EQ(token_trie_stream_get_hidden_state(stream_.get(), state.data(), &n), TOKEN_TRIE_OK);
+        return state;
+    };
+    const std::vector<float> state = state_of();
+    ASSERT_EQ(score(), TOKEN_TRIE_OK);  // whose rows are evaluated beside it
+    const std::vector<float> again = state_of();
+    ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), 1), TOKEN_TRIE_OK);
+    const std::vector<float> other = state_of();
+    ASSERT_EQ(token_trie_stream_prefill(stream_.get(), kPrompt.data(), kPrompt.size()), TOKEN_TRIE_OK);
+    const std::vector<float> anew = state_of();
+    float difference = 0;
+    for (std::size_t i = 0; i < state.size(); ++i) {
+        EXPECT_NEAR(again[i], state[i], 1e-3);
+        EXPECT_NEAR(anew[i], state[i], 1e-3);
+        difference = std::max(difference, std::abs(other[i] - state[i]));
+    }
+    EXPECT_GT(difference, 0.1);
+}
+
+TEST_F(AbiScore, AHiddenStateWithoutRoomOrTokensIsRefused) {
+    std::size_t n = 1;
+    float one = 7;
+    EXPECT_EQ(token_trie_stream_get_hidden_state(stream_.get(), &one, &n), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(one, 7);
+    EXPECT_EQ(std::string(token_trie_last_error()).substr(0, 21), "n: 1 where the state ");
+    EXPECT_EQ(token_trie_stream_get_hidden_state(stream_.get(), &one, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_stream_get_hidden_state(nullptr, &one, &n), TOKEN_TRIE_ERROR_ARGUMENT);
+    const auto params = sized<token_trie_stream_params>();
+    stream_.reset(token_trie_stream_open(context_.get(), &params));
+    ASSERT_NE(stream_, nullptr) << token_trie_last_error();
+    EXPECT_EQ(token_trie_stream_get_hidden_state(stream_.get(), nullptr, &n), TOKEN_TRIE_ERROR_ARGUMENT);
 }
 
 TEST_F(AbiScore, WithoutASetItIsTheTrieThatIsSetAndTheSpanStays) {
