@@ -148,6 +148,7 @@ TEST_F(AbiScore, AHiddenStateWithoutRoomOrTokensIsRefused) {
     EXPECT_EQ(std::string(token_trie_last_error()).substr(0, 21), "n: 1 where the state ");
     EXPECT_EQ(token_trie_stream_get_hidden_state(stream_.get(), &one, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_stream_get_hidden_state(nullptr, &one, &n), TOKEN_TRIE_ERROR_ARGUMENT);
+    stream_.reset();
     const auto params = sized<token_trie_stream_params>();
     stream_.reset(token_trie_stream_open(context_.get(), &params));
     ASSERT_NE(stream_, nullptr) << token_trie_last_error();
