@@ -175,7 +175,6 @@ def test_options_of_the_command_line_have_the_names_and_defaults_of_the_family()
             if name in known and name != "probabilities" and (command.name, name) != ("label", "mode"):
                 assert parameter.default == known[name], (command.name, name)
     assert set(known) - {p.name for p in group.commands["choose"].params} == {
-        "calibration",
         "leading_space",
         "probabilities",
         "think",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,13 +12,14 @@ from rich.table import Table
 from token_trie.cli.app import command, console
 from token_trie.cli.declared import Flags, flags_of
 from token_trie.cli.options import LEAF_END_HELP, ChoiceOptions, JsonOption, ModelOptions, PromptOptions, as_prompt
-from token_trie.decisions.calibrator import Contextual
+from token_trie.decisions.calibrator import Calibrating, Contextual
 from token_trie.decisions.choose import choose as choose_
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.show.decision import describe_time, draw_whole
 from token_trie.show.trie import plain, show_bytes
+from token_trie.trust.calibration import Calibration
 
 
 @flags_of(
@@ -58,9 +60,14 @@ def choose(
     contextual: Annotated[
         str | None, typer.Option(help="The prompt without its content, whose answers are taken out of the scores.")
     ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="A file by `token-trie evaluate --fit`, of a prompt's choices.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
+    if contextual is not None and calibration is not None:
+        raise ArgumentError("--contextual and --calibration: one of them")
     options = answer.given
     mode = options["mode"]
     if top is not None and mode not in (None, "exact", "aligned"):
@@ -72,7 +79,7 @@ def choose(
         text,
         texts,
         probabilities=top is not None and mode != "aligned",
-        calibration=None if contextual is None else Contextual(as_prompt(contextual, prompt.chat)),
+        calibration=_calibrating(contextual, calibration, chat=prompt.chat),
         **options,
     )
     if as_json:
@@ -91,6 +98,12 @@ def choose(
     table.add_row("log-probability", f"{decision.branch_logprob:.3f} of {len(texts)} choices, branch by branch")
     table.add_row("time", describe_time(decision))
     console.print(table)
+
+
+def _calibrating(contextual: str | None, file: Path | None, *, chat: bool) -> Calibrating | None:
+    if file is not None:
+        return Calibration.load(file)
+    return None if contextual is None else Contextual(as_prompt(contextual, chat))
 
 
 def _token_text(llm: Llama, token: int) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,14 @@ def test_a_file_of_another_prompt_is_refused_before_a_row_is_read(cli: Cli) -> N
     done = cli.label(cli.table(TEXTS), "--calibration", str(broken))
     assert done.code != 0
     assert "format: missing" in " ".join(done.err.split())
+
+
+def test_choose_answers_by_a_file_too(cli: Cli) -> None:
+    chosen = [part for text in CHOICES for part in ("-c", text)]
+    asked = ["choose", "-p", "Review: Pizza 1\nAnswer:", *chosen, "-m", str(cli.model), "--n-ctx", "512", "--json"]
+    done = cli.call([*asked, "--calibration", str(fit(cli))])
+    assert done.code == 0, done.err
+    kind = Calibration.load(cli.folder / "f.json").kind
+    assert json.loads(done.out)["calibration"] == kind
+    done = cli.call([*asked, "--calibration", "f.json", "--contextual", "Review:\nAnswer:"])
+    assert "--contextual and --calibration: one of them" in " ".join(done.err.split())
