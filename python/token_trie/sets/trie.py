@@ -46,12 +46,12 @@ class TokenTrie(Subsets, Collection[Leaf]):
     for a name and ``[7, 8] in trie`` for a token sequence.
     """
 
-    __slots__ = ("_c_set", "_names", "_start", "core")
+    __slots__ = ("_c_sets", "_names", "_start", "core")
 
     core: _core.Trie
     """The native set, for the package's own use."""
     _names: frozenset[str] | None
-    _c_set: Any
+    _c_sets: dict[str, Any]
     _start: int | None
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         """Wrap a native set, for the package's own use."""
         trie = object.__new__(cls)
         trie.core, trie._start = core, start_token
-        trie._names = trie._c_set = None
+        trie._names, trie._c_sets = None, {}
         return trie
 
     @classmethod
@@ -304,8 +304,8 @@ class TokenTrie(Subsets, Collection[Leaf]):
     @property
     def c_set(self) -> Any:
         """The set itself for the C ABI: a cffi ``struct token_trie_set *``, valid as long as the trie."""
-        self._c_set = self._c_set or set_of(self.core)
-        return self._c_set
+        # One for all threads: another that took its place would free it in the middle of somebody's call.
+        return self._c_sets.get("") or self._c_sets.setdefault("", set_of(self.core))
 
     @property
     def tokenization(self) -> Tokenization:

@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from token_trie import (
     cache_clear,
     cache_stats,
 )
+from token_trie.native.ffi import set_of
 
 sequences = st.lists(st.integers(0, 9), min_size=1, max_size=5).map(tuple)
 sets = st.sets(sequences, min_size=1, max_size=40)
@@ -54,6 +59,25 @@ def test_membership_is_by_name_by_tokens_and_by_leaf() -> None:
     assert Leaf("D", (7,)) not in trie
     assert 5 not in trie
     assert [2**40] not in trie
+
+
+def test_threads_that_need_the_set_of_c_at_once_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(core: Any) -> Any:
+        time.sleep(0.02)
+        return set_of(core)
+
+    monkeypatch.setattr("token_trie.sets.trie.set_of", slow)
+    trie = TokenTrie.from_sequences(LETTERS)
+    together = threading.Barrier(4)
+
+    def ask() -> Any:
+        together.wait()
+        return trie.c_set
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [future.result() for future in [pool.submit(ask) for _ in range(4)]]
+    assert all(one is found[0] for one in found)
+    assert trie.c_set is found[0]
 
 
 def test_a_trie_can_be_pickled() -> None:
