@@ -30,7 +30,7 @@ def test_answers_are_those_of_decide(smollm2: Any, tmp_path: Path, way: str) -> 
     file = tmp_path / "state.txt"
     file.write_text(STATE)
     options = {"standard input": (), "option": ("--state", STATE), "file": ("--state-file", str(file))}[way]
-    done = run(*QUESTIONS, *options, given=STATE if way == "standard input" else None)
+    done = run(*QUESTIONS, *options, "--reproducible", given=STATE if way == "standard input" else None)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     questions: dict[str, Any] = {
@@ -38,11 +38,11 @@ def test_answers_are_those_of_decide(smollm2: Any, tmp_path: Path, way: str) -> 
         "urgent": Predicate("Is it urgent?"),
         "mood": Score("How angry is the customer?", ["calm", "furious"]),
     }
-    expected = decide(smollm2, STATE, questions)
+    expected = decide(smollm2, STATE, questions, reproducible=True)
     assert told["team"]["choice"] == expected["team"].value
-    assert told["team"]["probabilities"] == pytest.approx(expected["team"].probabilities, abs=0.05)
-    assert told["urgent"]["noul"] == pytest.approx(expected["urgent"].probability, abs=0.05)
-    assert told["mood"]["score"] == pytest.approx(expected["mood"].score, abs=0.05)
+    assert told["team"]["probabilities"] == pytest.approx(expected["team"].probabilities)
+    assert told["urgent"]["noul"] == pytest.approx(expected["urgent"].probability)
+    assert told["mood"]["score"] == pytest.approx(expected["mood"].score)
 
 
 def test_a_request_is_what_the_server_takes(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_request_is_what_the_server_takes(tmp_path: Path) -> None:
 def test_context_stands_before_the_state_as_the_server_has_it(smollm2: Any) -> None:
     question = {"type": "choice", "instructions": "Which?", "criteria": {"a cat": None, "a dog": None}}
     body = {"context": "It barks.", "state": {"pet": "Rex"}, "questions": {"q": question}}
-    done = run("--request", "-", "--raw", "--form", "listed", "--orders", "2", given=json.dumps(body))
+    done = run("--request", "-", "--raw", "--form", "listed", "--orders", "2", "--reproducible", given=json.dumps(body))
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["q"]
     expected = decide(
@@ -69,9 +69,10 @@ def test_context_stands_before_the_state_as_the_server_has_it(smollm2: Any) -> N
         form="listed",
         calibration=None,
         orders=2,
+        reproducible=True,
     )
     assert answer["x_calibration"] == expected.calibration == "raw"
-    assert answer["probabilities"] == pytest.approx(expected.probabilities, abs=0.05)
+    assert answer["probabilities"] == pytest.approx(expected.probabilities)
 
 
 @pytest.mark.parametrize(
