@@ -21,6 +21,7 @@ from token_trie.decisions.lists import ListDecision, ListItem, choose_list
 from token_trie.decisions.many import choose_many, score_many
 from token_trie.decisions.questions.answered import ChoiceAnswer, PredicateAnswer, ScoreAnswer
 from token_trie.decisions.questions.decide import decide
+from token_trie.decisions.questions.examples import Examples
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.many import decide_many
 from token_trie.decisions.questions.question import Choice, Predicate, Score
@@ -74,6 +75,7 @@ __all__ = [
     "Contextual",
     "Decision",
     "Evaluation",
+    "Examples",
     "Explanation",
     "Form",
     "Gate",

@@ -24,7 +24,7 @@ _N_MAX = 1 << 20
 
 @flags_of(
     DecideOptions,
-    without=("form", "calibration", "orders", "think"),
+    without=("form", "calibration", "orders", "think", "examples"),
     instead="Tell what the model would write if it were free to.",
     reproducible="Answer the same bit by bit, whatever is asked beside it; takes longer.",
 )

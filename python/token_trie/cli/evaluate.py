@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from token_trie.cli.app import command, console, status
+from token_trie.cli.examples import EachOption, ExamplesOption, NearestOption, put_examples
 from token_trie.cli.options import (
     ChatOption,
     ChoiceOptions,
@@ -31,12 +32,12 @@ from token_trie.cli.options import (
 from token_trie.cli.tables import Row, Table, format_of, open_table, text_of
 from token_trie.cli.template import Template, read_template
 from token_trie.cli.ways import ByPrompt, ByQuestion, Way
+from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.show.trie import plain
-from token_trie.trust.gold import Labels, is_nothing
 
 
 @command(
@@ -67,6 +68,9 @@ def evaluate(
             "and orders in place of longest, any, follow and greedy. By default those that one reading serves.",
         ),
     ] = None,
+    examples: ExamplesOption = None,
+    examples_each: EachOption = 1,
+    nearest: NearestOption = None,
     folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation of what is fitted.")] = 10,
     target_accuracy: Annotated[
         float | None,
@@ -124,6 +128,7 @@ def evaluate(
         assert template is not None
         asked = ByPrompt(template, texts, "exact", leaf_end, chat, probabilities=False)
         empty = asked.empty
+    put_examples(asked, examples, gold, examples_each, nearest)
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         rows = _Rows(opened, asked, gold, template, on_error)
     place = None if no_cache else cache or _users_cache()

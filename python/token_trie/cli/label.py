@@ -15,6 +15,7 @@ from rich.table import Table as Drawn
 
 from token_trie.cli.app import command, status
 from token_trie.cli.calibrating import Calibrating
+from token_trie.cli.examples import EachOption, ExamplesOption, NearestOption, put_examples
 from token_trie.cli.options import (
     ChatOption,
     ChoiceOptions,
@@ -94,6 +95,10 @@ def label(
             "right, with 95 % assurance.",
         ),
     ] = None,
+    examples: ExamplesOption = None,
+    gold: Annotated[str | None, typer.Option("--gold", help="The column of --examples with the right answers.")] = None,
+    examples_each: EachOption = 1,
+    nearest: NearestOption = None,
     prefix: Annotated[str, typer.Option(help="In front of the names of the columns added.")] = "",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the run that wrote --output was interrupted.")
@@ -139,6 +144,7 @@ def label(
     else:
         assert template is not None
         way = ByPrompt(template, texts, mode, leaf_end, chat, probabilities, calibrating)
+    put_examples(way, examples, gold, examples_each, nearest)
     run = f"{digest(way.set)}-{digest(*way.options, _identity(model.path), *way.marks)}"
     with (
         closing(open_table(table, kind)) as opened,

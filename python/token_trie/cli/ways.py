@@ -17,6 +17,7 @@ from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.questions.answered import ChoiceAnswer
 from token_trie.decisions.questions.decide import read_questions
+from token_trie.decisions.questions.examples import Examples
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.many import decide_many
 from token_trie.decisions.questions.options import FORMS, FormName
@@ -188,6 +189,11 @@ class ByQuestion(Way):
         self._template = template
         self._probabilities = probabilities
 
+    def put(self, examples: Examples) -> None:
+        """Let examples stand before each row; ArgumentError for an answer that is none of the choices."""
+        self.how = replace(self.how, examples=examples)
+        self.marks = [*self.marks, "examples", examples.of(self.asked, self.choices).digest]
+
     def check(self, llm: Llama) -> None:
         """Raise an error for a question that is none for a model."""
         read_questions(self.asked, self.how.of_question(), llm)
@@ -202,7 +208,10 @@ class ByQuestion(Way):
         given: Any = self._calibrating.given
         if given is None or given == "raw":
             given = "contextual" if given is None else None
-        return decide_many(llm, asked, self.asked, on_error="return", form=self.how.form, calibration=given)
+        how = self.how
+        return decide_many(
+            llm, asked, self.asked, on_error="return", form=how.form, examples=how.examples, calibration=given
+        )
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
         """Return what is written of an answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,6 +34,8 @@ class Calibrations:
             try:
                 if one.binding.leaf_end != "any" or not one.binding.asked.startswith("["):
                     raise CalibrationError("was fitted on prompts; a server answers questions")
+                if len(json.loads(one.binding.asked)) > 3:
+                    raise CalibrationError("was fitted behind examples, which a server has not")
                 own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, "any")
                 one.binding.require(type(one.binding)(*own))
             except CalibrationError as error:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from token_trie.decisions.binding import Binding
 from token_trie.decisions.calibrator import BatchPrior, Floats
+from token_trie.decisions.gold import read_gold
+from token_trie.decisions.learn import import_sklearn
 from token_trie.decisions.questions.question import Question
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama
@@ -23,12 +25,10 @@ from token_trie.trust.fit import Fit
 from token_trie.trust.fitting import fit_readings
 from token_trie.trust.folds import numbered
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.gold import read_gold
 from token_trie.trust.head import Head
 from token_trie.trust.held_out import HeldOut
 from token_trie.trust.kept import as_asked, digest_of_prompt
 from token_trie.trust.label_free import in_domain
-from token_trie.trust.learn import import_sklearn
 from token_trie.trust.options import KINDS, FitKind, FitOptions
 from token_trie.trust.readings import Readings, reader_of
 from token_trie.trust.shares import Ints

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.gold import read_gold
 from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama
@@ -20,7 +21,6 @@ from token_trie.sets.prompt import Prompt
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.folds import numbered
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.gold import read_gold
 from token_trie.trust.kept import digest_of_prompt
 from token_trie.trust.metrics import Figures, figures_of
 from token_trie.trust.options import RowOptions

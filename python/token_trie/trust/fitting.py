@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from token_trie.decisions.calibrator import Base, Floats
+from token_trie.decisions.learn import one_thread
 from token_trie.errors import ArgumentError, CalibrationError, InternalError
 from token_trie.trust.fit import Fit
 from token_trie.trust.folds import Folds, folds_of
@@ -17,7 +18,6 @@ from token_trie.trust.head import features_of
 from token_trie.trust.head_fitting import fit_head
 from token_trie.trust.held_out import HeldOut, Measured, in_steps
 from token_trie.trust.label_free import fit_without_labels, mean_taken_out
-from token_trie.trust.learn import one_thread
 from token_trie.trust.metrics import figures_of
 from token_trie.trust.options import FitKind
 from token_trie.trust.readings import Readings

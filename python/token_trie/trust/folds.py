@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.trust.learn import import_sklearn
+from token_trie.decisions.learn import import_sklearn
 
 Ints = npt.NDArray[np.int64]
 Folds: TypeAlias = list[tuple[Ints, Ints]]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.learn import import_sklearn
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_numbers
-from token_trie.trust.learn import import_sklearn
 
 Floats = npt.NDArray[np.float64]
 

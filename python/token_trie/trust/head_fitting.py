@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from token_trie.decisions.calibrator import Floats
+from token_trie.decisions.learn import import_sklearn
 from token_trie.errors import CalibrationError
 from token_trie.trust.folds import Folds
 from token_trie.trust.head import Head
-from token_trie.trust.learn import import_sklearn
 from token_trie.trust.shares import Ints, log_softmax
 
 _CS = (0.01, 0.1, 1.0)

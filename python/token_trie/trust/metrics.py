@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.decision import LOW_MASS
-from token_trie.trust.learn import import_sklearn
+from token_trie.decisions.learn import import_sklearn
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.calibrator import BatchPrior
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
+from token_trie.decisions.questions.examples import Examples
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.errors import ArgumentError
@@ -37,6 +38,8 @@ class RowOptions(Options):
         Of a question, as of `decide`.
     orders : int
         Likewise.
+    examples : Examples, optional
+        Likewise; rows that stand among them cannot be rows, too.
     """
 
     template: str = ""
@@ -44,6 +47,7 @@ class RowOptions(Options):
     leading_space: bool | None = None
     form: FormName | Form | None = None
     orders: int = 1
+    examples: Examples | None = None
 
     def __post_init__(self) -> None:
         encode(self.template, "template")
@@ -53,14 +57,14 @@ class RowOptions(Options):
 
     def of_question(self) -> DecideOptions:
         """Return those of a question; ArgumentError where they are none."""
-        return DecideOptions(form=self.form, orders=self.orders)
+        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples)
 
     def require_for(self, *, is_question: bool) -> None:
         """Raise ArgumentError where some are for what is not asked."""
         if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
             raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
-        if not is_question and (self.form is not None or self.orders != 1):
-            raise ArgumentError("form and orders: go with a Choice, a Predicate or a Score")
+        if not is_question and (self.form is not None or self.orders != 1 or self.examples is not None):
+            raise ArgumentError("form, orders and examples: go with a Choice, a Predicate or a Score")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,7 @@ class FitOptions(Options):
         Of what takes no labels: how frequent each answer is, where they are not all alike.
     n_folds : int
         Parts that the rows are cut into, each of which is answered by what is fitted on the others.
-    template, leaf_end, leading_space, form, orders
+    template, leaf_end, leading_space, form, orders, examples
         As of `RowOptions`: how rows are asked.
     """
 
@@ -88,6 +92,7 @@ class FitOptions(Options):
     leading_space: bool | None = None
     form: FormName | Form | None = None
     orders: int = 1
+    examples: Examples | None = None
 
     def __post_init__(self) -> None:
         lookup(self.kind, _KINDS, "kind")
@@ -110,6 +115,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         leading_space: bool | None
         form: FormName | Form | None
         orders: int
+        examples: Examples | None
 
     class FitKeywords(TypedDict, total=False):
         """Those of `FitOptions`."""
@@ -122,3 +128,4 @@ if TYPE_CHECKING:  # by scripts/keywords
         leading_space: bool | None
         form: FormName | Form | None
         orders: int
+        examples: Examples | None

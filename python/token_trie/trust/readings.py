@@ -207,7 +207,10 @@ class _OfQuestion(Reader):
             yield Row(raw, asked.of_options(known, priors), mass, known[0].state)
 
     def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:
-        return view.reading(self._llm, state_text(row))._replace(with_state=with_state)
+        text = state_text(row)
+        if view.shots is not None and view.shots.has(text):
+            raise ArgumentError("stands among the examples, where its answer is; leave it out here or there")
+        return view.reading(self._llm, text)._replace(with_state=with_state)
 
 
 def _require_distinct(texts: tuple[str, ...]) -> None:

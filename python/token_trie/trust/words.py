@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.trust.learn import import_sklearn, one_thread
+from token_trie.decisions.learn import import_sklearn, one_thread
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

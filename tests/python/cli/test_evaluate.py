@@ -45,6 +45,24 @@ def told(done: Done) -> Any:
     return json.loads(done.out)
 
 
+def test_a_question_is_measured_behind_examples(cli: Cli, tiny: Any) -> None:
+    known = table(cli, ["yes", "no"], ["quince", "ship"], "known.csv")
+    asked = ("-q", "Is it a fruit?", "-p", "{text}", "--examples", str(known))
+    found = told(evaluate(cli, table(cli, GOLD), "--json", "--way", "exact", asked=asked))
+    own = token_trie.evaluate(
+        tiny,
+        TEXTS,
+        GOLD,
+        token_trie.Choice("Is it a fruit?", ["yes", "no"]),
+        ways=["exact"],
+        examples=token_trie.Examples(["quince", "ship"], ["yes", "no"]),
+    )
+    assert found["ways"]["exact"]["log_loss"] == pytest.approx(own.ways[0].figures.log_loss, rel=0.02)
+    both = evaluate(cli, table(cli, GOLD), asked=("-q", "Is it?", "--examples", str(table(cli, GOLD))))
+    assert both.code == 1
+    assert "line 2: stands among the examples" in " ".join(both.err.split())
+
+
 def test_a_table_is_measured_as_python_measures_it(cli: Cli, tiny: Any) -> None:
     found = told(evaluate(cli, table(cli, GOLD), "--json"))
     own = token_trie.evaluate(

@@ -9,7 +9,7 @@ from typing import Any
 import llama_cpp
 import pytest
 from labelling import TEXTS, Cli
-from token_trie import Choice, Form, decide
+from token_trie import Choice, Examples, Form, decide
 from token_trie.decisions.questions.options import FORMS
 
 QUESTION = "Which team?"
@@ -72,6 +72,44 @@ def test_a_row_that_cannot_be_answered_about_is_named(cli: Cli) -> None:
     assert done.code == 0
     assert "line 2: " in done.err
     assert [row["row"] for row in cli.rows(cli.folder / "out.jsonl")] == [1, 3]
+
+
+@pytest.mark.parametrize(("option", "shown"), [((), {}), (("--nearest", "1"), {"nearest": 1})])
+def test_examples_of_a_table_stand_before_each_row(
+    cli: Cli, tiny: llama_cpp.Llama, option: tuple[str, ...], shown: dict[str, int]
+) -> None:
+    known = cli.folder / "known.jsonl"
+    rows = [{"text": text, "team": team} for text, team in [("Pizza yes", "other"), ("I paid", "billing")]]
+    known.write_text("\n".join(json.dumps(row) for row in [*rows, {"text": "no answer", "team": ""}]))
+    done = label(cli, cli.table(TEXTS), "-p", "{text}", "--examples", str(known), "--gold", "team", *option)
+    assert done.code == 0, done.err
+    examples = Examples([row["text"] for row in rows], [row["team"] for row in rows], **shown)
+    for row, text in zip(cli.rows(), TEXTS, strict=True):
+        alone = decide(tiny, text, Choice(QUESTION, TEAMS), examples=examples)
+        assert float(row["probability"]) == pytest.approx(alone.probabilities[row["value"]], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "told"),
+    [
+        (None, ["--nearest", "2"], "go with --examples"),
+        (['{"text": "a", "team": "billing"}'], [], "--gold is to name the column"),
+        (
+            ['{"text": "a", "team": "billing"}', '{"text": "b", "team": "none"}'],
+            ["--gold", "team"],
+            "'none' is none of",
+        ),
+        (['{"text": "a", "team": "billing"}', "{"], ["--gold", "team"], "known.jsonl, line 2"),
+        ([], ["--gold", "team"], "no row with an answer"),
+    ],
+)
+def test_examples_that_are_none_are_told(cli: Cli, rows: list[str] | None, options: list[str], told: str) -> None:
+    known = cli.folder / "known.jsonl"
+    known.write_text("\n".join(rows or []))
+    done = label(cli, cli.table(TEXTS), *options, *(["--examples", str(known)] if rows is not None else []))
+    assert done.code == 1
+    assert told in " ".join(done.err.split())
+    assert not cli.out.exists()
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_threads_share_a_model(path: str) -> None:
         ({}, ["a", "b"], ["a"], "y: 1 classes for 2 texts"),
         ({"prompt": "none"}, TEXTS, CLASSES, r"prompt: is to have \{text\}"),
         ({"choices": {"food": "Pizza"}}, TEXTS, CLASSES, "choices: nothing for the class 'cities'"),
-        ({"form": "listed"}, TEXTS, CLASSES, "form and orders: go with a Choice"),
+        ({"form": "listed"}, TEXTS, CLASSES, "form, orders and examples: go with a Choice"),
         ({"calibration": "guess"}, TEXTS, CLASSES, "kind"),
     ],
 )

@@ -184,7 +184,7 @@ def test_rows_without_words_are_measured(precise: Any) -> None:
         (PROMPTS, GOLD, CHOICES, {"ways": ["contextual"]}, "needs the prompt without its content, as empty"),
         (PROMPTS, GOLD, CHOICES, {"n_folds": 1}, "n_folds"),
         (PROMPTS, GOLD, CHOICES, {"texts": ["a"]}, "texts: 1 for 24 rows"),
-        (PROMPTS, GOLD, CHOICES, {"form": "listed"}, "form and orders: go with a Choice"),
+        (PROMPTS, GOLD, CHOICES, {"form": "listed"}, "form, orders and examples: go with a Choice"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(

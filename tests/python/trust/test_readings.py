@@ -48,7 +48,7 @@ def test_no_rows_are_none(precise: Any) -> None:
     ("choices", "options", "message"),
     [
         (["a", "b", "a"], {}, r"choices\[2\]: 'a' is there twice"),
-        (CHOICES, {"form": "listed"}, "form and orders: go with a Choice"),
+        (CHOICES, {"form": "listed"}, "form, orders and examples: go with a Choice"),
         (TEAM, {"leaf_end": "any"}, "template, leaf_end and leading_space: go with choices"),
         (TEAM, {"template": "{text}"}, "template, leaf_end and leading_space: go with choices"),
     ],

@@ -7,6 +7,7 @@ from dataclasses import replace
 from token_trie.decisions.binding import Binding, fingerprint
 from token_trie.decisions.calibrator import Calibrator
 from token_trie.decisions.questions.asked import Asked
+from token_trie.decisions.questions.examples import Examples
 from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Question
@@ -30,13 +31,16 @@ def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> A
         return _in_form(question, options, llm)
     if options.think is not None:
         raise ArgumentError("think: the model was trained to decide without; give a form, and it is asked in that")
+    if options.examples is not None:
+        raise ArgumentError("examples: the model was trained to decide without; give a form")
     if isinstance(options.calibration, Calibrator):
         raise ArgumentError("calibration: the model was trained to decide, by temperatures of its own; give a form")
     return TrainedAsked.of(llm, question, trained)
 
 
 def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> FormAsked:
-    asked = FormAsked(question, options.form_of(question), options.orders)
+    examples = options.examples if isinstance(options.examples, Examples) else None
+    asked = FormAsked(question, options.form_of(question), options.orders, examples=examples)
     calibrator = options.calibration
     if not isinstance(calibrator, Calibrator):
         return asked

@@ -121,6 +121,8 @@ class _OfStream(Respondent):
 
 def _formed(view: View) -> FormView:
     assert isinstance(view, FormView)  # as the questions were read for a stream
+    if view.shots is not None:
+        raise ArgumentError("examples: stand before a state, and what stands on a handle stands there already")
     return view
 
 

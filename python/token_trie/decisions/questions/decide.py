@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -137,13 +137,15 @@ def read_questions(questions: object, options: DecideOptions, llm: Llama | None 
         They are none.
     """
     if isinstance(questions, (Choice, Predicate, Score)):
-        return {None: asked_of(questions, options, llm)}
+        _check_named(options, ())
+        return {None: asked_of(questions, options.of(None), llm)}
     if not isinstance(questions, Mapping):
         raise ArgumentError(
             f"questions: {type(questions).__name__} where a dict of Choice, Predicate and Score belongs"
         )
     if not questions:
         raise ArgumentError("questions: none given")
+    _check_named(options, questions)
     asked: dict[str | None, Asked] = {}
     for name, question in questions.items():
         if not isinstance(name, str):
@@ -152,8 +154,15 @@ def read_questions(questions: object, options: DecideOptions, llm: Llama | None 
             kind = type(question).__name__
             raise ArgumentError(f"questions[{name!r}]: {kind} where Choice, Predicate or Score belongs")
         with naming(name):
-            asked[name] = asked_of(question, options, llm)
+            asked[name] = asked_of(question, options.of(name), llm)
     return asked
+
+
+def _check_named(options: DecideOptions, names: Container[object]) -> None:
+    if isinstance(options.examples, Mapping):
+        for name in options.examples:
+            if name not in names:
+                raise ArgumentError(f"examples[{name!r}]: there is no question of that name")
 
 
 def priors_of(

@@ -15,6 +15,7 @@ import numpy as np
 from token_trie.decisions.calibrator import BatchPrior, Calibrator
 from token_trie.decisions.questions.answered import Answered, Calibration, QuestionStats, answer
 from token_trie.decisions.questions.asked import Asked, View
+from token_trie.decisions.questions.examples import Examples, Shot, Shots
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question
 from token_trie.decisions.questions.scores import Floats, Reading, Scored
@@ -38,6 +39,8 @@ class FormView(View):
     """In the order of the question."""
     offset: int
     """Of the one that is listed first."""
+    shots: Shots | None = None
+    """What stands before."""
 
     @cached_property
     def listed(self) -> tuple[Option, ...]:
@@ -54,12 +57,18 @@ class FormView(View):
     def key(self) -> tuple[Any, ...]:
         """All that its prior depends on, but for the model."""
         listed = self.listed if self.form.lists else ()
-        return self.form, self.instructions, listed, self.weighing.texts
+        return self.form, self.instructions, listed, self.weighing.texts, self.shots and self.shots.digest
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return what is to be read about a state, or None for the absent one."""
         given = self.form.absent if state is None else state
-        return Reading(self.form.put(llm, given, self.instructions, self.listed), self.weighing.texts)
+        prompt = self.form.put(llm, given, self.instructions, self.listed, self.shown(state))
+        return Reading(prompt, self.weighing.texts)
+
+    def shown(self, state: str | None) -> list[Shot]:
+        """Return what stands before a state, by the places of the options as they are listed."""
+        shots, n = () if self.shots is None else self.shots.before(state), len(self.options)
+        return [Shot(shot.state, (shot.place - self.offset) % n) for shot in shots]
 
     def weights(self, scored: Scored, prior: Scored | None) -> Floats:
         """Return the log-weights of its answers."""
@@ -81,6 +90,8 @@ class FormAsked(Asked):
     prior_of: Literal["contextual", "batch"] = "contextual"
     shift: Floats | None = None
     """What is added to the log-weight of each option."""
+    examples: Examples | None = None
+    """What stands before the state."""
 
     @property
     def takes_prior(self) -> bool:
@@ -100,26 +111,38 @@ class FormAsked(Asked):
     def asked(self) -> str:
         """All that its weights depend on beside the model and the options' names, as a text."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
-        return json.dumps([dataclasses.asdict(self.form), self.orders, views], ensure_ascii=False)
+        before = [] if self.shots is None else [self.shots.digest]
+        return json.dumps([dataclasses.asdict(self.form), self.orders, views, *before], ensure_ascii=False)
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of its options."""
-        return tuple(option.name for option in self.views[0].options)
+        return tuple(option.name for option in self.options)
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """What it may be answered with."""
+        options = self.question.wording
+        if isinstance(self.question, Choice) and self.question.other:
+            options += (Option(NONE_OF_THESE, (NONE_OF_THESE,)),)
+        return options
+
+    @cached_property
+    def shots(self) -> Shots | None:
+        """What stands before the state; ArgumentError for answers that are none."""
+        return None if self.examples is None else self.examples.of(self.question, self.classes)
 
     @cached_property
     def views(self) -> list[FormView]:
         """One an order; one alone where nothing is listed."""
-        options = self.question.wording
-        if isinstance(self.question, Choice) and self.question.other:
-            options += (Option(NONE_OF_THESE, (NONE_OF_THESE,)),)
+        options = self.options
         n_orders = (_MOST if self.orders == "auto" else self.orders) if self.form.lists else 1
         instructions = text_of(self.question.instructions, "instructions")
         asked = [(instructions, options)]
         if isinstance(self.question, Predicate) and self.form.negation is not None:
             asked.append((self.form.negated(instructions), self.question.turned))
         return [
-            FormView(self.form, instructions, options, offset)
+            FormView(self.form, instructions, options, offset, self.shots)
             for offset in offsets(len(options), n_orders)
             for instructions, options in asked
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from token_trie.decisions.questions.examples import Shot
 from token_trie.decisions.questions.question import Option
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_flags, check_numbers, encode, lookup
@@ -75,10 +77,25 @@ class Form:
             encode(self.negation, "negation")
             self.negated("Is it so?")
 
-    def put(self, llm: Llama, state: str, instructions: str, options: Sequence[Option]) -> Prompt:
-        """Return the prompt that asks it; what others wrote has no control tokens in it."""
-        asked = Put(self.template, state, instructions, options)
-        return [{"role": "user", "content": str(asked)}] if self.chat and has_chat_template(llm) else asked
+    def put(
+        self, llm: Llama, state: str, instructions: str, options: Sequence[Option], shots: Sequence[Shot] = ()
+    ) -> Prompt:
+        """Return the prompt that asks it behind examples; what others wrote has no control tokens in it.
+
+        Parameters
+        ----------
+        shots : sequence of Shot
+            Their places are those of the options given.
+        """
+        answers = self.texts(options)
+        answered = [(shot.state, answers[shot.place][0]) for shot in shots]
+        if not (self.chat and has_chat_template(llm)):
+            return Put(self.template, state, instructions, options, answered)
+        messages: list[dict[str, str]] = []
+        for shown, answer in answered:
+            messages.append({"role": "user", "content": str(Put(self.template, shown, instructions, options))})
+            messages.append({"role": "assistant", "content": answer})
+        return [*messages, {"role": "user", "content": str(Put(self.template, state, instructions, options))}]
 
     def negated(self, instructions: str) -> str:
         """Return how the opposite is asked; ArgumentError where the template is none."""
@@ -107,26 +124,35 @@ class Put(Filled):
     ----------
     state : str or None
         None for what the template has behind the state.
+    answered : sequence of (str, str)
+        States and their answers, which stand before it.
     """
 
     template: str
     _data: list[str]
+    _n_answered: int
 
     def __new__(  # noqa: D102
-        cls, template: str, state: str | None, instructions: str, options: Sequence[Option]
+        cls,
+        template: str,
+        state: str | None,
+        instructions: str,
+        options: Sequence[Option],
+        answered: Sequence[tuple[str, str]] = (),
     ) -> Self:
-        data = [instructions] if state is None else [state, instructions]
+        data = list(itertools.chain.from_iterable(answered))
+        data += [instructions] if state is None else [state, instructions]
         for option in options:
             data += [option.name, option.texts[0]]
-        made = str.__new__(cls, _fill(template, data))
-        made.template, made._data = template, data
+        made = str.__new__(cls, _fill_behind(template, data, len(answered)))
+        made.template, made._data, made._n_answered = template, data, len(answered)
         return made
 
     def render(self, llm: Llama) -> Rendered:
         """Return it with what is the template's own told from data."""
 
         def template(data: list[str], mark: str) -> Rendered:
-            return read(llm, _fill(self.template, data), mark)
+            return read(llm, _fill_behind(self.template, data, self._n_answered), mark)
 
         return render(llm, self._data, template)
 
@@ -171,6 +197,22 @@ def _fill(template: str, data: Sequence[str]) -> str:
         return _compiled(template).render(state=data[0], instructions=data[1], options=options)
     except Exception as error:  # of whatever the template calls
         raise ArgumentError(f"template: {error}") from error
+
+
+def _fill_behind(template: str, data: Sequence[str], n_answered: int) -> str:
+    """Fill in a question, behind so many states and answers that come first in the data."""
+    own = data[2 * n_answered :]
+    return _answered(template, *data[: 2 * n_answered], question=tuple(own[1:])) + _fill(template, own)
+
+
+@lru_cache(64)
+def _answered(template: str, *shown: str, question: tuple[str, ...]) -> str:
+    text = ""
+    for state, answer in zip(shown[::2], shown[1::2], strict=True):
+        asked = _fill(template, [state, *question])
+        space = "" if asked[-1:].isspace() else " "
+        text += f"{asked}{space}{answer}\n\n"
+    return text
 
 
 _STATE = "\ue000the state\ue000"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.calibrator import BatchPrior, Calibrator
+from token_trie.decisions.questions.examples import Examples
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.question import Question
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, check_flags, lookup
 from token_trie.native.options import Options
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FormName: TypeAlias = Literal["unlisted", "listed", "letters", "both"]
 
@@ -82,6 +87,8 @@ class DecideOptions(Options):
     think : Think, optional
         Lets the model write before it answers where its answer is close, as far as the share of a `Think` goes; what it
         wrote is the answer's `thought`. It writes behind the question, and the answer is read behind its marker.
+    examples : Examples or mapping of names to Examples, optional
+        States whose right answers are known, which the model reads before this one; of several questions, by name.
     reproducible : bool
         Whether the answer is to be the same bit by bit whatever is asked beside it, before and in which order; each
         text is evaluated by itself then, which takes longer. Otherwise a quantized model's scores move by some tenths
@@ -93,6 +100,7 @@ class DecideOptions(Options):
     orders: int | Literal["auto"] = 1
     instead: bool = False
     think: Think | None = None
+    examples: Examples | Mapping[str, Examples] | None = None
     reproducible: bool = False
 
     def __post_init__(self) -> None:
@@ -105,6 +113,10 @@ class DecideOptions(Options):
         check_flags(instead=self.instead, reproducible=self.reproducible)
         if isinstance(self.calibration, Calibrator) and self.calibration.needs_state and self.reproducible:
             raise ArgumentError("reproducible: goes without a head, as hidden states round with what is beside them")
+        given = self.examples
+        for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
+            if not isinstance(one, Examples):
+                raise ArgumentError(f"examples: {type(one).__name__} where Examples belong")
         check_think(self.think)
         if self.think is not None and self.reproducible:
             raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
@@ -114,6 +126,11 @@ class DecideOptions(Options):
         """Whether what questions give without a state is taken out."""
         given = self.calibration
         return given.base == "contextual" if isinstance(given, Calibrator) else given == "contextual"
+
+    def of(self, name: str | None) -> Self:
+        """Return those of a question by its name."""
+        given = self.examples
+        return replace(self, examples=given.get(name or "")) if isinstance(given, Mapping) else self
 
     def form_of(self, question: Question) -> Form:
         """Return how a question is put."""
@@ -132,4 +149,5 @@ if TYPE_CHECKING:  # by scripts/keywords
         orders: int | Literal["auto"]
         instead: bool
         think: Think | None
+        examples: Examples | Mapping[str, Examples] | None
         reproducible: bool

@@ -15,9 +15,7 @@ def import_sklearn(name: str) -> Any:
     try:
         return import_module(f"sklearn.{name}")
     except ImportError as error:
-        raise ArgumentError(
-            f"evaluating and calibrating need scikit-learn: pip install 'token-trie[calibration]' ({error})"
-        ) from error
+        raise ArgumentError(f"this needs scikit-learn: pip install 'token-trie[calibration]' ({error})") from error
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from token_trie import ArgumentError
+from token_trie.decisions.gold import is_nothing, read_gold
 from token_trie.sets.choices import read_choices
-from token_trie.trust.gold import is_nothing, read_gold
 
 
 class Team(enum.Enum):

@@ -1,0 +1,71 @@
+"""Examples that stand before a question, from a table."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from token_trie.cli.tables import format_of, open_table, text_of
+from token_trie.cli.ways import ByQuestion, Way
+from token_trie.decisions.gold import is_nothing
+from token_trie.decisions.questions.examples import Examples
+from token_trie.errors import ArgumentError
+
+ExamplesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--examples",
+        help="With --question: a table whose rows stand before each row, with their answers from column --gold, so "
+        "that the model sees how it is done.",
+    ),
+]
+EachOption = Annotated[
+    int, typer.Option("--examples-each", min=1, help="How many --examples of each answer, the first there are.")
+]
+NearestOption = Annotated[
+    int | None,
+    typer.Option(
+        "--nearest",
+        min=1,
+        help="In place of those: so many --examples that have most words in common with the row; slower, as they are "
+        "evaluated for each row.",
+    ),
+]
+
+
+def put_examples(way: Way, path: Path | None, gold: str | None, n_each: int, nearest: int | None) -> None:
+    """Let a question stand behind the examples of a table, if one is given.
+
+    Raises
+    ------
+    ArgumentError
+        The options do not fit each other, or a row is no example, with its place; OSError as of files.
+    """
+    if path is None:
+        if nearest is not None or n_each != 1:
+            raise ArgumentError("--examples-each and --nearest: go with --examples")
+        return
+    if not isinstance(way, ByQuestion):
+        raise ArgumentError("--examples: go with --question; a prompt of your own may have them in its text")
+    if gold is None:
+        raise ArgumentError("--examples: --gold is to name the column with their answers")
+    states, answers = [], []
+    with closing(open_table(path, format_of(path, None, "the ending of its name"))) as table:
+        if table.columns is not None and gold not in table.columns:
+            raise ArgumentError(f"{table.name}: no column {gold!r}, which --gold names")
+        for row in table.rows():
+            if row.bad is None and is_nothing(row.values.get(gold)):
+                continue
+            try:
+                if row.bad is not None:
+                    raise ArgumentError(row.bad)
+                answers.append(text_of(row.values[gold]))
+                states.append(way.ask({name: value for name, value in row.values.items() if name != gold}))
+            except ArgumentError as error:
+                raise ArgumentError(f"{row.where}: {error}") from error
+    if not states:
+        raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
+    way.put(Examples(states, answers, n_each, nearest))
