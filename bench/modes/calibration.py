@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from token_trie import Calibration, evaluate
-from token_trie.trust.fitting import log_probabilities
 from token_trie.decisions.gold import read_gold
+from token_trie.trust.fitting import log_probabilities
 from token_trie.trust.metrics import figures_of
 from token_trie.trust.options import RowOptions
 from token_trie.trust.readings import read_rows

@@ -150,7 +150,7 @@ async def _soak(server: subprocess.Popen[str], options: argparse.Namespace) -> l
             await asyncio.sleep(1)
             metrics = (await client.get("/metrics")).text
             last = await asyncio.gather(
-                *(client.post("/v1/systemone", json=Case(rng, 0)._systemone()) for _ in range(64))
+                *(client.post("/v1/systemone", json=Case(rng, 0).systemone()) for _ in range(64))
             )
     wrong = [f"{fate}: {n} with status {status}" for (fate, status), n in statuses.items() if not _fits(fate, status)]
     if "token_trie_requests_under_way 0.0" not in metrics:

@@ -194,7 +194,7 @@ def _ask(llm: Llama, form: FormName | None) -> tuple[int, float]:
         turn = i % len(options)
         answer = decide(llm, state, Choice(question, options[turn:] + options[:turn]), form=form)
         n_right += answer.value == options[0]
-        masses.append(answer.mass)
+        masses.append(answer.mass or 0.0)
     return n_right, median(masses)
 
 

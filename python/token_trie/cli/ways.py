@@ -216,6 +216,7 @@ class ByQuestion(Way):
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
         """Return what is written of an answer."""
         p = answer.probabilities
-        figures = [p[answer.value], answer.confidence, answer.mass, *self._calibrating.figures(p[answer.value])]
+        mass = 0.0 if answer.mass is None else answer.mass
+        figures = [p[answer.value], answer.confidence, mass, *self._calibrating.figures(p[answer.value])]
         figures += p.values() if self._probabilities else ()
         return Labelled(answer.value, figures, is_unfit=False)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from token_trie.decisions.questions.answered import Answered
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.options import DecideOptions
-from token_trie.decisions.questions.scores import Scored, TextsRequest, score_alone, written
+from token_trie.decisions.questions.scores import Reading, Scored, ScoredRequest, score_alone, written
 from token_trie.decisions.questions.thinking import to_think_about
 from token_trie.decisions.think import Think
 from token_trie.errors import TokenTrieError
@@ -94,7 +94,7 @@ async def _answer(
     usage: Usage,
 ) -> Answered[Any]:
     async def read(view: View) -> Scored:
-        scored, n_cached = await score(engine, view, state, options, think, asked.takes_hidden_state)
+        scored, n_cached = await score(engine, view, state, options, think, asked.wanting)
         usage.count(scored, n_cached)
         return scored
 
@@ -147,14 +147,14 @@ async def score(
     state: str | None,
     options: DecideOptions,
     think: Think | None = None,
-    with_state: bool = False,
+    wanting: Callable[[Reading], Reading] = lambda reading: reading,
 ) -> tuple[Scored, int]:
     """Return what a question gives its options about a state, and how many tokens were not evaluated again."""
     if options.reproducible:
         return await engine.alone(lambda: score_alone(engine.llm, view.reading(engine.llm, state))), 0
 
-    def read() -> tuple[Prompt, TextsRequest]:
-        reading = view.reading(engine.llm, state)._replace(think=think, with_state=with_state)
+    def read() -> tuple[Prompt, ScoredRequest]:
+        reading = wanting(view.reading(engine.llm, state))._replace(think=think)
         return reading.prompt, reading.request
 
     return await engine.read_told(read)

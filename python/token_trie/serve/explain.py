@@ -13,7 +13,7 @@ from token_trie.decisions.questions.answered import Answered
 from token_trie.decisions.questions.asked import View
 from token_trie.decisions.questions.explored import ExploreRequest, TextTree
 from token_trie.decisions.questions.formed import FormAsked, FormView
-from token_trie.decisions.questions.scores import Scored
+from token_trie.decisions.questions.scores import Scored, TextsRequest
 from token_trie.decisions.questions.trained import TrainedView
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits
@@ -43,13 +43,13 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     options = body.options()
     state, by_place = read_request(body, limits, options, engine)
     [(place, asked)], [shape] = by_place.items(), body.questions.values()
-    if isinstance(asked, FormAsked) and asked.takes_hidden_state:
+    if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:
         asked = asked.calibrated(None)  # a head has no tree to show
     first, trees, n_readings = asked.views[0], list[TextTree](), 0
 
     def explore() -> tuple[Prompt, ExploreRequest]:
         reading = first.reading(engine.llm, state)
-        return reading.prompt, ExploreRequest(reading.request)
+        return reading.prompt, ExploreRequest(TextsRequest(reading.texts, labels=reading.labels))
 
     async def read(view: View) -> Scored:
         nonlocal n_readings

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from token_trie import Calibration, CalibrationError, Choice, choose, choose_many, decide, decide_many, score
+from token_trie.trust.options import RowOptions
 from token_trie.trust.readings import read_rows
 from token_trie.trust.shares import log_softmax
 
@@ -98,3 +100,28 @@ def test_a_head_decides_by_the_hidden_state(precise: Any, tmp_path: Path, of_que
             assert decision.calibration == "head"
         scores = score(precise, rows[i], CHOICES, leaf_end="longest", calibration=found)
         assert np.exp(log_softmax(scores[None])[0]) == pytest.approx(expected[i], abs=1e-2)
+
+
+@pytest.mark.parametrize("orders", [1, 3])
+def test_a_head_that_takes_no_scores_evaluates_no_option_of_a_question(precise: Any, orders: int) -> None:
+    rows = [f"{'Paris' if i % 2 else 'Pizza'} {i} was charged" for i in range(40)]
+    gold = ["sales" if i % 2 else "billing" for i in range(36)] + ["other_things"] * 4
+    options: Any = {"form": "listed", "orders": orders}
+    found = Calibration.fit(precise, rows, gold, TEAM, kind="head", **options)
+    assert found.head is not None
+    n = precise.n_embd()
+    head = replace(
+        found.head,
+        takes_scores=False,
+        mean=found.head.mean[:n],
+        scale=found.head.scale[:n],
+        weights=found.head.weights[:, :n],
+    )
+    found = replace(found, head=head)
+    states = read_rows(precise, rows[:3], TEAM, RowOptions(**options), states=True).states
+    expected = np.exp(log_softmax(found.log_weights(None, states)))
+    many = list(decide_many(precise, rows[:3], TEAM, calibration=found, **options))
+    for i in range(3):
+        for answer in (decide(precise, rows[i], TEAM, calibration=found, **options), many[i]):
+            assert list(answer.probabilities.values()) == pytest.approx(expected[i], abs=1e-2)
+            assert (answer.mass, answer.calibration, answer.stats.n_evaluated) == (None, "fitted", 0)

@@ -53,9 +53,10 @@ class Answered(Generic[T]):
         The most probable of those that there may be, as it was given; of equal ones the first.
     probabilities : dict
         Of each, in the order given. They sum up to 1.
-    mass : float
+    mass : float or None
         The model's own probability that what it writes is one of their texts, before any calibration. Near 0, none of
-        them is what it would write; of long descriptions that is the rule, and says little.
+        them is what it would write; of long descriptions that is the rule, and says little. None where a head has
+        decided by the hidden state alone.
     calibration : {"raw", "contextual", "batch", "trained", "fitted"}
         How the probabilities were made.
     stats : QuestionStats
@@ -69,7 +70,7 @@ class Answered(Generic[T]):
 
     value: T
     probabilities: dict[T, float]
-    mass: float
+    mass: float | None
     calibration: Calibration
     stats: QuestionStats = field(compare=False, repr=False)
     instead: str | None = field(default=None, kw_only=True)
@@ -128,7 +129,7 @@ class ScoreAnswer(Answered[int]):
 def answer(
     question: Question,
     probabilities: Floats,
-    mass: float,
+    mass: float | None,
     calibration: Calibration,
     stats: QuestionStats,
     thought: str | None = None,

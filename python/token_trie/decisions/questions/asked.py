@@ -33,10 +33,9 @@ class Asked(ABC):
         """Whether what it gives without a state counts."""
         return True
 
-    @property
-    def takes_hidden_state(self) -> bool:
-        """Whether the hidden state behind the question does."""
-        return False
+    def wanting(self, reading: Reading) -> Reading:
+        """Return a reading of one of its views with what the answer takes."""
+        return reading
 
     @property
     @abstractmethod

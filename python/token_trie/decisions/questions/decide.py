@@ -106,7 +106,7 @@ def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideO
         one, scored = asked[name], list[Scored]()
         with naming(name):
             for view in one.views:
-                reading = who.reading(view)._replace(think=think, with_state=one.takes_hidden_state)
+                reading = one.wanting(who.reading(view))._replace(think=think)
                 scored.append(who.score(reading))
                 if one.is_sure(scored, priors[name]):
                     break

@@ -96,16 +96,20 @@ class FormAsked(Asked):
     @property
     def takes_prior(self) -> bool:
         """Whether what it gives without a state counts."""
-        return self.calibrator is None or self.calibrator.base == "contextual"
+        return self._takes_scores and (self.calibrator is None or self.calibrator.base == "contextual")
+
+    @property
+    def _takes_scores(self) -> bool:
+        return self.calibrator is None or self.calibrator.needs_scores
 
     def calibrated(self, calibrator: Calibrator | None) -> FormAsked:
         """Return it with what was fitted on it, or without."""
         return replace(self, calibrator=calibrator)
 
-    @property
-    def takes_hidden_state(self) -> bool:
-        """Whether the hidden state behind the question counts."""
-        return self.calibrator is not None and self.calibrator.needs_state
+    def wanting(self, reading: Reading) -> Reading:
+        """Return a reading of one of its views with what the answer takes."""
+        with_state = self.calibrator is not None and self.calibrator.needs_state
+        return reading._replace(with_state=with_state, with_scores=self._takes_scores)
 
     @property
     def asked(self) -> str:
@@ -155,23 +159,24 @@ class FormAsked(Asked):
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
         """Return the answer that readings make, of as many views as there are readings, by the mean of log-weights."""
-        weights = self._weights(scored, priors)
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
-        mass = float(np.mean([s.mass for s in scored]))
+        mass = min(float(np.mean([s.mass for s in scored])), 1.0) if self._takes_scores else None
         calibration: Calibration = "raw" if priors[0] is None else self.prior_of
         if self.calibrator is not None:
             calibration = "fitted"
-            scores = self.of_options(scored, priors)[None]
+            scores = self.of_options(scored, priors)[None] if self._takes_scores else None
             states = None if scored[0].state is None else scored[0].state[None]
             probabilities = shared(self.calibrator.log_weights(scores, states)[0])
         elif self.shift is not None:
             probabilities = shared(self.of_options(scored, priors) + self.shift)
         else:
-            probabilities = self.views[0].weighing.probabilities(weights)
-        return answer(self.question, probabilities, min(mass, 1.0), calibration, stats, scored[0].thought)
+            probabilities = self.views[0].weighing.probabilities(self._weights(scored, priors))
+        return answer(self.question, probabilities, mass, calibration, stats, scored[0].thought)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
         """Tell whether further orders are not needed, as the two best are far apart."""
+        if not self._takes_scores:
+            return True  # by the state behind the first
         if self.orders != "auto" or len(scored) < _LEAST:
             return False
         two = np.sort(self._weights(scored, priors))[-2:]

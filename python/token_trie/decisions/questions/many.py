@@ -224,7 +224,7 @@ def _scored(
             under_way.append(names)
             for name in names:
                 one = asked[name]
-                yield from (partial(_reading, llm, view, state, think, one.takes_hidden_state) for view in one.views)
+                yield from (partial(_reading, llm, one, view, state, think) for view in one.views)
 
     results = score_all(llm, batch, readings())
     for first in results:
@@ -232,8 +232,8 @@ def _scored(
         yield {name: list(itertools.islice(left, len(asked[name].views))) for name in under_way.popleft()}
 
 
-def _reading(llm: Llama, view: View, state: object, think: Think | None, with_state: bool) -> Reading:
-    return view.reading(llm, state_text(state))._replace(think=think, with_state=with_state)
+def _reading(llm: Llama, asked: Asked, view: View, state: object, think: Think | None) -> Reading:
+    return asked.wanting(view.reading(llm, state_text(state)))._replace(think=think)
 
 
 def _answers(

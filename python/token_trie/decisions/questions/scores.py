@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -48,11 +49,15 @@ class Reading(NamedTuple):
     labels: tuple[int, ...] = ()
     """Tokens in place of texts, each once."""
     with_state: bool = False
-    """Whether the hidden state behind the prompt is wanted."""
+    """Whether the hidden state behind the prompt is wanted,"""
+    with_scores: bool = True
+    """and whether the probabilities are."""
 
     @property
-    def request(self) -> TextsRequest:
+    def request(self) -> ScoredRequest:
         """What stands behind the prompt."""
+        if not self.with_scores:
+            return StateRequest(self.think)
         return TextsRequest(self.texts, self.think, self.labels, self.with_state)
 
 
@@ -61,7 +66,7 @@ class Scored:
     """What it says."""
 
     logprobs: Floats
-    """Natural logarithm of the probability of each text."""
+    """Natural logarithm of the probability of each text; empty where none was wanted."""
     lengths: Floats
     """Its tokens."""
     mass: float
@@ -93,9 +98,9 @@ def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
         thought = think_first(stream, reading.think)
         tokens = stream.tokens
     prefix = Prefix(tokens, thought=None if thought is None else Thought(thought, 0.0))
-    request = TextsRequest(reading.texts, with_state=reading.with_state)
+    request = reading._replace(think=None).request
     bound = read_on(stream, lambda reader: request.bind(reader, prefix))
-    return bound.run_beside(stream) if is_beside else bound.run(stream)
+    return bound.run_beside(stream) if is_beside and isinstance(bound, BoundTexts) else bound.run(stream)
 
 
 def score_alone(llm: Llama, reading: Reading) -> Scored:
@@ -127,7 +132,7 @@ def score_all(
         yield result
 
 
-def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], TextsRequest]]:
+def _asked(make: Callable[[], Reading]) -> tuple[Prompt, Callable[[], ScoredRequest]]:
     try:
         reading = make()
     except TokenTrieError as error:
@@ -174,15 +179,10 @@ class _BoundLine(Bound[str]):
         return "\n" if not written.text and written.stop == "stop" else written.text
 
 
-@dataclass(frozen=True)
-class TextsRequest(Request[Scored]):
-    """How probable each of several texts is."""
+class ScoredRequest(Request[Scored]):
+    """What is read behind a prompt."""
 
-    texts: tuple[str, ...]
-    think_first: Think | None = None
-    labels: tuple[int, ...] = ()
-    """Tokens in place of texts."""
-    with_state: bool = False
+    think_first: Think | None
 
     @property
     def think(self) -> Think | None:
@@ -193,6 +193,60 @@ class TextsRequest(Request[Scored]):
     def draws(self) -> bool:
         """Whether something is."""
         return self.think_first is not None
+
+    @abstractmethod
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundScored:
+        """Bind it to what it stands behind."""
+
+
+class BoundScored(Bound[Scored], Batched[Scored]):
+    """The same, bound."""
+
+    def batched(self) -> BoundScored:
+        """Return itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class StateRequest(ScoredRequest):
+    """The hidden state alone."""
+
+    think_first: Think | None = None
+
+    def bind(self, reader: Reader, prefix: Prefix) -> _BoundState:
+        """Bind it to what it stands behind."""
+        return _BoundState(prefix.tokens, prefix.thought_text)
+
+
+@dataclass(frozen=True, eq=False)
+class _BoundState(BoundScored):
+    tokens: list[int]
+    thought: str | None
+
+    def run(self, stream: Stream) -> Scored:
+        stream.prefill(self.tokens)
+        return self._scored(stream.hidden_state())
+
+    def submit(self, batch: Batch) -> int:
+        return batch.submit(None, self.tokens, mode=lib.TOKEN_TRIE_BATCH_STATE)
+
+    def read(self, answer: Answer) -> Scored:
+        return self._scored(answer.state)
+
+    def _scored(self, state: States | None) -> Scored:
+        none = np.zeros(0)
+        return Scored(none, none, math.nan, len(self.tokens), 0, self.thought, state)
+
+
+@dataclass(frozen=True)
+class TextsRequest(ScoredRequest):
+    """How probable each of several texts is."""
+
+    texts: tuple[str, ...]
+    think_first: Think | None = None
+    labels: tuple[int, ...] = ()
+    """Tokens in place of texts."""
+    with_state: bool = False
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundTexts:
         """Bind the texts to what they stand behind."""
@@ -205,7 +259,7 @@ def _set_of(labels: tuple[int, ...]) -> TokenTrie:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundTexts(Bound[Scored], Batched[Scored]):
+class BoundTexts(BoundScored):
     """Texts behind a prompt."""
 
     tokens: list[int]
@@ -223,10 +277,6 @@ class BoundTexts(Bound[Scored], Batched[Scored]):
     def run_beside(self, stream: Stream) -> Scored:
         """Score them; the stream's sequence stays."""
         return self._score(stream, self.tokens)
-
-    def batched(self) -> BoundTexts:
-        """Return itself."""
-        return self
 
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
