@@ -176,14 +176,19 @@ def _fits(fate: str, status: int) -> bool:
 
 
 async def _ask(client: httpx.AsyncClient, case: Case, answered: list[tuple[Case, Any]]) -> int:
-    """Return the status; 0 where the client has left."""
+    """Return the status; 0 where the client has left, -1 where the connection broke."""
     asked = client.post(case.path, json=case.body)
     if case.fate == "gone":
         try:
             return (await asyncio.wait_for(asked, case.stays_s)).status_code
         except asyncio.TimeoutError:
             return 0
-    reply = await asked
+        except httpx.TransportError:
+            return -1
+    try:
+        reply = await asked
+    except httpx.TransportError:
+        return -1
     if case.fate == "right" and reply.status_code == 200:
         answered.append((case, reply.json()))
     return reply.status_code

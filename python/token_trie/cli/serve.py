@@ -78,7 +78,15 @@ def serve(
         api_key,
         sets=Sets(sets),
     )
-    config = uvicorn.Config(application(server), host=host, port=port, access_log=False, log_level="warning")
+    config = uvicorn.Config(
+        application(server),
+        host=host,
+        port=port,
+        access_log=False,
+        log_level="warning",
+        # Longer than any client keeps a connection that idles: a request on one that is just closed gets no answer.
+        timeout_keep_alive=75,
+    )
     bound = config.bind_socket()
     # Of this protocol by name, as asyncio sends small parts at once on no other.
     listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, bound.detach())

@@ -157,3 +157,12 @@ def test_no_answer_waits_for_the_kernel_to_send_it(server: str) -> None:
             client.get("/health")
             took.append(time.perf_counter() - started)
     assert min(took[1:]) < 0.03, "TCP holds back the second part of an answer for 40 ms, unless it is told not to"
+
+
+def test_a_connection_that_idles_for_as_long_as_clients_keep_one_is_still_answered(server: str) -> None:
+    forever = httpx.Limits(keepalive_expiry=None)
+    with httpx.Client(base_url=server, limits=forever, transport=httpx.HTTPTransport(limits=forever)) as client:
+        used = [client.get("/health").extensions["network_stream"].get_extra_info("client_addr")]
+        time.sleep(6)
+        used.append(client.get("/health").extensions["network_stream"].get_extra_info("client_addr"))
+    assert used[0] == used[1]
