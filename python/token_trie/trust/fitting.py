@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -14,8 +14,7 @@ from token_trie.decisions.learn import one_thread
 from token_trie.errors import ArgumentError, CalibrationError, InternalError
 from token_trie.trust.fit import Fit
 from token_trie.trust.folds import Folds, folds_of
-from token_trie.trust.head import features_of
-from token_trie.trust.head_fitting import fit_head
+from token_trie.trust.head_fitting import fit_heads
 from token_trie.trust.held_out import HeldOut, Measured, in_steps
 from token_trie.trust.label_free import fit_without_labels, mean_taken_out
 from token_trie.trust.metrics import figures_of
@@ -115,8 +114,8 @@ class _Fitter(ABC):
     """Fits one kind."""
 
     @abstractmethod
-    def fit(self, readings: Readings, gold: Ints, folds: Folds) -> Fitted:
-        """Return what is fitted; CalibrationError where rows do not allow it."""
+    def fits(self, readings: Readings, gold: Ints, folds: Folds) -> Iterator[Fitted]:
+        """Yield what is fitted; CalibrationError where rows do not allow it."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +125,12 @@ class _Scaled(_Fitter):
     base: Base
     has_bias: bool
 
-    def fit(self, readings: Readings, gold: Ints, folds: Folds) -> Fitted:
+    def fits(self, readings: Readings, gold: Ints, folds: Folds) -> Iterator[Fitted]:
         scores = scores_of(readings, self.base)
         log_p = np.empty(scores.shape)
         for train, test in folds:
             log_p[test] = log_softmax(self._fit(scores[train], gold[train]).log_weights(scores[test], None))
-        return Fitted(self._fit(scores, gold), log_p)
+        yield Fitted(self._fit(scores, gold), log_p)
 
     def _fit(self, scores: Floats, gold: Ints) -> Fit:
         """Minimize the log loss; a bias is held near the one that takes out the mean of the rows."""
@@ -163,19 +162,16 @@ class _Scaled(_Fitter):
         return Fit(kind="bias", bias=centred + x[1:] * temperature, temperature=temperature, base=self.base)
 
 
-@dataclass(frozen=True)
 class _OfState(_Fitter):
-    """A head on the hidden state."""
+    """A head on the hidden state, and one that takes scores beside it."""
 
-    takes_scores: bool
-
-    def fit(self, readings: Readings, gold: Ints, folds: Folds) -> Fitted:
+    def fits(self, readings: Readings, gold: Ints, folds: Folds) -> Iterator[Fitted]:
         for name, n in zip(readings.texts, np.bincount(gold, minlength=len(readings.texts)), strict=True):
             if n < _N_HEAD_ROWS:
                 raise CalibrationError(f"gold: {n} rows of {name!r}, where a head needs {_N_HEAD_ROWS} of each class")
-        features = features_of(readings.raw if self.takes_scores else None, readings.states)
-        head, log_p = fit_head(features, gold, folds, takes_scores=self.takes_scores)
-        return Fitted(Fit(kind="head", bias=np.zeros(len(readings.texts)), head=head), log_p)
+        assert readings.states is not None  # as there are no others of this kind
+        for head, log_p in fit_heads(readings.states.astype(np.float64), readings.raw, gold, folds):
+            yield Fitted(Fit(kind="head", bias=np.zeros(len(readings.texts)), head=head), log_p)
 
 
 def _fitters(readings: Readings, kind: FitKind) -> list[_Fitter]:
@@ -183,7 +179,7 @@ def _fitters(readings: Readings, kind: FitKind) -> list[_Fitter]:
     known: Mapping[str, list[_Fitter]] = {
         "temperature": [_Scaled(base, has_bias=False) for base in bases],
         "bias": [_Scaled(base, has_bias=True) for base in bases],
-        "head": [] if readings.states is None else [_OfState(False), _OfState(True)],
+        "head": [] if readings.states is None else [_OfState()],
     }
     if kind == "auto":
         return [fitter for fitters in known.values() for fitter in fitters]
@@ -199,7 +195,7 @@ def _best(fitters: list[_Fitter], readings: Readings, gold: Ints, folds: Folds) 
     found: list[Fitted] = []
     for fitter in fitters:
         try:
-            found.append(fitter.fit(readings, gold, folds))
+            found += fitter.fits(readings, gold, folds)
         except CalibrationError:
             if len(fitters) == 1 or (fitter is fitters[-1] and not found):
                 raise

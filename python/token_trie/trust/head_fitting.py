@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,39 +18,37 @@ from token_trie.trust.shares import Ints, log_softmax
 _CS = (0.01, 0.1, 1.0)
 """Of logistic regression."""
 _LOG_SHARES = (-9.0, 3.0)
-_AT_FIRST = (-0.5, -3.0)
+_AT_FIRST = (-0.5, -3.0, -3.0)
 
 
 class _Mixture(NamedTuple):
-    """What is added up: logistic regression with one C, and discriminant analysis."""
+    """What is added up: logistic regression with one C, discriminant analysis, and the options' own log-shares."""
 
     c: int
     shares: Floats
     loss: float
 
     def of(self, margins: Floats) -> Floats:
-        """Return log-weights of margins of shape (n_linear, n_rows, n_classes)."""
-        mixed: Floats = self.shares[0] * margins[self.c] + self.shares[1] * margins[-1]
-        return mixed
+        """Return log-weights of margins of shape (n_parts, n_rows, n_classes), of all Cs."""
+        return np.tensordot(self.shares, _parts(margins, self.c), 1)
 
 
-def fit_head(x: Floats, gold: Ints, folds: Folds, *, takes_scores: bool) -> tuple[Head, Floats]:
-    """Fit a head to features.
+def fit_heads(states: Floats, scores: Floats, gold: Ints, folds: Folds) -> Iterator[tuple[Head, Floats]]:
+    """Fit a head to hidden states, and one that takes scores beside them.
 
     It adds up logistic regression and linear discriminant analysis with the covariance shrunk (Ledoit and Wolf, 2004),
-    both on standardized features. C and how much of each, which makes probabilities of them too, are those that lose
-    least on rows that were not fitted on.
+    both on standardized states, and the log-shares that scores are. C and how much of each, which makes probabilities
+    of them too, are those that lose least on rows that were not fitted on.
 
     Parameters
     ----------
-    x : ndarray of float64, shape (n_rows, n_features)
+    states : ndarray of float64, shape (n_rows, n_features)
+    scores : ndarray of float64, shape (n_rows, n_classes)
     gold : ndarray of int64, shape (n_rows,)
     folds : Folds
-    takes_scores : bool
-        What the head keeps.
 
-    Returns
-    -------
+    Yields
+    ------
     tuple of Head and ndarray of float64, shape (n_rows, n_classes)
         The log-probabilities of rows that were not fitted on.
 
@@ -64,36 +62,57 @@ def fit_head(x: Floats, gold: Ints, folds: Folds, *, takes_scores: bool) -> tupl
     for train, test in folds:
         if len(np.unique(gold[train])) < n_classes or len(train) <= n_classes:
             raise CalibrationError("gold: too few rows of some classes for a head")
-        for i, one in enumerate(_linears(x[train], gold[train])):
-            margins[i, test] = one.log_weights_of(x[test])
-    log_p = np.empty(margins.shape[1:])
-    for train, test in folds:
-        log_p[test] = log_softmax(_mixture(margins[:, train], gold[train]).of(margins[:, test]))
-    best = _mixture(margins, gold)
-    first, second = _linears(x, gold, _CS[best.c])
+        for i, one in enumerate(_linears(states[train], gold[train], _CS)):
+            margins[i, test] = one.log_weights_of(states[test])
+    made: dict[float, list[Head]] = {}  # by C
+    for parts in (margins, np.concatenate([margins, log_softmax(scores)[None]])):
+        log_p = np.empty(margins.shape[1:])
+        for train, test in folds:
+            log_p[test] = log_softmax(_mixture(parts[:, train], gold[train]).of(parts[:, test]))
+        best = _mixture(parts, gold)
+        c = _CS[best.c]
+        if c not in made:
+            made[c] = list(_linears(states, gold, (c,)))
+        yield _mixed(best, *made[c]), log_p
+
+
+def _mixed(mixture: _Mixture, first: Head, second: Head) -> Head:
+    """Return the sum as one head."""
+    shares = mixture.shares
     weights, intercept = (
-        best.shares[0] * getattr(first, name) + best.shares[1] * getattr(second, name)
-        for name in ("weights", "intercept")
+        shares[0] * getattr(first, name) + shares[1] * getattr(second, name) for name in ("weights", "intercept")
     )
-    return Head(first.mean, first.scale, weights, intercept, takes_scores), log_p
+    if len(shares) == 2:
+        return Head(first.mean, first.scale, weights, intercept, takes_scores=False)
+    n = len(intercept)
+    mean, scale = np.concatenate([first.mean, np.zeros(n)]), np.concatenate([first.scale, np.ones(n)])
+    return Head(mean, scale, np.concatenate([weights, shares[2] * np.eye(n)], axis=1), intercept, takes_scores=True)
 
 
-def _linears(x: Floats, gold: Ints, *cs: float) -> Iterator[Head]:
-    """Fit logistic regressions, and discriminant analysis."""
+def _linears(x: Floats, gold: Ints, cs: Sequence[float]) -> Iterator[Head]:
+    """Fit logistic regressions, each from where the one before ended, and discriminant analysis."""
     linear: Any = import_sklearn("linear_model")
     discriminant: Any = import_sklearn("discriminant_analysis")
     scaler: Any = import_sklearn("preprocessing").StandardScaler().fit(x)
     standard = scaler.transform(x)
-    models = [linear.LogisticRegression(C=c, max_iter=1000) for c in cs or _CS]
-    models.append(discriminant.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"))
-    for model in models:
+    logistic = linear.LogisticRegression(max_iter=1000, warm_start=True)
+    for c in (*cs, None):
+        model = discriminant.LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
+        if c is not None:
+            model = logistic.set_params(C=c)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a fit that stops short, or a class with one row: folds judge both
             model.fit(standard, gold)
         weights, intercept = model.coef_, model.intercept_
         if len(weights) == 1:  # of two classes, the second's against the first
             weights, intercept = (np.concatenate([-part / 2, part / 2]) for part in (weights, intercept))
-        yield Head(scaler.mean_, scaler.scale_, weights, intercept, False)
+        yield Head(scaler.mean_, scaler.scale_, weights.copy(), intercept.copy(), takes_scores=False)
+
+
+def _parts(margins: Floats, c: int) -> Floats:
+    """Return the margins of one C, and those that have none."""
+    parts: Floats = margins[[c, *range(len(_CS), len(margins))]]
+    return parts
 
 
 def _mixture(margins: Floats, gold: Ints) -> _Mixture:
@@ -105,15 +124,16 @@ def _mixture(margins: Floats, gold: Ints) -> _Mixture:
     target = np.full((n, k), wrong / k)
     target[np.arange(n), gold] += 1 - wrong
     found = []
-    for c in range(len(margins) - 1):
-        two = margins[[c, -1]]
+    for c in range(len(_CS)):
+        parts = _parts(margins, c)
 
-        def loss(log_shares: Floats, two: Floats = two) -> tuple[float, Floats]:
+        def loss(log_shares: Floats, parts: Floats = parts) -> tuple[float, Floats]:
             shares = np.exp(log_shares)
-            log_p = log_softmax(np.tensordot(shares, two, 1))
-            slopes = ((np.exp(log_p) - target) * two).sum(axis=(1, 2)) * shares
+            log_p = log_softmax(np.tensordot(shares, parts, 1))
+            slopes = ((np.exp(log_p) - target) * parts).sum(axis=(1, 2)) * shares
             return -float((target * log_p).sum()) / n, slopes / n
 
-        at = minimize(loss, np.array(_AT_FIRST), jac=True, method="L-BFGS-B", bounds=[_LOG_SHARES] * 2)
+        first = np.array(_AT_FIRST[: len(parts)])
+        at = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=[_LOG_SHARES] * len(parts))
         found.append(_Mixture(c, np.exp(at.x), float(at.fun)))
     return min(found, key=lambda one: one.loss)
