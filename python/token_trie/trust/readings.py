@@ -204,7 +204,8 @@ class _OfQuestion(Reader):
             known = [one for one in scored if not isinstance(one, TokenTrieError)]
             raw = asked.of_options(known, [None] * len(views))
             mass = min(1.0, float(np.mean([one.mass for one in known])))
-            yield Row(raw, asked.of_options(known, priors), mass, known[0].state)
+            contextual = None if priors[0] is None else asked.of_options(known, priors)
+            yield Row(raw, contextual, mass, known[0].state)
 
     def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:
         text = state_text(row)

@@ -41,8 +41,8 @@ class Examples:
         are evaluated once.
     nearest : int, optional
         In place of these so many that have most words in common with the state (cosine of TF-IDF, by scikit-learn), the
-        nearest last, but for the state itself. They are evaluated for each state anew; where there is no state, as for
-        the contextual prior, the others stand.
+        nearest last, but for the state itself. They are evaluated for each state anew, and there is no contextual prior
+        then, as it would be another for each state.
 
     Raises
     ------
@@ -92,6 +92,11 @@ class Shots:
         self._fixed = tuple(shots[i] for i in order if rounds[i] < n_each)
         told = json.dumps([self._fixed, nearest, shots if nearest else None])
         self.digest = sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @property
+    def are_the_same(self) -> bool:
+        """Whether they are, for all states."""
+        return self._nearest is None
 
     def before(self, state: str | None) -> tuple[Shot, ...]:
         """Return those that stand before a state, or where there is none."""

@@ -96,6 +96,8 @@ class FormAsked(Asked):
     @property
     def takes_prior(self) -> bool:
         """Whether what it gives without a state counts."""
+        if self.shots is not None and not self.shots.are_the_same:
+            return False
         return self._takes_scores and (self.calibrator is None or self.calibrator.base == "contextual")
 
     @property

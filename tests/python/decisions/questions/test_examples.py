@@ -57,7 +57,8 @@ def test_many_of_each_come_in_rounds(tiny: Any) -> None:
 
 def test_the_nearest_have_most_words_in_common_and_are_not_the_state_itself(tiny: Any) -> None:
     examples = Examples([*STATES, "I paid twice"], [*GOLD, "sales"], nearest=2)
-    answer = decide(tiny, "I paid twice", TEAM, calibration=None, examples=examples)
+    answer = decide(tiny, "I paid twice", TEAM, examples=examples)
+    assert answer.calibration == "raw"
     # Neither of the two is it; of the others none has a word of it, and the first ones are taken.
     before = f"Refund me\n\n{ASKED} yes Paris\n\nWhat does it cost?\n\n{ASKED} sales\n\n"
     expected = shared(np.asarray(weights(tiny, before, "I paid twice")))
