@@ -105,7 +105,7 @@ def main() -> None:
     """Run; exit status 1 where something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file; a small one will do")
-    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--requests", type=int, default=60_000, help="until the caches are full")
     parser.add_argument("--checked", type=int, default=500, help="answers that are compared with those of decide")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

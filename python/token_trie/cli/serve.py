@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     "token-trie serve",
     "token-trie serve -m model.gguf --port 8080 --api-key secret",
     "token-trie serve -m model.gguf --calibration teams.json --calibration moods.json",
+    "token-trie serve -m model.gguf --calibration running --priors priors.json",
 )
 def serve(
     model: ModelOptions,
@@ -37,11 +38,16 @@ def serve(
         Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across a restart.")
     ] = None,
     calibration: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
+            metavar="FILE|running",
             help="A file by `token-trie evaluate --fit`, or `Calibration.save`, of a question that is then answered by "
-            "it; repeat for each."
+            "it; repeat for each. running: what all states until then have given the options of any other question in "
+            "the mean takes the place of its contextual prior, so that an answer depends on those before it.",
         ),
+    ] = None,
+    priors: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File that keeps what --calibration running has seen.")
     ] = None,
     grammars: Annotated[bool, typer.Option(help="Whether requests may bring GBNF grammars.")] = True,
     time_limit: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 120,
@@ -54,11 +60,16 @@ def serve(
         from token_trie.serve.body import Limits
         from token_trie.serve.calibrations import Calibrations
         from token_trie.serve.engine import Engine
+        from token_trie.serve.running import Running
         from token_trie.serve.sets import Sets
     except ImportError as error:
         raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
     path = model.path
-    calibrations = Calibrations(calibration or ())
+    files = [Path(name) for name in calibration or () if name != "running"]
+    runs = len(files) < len(calibration or ())
+    if priors is not None and not runs:
+        raise ArgumentError("--priors: goes with --calibration running")
+    calibrations = Calibrations(files, Running(priors) if runs else None)
 
     def load() -> Engine:
         engine = Engine(model.load(SERVED_N_CTX), n_parallel=n_parallel, calibrations=calibrations)

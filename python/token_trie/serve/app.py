@@ -43,6 +43,9 @@ _log = logging.getLogger("token_trie.serve")
 _GONE = 499
 """Of a client that has left: nobody reads it, but the counts."""
 
+_SAVE_S = 60.0
+"""After which what runs along is kept, again and again."""
+
 Load: TypeAlias = Callable[[], Engine]
 
 
@@ -301,11 +304,14 @@ def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         loading = asyncio.ensure_future(_load(server))
+        saving = asyncio.ensure_future(_save_now_and_then(server))
         try:
             yield
         finally:
-            await asyncio.gather(loading, return_exceptions=True)
+            saving.cancel()
+            await asyncio.gather(loading, saving, return_exceptions=True)
             if server.engine is not None:
+                await _save(server.engine)
                 await asyncio.to_thread(server.engine.close)
 
     app = Starlette(routes=list(routes), lifespan=lifespan, exception_handlers={HTTPException: _no_such_route})
@@ -317,6 +323,22 @@ async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status, told = OPENAI.tell(RefusedError("not_found", error.detail, status=error.status_code))
     return JSONResponse(told, status, error.headers)
+
+
+async def _save_now_and_then(server: Server) -> None:
+    while True:
+        await asyncio.sleep(_SAVE_S)
+        if server.engine is not None:
+            await _save(server.engine)
+
+
+async def _save(engine: Engine) -> None:
+    """Keep what runs along."""
+    if engine.calibrations.running is not None:
+        try:
+            await asyncio.shield(asyncio.ensure_future(engine.on_worker(engine.calibrations.running.save)))
+        except OSError as error:
+            _log.warning("the priors are not kept: %s", error.strerror)
 
 
 async def _load(server: Server) -> None:

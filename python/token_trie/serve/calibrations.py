@@ -12,11 +12,18 @@ from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
+from token_trie.serve.running import Running
 from token_trie.trust.calibration import Calibration
 
 
 class Calibrations:
     """Those of some files.
+
+    Parameters
+    ----------
+    files : iterable of Path
+    running : Running, optional
+        The priors of all other questions, where they run along.
 
     Raises
     ------
@@ -24,12 +31,21 @@ class Calibrations:
         A file is none; OSError: it cannot be read.
     """
 
-    def __init__(self, files: Iterable[Path] = ()) -> None:
+    def __init__(self, files: Iterable[Path] = (), running: Running | None = None) -> None:
+        self.running = running
         self._loaded = [(file, Calibration.load(file)) for file in files]
         self._of = {(one.binding.asked, one.classes): one for _, one in self._loaded}
 
-    def check(self, llm: Llama) -> None:
-        """Raise CalibrationError for one that was fitted on another model or llama.cpp, or on no question."""
+    def load(self, llm: Llama) -> None:
+        """Let them be a model's.
+
+        Raises
+        ------
+        CalibrationError
+            One was fitted on another model or llama.cpp, or on no question.
+        """
+        if self.running is not None:
+            self.running.load(llm)
         for file, one in self._loaded:
             try:
                 if one.binding.leaf_end != "any" or not one.binding.asked.startswith("["):

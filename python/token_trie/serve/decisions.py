@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any, TypeVar
 
 from token_trie.decisions.questions.answered import Answered
@@ -18,6 +17,7 @@ from token_trie.errors import TokenTrieError
 from token_trie.native.lease import attachment
 from token_trie.serve.engine import Engine
 from token_trie.serve.refusal import Place, refusal_of
+from token_trie.serve.running import digest_of
 from token_trie.sets.prompt import Prompt
 
 T = TypeVar("T")
@@ -105,9 +105,14 @@ async def _answer(
 
 
 async def answer_by(
-    read: Callable[[View], Coroutine[Any, Any, Scored]], engine: Engine, asked: Asked, options: DecideOptions
+    read: Callable[[View], Coroutine[Any, Any, Scored]],
+    engine: Engine,
+    asked: Asked,
+    options: DecideOptions,
+    *,
+    counts: bool = True,
 ) -> Answered[Any]:
-    """Answer a question by as many of its readings as it takes."""
+    """Answer a question by as many of its readings as it takes; counts: this state, for priors that run along."""
 
     async def read_all() -> list[Scored]:
         if options.orders != "auto":
@@ -122,7 +127,9 @@ async def answer_by(
     priors = asyncio.ensure_future(together(prior(engine, asked, view, options) for view in asked.views))
     try:
         scored = await read_all()
-        return asked.answer(scored, await priors)
+        running = engine.calibrations.running
+        found = None if running is None else running.answer(asked, scored, options, counts=counts)
+        return asked.answer(scored, await priors) if found is None else found
     finally:
         priors.cancel()
         await asyncio.gather(priors, return_exceptions=True)
@@ -136,8 +143,7 @@ async def prior(engine: Engine, asked: Asked, view: View, options: DecideOptions
     """Return what a question gives its options without a state, if that is to be taken out."""
     if not (options.takes_prior and asked.takes_prior):
         return None
-    # Of the key no more than a digest is kept, as others write what it is of.
-    key = "prior", sha256(repr((view.key, options.reproducible)).encode("utf-8", "surrogatepass")).digest()
+    key = "prior", digest_of(view), options.reproducible
     return (await engine.remembered(key, lambda: score(engine, view, None, options)))[0]
 
 

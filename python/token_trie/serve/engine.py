@@ -68,7 +68,7 @@ class Engine:
     def __init__(
         self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0, calibrations: Calibrations = _NONE
     ) -> None:
-        calibrations.check(llm)
+        calibrations.load(llm)
         self.llm = llm
         self.calibrations = calibrations
         # In the batch a row does not pay for the cells of other requests then; what is reproducible goes without.

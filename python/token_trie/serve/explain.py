@@ -60,7 +60,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
         return trees[0].scored
 
     try:
-        answer = await answer_by(read, engine, asked, options)
+        answer = await answer_by(read, engine, asked, options, counts=False)
         without = await prior(engine, asked, first, options)
         explained = await engine.on_worker(lambda: _explained(first, trees[0], without, answer))
         return {

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any, TypeAlias
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.arguments import encode_names
 from token_trie.native.core import Llama
+from token_trie.native.files import UNFINISHED, sync_folder, write_whole
 from token_trie.serve.engine import Engine
 from token_trie.serve.refusal import Place, RefusedError, invalid, refusal_of
 from token_trie.sets.choices import Choices, read_choices
@@ -31,7 +31,7 @@ _log = logging.getLogger("token_trie.serve")
 AnySet: TypeAlias = TokenTrie | Choices[Any]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SUFFIX, _UNFINISHED = ".json", ".tmp"
+_SUFFIX = ".json"
 
 
 def read_set(llm: Llama, given: Any) -> AnySet:
@@ -90,7 +90,7 @@ class Sets:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(self._folder.iterdir()):
-            if path.suffix == _UNFINISHED:
+            if path.suffix == UNFINISHED:
                 path.unlink(missing_ok=True)
             elif path.suffix == _SUFFIX and _NAME.fullmatch(path.stem):
                 try:
@@ -125,7 +125,7 @@ class Sets:
         async with self._changing:
             before = self._of_name.get(name)
             self._require_room(len(data), before)
-            await self._on_disk(engine, lambda path: _write(path, data), name)
+            await self._on_disk(engine, lambda path: write_whole(path, data), name)
             self._of_name[name] = Registered(given, made, len(data))
         return before is None
 
@@ -160,30 +160,6 @@ class Sets:
             raise RefusedError("internal", "the set could not be kept", status=507) from error
 
 
-def _write(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(path.name + _UNFINISHED)
-    try:
-        with open(unfinished, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
 def _remove(path: Path) -> None:
     path.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":
-        return  # which has no handles of folders; its moves are in the journal
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)

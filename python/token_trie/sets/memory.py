@@ -28,6 +28,11 @@ class Memory(Generic[T]):
         self._total = 0
         self._lock = threading.Lock()
 
+    def entries(self) -> list[tuple[Hashable, T]]:
+        """Return all of them, with their keys, the one used last at the end."""
+        with self._lock:
+            return [(key, value) for key, (value, _) in self._entries.items()]
+
     def find(self, key: Hashable) -> T | None:
         """Return the value of a key, if it is there."""
         with self._lock:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from os import PathLike
@@ -19,6 +17,7 @@ from token_trie.decisions.learn import import_sklearn
 from token_trie.decisions.questions.question import Question
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama
+from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.trust.fit import Fit
@@ -187,19 +186,8 @@ class Calibration(Fit):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file, which is there whole or as it was before; OSError as of files."""
-        path = Path(path)
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False
-        ) as file:
-            try:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        write_whole(Path(path), f"{text}\n".encode())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:

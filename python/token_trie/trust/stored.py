@@ -20,6 +20,11 @@ class Stored:
         self._given = given
         self._place = place
 
+    @property
+    def names(self) -> list[str]:
+        """What stands in it."""
+        return list(self._given)
+
     def get(self, name: str) -> Any:
         """Return what stands there."""
         if name not in self._given:

@@ -14,7 +14,7 @@ from token_trie.decisions.questions.question import Choice, Predicate, Question
 T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
 
-Calibration: TypeAlias = Literal["raw", "contextual", "batch", "trained", "fitted"]
+Calibration: TypeAlias = Literal["raw", "contextual", "batch", "running", "trained", "fitted"]
 """How scores became probabilities.
 
 raw
@@ -23,6 +23,8 @@ contextual
     They were divided by what the question gives the options without a state, and tempered; see `Form`.
 batch
     They were divided by what the question gives the options in the mean over many states, likewise.
+running
+    Likewise, of all states that a server has been asked about.
 trained
     The model was trained for decisions, and its file says by what they are tempered.
 fitted
@@ -57,7 +59,7 @@ class Answered(Generic[T]):
         The model's own probability that what it writes is one of their texts, before any calibration. Near 0, none of
         them is what it would write; of long descriptions that is the rule, and says little. None where a head has
         decided by the hidden state alone.
-    calibration : {"raw", "contextual", "batch", "trained", "fitted"}
+    calibration : {"raw", "contextual", "batch", "running", "trained", "fitted"}
         How the probabilities were made.
     stats : QuestionStats
         What it took.

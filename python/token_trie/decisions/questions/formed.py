@@ -87,7 +87,7 @@ class FormAsked(Asked):
     form: Form
     orders: int | Literal["auto"]
     calibrator: Calibrator | None = None
-    prior_of: Literal["contextual", "batch"] = "contextual"
+    prior_of: Literal["contextual", "batch", "running"] = "contextual"
     shift: Floats | None = None
     """What is added to the log-weight of each option."""
     examples: Examples | None = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from token_trie.decisions.calibrator import BatchPrior, batch_prior
-from token_trie.decisions.over_rows import LEAST, windows
+from token_trie.decisions.over_rows import windows
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.decide import answer_about, named, naming, priors_of, read_questions
+from token_trie.decisions.questions.means import NOTHING, priors_of_means
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.scores import Reading, Scored, score_all
 from token_trie.decisions.questions.thinking import to_think_about
@@ -153,35 +153,14 @@ def _over_rows(
 ) -> Iterator[Any]:
     """Answer by windows of states, by what all until then give the options in the mean."""
     over = {name: one.over_rows(prior) for name, one in asked.items()}
-    means = {name: [_Mean() for _ in one.views] for name, one in asked.items()}
+    means = {name: [NOTHING] * len(one.views) for name, one in asked.items()}
     scored = _scored(llm, batch, ((state, list(asked), None) for state in states), asked)
     for window in windows(scored, prior.window):
         for row in window:
             for name, results in row.items():
-                for mean, result in zip(means[name], results, strict=True):
-                    mean.add(result)
-        priors = {name: [mean.scored for mean in of_views] for name, of_views in means.items()}
+                means[name] = [mean.and_of(one) for mean, one in zip(means[name], results, strict=True)]
+        priors = {name: priors_of_means(of_views) for name, of_views in means.items()}
         yield from (_answers(over, row, priors) for row in window)
-
-
-class _Mean:
-    """Of what texts are given."""
-
-    def __init__(self) -> None:
-        self._n = 0
-        self._total: Scored | None = None
-
-    def add(self, scored: Scored | TokenTrieError) -> None:
-        if isinstance(scored, Scored):
-            before = 0.0 if self._total is None else self._total.logprobs
-            self._n, self._total = self._n + 1, replace(scored, logprobs=before + scored.logprobs)
-
-    @property
-    def scored(self) -> Scored | None:
-        """The mean; None of few."""
-        if self._total is None or self._n < LEAST:
-            return None
-        return replace(self._total, logprobs=self._total.logprobs / self._n)
 
 
 def _thought(
