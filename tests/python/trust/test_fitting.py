@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from synthetic import clouds, drawn, readings_of
 from token_trie import ArgumentError, Calibration, CalibrationError
-from token_trie.trust.fitting import fit_readings, log_probabilities
+from token_trie.trust.fitting import fit_readings, log_probabilities, measured
 from token_trie.trust.folds import folds_of
 from token_trie.trust.shares import log_softmax
 
@@ -43,10 +43,10 @@ def test_a_bias_is_found_again(k: int, temperature: float, seed: int) -> None:
     shift = np.random.default_rng(seed).normal(size=k) * temperature
     readings = readings_of(log_p * temperature - shift)
     fit, held_out = fit_readings(readings, gold, kind="bias")
-    truth = log_loss(gold, np.exp(log_p), labels=range(k))
+    truth = measured(readings.texts, log_p, gold)  # which is off by chance, too
     assert held_out is not None
-    assert held_out.calibrated.log_loss < truth + 0.02
-    assert held_out.calibrated.ece < 0.05
+    assert held_out.calibrated.log_loss < truth.log_loss + 0.02
+    assert held_out.calibrated.ece < truth.ece + 0.03
     assert np.abs(np.exp(log_probabilities(fit, readings)) - np.exp(log_p)).max() < 0.2
 
 
