@@ -11,6 +11,7 @@ from token_trie.decisions.calibrator import Base, Floats
 from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.trust.fit import Fit
 from token_trie.trust.options import FitKind
+from token_trie.trust.own_parts import own_parts
 from token_trie.trust.readings import Readings
 from token_trie.trust.shares import log_softmax
 
@@ -62,22 +63,11 @@ def in_domain(rows: Sequence[Any], seed: int) -> list[str]:
     for i, row in enumerate(rows):
         if not isinstance(row, str):
             raise ArgumentError(f"rows[{i}]: {type(row).__name__}, where 'domain' takes texts")
-    start = _n_common(rows)
-    start = max((i + 1 for i in range(start) if rows[0][i].isspace()), default=0)
-    inner = [row[start:] for row in rows]
-    end = _n_common([text[::-1] for text in inner])
-    end = max((i + 1 for i in range(end) if inner[0][-1 - i].isspace()), default=0)
-    own = [text[: len(text) - end].split() for text in inner]
+    before, parts, behind = own_parts(rows)
+    own = [part.split() for part in parts]
     words = [word for some in own for word in some]
     if not words:
         raise CalibrationError("rows: they are all the same, and have no words of their own")
     n = max(1, round(len(words) / len(own)))
     rng = np.random.default_rng(seed)
-    behind = rows[0][len(rows[0]) - end :]
-    return [rows[0][:start] + " ".join(rng.choice(words, n).tolist()) + behind for _ in range(_N_SHUFFLED)]
-
-
-def _n_common(texts: Sequence[str]) -> int:
-    """Return how many letters all texts begin with."""
-    first, last = min(texts), max(texts)
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return [before + " ".join(rng.choice(words, n).tolist()) + behind for _ in range(_N_SHUFFLED)]

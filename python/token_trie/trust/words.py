@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.learn import import_sklearn, one_thread
+from token_trie.trust.own_parts import own_parts
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -23,6 +24,7 @@ def by_words(texts: Sequence[str], gold: Ints, n_classes: int, folds: list[tuple
 
     Of some strengths of regularization the one with the least log loss is taken, as a calibration's kind is.
     """
+    _, own, _ = own_parts(texts)  # beside a long beginning that all have, their own words would weigh nothing
     extraction: Any = import_sklearn("feature_extraction.text")
     linear: Any = import_sklearn("linear_model")
     metrics: Any = import_sklearn("metrics")
@@ -30,12 +32,12 @@ def by_words(texts: Sequence[str], gold: Ints, n_classes: int, folds: list[tuple
     for train, test in folds:
         counted = extraction.TfidfVectorizer(sublinear_tf=True)
         try:
-            words = counted.fit_transform([texts[i] for i in train])
+            words = counted.fit_transform([own[i] for i in train])
         except ValueError as error:
             if "empty vocabulary" in str(error):
                 return None
             raise
-        others = counted.transform([texts[i] for i in test])
+        others = counted.transform([own[i] for i in test])
         for c, probabilities in found.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that there are few rows a class

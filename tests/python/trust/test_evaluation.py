@@ -93,16 +93,27 @@ def test_a_question_is_measured_as_decide_answers_it(precise: Any) -> None:
 def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> None:
     found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["words", "majority"])
     gold = np.array([CHOICES.index(one) for one in GOLD])
+    own = [prompt.removesuffix("yes or no?") for prompt in PROMPTS]
     expected = {c: np.empty((24, 2)) for c in (1.0, 10.0, 100.0)}
     for train, test in folds_of(gold, np.arange(24), 10, 0):
         assert not set(train) & set(test)
         for c, p in expected.items():
             made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=c, max_iter=1000))
-            p[test] = made.fit([PROMPTS[i] for i in train], gold[train]).predict_proba([PROMPTS[i] for i in test])
+            p[test] = made.fit([own[i] for i in train], gold[train]).predict_proba([own[i] for i in test])
     least = min(expected.values(), key=lambda p: -np.log(p[np.arange(24), gold]).mean())
     assert found["words"].probabilities == pytest.approx(least)
     assert found["words"].figures.accuracy == 1.0
     assert (found["majority"].figures.accuracy, found.n_read, found.readings) == (0.5, 0, None)
+
+
+def test_what_all_prompts_share_does_not_drown_the_words_of_their_own(precise: Any) -> None:
+    shown = "Of pizza, Paris and Rome. " * 20
+    options: Any = {"ways": ["words"], "cache": None}
+    short = evaluate(precise, PROMPTS, GOLD, CHOICES, **options)
+    long = evaluate(precise, [f"{shown}{prompt}\n\nSo:" for prompt in PROMPTS], GOLD, CHOICES, **options)
+    plain = evaluate(precise, [f"{prompt}\n\nSo:" for prompt in PROMPTS], GOLD, CHOICES, **options)
+    assert long["words"].probabilities == pytest.approx(plain["words"].probabilities)
+    assert long["words"].figures.log_loss == pytest.approx(short["words"].figures.log_loss, abs=0.2)
 
 
 def test_what_is_fitted_never_sees_the_rows_it_is_judged_on(precise: Any) -> None:
