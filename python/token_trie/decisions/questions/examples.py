@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -17,6 +18,10 @@ from token_trie.decisions.questions.question import Question
 from token_trie.decisions.questions.wording import state_text
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts
+from token_trie.sets.memory import Memory
+
+_KEPT = 16
+"""Questions that examples remember to have been those of."""
 
 
 class Shot(NamedTuple):
@@ -66,12 +71,27 @@ class Examples:
         object.__setattr__(self, "states", tuple(str(state_text(state)) for state in self.states))
         object.__setattr__(self, "gold", list(self.gold))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle what was given alone."""
+        return Examples, (self.states, self.gold, self.n_each, self.nearest)
+
     def of(self, question: Question, names: Sequence[str]) -> Shots:
         """Return them as those of a question; ArgumentError for an answer that is none of its options."""
         values = [*question.values, *([None] if len(names) > len(question.values) else [])]
+        return self._read.get((tuple(names), repr(values)), 1, lambda: self._shots(names, values))
+
+    @cached_property
+    def _read(self) -> Memory[Shots]:
+        return Memory(_KEPT, _KEPT)
+
+    @cached_property
+    def _index(self) -> _Index:
+        return _Index([str(state) for state in self.states])
+
+    def _shots(self, names: Sequence[str], values: Sequence[Any]) -> Shots:
         gold = read_gold(self.gold, len(self.states), names, values)
         shots = [Shot(str(state), int(place)) for state, place in zip(self.states, gold, strict=True)]
-        return Shots(shots, self.n_each, self.nearest)
+        return Shots(shots, self.n_each, self.nearest, lambda: self._index)
 
 
 class Shots:
@@ -83,13 +103,18 @@ class Shots:
         Of all that they are.
     """
 
-    def __init__(self, shots: Sequence[Shot], n_each: int, nearest: int | None) -> None:
+    def __init__(self, shots: Sequence[Shot], n_each: int, nearest: int | None, index: Callable[[], _Index]) -> None:
         self._shots = shots
         self._nearest = nearest
-        places = [shot.place for shot in shots]
-        rounds = [places[:i].count(place) for i, place in enumerate(places)]
-        order = sorted(range(len(shots)), key=lambda i: (rounds[i], places[i]))
-        self._fixed = tuple(shots[i] for i in order if rounds[i] < n_each)
+        self._index = index
+        seen, fixed = Counter[int](), list[tuple[int, Shot]]()
+        for shot in shots:
+            if seen[shot.place] < n_each:
+                fixed.append((seen[shot.place], shot))
+            seen[shot.place] += 1
+        # In rounds, each by the order of the options.
+        self._fixed = tuple(shot for _, shot in sorted(fixed, key=lambda one: (one[0], one[1].place)))
+        self._states = {shot.state for shot in self._fixed}
         told = json.dumps([self._fixed, nearest, shots if nearest else None])
         self.digest = sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -102,17 +127,13 @@ class Shots:
         """Return those that stand before a state, or where there is none."""
         if self._nearest is None or state is None:
             return self._fixed
-        near = self._index.near(state)
+        near = self._index().near(state)
         found = [i for i in near if self._shots[i].state != state][: self._nearest]
         return tuple(self._shots[i] for i in reversed(found))
 
     def has(self, state: str) -> bool:
         """Tell whether a state is answered by itself, standing before it."""
-        return self._nearest is None and any(shot.state == state for shot in self._fixed)
-
-    @cached_property
-    def _index(self) -> _Index:
-        return _Index([shot.state for shot in self._shots])
+        return self._nearest is None and state in self._states
 
 
 class _Index:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,14 @@ def test_they_go_with_every_form_and_question(tiny: Any, smollm2: Any, form: Any
     told = [answer.probability if isinstance(question, Predicate) else answer.value for answer in answers]
     expected = [one.probability if isinstance(question, Predicate) else one.value for one in alone]
     assert told == (expected if not isinstance(question, Predicate) else pytest.approx(expected, abs=0.05))
+
+
+def test_copies_and_pickles_are_as_good(tiny: Any) -> None:
+    examples = Examples(STATES, GOLD, n_each=10**9, nearest=1)
+    first = decide(tiny, "Paid", TEAM, examples=examples)
+    for other in (copy.deepcopy(examples), pickle.loads(pickle.dumps(examples))):
+        again = decide(tiny, "Paid", TEAM, examples=other)
+        assert again.probabilities == pytest.approx(first.probabilities, abs=1e-3)
 
 
 def test_several_questions_have_theirs_by_name(tiny: Any) -> None:
