@@ -28,8 +28,6 @@ LEAST_LABELLED = 20
 _TEMPERATURES = (0.05, 20.0)
 _RIDGE = 1.0
 """Of a bias: half of so many nats for a bias of one, over all rows."""
-_N_HEAD_ROWS = 2
-"""Rows of each class that a head needs."""
 _LEAST_GAIN = 0.01
 """In nats: what scores are to add to a head."""
 
@@ -167,8 +165,8 @@ class _OfState(_Fitter):
 
     def fits(self, readings: Readings, gold: Ints, folds: Folds) -> Iterator[Fitted]:
         for name, n in zip(readings.texts, np.bincount(gold, minlength=len(readings.texts)), strict=True):
-            if n < _N_HEAD_ROWS:
-                raise CalibrationError(f"gold: {n} rows of {name!r}, where a head needs {_N_HEAD_ROWS} of each class")
+            if n == 0:
+                raise CalibrationError(f"gold: no row of {name!r}, where a head needs some of each class")
         assert readings.states is not None  # as there are no others of this kind
         for head, log_p in fit_heads(readings.states.astype(np.float64), readings.raw, gold, folds):
             yield Fitted(Fit(kind="head", bias=np.zeros(len(readings.texts)), head=head), log_p)

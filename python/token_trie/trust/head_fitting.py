@@ -60,10 +60,15 @@ def fit_heads(states: Floats, scores: Floats, gold: Ints, folds: Folds) -> Itera
     n_classes = int(gold.max()) + 1
     margins = np.empty((len(_CS) + 1, len(gold), n_classes))
     for train, test in folds:
-        if len(np.unique(gold[train])) < n_classes or len(train) <= n_classes:
+        there = np.unique(gold[train])
+        if len(train) <= len(there):
             raise CalibrationError("gold: too few rows of some classes for a head")
         for i, one in enumerate(_linears(states[train], gold[train], _CS)):
-            margins[i, test] = one.log_weights_of(states[test])
+            known = one.log_weights_of(states[test])
+            margins[i, test] = known.min(
+                axis=1, keepdims=True
+            )  # of classes that were not seen, as of the least of them
+            margins[i, test[:, None], there] = known
     made: dict[float, list[Head]] = {}  # by C
     for parts in (margins, np.concatenate([margins, log_softmax(scores)[None]])):
         log_p = np.empty(margins.shape[1:])
