@@ -934,9 +934,9 @@ struct token_trie_batch_params {
     const float * adapter_scales;                 /* one each; NULL: 1 */
     size_t n_adapters;
     int32_t n_chunk; /* for answers that are waited for one by one: prompts of which more tokens than these are new
-                        leave others their turn: in a pass, of all such as many rows as take the time of so many at the
-                        beginning of a prompt, or of a quarter of these beside others; where no others come, all. An
-                        eighth of the context is kept from them. 0: what takes the least time for all */
+                        leave others their turn: in a pass, of all such as many rows as take the time of half so many at
+                        the beginning of a prompt, or of a quarter of these beside others; where no others come, all.
+                        An eighth of the context is kept from them. 0: what takes the least time for all */
 };
 
 enum token_trie_batch_mode {

@@ -27,7 +27,7 @@ namespace token_trie {
 // A request is admitted when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
 //
-// With chunks, short prompts need not wait for long ones, which take more than a chunk:
+// With chunks, short prompts need not wait for long ones, which take more than two of them:
 //
 //     pass   rows of answers | short prompts, all of them | long ones: a chunk together, and beside others a part of it
 //     cells  long ones                                                       | reserved, for short ones

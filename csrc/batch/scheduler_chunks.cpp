@@ -6,7 +6,9 @@
 namespace token_trie {
 namespace {
 
-// Of a chunk, the part that long prompts have beside others.
+// Of as many rows as make a prompt a long one, those that long ones have in a pass.
+constexpr double kChunk = 0.5;
+// Of these, the part that they have beside others.
 constexpr double kBesideOthers = 0.25;
 // Passes without a short prompt after which none is expected.
 constexpr std::size_t kQuiet = 32;
@@ -30,7 +32,7 @@ void Scheduler::plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer) {
     const bool has_short =
         std::any_of(jobs_.begin(), jobs_.end(), [&](const Job & job) { return !is_long(job.n_own()); });
     n_quiet_ = has_short ? 0 : n_quiet_ + 1;
-    const double chunk = static_cast<double>(n_quiet_ > kQuiet ? n_batch_ : n_chunk_);
+    const double chunk = n_quiet_ > kQuiet ? static_cast<double>(n_batch_) : kChunk * static_cast<double>(n_chunk_);
     plan_long(rows, rows.size() == 0 ? chunk : chunk * kBesideOthers);
 }
 

@@ -30,10 +30,10 @@ class SchedulerTest : public WithTinyModel {
     };
 };
 
-// Rows of a pass: 32. Of long prompts, which have more than 8 tokens: 8, and 2 beside others.
+// Rows of a pass: 32. Of long prompts, which have more than 16 tokens: 8, and 2 beside others.
 class ChunksTest : public SchedulerTest {
    protected:
-    ChunksTest() : SchedulerTest({8, 32, 8}) {}
+    ChunksTest() : SchedulerTest({8, 32, 16}) {}
 
     // None begins as another does.
     void add_long(Ticket ticket, std::size_t n) {
