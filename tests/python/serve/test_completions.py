@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +94,23 @@ def test_a_model_without_a_template_is_asked_in_plain_text(model_paths: Any) -> 
         tool = {"type": "function", "function": {"name": "now"}}
         called = client.chat.completions.create(model="any", messages=messages, tools=[tool], tool_choice="required")  # type: ignore[call-overload]
         assert called.choices[0].message.tool_calls[0].function.arguments == "{}"
+
+
+def test_a_grammar_that_does_not_parse_is_told_why_and_printed_nowhere(model_paths: Any) -> None:
+    with Serving(model_paths["tiny"]) as serving:
+        client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="none", max_retries=0)
+        for wrong, why in (
+            ("root ::= secret-of-mine", "Undefined rule identifier 'secret-of-mine'"),
+            ("root ::= (secret-of-mine", "expecting"),
+            ("secret-of-mine = a", "expecting ::="),
+            ('secret-of-mine ::= "a"', "no rule root"),
+            ("root ::= root secret-of-mine\nsecret-of-mine ::= root", "begins with itself"),
+        ):
+            with pytest.raises(openai.BadRequestError, match=re.escape(why)):
+                ask(client, extra_body={"grammar": wrong})
+        assert ask(client, extra_body={"grammar": 'root ::= "a"'}).choices[0].text == "a"
+    assert "secret" not in serving.told
+    assert "Traceback" not in serving.told
 
 
 def test_a_server_for_strangers_takes_no_grammars(model_paths: Any) -> None:

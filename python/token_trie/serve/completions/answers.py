@@ -22,6 +22,7 @@ from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama
 from token_trie.native.lease import lease
 from token_trie.serve.completions.constraints import ByGrammar, BySchema, Constraint, OneOf
+from token_trie.serve.completions.grammars import require_parsed
 from token_trie.serve.completions.logprobs import OfToken, logprobs_of
 from token_trie.serve.completions.shapes import Sampling
 from token_trie.serve.engine import Engine
@@ -127,6 +128,8 @@ class Asked:
         noted: list[Noted[FreeText]] = []
 
         def made() -> tuple[Prompt, Request[FreeText]]:
+            if of.gbnf is not None:
+                require_parsed(engine.llm, of.gbnf)
             options = TextOptions(stop=stops, temperature=sampling.warmth, top_p=sampling.share)
             seed = sampling.seed_of(place)
             noted.append(Noted(TextRequest(engine.llm, sampling.most_tokens, options, seed, of.gbnf)))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Iterable
-from typing import Any
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
 
+import llama_cpp
+
+from token_trie.errors import GrammarError
+from token_trie.native.arguments import encode
+from token_trie.native.core import Llama, vocab_of
 from token_trie.serve.refusal import Place, invalid
 
 _BYTES, _RULES, _DEPTH, _TIMES = 64 << 10, 1000, 100, 1000
@@ -55,3 +64,43 @@ def check_gbnf(text: str, place: Place) -> str:
     if deepest > _DEPTH:
         raise invalid(f"parentheses more than {_DEPTH} deep", place, "too_long")
     return text
+
+
+def require_parsed(llm: Llama, text: str) -> None:
+    """Raise GrammarError, with the reason, for a GBNF grammar that llama.cpp cannot parse.
+
+    It prints the reason, and all of the grammar with it, to standard error, where nothing of a request is to stand.
+    """
+    given = encode(text, "grammar")
+    if not given:
+        return
+    with _errors() as file:
+        sampler = llama_cpp.llama_sampler_init_grammar(vocab_of(llm).address, given, b"root")
+        if sampler:
+            llama_cpp.llama_sampler_free(sampler)
+            return
+        file.seek(0)
+        said = file.read(_SAID).decode(errors="replace").splitlines()
+    _, _, why = (said[0] if said else "").partition("error parsing grammar: ")
+    raise GrammarError(f"gbnf: {why[:_SHOWN] or 'the grammar has no rule root, or a rule that begins with itself'}")
+
+
+_SAID, _SHOWN = 1000, 120
+_printing = threading.Lock()
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[BinaryIO]:
+    """Let what the process prints to standard error go to a file, whoever prints it."""
+    with _printing, tempfile.TemporaryFile() as file:
+        try:
+            kept = os.dup(2)
+        except OSError:  # there is none
+            yield file
+            return
+        try:
+            os.dup2(file.fileno(), 2)
+            yield file
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
