@@ -225,9 +225,8 @@ TEST(Abi, OptionsOfAListReachTheCursor) {
 
 TEST(Abi, BadArgumentsAreRefusedNamingThem) {
     EXPECT_EQ(refusal([] { return init(nullptr); }), "trie_descriptor_json: null");
-    EXPECT_EQ(
-        refusal([] { return Sampler(llama_sampler_init_token_trie_ext(nullptr, payload_set(), nullptr)); }),
-        "params: null");
+    EXPECT_EQ(refusal([] { return Sampler(llama_sampler_init_token_trie_ext(nullptr, payload_set(), nullptr)); }),
+              "params: null");
     const auto with = [](const std::function<void(token_trie_params &)> & change) {
         return refusal([&] {
             auto params = sized<token_trie_params>();
@@ -265,8 +264,7 @@ TEST(Abi, BadArgumentsAreRefusedNamingThem) {
               "exclude[1]: null");
     EXPECT_EQ(with([](auto & p) { p.unique = 1; }), "min_items and unique go with on_complete restart alone");
     EXPECT_EQ(with([](auto & p) { p.min_items = 1; }), "min_items and unique go with on_complete restart alone");
-    EXPECT_EQ(with([](auto & p) { p.path = "nowhere"; }),
-              R"(path: no descriptor has the path "nowhere"; there is "")");
+    EXPECT_EQ(with([](auto & p) { p.path = "nowhere"; }), R"(path: no descriptor has the path "nowhere"; there is "")");
 }
 
 TEST(Abi, StateAndStatsAreRefusedWithoutASizeOrASamplerOfOurs) {
