@@ -43,12 +43,15 @@ QUESTIONS = {
 
 
 def tables(n_rows: int) -> Iterator[Table]:
-    """Yield each table as a question, and as prompts behind one example a class, which are none of the rows."""
+    """Yield each table as a question, and as prompts behind one example a class, which are none of the rows.
+
+    A class of one row has no example.
+    """
     for name, question in QUESTIONS.items():
         texts, gold = read(name)
         order = np.random.default_rng(0).permutation(len(texts))
         classes = sorted(set(gold))
-        first = {label: next(i for i in order if gold[i] == label) for label in classes}
+        first = {label: next(i for i in order if gold[i] == label) for label in classes if gold.count(label) > 1}
         rows = [i for i in order if i not in first.values()][:n_rows]
         some = [texts[i] for i in rows], [gold[i] for i in rows]
         yield Table(f"{name}, question", *some, Choice(question, classes))

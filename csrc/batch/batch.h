@@ -79,7 +79,7 @@ class Batch {
         Ticket ticket = 0;
         bool is_cancelled = false;
         bool is_ready = false;
-        std::vector<Token> text{};  // until now
+        std::vector<Token> text;  // until now
         Answer answer{};
     };
     // Being the one who makes a pass, with the lock; its end has the lock again.

@@ -72,16 +72,16 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     items_.reserve();
     picker_.reserve();
     host.reserve();
-    const bool under_trie = is_constrained();
+    Cursor * const cursor = cursor_.has_value() && cursor_->is_active() ? &*cursor_ : nullptr;
     const AllowedSet allowed = this->allowed();
     last_ = pick(host, allowed);
     const Step & step = last_;
     const double span_logprob = counts_.span_logprob + (allowed.everything ? 0 : static_cast<double>(step.logprob));
-    if (llama_vocab_is_eog(vocab_, step.token) && (!under_trie || cursor_->ends_with(step.token))) {
+    if (llama_vocab_is_eog(vocab_, step.token) && (cursor == nullptr || cursor->ends_with(step.token))) {
         counts_.n_branches += !allowed.everything && !step.forced ? 1 : 0;
         counts_.span_logprob = span_logprob;
-        if (under_trie) {
-            cursor_->accept(step.token);
+        if (cursor != nullptr) {
+            cursor->accept(step.token);
         }
         return {false, allowed.everything ? Stop::end : Stop::complete};
     }
@@ -91,20 +91,20 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
     }
     std::uint64_t & count = allowed.everything ? counts_.n_free : step.forced ? counts_.n_forced : counts_.n_branches;
     // The marker's own tokens stay where they are, also where they spell a stop string.
-    const bool begins_span = under_trie && cursor_->begins_span(step.token);
+    const bool begins_span = cursor != nullptr && cursor->begins_span(step.token);
     if (written != nullptr && !begins_span && written->add(step.text, text.is_whole())) {
         ++count;
         return {false, Stop::string};
     }
     host.check_not_full();
-    const bool is_text = written != nullptr && under_trie && cursor_->state() == State::thinking;
+    const bool is_text = written != nullptr && cursor != nullptr && cursor->state() == State::thinking;
     bool is_closed = false;
-    if (under_trie) {
-        const ItemLog::Position before = ItemLog::position_of(*cursor_);
-        const bool was_closed = cursor_->is_closed();
-        cursor_->accept(step.token);
-        is_closed = !was_closed && cursor_->is_closed();
-        items_.add(before, *cursor_, host.n_tokens() + 1, counts_.span_logprob, span_logprob);
+    if (cursor != nullptr) {
+        const ItemLog::Position before = ItemLog::position_of(*cursor);
+        const bool was_closed = cursor->is_closed();
+        cursor->accept(step.token);
+        is_closed = !was_closed && cursor->is_closed();
+        items_.add(before, *cursor, host.n_tokens() + 1, counts_.span_logprob, span_logprob);
     }
     host.append(step.token);
     text_ = std::move(text);
@@ -116,7 +116,7 @@ Decoder::Outcome Decoder::step(Host & host, WrittenText * written) {
         log_warning(kSpanClosed);
     }
     const bool is_over =
-        under_trie && cursor_ && (is_text ? cursor_->state() != State::thinking : finish_span(*cursor_, vocab_));
+        cursor != nullptr && cursor_ && (is_text ? cursor_->state() != State::thinking : finish_span(*cursor_, vocab_));
     return {true, is_over ? Stop::complete : Stop::none};
 }
 

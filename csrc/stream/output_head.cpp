@@ -229,7 +229,7 @@ void OutputHead::multiply(const AllowedSet & wanted, std::int32_t n_threads, flo
 std::vector<float> OutputHead::hidden_state(std::optional<std::size_t> output) const {
     // Others may have taken the place of what is no output.
     if (norm_ == nullptr || norm_->type != GGML_TYPE_F32 || !ggml_is_contiguous(norm_) ||
-        !(was_cut_ || (norm_->flags & GGML_TENSOR_FLAG_OUTPUT) != 0)) {
+        (!was_cut_ && (norm_->flags & GGML_TENSOR_FLAG_OUTPUT) == 0)) {
         throw Error(Status::context, "the model's graph has no hidden state that can be read");
     }
     const auto n_rows = static_cast<std::size_t>(ggml_nrows(norm_));

@@ -153,6 +153,14 @@ def evaluate(
         if gate is not None:
             console.print(f"{evaluation.best.name}: {gate}", highlight=False)
     rows.summarize()
+    seen = set(evaluation.gold.tolist())
+    unseen = [name for i, name in enumerate(evaluation.classes) if i not in seen]
+    if unseen:
+        more = f" and {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
+        status.print(
+            f"no row is {plain(unseen[0])!r}{more}: a head, which is often best, is fitted where each answer has a row",
+            highlight=False,
+        )
     for what, path in (("the page", html), ("the calibration", fit), ("what the model said of the rows", place)):
         if path is not None:
             status.print(f"{what} is in {plain(str(path))}", highlight=False, soft_wrap=True)

@@ -45,6 +45,13 @@ def told(done: Done) -> Any:
     return json.loads(done.out)
 
 
+def test_an_answer_that_no_row_has_is_told(cli: Cli) -> None:
+    done = evaluate(cli, table(cli, GOLD), "-c", "maybe", "--way", "exact")
+    assert done.code == 0
+    assert "no row is 'maybe': a head" in " ".join(done.err.split())
+    assert "no row is" not in evaluate(cli, table(cli, GOLD), "--way", "exact").err
+
+
 def test_a_question_is_measured_behind_examples(cli: Cli, tiny: Any) -> None:
     known = table(cli, ["yes", "no"], ["quince", "ship"], "known.csv")
     asked = ("-q", "Is it a fruit?", "-p", "{text}", "--examples", str(known))
