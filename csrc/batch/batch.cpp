@@ -203,7 +203,6 @@ void Batch::work(std::unique_lock<std::mutex> & lock) {
     keep_texts();
 }
 
-// Where there is no memory for some of it, after a later pass.
 void Batch::keep_texts() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     scheduler_->for_each_text([this](Ticket ticket, TokenSpan text) {
@@ -215,6 +214,7 @@ void Batch::keep_texts() noexcept {
         try {
             kept.insert(kept.end(), text.data + kept.size(), text.data + text.size);
         } catch (const std::bad_alloc &) {
+            return;  // after a later pass
         }
     });
 }

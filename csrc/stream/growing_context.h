@@ -65,7 +65,7 @@ class GrowingContext {
     template <typename Wait>
     auto wait_for(const Wait & wait) {
         const auto started = std::chrono::steady_clock::now();
-        const auto result = wait();
+        auto result = wait();
         decode_ns_ +=
             static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
         return result;

@@ -127,7 +127,7 @@ NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const noe
 // Whether another item may follow the nth.
 bool Cursor::has_more(const Remainder * left_behind, std::int32_t n) const noexcept {
     return follow_->more_items_after(n) && (left_behind == nullptr || !left_behind->empty()) &&
-           !(follow_->is_long(n_span_) && !follow_->end_tokens().empty() && follow_->may_end_after(n));
+           (!follow_->is_long(n_span_) || follow_->end_tokens().empty() || !follow_->may_end_after(n));
 }
 
 Ending Cursor::ending() const noexcept {
