@@ -10,7 +10,7 @@ UNFINISHED = ".tmp"
 """How the name ends of what is being written."""
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes | memoryview) -> None:
     """Write a file beside its place, sync it, move it there, and sync the folder; OSError as of files.
 
     Whenever the process or the machine stops, the old one is there, or the new one.

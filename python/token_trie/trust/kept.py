@@ -7,12 +7,11 @@ an npz archive with a header in JSON. Rows go by the digest of their prompts; of
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from token_trie.decisions.binding import Binding
 from token_trie.decisions.questions.wording import state_text
 from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.native.files import write_whole
 from token_trie.sets.prompt import Filled
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.fitting import part_of
@@ -143,15 +143,9 @@ class Kept:
         }
         arrays |= {name: array for name in _ARRAYS if (array := getattr(rows, name)) is not None}
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".partial")
-        try:
-            with open(handle, "wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-            os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **arrays)
+        write_whole(path, file.getbuffer())
 
 
 def kept_in(folder: str | os.PathLike[str] | None, key: str) -> Kept:
