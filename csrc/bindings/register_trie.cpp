@@ -6,15 +6,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 namespace token_trie {
 namespace {
 
-LeafList to_leaves(const TokenArray & tokens,
-                   const OffsetArray & offsets,
-                   std::vector<std::string> names,
-                   std::string vocab) {
+void check_leaves(const TokenArray & tokens, const OffsetArray & offsets, const std::vector<std::string> & names) {
     const auto fail = [](const std::string & message) { throw Error(Status::argument, message); };
     if (tokens.ndim() != 1 || offsets.ndim() != 1 || offsets.size() == 0) {
         fail("tokens and offsets must have one dimension, and offsets at least one element");
@@ -41,21 +39,19 @@ LeafList to_leaves(const TokenArray & tokens,
             fail("names[" + std::to_string(i) + "]: holds a NUL character");
         }
     }
-    LeafList leaves;
-    leaves.tokens.assign(tokens.data(), tokens.data() + tokens.size());
-    leaves.offsets.assign(o, o + n + 1);
-    leaves.names = std::move(names);
-    leaves.vocab = std::move(vocab);
-    return leaves;
 }
 
 std::shared_ptr<Trie> build(const TokenArray & tokens,
                             const OffsetArray & offsets,
                             std::vector<std::string> names,
-                            std::string vocab) {
-    LeafList leaves = to_leaves(tokens, offsets, std::move(names), std::move(vocab));
+                            std::string vocab,
+                            std::optional<bool> compact) {
+    check_leaves(tokens, offsets, names);
+    const LeafView leaves{tokens.data(), reinterpret_cast<const std::uint64_t *>(offsets.data()),
+                          static_cast<std::size_t>(offsets.size()) - 1};
+    const Layout layout = !compact.has_value() ? Layout::by_size : *compact ? Layout::compact : Layout::flat;
     const py::gil_scoped_release unlocked;
-    return std::const_pointer_cast<Trie>(Trie::build(std::move(leaves)));
+    return std::const_pointer_cast<Trie>(Trie::build(leaves, std::move(names), std::move(vocab), layout));
 }
 
 struct ReadDict {
@@ -146,7 +142,7 @@ py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
 
 py::list to_aliases(const Trie & trie) {
     py::list out;
-    for (const Trie::Alias & alias : trie.aliases()) {
+    for (const Alias & alias : trie.aliases()) {
         out.append(py::make_tuple(alias.name, alias.leaf));
     }
     return out;
@@ -165,7 +161,8 @@ void register_trie(py::module_ & module) {
         },
         py::arg("trie").none(false));
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
-        .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a)
+        .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a,
+                    "compact"_a = py::none())
         .def_property_readonly("is_tree", &Trie::is_tree)
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)

@@ -71,9 +71,11 @@ std::vector<std::uint16_t> ScoreRules::tokens_to_ends() const {
     std::vector<std::uint16_t> out(trie_.n_nodes());
     for (NodeId node = trie_.n_nodes(); node-- > 0;) {  // children come behind their parents
         if (!ends_leaf(node)) {
-            const auto first = out.begin() + static_cast<std::ptrdiff_t>(trie_.first_child(node));
-            out[node] = std::min(most, *std::min_element(first, first + trie_.children(node).size));
-            ++out[node];
+            std::uint16_t least = most;
+            for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
+                least = std::min(least, out[trie_.child_at(node, i)]);
+            }
+            out[node] = static_cast<std::uint16_t>(least + 1);
         }
     }
     return out;

@@ -18,8 +18,8 @@ std::vector<NodeId> nodes_with_logits(const ScoreRules & rules) {
         if (rules.needs_logits(node)) {
             nodes.push_back(node);
         }
-        for (NodeId child = trie.first_child(node) + trie.children(node).size; child > trie.first_child(node);) {
-            stack.push_back(--child);
+        for (std::uint32_t i = trie.children(node).size; i-- > 0;) {
+            stack.push_back(trie.child_at(node, i));
         }
     }
     return nodes;
@@ -40,7 +40,9 @@ class AllLeaves final : public Scoring {
     void observe(NodeId node, const float * logits) override {
         const Trie & trie = rules_.trie();
         rules_.split(node, logits, n_vocab_, split_);
-        std::copy(split_.children.begin(), split_.children.end(), nodes_.begin() + trie.first_child(node));
+        for (std::uint32_t i = 0; i < split_.children.size(); ++i) {
+            nodes_[trie.child_at(node, i)] = split_.children[i];
+        }
         if (rules_.ends_leaf(node)) {
             ends_[trie.leaf(node)] = split_.end;
         }
@@ -54,7 +56,7 @@ class AllLeaves final : public Scoring {
         std::vector<double> sums(trie.n_nodes(), 0);
         for (NodeId node = kRoot; node < trie.n_nodes(); ++node) {
             for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
-                const NodeId child = trie.first_child(node) + i;
+                const NodeId child = trie.child_at(node, i);
                 sums[child] = sums[node] + scores.nodes[child];
             }
         }

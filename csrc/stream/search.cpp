@@ -58,7 +58,7 @@ class BestLeaves final : public Search {
         }
         rules_.split(node, logits, n_vocab_, split_);
         for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
-            open(entry_at(entry.logprob + split_.children[i], trie_.first_child(node) + i));
+            open(entry_at(entry.logprob + split_.children[i], trie_.child_at(node, i)));
         }
         if (rules_.ends_leaf(node) && split_.end > kImpossible) {
             finish(entry.logprob + split_.end, node);
@@ -142,7 +142,7 @@ class BestLeaves final : public Search {
     void for_each_guess(const Entry & entry, const Visit & visit) const {
         const double share = entry.logprob - std::log(static_cast<double>(n_ways(entry.node)));
         for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
-            const NodeId child = next_choice(trie_.first_child(entry.node) + i);
+            const NodeId child = next_choice(trie_.child_at(entry.node, i));
             if (rules_.needs_logits(child)) {
                 Entry guess = entry_at(share, child);
                 guess.rank = rank_of(guess);
@@ -289,7 +289,7 @@ class BestLeaves final : public Search {
     // The first node from this one on that needs logits or ends a leaf.
     NodeId next_choice(NodeId node) const {
         while (!rules_.needs_logits(node) && !rules_.ends_leaf(node)) {
-            node = trie_.first_child(node);  // the only one
+            node = trie_.child_at(node, 0);  // the only one
         }
         return node;
     }

@@ -1,4 +1,4 @@
-#include "trie/trie.h"
+#include "trie/compact_builder.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,38 +9,49 @@ namespace token_trie {
 
 class Trie::Builder {
    public:
-    explicit Builder(LeafList leaves) : leaves_(std::move(leaves)), trie_(new Trie) {}
+    Builder(const LeafView & leaves, std::vector<std::string> names, std::string vocab, bool are_texts)
+        : leaves_(leaves),
+          names_(std::move(names)),
+          vocab_(std::move(vocab)),
+          are_texts_(are_texts),
+          trie_(new Trie) {}
 
-    std::shared_ptr<const Trie> run() {
+    std::shared_ptr<const Trie> run(Layout layout) {
+        check();
         sort();
         collapse();
+        const bool compact =
+            layout == Layout::compact || (layout == Layout::by_size && rows_.size() >= kCompactLeaves);
         number_leaves();
+        if (compact && trie_->max_token_ < kMaxCompactToken) {
+            return lay_out_compactly();
+        }
         lay_out();
-        trie_->vocab_ = std::move(leaves_.vocab);
+        trie_->n_nodes_ = static_cast<std::uint32_t>(trie_->nodes_.size() - 1);
+        trie_->n_leaves_ = static_cast<std::uint32_t>(trie_->leaf_nodes_.size());
+        trie_->vocab_ = std::move(vocab_);
         return trie_;
     }
 
    private:
-    // A leaf of the list and its first two tokens, which settle most comparisons without a look at the rest.
+    // A leaf of the list and as many of its first tokens as fit, each plus one and the first on top, which settle most
+    // comparisons without a look at the rest.
     struct Row {
         std::uint64_t key;
         std::uint32_t leaf;
     };
 
-    const Token * begin(std::uint32_t leaf) const { return leaves_.tokens.data() + leaves_.offsets[leaf]; }
-    const Token * end(std::uint32_t leaf) const { return leaves_.tokens.data() + leaves_.offsets[leaf + 1]; }
-    std::size_t length(std::uint32_t leaf) const { return leaves_.offsets[leaf + 1] - leaves_.offsets[leaf]; }
+    const Token * begin(std::uint32_t leaf) const { return leaves_.tokens + leaves_.offsets[leaf]; }
+    const Token * end(std::uint32_t leaf) const { return leaves_.tokens + leaves_.offsets[leaf + std::size_t{1}]; }
+    std::size_t length(std::uint32_t leaf) const {
+        return leaves_.offsets[leaf + std::size_t{1}] - leaves_.offsets[leaf];
+    }
 
-    void sort() {
-        if (leaves_.size() >= kNoLeaf) {
+    void check() {
+        if (leaves_.size >= kNoLeaf) {
             throw Error(Status::limit, "more than 4294967294 leaves");
         }
-        const auto n = static_cast<std::uint32_t>(leaves_.size());
-        rows_.reserve(n);
-        for (std::uint32_t leaf = 0; leaf < n; ++leaf) {
-            if (length(leaf) == 0) {
-                continue;
-            }
+        for (std::uint32_t leaf = 0; leaf < leaves_.size; ++leaf) {
             if (length(leaf) > kMaxLeafTokens) {
                 throw Error(Status::limit, "leaf " + describe(leaf) + ": more than 65535 tokens");
             }
@@ -52,8 +63,17 @@ class Trie::Builder {
                 }
                 trie_->max_token_ = std::max(trie_->max_token_, tokens[i]);
             }
-            const std::uint64_t second = length(leaf) > 1 ? static_cast<std::uint64_t>(tokens[1]) + 1 : 0;
-            rows_.push_back({static_cast<std::uint64_t>(tokens[0]) << 32U | second, leaf});
+        }
+    }
+
+    void sort() {
+        width_ = width_of(static_cast<std::uint64_t>(trie_->max_token_) + 1);
+        n_in_key_ = 64 / width_;
+        rows_.reserve(leaves_.size);
+        for (std::uint32_t leaf = 0; leaf < leaves_.size; ++leaf) {
+            if (length(leaf) > 0) {
+                rows_.push_back({key_of(leaf), leaf});
+            }
         }
         if (rows_.empty()) {
             throw Error(Status::payload, "no leaf with tokens: a set needs at least one");
@@ -65,6 +85,25 @@ class Trie::Builder {
             const int order = compare(a.leaf, b.leaf);
             return order != 0 ? order < 0 : a.leaf < b.leaf;
         });
+    }
+
+    std::uint64_t key_of(std::uint32_t leaf) const {
+        const Token * tokens = begin(leaf);
+        const std::size_t n = length(leaf);
+        std::uint64_t key = 0;
+        for (std::size_t i = 0; i < n_in_key_; ++i) {
+            key = key << width_ | (i < n ? static_cast<std::uint64_t>(tokens[i]) + 1 : 0);
+        }
+        return key << (64 - n_in_key_ * width_) % 64;
+    }
+
+    // Tokens that two rows have in common at their beginnings.
+    std::size_t shared(const Row & a, const Row & b) const {
+        if (a.key != b.key) {
+            return static_cast<std::size_t>(__builtin_clzll(a.key ^ b.key)) / width_;
+        }
+        const Token * first = begin(a.leaf);
+        return static_cast<std::size_t>(std::mismatch(first, end(a.leaf), begin(b.leaf), end(b.leaf)).first - first);
     }
 
     int compare(std::uint32_t a, std::uint32_t b) const {
@@ -82,9 +121,9 @@ class Trie::Builder {
         std::size_t kept = 0;
         for (const Row row : rows_) {
             if (kept > 0 && rows_[kept - 1].key == row.key && compare(rows_[kept - 1].leaf, row.leaf) == 0) {
-                if (!leaves_.names.empty()) {
-                    std::string & name = leaves_.names[rows_[kept - 1].leaf];
-                    std::string & other = leaves_.names[row.leaf];
+                if (!names_.empty()) {
+                    std::string & name = names_[rows_[kept - 1].leaf];
+                    std::string & other = names_[row.leaf];
                     if (other != name) {
                         if (other < name) {
                             std::swap(name, other);
@@ -102,7 +141,7 @@ class Trie::Builder {
     // Leaf ids follow the order of the list, so that results line up with what the caller gave.
     void number_leaves() {
         std::vector<std::uint32_t> & ids = leaf_ids_;
-        ids.assign(leaves_.size(), kNoLeaf);
+        ids.assign(leaves_.size, kNoLeaf);
         for (const Row & row : rows_) {
             ids[row.leaf] = 0;
         }
@@ -113,28 +152,47 @@ class Trie::Builder {
             }
             ids[leaf] = next++;
             trie_->n_tokens_ += length(leaf);
-            if (leaves_.texts) {
+            if (are_texts_) {
                 trie_->text_offsets_.push_back(trie_->texts_.size());
                 std::transform(begin(leaf), end(leaf), std::back_inserter(trie_->texts_),
                                [](Token byte) { return static_cast<char>(byte); });
             }
-            if (!leaves_.names.empty()) {
+            if (!names_.empty()) {
                 trie_->name_offsets_.push_back(trie_->names_.size());
-                trie_->names_.append(leaves_.names[leaf]).push_back('\0');
-            } else if (rows_.size() != leaves_.size()) {
+                trie_->names_.append(names_[leaf]).push_back('\0');
+            } else if (rows_.size() != leaves_.size) {
                 trie_->rows_.push_back(leaf);
             }
         }
-        if (!leaves_.names.empty()) {
+        if (!names_.empty()) {
             trie_->name_offsets_.push_back(trie_->names_.size());
             trie_->names_.shrink_to_fit();
         }
-        if (leaves_.texts) {
+        if (are_texts_) {
             trie_->text_offsets_.push_back(trie_->texts_.size());
         }
         for (Alias & alias : trie_->aliases_) {
             alias.leaf = ids[alias.leaf];
         }
+    }
+
+    std::shared_ptr<const Trie> lay_out_compactly() {
+        std::vector<std::uint32_t> rows(rows_.size());
+        std::vector<std::uint16_t> common(rows_.size());
+        for (std::size_t i = 0; i < rows_.size(); ++i) {
+            rows[i] = rows_[i].leaf;
+            common[i] = i == 0 ? 0 : static_cast<std::uint16_t>(shared(rows_[i - 1], rows_[i]));
+        }
+        std::vector<Row>().swap(rows_);
+        CompactBuilder builder({leaves_, rows.data(), common.data(), rows.size(), trie_->max_token_});
+        builder.set_order(leaf_ids_);
+        if (trie_->has_names()) {
+            builder.set_names(std::move(trie_->names_), trie_->name_offsets_);
+        }
+        if (!trie_->rows_.empty()) {
+            builder.set_rows(trie_->rows_);
+        }
+        return Trie::of(builder.take(), std::move(vocab_), std::move(trie_->aliases_));
     }
 
     // Level by level: a node is the run of rows that share its path; its children are the runs by the next token.
@@ -177,15 +235,30 @@ class Trie::Builder {
     }
 
     std::string describe(std::uint32_t leaf) const {
-        return leaves_.names.empty() ? std::to_string(leaf) : quote(leaves_.names[leaf]);
+        return names_.empty() ? std::to_string(leaf) : quote(names_[leaf]);
     }
 
-    LeafList leaves_;
+    const LeafView leaves_;
+    std::vector<std::string> names_;
+    std::string vocab_;
+    const bool are_texts_;
     std::shared_ptr<Trie> trie_;
+    std::uint32_t width_ = 0;  // bits of a token in a key
+    std::size_t n_in_key_ = 0;
     std::vector<Row> rows_;
     std::vector<std::uint32_t> leaf_ids_;
 };
 
-std::shared_ptr<const Trie> Trie::build(LeafList leaves) { return Builder(std::move(leaves)).run(); }
+std::shared_ptr<const Trie> Trie::build(LeafList leaves, Layout layout) {
+    const LeafView view{leaves.tokens.data(), leaves.offsets.data(), leaves.size()};
+    return Builder(view, std::move(leaves.names), std::move(leaves.vocab), leaves.texts).run(layout);
+}
+
+std::shared_ptr<const Trie> Trie::build(const LeafView & leaves,
+                                        std::vector<std::string> names,
+                                        std::string vocab,
+                                        Layout layout) {
+    return Builder(leaves, std::move(names), std::move(vocab), /* are_texts = */ false).run(layout);
+}
 
 }  // namespace token_trie

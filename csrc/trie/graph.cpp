@@ -9,7 +9,7 @@ namespace token_trie {
 class Trie::GraphBuilder {
    public:
     GraphBuilder(std::shared_ptr<Trie> bytes, const Lexicon & lexicon, std::size_t max_edges)
-        : trie_(std::move(bytes)), lexicon_(lexicon), max_edges_(max_edges), n_(trie_->n_nodes()) {}
+        : trie_(std::move(bytes)), lexicon_(lexicon), max_edges_(max_edges), n_(trie_->n_nodes_) {}
 
     std::shared_ptr<const Trie> run() {
         find_edges();
@@ -111,6 +111,7 @@ class Trie::GraphBuilder {
             node = renumbered[node];
         }
         trie_->nodes_ = std::move(nodes);
+        trie_->n_nodes_ = next;
         trie_->tokens_.assign(tokens_.begin(), tokens_.end());
         trie_->targets_.assign(targets_.begin(), targets_.end());
     }
@@ -167,7 +168,7 @@ std::shared_ptr<const Trie> Trie::build(LeafList texts, const Lexicon & lexicon,
         throw Error(Status::limit, "texts of more than 268435456 bytes together");
     }
     texts.texts = true;
-    return GraphBuilder(std::const_pointer_cast<Trie>(build(std::move(texts))), lexicon, max_edges).run();
+    return GraphBuilder(std::const_pointer_cast<Trie>(build(std::move(texts), Layout::flat)), lexicon, max_edges).run();
 }
 
 }  // namespace token_trie

@@ -1,4 +1,4 @@
-#include "trie/trie.h"
+#include "trie/compact_tree.h"
 
 #include <algorithm>
 #include <iterator>
@@ -26,13 +26,53 @@ NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
     return node;
 }
 
+std::shared_ptr<const Trie> Trie::of(std::shared_ptr<const CompactTree> compact,
+                                     std::string vocab,
+                                     std::vector<Alias> aliases) {
+    std::shared_ptr<Trie> trie(new Trie);
+    const CompactTree::Shape & shape = compact->shape();
+    trie->n_nodes_ = static_cast<std::uint32_t>(compact->n_nodes());
+    trie->n_leaves_ = static_cast<std::uint32_t>(shape.n_members);
+    trie->n_tokens_ = shape.n_tokens;
+    trie->max_length_ = shape.max_length;
+    trie->max_token_ = shape.max_token;
+    trie->compact_ = std::move(compact);
+    trie->vocab_ = std::move(vocab);
+    trie->aliases_ = std::move(aliases);
+    return trie;
+}
+
+TokenSpan Trie::compact_children(NodeId node) const noexcept { return compact_->children(node); }
+NodeId Trie::compact_child(NodeId node, Token token) const noexcept { return compact_->child(node, token); }
+EdgeId Trie::compact_first_edge(NodeId node) const noexcept { return compact_->first_edge(node); }
+NodeId Trie::compact_target(EdgeId edge) const noexcept { return compact_->target(edge); }
+LeafId Trie::compact_leaf(NodeId node) const noexcept { return compact_->leaf(node); }
+
 NodeId Trie::source(EdgeId edge) const noexcept {
+    if (compact_ != nullptr) {
+        return compact_->source(edge);
+    }
     const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), edge,
                                        [](EdgeId value, const Node & n) { return value < n.first; });
     return static_cast<NodeId>(next - nodes_.begin()) - 1;
 }
 
+EdgeId Trie::edge_to(NodeId node) const noexcept {
+    return compact_ != nullptr ? compact_->edge_to(node) : is_tree() ? node : entries_[node];
+}
+
+Token Trie::token_of(EdgeId edge) const noexcept {
+    return compact_ != nullptr ? compact_->token_of(edge) : tokens_[edge - 1];
+}
+
+NodeId Trie::leaf_node(LeafId leaf) const {
+    return compact_ != nullptr ? compact_->leaf_node(leaf) : leaf_nodes_[leaf];
+}
+
 std::vector<Token> Trie::sequence(LeafId leaf) const {
+    if (compact_ != nullptr) {
+        return compact_->sequence(leaf);
+    }
     std::vector<Token> out;
     for (NodeId node = leaf_nodes_[leaf]; node != kRoot; node = parent(node)) {
         out.push_back(token(node));
@@ -48,11 +88,21 @@ std::string_view Trie::text(LeafId leaf) const noexcept {
     return {texts_.data() + text_offsets_[leaf], text_offsets_[leaf + 1] - text_offsets_[leaf]};
 }
 
+bool Trie::has_names() const noexcept {
+    return compact_ != nullptr ? compact_->has_names() : !name_offsets_.empty();
+}
+
 const char * Trie::stored_name(LeafId leaf) const noexcept {
+    if (compact_ != nullptr) {
+        return compact_->stored_name(leaf);
+    }
     return has_names() ? names_.data() + name_offsets_[leaf] : nullptr;
 }
 
 std::string Trie::name(LeafId leaf) const {
+    if (compact_ != nullptr) {
+        return compact_->name(leaf);
+    }
     if (has_names()) {
         return names_.substr(name_offsets_[leaf], name_offsets_[leaf + 1] - name_offsets_[leaf] - 1);
     }
@@ -60,12 +110,15 @@ std::string Trie::name(LeafId leaf) const {
 }
 
 std::size_t Trie::structure_bytes() const noexcept {
+    if (compact_ != nullptr) {
+        return compact_->n_bytes() - compact_->shape().n_name_bytes;
+    }
     return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(Token) + leaf_nodes_.size() * sizeof(NodeId) +
            targets_.size() * sizeof(NodeId) + entries_.size() * sizeof(std::uint32_t);
 }
 
 std::size_t Trie::total_bytes() const noexcept {
-    std::size_t bytes = structure_bytes() + names_.size() + name_offsets_.size() * sizeof(std::uint64_t) +
+    std::size_t bytes = structure_bytes() + (compact_ == nullptr ? 0 : compact_->shape().n_name_bytes) + names_.size() + name_offsets_.size() * sizeof(std::uint64_t) +
                         rows_.size() * sizeof(std::uint32_t) + vocab_.size() + lexicon_.size() + texts_.size() +
                         text_offsets_.size() * sizeof(std::uint64_t);
     for (const Alias & alias : aliases_) {

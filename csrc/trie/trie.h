@@ -22,6 +22,9 @@ constexpr EdgeId kNoEdge = 0;
 
 constexpr std::size_t kMaxNameBytes = 65535;
 constexpr std::size_t kMaxLeafTokens = 65535;
+// Sets of so many leaves, of tokens below the second number, are laid out compactly.
+constexpr std::size_t kCompactLeaves = std::size_t{1} << 15U;
+constexpr Token kMaxCompactToken = Token{1} << 22U;
 constexpr std::size_t kMaxGraphBytes = std::size_t{1} << 28U;
 constexpr std::size_t kMaxGraphEdges = std::size_t{1} << 27U;
 
@@ -54,6 +57,22 @@ struct LeafList {
     void append(LeafList more);
 };
 
+// The tokens of a list that somebody else holds, offsets as above.
+struct LeafView {
+    const Token * tokens = nullptr;
+    const std::uint64_t * offsets = nullptr;
+    std::size_t size = 0;
+};
+
+// A name that gave way to a smaller one with the same tokens.
+struct Alias {
+    std::string name;
+    LeafId leaf;
+};
+
+enum class Layout { by_size, flat, compact };
+
+class CompactTree;
 class Lexicon;
 
 // An immutable set of token sequences, shared between any number of cursors and threads.
@@ -82,12 +101,23 @@ class Lexicon;
 //            1 ----bc----> 3                             entry   -       1       2    4         edge 1, 2, ... by which
 //                                                                                               a shortest spelling
 // 8 bytes an edge, 12 a node.                                                                   comes to the node
+//
+// A tree of many leaves is laid out as in compact_tree.h, with inner nodes numbered level by level and the nodes of
+// each tail behind them: children of one node are no neighbours there, its edges are.
 class Trie {
    public:
     // Builds the set in one sort and then time linear in the tokens. Empty leaves are skipped; equal ones become one
     // under the smallest name, at the place of the first. Throws Error: payload if no leaf is left or a token is
     // negative, limit.
-    static std::shared_ptr<const Trie> build(LeafList leaves);
+    static std::shared_ptr<const Trie> build(LeafList leaves, Layout layout = Layout::by_size);
+    // The same of tokens that are not copied, named if names are not empty.
+    static std::shared_ptr<const Trie> build(const LeafView & leaves,
+                                             std::vector<std::string> names,
+                                             std::string vocab,
+                                             Layout layout = Layout::by_size);
+    static std::shared_ptr<const Trie> of(std::shared_ptr<const CompactTree> compact,
+                                          std::string vocab,
+                                          std::vector<Alias> aliases);
 
     // Builds the graph of all spellings of texts, in time linear in its edges. Leaves are texts, as above. Throws
     // Error: vocab if a text cannot be spelled or belongs to another vocabulary, limit.
@@ -98,31 +128,47 @@ class Trie {
     bool is_tree() const noexcept { return targets_.empty(); }
 
     TokenSpan children(NodeId node) const noexcept {
+        if (compact_ != nullptr) {
+            return compact_children(node);
+        }
         const std::uint32_t first = nodes_[node].first;
         return {tokens_.data() + (first - 1), nodes_[node + 1].first - first};
     }
-    // Of a tree alone.
-    NodeId first_child(NodeId node) const noexcept { return nodes_[node].first; }
     // kNoNode if token does not lead on from node.
     NodeId child(NodeId node, Token token) const noexcept {
-        const EdgeId edge = edge_by(node, token);
-        return edge == kNoEdge ? kNoNode : target(edge);
+        if (compact_ != nullptr) {
+            return compact_child(node, token);
+        }
+        const EdgeId edge = flat_edge_by(node, token);
+        return edge == kNoEdge ? kNoNode : flat_target(edge);
     }
+    // The ith of the node's children.
+    NodeId child_at(NodeId node, std::uint32_t i) const noexcept { return target(edge_at(node, i)); }
     // Edges out of one node are neighbours, in the order of its children, and each leads to a node of a higher number.
-    // In a tree an edge has the number of the node that it leads to.
-    EdgeId first_edge(NodeId node) const noexcept { return nodes_[node].first; }
+    EdgeId first_edge(NodeId node) const noexcept {
+        return compact_ != nullptr ? compact_first_edge(node) : EdgeId{nodes_[node].first};
+    }
+    EdgeId edge_at(NodeId node, std::uint32_t i) const noexcept { return first_edge(node) + i; }
     // kNoEdge if token does not lead on from node.
     EdgeId edge_by(NodeId node, Token token) const noexcept {
+        if (compact_ == nullptr) {
+            return flat_edge_by(node, token);
+        }
         const TokenSpan span = children(node);
         const std::uint32_t at = span.find(token);
-        return at == span.size ? kNoEdge : nodes_[node].first + at;
+        return at == span.size ? kNoEdge : edge_at(node, at);
     }
-    NodeId target(EdgeId edge) const noexcept { return is_tree() ? edge : targets_[edge - 1]; }
+    NodeId target(EdgeId edge) const noexcept { return compact_ != nullptr ? compact_target(edge) : flat_target(edge); }
     NodeId source(EdgeId edge) const noexcept;
-    Token token_of(EdgeId edge) const noexcept { return tokens_[edge - 1]; }
+    // The one edge that leads to a node, which is not the root; in a graph, the last of a shortest spelling.
+    EdgeId edge_to(NodeId node) const noexcept;
+    Token token_of(EdgeId edge) const noexcept;
+    // Of a graph: edges are 1 to this.
     EdgeId n_edges() const noexcept { return static_cast<EdgeId>(tokens_.size()); }
     // kNoLeaf if no leaf ends at node.
-    LeafId leaf(NodeId node) const noexcept { return nodes_[node].leaf; }
+    LeafId leaf(NodeId node) const noexcept {
+        return compact_ != nullptr ? compact_leaf(node) : nodes_[node].leaf;
+    }
     // Of any node but the root; in a graph, the last but one of a shortest spelling.
     NodeId parent(NodeId node) const noexcept { return source(edge_to(node)); }
     // The token that leads to a node, which is not the root, from its parent.
@@ -130,8 +176,8 @@ class Trie {
     // The node that a sequence leads to from the root, kNoNode if it is no path.
     NodeId descend(const Token * tokens, std::size_t n) const noexcept;
 
-    std::uint32_t n_nodes() const noexcept { return static_cast<std::uint32_t>(nodes_.size() - 1); }
-    std::uint32_t n_leaves() const noexcept { return static_cast<std::uint32_t>(leaf_nodes_.size()); }
+    std::uint32_t n_nodes() const noexcept { return n_nodes_; }
+    std::uint32_t n_leaves() const noexcept { return n_leaves_; }
     std::uint64_t n_tokens() const noexcept { return n_tokens_; }
     // Tokens of the longest sequence.
     std::uint32_t max_length() const noexcept { return max_length_; }
@@ -143,7 +189,7 @@ class Trie {
     std::size_t structure_bytes() const noexcept;
     std::size_t total_bytes() const noexcept;
 
-    NodeId leaf_node(LeafId leaf) const noexcept { return leaf_nodes_[leaf]; }
+    NodeId leaf_node(LeafId leaf) const;
     // Of a graph, one of the shortest that spell the leaf.
     std::vector<Token> sequence(LeafId leaf) const;
     // What the leaf spells; "" in a tree, which does not know.
@@ -151,14 +197,11 @@ class Trie {
     std::string name(LeafId leaf) const;
     // Ends in NUL and lives as long as the trie; nullptr if the leaves have no names of their own.
     const char * stored_name(LeafId leaf) const noexcept;
-    bool has_names() const noexcept { return !name_offsets_.empty(); }
+    bool has_names() const noexcept;
 
-    // Names that gave way to a smaller one with the same tokens.
-    struct Alias {
-        std::string name;
-        LeafId leaf;
-    };
     const std::vector<Alias> & aliases() const noexcept { return aliases_; }
+    // Null of a trie that is laid out flat.
+    const std::shared_ptr<const CompactTree> & compact() const noexcept { return compact_; }
 
    private:
     struct Node {
@@ -170,8 +213,22 @@ class Trie {
     class GraphBuilder;
     Trie() = default;
 
-    EdgeId edge_to(NodeId node) const noexcept { return is_tree() ? node : entries_[node]; }
+    EdgeId flat_edge_by(NodeId node, Token token) const noexcept {
+        const std::uint32_t first = nodes_[node].first;
+        const TokenSpan span{tokens_.data() + (first - 1), nodes_[node + 1].first - first};
+        const std::uint32_t at = span.find(token);
+        return at == span.size ? kNoEdge : first + at;
+    }
+    NodeId flat_target(EdgeId edge) const noexcept { return is_tree() ? edge : targets_[edge - 1]; }
+    TokenSpan compact_children(NodeId node) const noexcept;
+    NodeId compact_child(NodeId node, Token token) const noexcept;
+    EdgeId compact_first_edge(NodeId node) const noexcept;
+    NodeId compact_target(EdgeId edge) const noexcept;
+    LeafId compact_leaf(NodeId node) const noexcept;
 
+    std::shared_ptr<const CompactTree> compact_;  // where it is there, nothing else is of the structure
+    std::uint32_t n_nodes_ = 0;
+    std::uint32_t n_leaves_ = 0;
     std::vector<Node> nodes_;         // n_nodes + 1
     std::vector<Token> tokens_;       // one an edge: in a tree n_nodes - 1, as nothing leads to the root
     std::vector<NodeId> leaf_nodes_;  // n_leaves

@@ -30,7 +30,7 @@ std::vector<LeafId> leaves_of(const Trie & trie, const std::vector<std::string> 
     for (LeafId leaf = 0; leaf < trie.n_leaves() && !wanted.empty(); ++leaf) {
         look_at(trie.name(leaf), leaf);
     }
-    for (const Trie::Alias & alias : trie.aliases()) {
+    for (const Alias & alias : trie.aliases()) {
         look_at(alias.name, alias.leaf);
     }
     for (std::size_t i = 0; i < names.size(); ++i) {

@@ -85,7 +85,7 @@ Remainder::Run Remainder::edges_out_of(const Trie & trie, NodeId node) const noe
 template <typename Visit>
 void Remainder::for_each_edge_to(const Trie & trie, NodeId node, Visit && visit) const {
     if (trie.is_tree()) {
-        visit(EdgeId{node});
+        visit(trie.edge_to(node));
         return;
     }
     for (EdgeId i = entrances_->firsts[node]; i < entrances_->firsts[node + std::size_t{1}]; ++i) {

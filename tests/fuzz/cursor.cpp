@@ -160,7 +160,7 @@ void check_leaves(const Trie & trie, const List & list, const std::vector<Member
     require(trie.n_leaves() == n_leaves && trie.n_tokens() == n_tokens && trie.max_length() == max_length &&
                 trie.max_token() == max_token,
             "counts");
-    for (const Trie::Alias & alias : trie.aliases()) {
+    for (const Alias & alias : trie.aliases()) {
         const std::vector<Token> tokens = trie.sequence(alias.leaf);
         require(std::any_of(members.begin(), members.end(),
                             [&](const Member & member) {

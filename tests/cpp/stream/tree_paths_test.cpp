@@ -81,7 +81,7 @@ TEST_F(TreePathsTest, EachNodeIsEvaluatedOnceBehindItsOwnPath) {
         std::set<NodeId> queried;
         const auto open_below = [&](NodeId node) {
             for (std::uint32_t i = 0; i < trie->children(node).size; ++i) {
-                open.insert(trie->first_child(node) + i);
+                open.insert(trie->child_at(node, i));
             }
         };
         open_below(kRoot);
@@ -129,7 +129,7 @@ TEST_F(TreePathsTest, AnIdThatNoPathIsOnComesBackWithNothingInIt) {
     for (const llama_seq_id id : {1, 2, 3}) {
         paths.add_id(id);
     }
-    const std::vector<NodeId> nodes = {trie->first_child(kRoot), trie->first_child(kRoot) + 1};
+    const std::vector<NodeId> nodes = {trie->child_at(kRoot, 0), trie->child_at(kRoot, 1)};
     evaluate(*trie, paths.next_wave(nodes.data(), 2, 10).rows);
     const llama_seq_id idle = paths.take_idle_id();
     ASSERT_GE(idle, 1);

@@ -69,7 +69,7 @@ TEST(Trie, EqualLeavesBecomeOneUnderTheSmallestNameAtThePlaceOfTheFirst) {
     EXPECT_EQ(trie->name(0), "b");
     EXPECT_EQ(trie->name(1), "other");
     std::set<std::string> aliases;
-    for (const Trie::Alias & alias : trie->aliases()) {
+    for (const Alias & alias : trie->aliases()) {
         EXPECT_EQ(alias.leaf, 0U);
         aliases.insert(alias.name);
     }

@@ -1,0 +1,359 @@
+#include "trie/compact_tree.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace [[gnu::visibility("default")]] token_trie {
+namespace {
+
+[[noreturn]] void fail(const char * what) { throw Error(Status::payload, std::string("not a sound trie: ") + what); }
+
+// One of this process, which grows: those who hold an older one keep it.
+std::shared_ptr<const std::vector<Token>> every_token(std::size_t n) {
+    static std::mutex mutex;
+    static std::shared_ptr<const std::vector<Token>> largest;
+    const std::lock_guard lock(mutex);
+    if (largest == nullptr || largest->size() < n) {
+        auto made = std::make_shared<std::vector<Token>>(n);
+        std::iota(made->begin(), made->end(), 0);
+        largest = std::move(made);
+    }
+    return largest;
+}
+
+}  // namespace
+
+std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() const {
+    constexpr std::uint64_t most = kNoNode;
+    for (const std::uint64_t n : {n_members, n_inner, n_edges, n_tail_nodes, n_ends}) {
+        if (n >= most) {
+            fail("more nodes or members than there are numbers for");
+        }
+    }
+    if (n_members == 0 || n_inner == 0 || n_inner > n_edges || n_ends > n_inner || n_tails() > n_tail_nodes ||
+        n_inner + n_tail_nodes >= most || n_edges + n_tail_nodes >= most || n_members != n_tails() + n_ends) {
+        fail("the numbers of members, nodes and edges contradict each other");
+    }
+    if (max_token < 0 || max_token >= kMaxCompactToken || max_length == 0 || max_length > kMaxLeafTokens ||
+        most_row >= most) {
+        fail("max_token, max_length or the last row is out of range");
+    }
+    constexpr std::uint64_t most_bits = std::uint64_t{1} << 40U;
+    if (n_member_high > most_bits || n_name_high > most_bits || n_row_high > most_bits || n_name_bytes > most_bits) {
+        fail("a section of more than 2^40 bits");
+    }
+    const auto low = [](std::uint64_t n, std::uint64_t most_value) {
+        const std::uint32_t width = Ascending::low_width(n, most_value);
+        return width == 0 ? 0 : PackedNumbers::n_words(n, width);
+    };
+    std::array<std::uint64_t, n_sections> out{};
+    out[edge_tokens] = (n_edges + 1) / 2;
+    out[inner] = out[last] = Bits::n_words(n_edges);
+    out[member_low] = low(n_edges, n_members * (std::uint64_t{max_length} + 1));
+    out[member_high] = Bits::n_words(n_member_high);
+    out[ends] = Bits::n_words(n_inner);
+    out[tail_ends] = Bits::n_words(n_tail_nodes);
+    out[tail_tokens] =
+        PackedNumbers::n_words(n_tail_nodes - n_tails(), width_of(static_cast<std::uint64_t>(max_token)));
+    out[order] = is_ordered != 0 ? 0 : PackedNumbers::n_words(n_members, width_of(n_members - 1));
+    if (n_name_bytes > 0) {
+        out[name_low] = low(n_members + 1, n_name_bytes);
+        out[name_high] = Bits::n_words(n_name_high);
+        out[names] = n_name_bytes / 8 + 1;
+    }
+    if (has_rows != 0) {
+        out[row_low] = low(n_members, most_row);
+        out[row_high] = Bits::n_words(n_row_high);
+    }
+    return out;
+}
+
+CompactTree::CompactTree(const Shape & shape,
+                         const Sections & sections,
+                         std::shared_ptr<const void> owner,
+                         bool trusted)
+    : shape_(shape),
+      sections_(sections),
+      owner_(std::move(owner)),
+      tokens_(reinterpret_cast<const Token *>(sections[edge_tokens].data)),
+      names_(reinterpret_cast<const char *>(sections[names].data)),
+      checked_(trusted ? 0 : shape.n_edges / kChecked + 1) {
+    const std::array<std::uint64_t, n_sections> words = shape.words();
+    for (std::uint32_t i = 0; i < n_sections; ++i) {
+        if (sections[i].size != words[i]) {
+            fail("a section of another size than its numbers");
+        }
+    }
+    const auto ascending = [&](Section low, Section high, std::uint64_t n, std::uint64_t most, std::uint64_t n_high) {
+        const std::uint32_t width = Ascending::low_width(n, most);
+        return Ascending(PackedNumbers(sections[low], n, width == 0 ? 1 : width), Bits(sections[high], n_high, n),
+                         width);
+    };
+    inner_ = Bits(sections[inner], shape.n_edges, shape.n_inner - 1);
+    last_ = Bits(sections[last], shape.n_edges, shape.n_inner);
+    ends_ = Bits(sections[ends], shape.n_inner, shape.n_ends);
+    tail_ends_ = Bits(sections[tail_ends], shape.n_tail_nodes, shape.n_tails());
+    members_ = ascending(member_low, member_high, shape.n_edges,
+                         shape.n_members * (std::uint64_t{shape.max_length} + 1), shape.n_member_high);
+    tail_tokens_ = PackedNumbers(sections[tail_tokens], shape.n_tail_nodes - shape.n_tails(),
+                                 width_of(static_cast<std::uint64_t>(shape.max_token)));
+    order_ = PackedNumbers(sections[order], shape.n_members, width_of(shape.n_members - 1));
+    if (has_names()) {
+        names_at_ = ascending(name_low, name_high, shape.n_members + 1, shape.n_name_bytes, shape.n_name_high);
+        if (names_[shape.n_name_bytes - 1] != '\0') {
+            fail("the names do not end");
+        }
+    }
+    if (shape.has_rows != 0) {
+        rows_ = ascending(row_low, row_high, shape.n_members, shape.most_row, shape.n_row_high);
+    }
+    if (!trusted) {
+        check_shape();
+    }
+    every_token_ = every_token(static_cast<std::size_t>(shape.max_token) + 1);
+}
+
+// That the inner nodes are a tree, numbered as they should be: behind it, every edge leads forward and no two to the
+// same inner node, whatever the other sections hold.
+void CompactTree::check_shape() const {
+    if (!inner_.is_consistent() || !last_.is_consistent() || !last_[shape_.n_edges - 1]) {
+        fail("the edges are not those of its nodes");
+    }
+    // The kth inner node has its edges behind the kth last one, and is led to before: of each beginning of the edges as
+    // many lead to inner nodes as nodes are closed.
+    std::uint64_t open = 0;
+    for (std::uint64_t begin = 0; begin < shape_.n_edges; begin += 64) {
+        std::uint64_t leads_on = inner_.word(begin / 64);
+        std::uint64_t closes = last_.word(begin / 64);
+        if (shape_.n_edges - begin <= 64) {
+            closes &= ~(std::uint64_t{1} << (shape_.n_edges - 1 - begin));  // nothing is behind the last node
+        }
+        const auto n_closed = static_cast<std::uint64_t>(__builtin_popcountll(closes));
+        if (open >= n_closed) {
+            open += static_cast<std::uint64_t>(__builtin_popcountll(leads_on)) - n_closed;
+            continue;
+        }
+        for (; (leads_on | closes) != 0; leads_on >>= 1U, closes >>= 1U) {
+            open += leads_on & 1U;
+            if ((closes & 1U) != 0 && open-- == 0) {
+                fail("a node that is not led to");
+            }
+        }
+    }
+}
+
+std::uint64_t CompactTree::n_bytes() const noexcept {
+    std::uint64_t bytes = sizeof(CompactTree) + member_of_.size() * sizeof(std::uint32_t);
+    for (const Words & words : sections_) {
+        bytes += words.size * sizeof(std::uint64_t);
+    }
+    return bytes;
+}
+
+CompactTree::Edges CompactTree::edges_of(NodeId node) const noexcept {
+    const std::uint64_t begin = node == kRoot ? 0 : last_.select(node - std::uint64_t{1}) + 1;
+    return {begin, std::min(last_.next(begin) + 1, shape_.n_edges)};
+}
+
+bool CompactTree::check(std::uint64_t block) const noexcept {
+    const Token * begin = tokens_ + block * kChecked;
+    const Token * end = tokens_ + std::min(shape_.n_edges, (block + 1) * kChecked);
+    const bool good = std::all_of(begin, end, [this](Token t) { return t >= 0 && t <= shape_.max_token; });
+    checked_[block].store(good, std::memory_order_relaxed);
+    return good;
+}
+
+bool CompactTree::are_checked(Edges edges) const noexcept {
+    for (std::uint64_t block = edges.begin / kChecked; block <= (edges.end - 1) / kChecked; ++block) {
+        if (!checked_[block].load(std::memory_order_relaxed) && !check(block)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+Token CompactTree::next_in_tail(std::uint64_t at) const noexcept {
+    if (tail_ends_[at]) {
+        return -1;
+    }
+    const std::uint64_t i = at - std::min(at, tail_ends_.rank(at));
+    const std::uint32_t token = i < tail_tokens_.size() ? tail_tokens_[i] : UINT32_MAX;
+    // A tail that does not end, of a damaged file, does at the last node.
+    return token <= static_cast<std::uint32_t>(shape_.max_token) && at + 1 < shape_.n_tail_nodes
+               ? static_cast<Token>(token)
+               : -1;
+}
+
+TokenSpan CompactTree::children(NodeId node) const noexcept {
+    if (is_inner(node)) {
+        const Edges edges = edges_of(node);
+        if (!checked_.empty() && !are_checked(edges)) {
+            return {};
+        }
+        return {tokens_ + edges.begin, static_cast<std::uint32_t>(edges.end - edges.begin)};
+    }
+    const Token token = next_in_tail(node - shape_.n_inner);
+    return token < 0 ? TokenSpan{} : TokenSpan{every_token_->data() + token, 1};
+}
+
+NodeId CompactTree::child(NodeId node, Token token) const noexcept {
+    if (!is_inner(node)) {
+        return token >= 0 && next_in_tail(node - shape_.n_inner) == token ? node + 1 : kNoNode;
+    }
+    const TokenSpan span = children(node);
+    const std::uint32_t at = span.find(token);
+    return at == span.size ? kNoNode : target(static_cast<EdgeId>(span.data - tokens_) + at + 1);
+}
+
+EdgeId CompactTree::first_edge(NodeId node) const noexcept {
+    return is_inner(node) ? static_cast<EdgeId>(edges_of(node).begin + 1)
+                          : static_cast<EdgeId>(shape_.n_edges + 2 + (node - shape_.n_inner));
+}
+
+std::uint64_t CompactTree::tail_begin(std::uint64_t tail) const noexcept {
+    const std::uint64_t at = tail == 0 ? 0 : tail_ends_.select(tail - 1) + 1;
+    return std::min(at, shape_.n_tail_nodes - 1);
+}
+
+NodeId CompactTree::target(EdgeId edge) const noexcept {
+    if (edge > shape_.n_edges) {
+        return static_cast<NodeId>(edge - shape_.n_edges - 1 + shape_.n_inner);
+    }
+    const std::uint64_t n_inner_before = inner_.rank(edge - std::uint64_t{1});
+    return inner_[edge - std::uint64_t{1}]
+               ? static_cast<NodeId>(n_inner_before + 1)
+               : static_cast<NodeId>(shape_.n_inner + tail_begin(edge - 1 - n_inner_before));
+}
+
+NodeId CompactTree::source(EdgeId edge) const noexcept {
+    return edge > shape_.n_edges ? static_cast<NodeId>(edge - shape_.n_edges - 2 + shape_.n_inner)
+                                 : static_cast<NodeId>(last_.rank(edge - std::uint64_t{1}));
+}
+
+std::uint64_t CompactTree::edge_of_tail_at(std::uint64_t at) const noexcept {
+    return std::min(inner_.select_zero(tail_ends_.rank(at)), shape_.n_edges - 1);
+}
+
+EdgeId CompactTree::edge_to(NodeId node) const noexcept {
+    if (is_inner(node)) {
+        return static_cast<EdgeId>(inner_.select(node - std::uint64_t{1}) + 1);
+    }
+    const std::uint64_t at = node - shape_.n_inner;
+    return at == 0 || tail_ends_[at - 1] ? static_cast<EdgeId>(edge_of_tail_at(at) + 1)
+                                         : static_cast<EdgeId>(shape_.n_edges + 1 + at);
+}
+
+Token CompactTree::token_of(EdgeId edge) const noexcept {
+    if (edge > shape_.n_edges) {
+        return std::max(next_in_tail(edge - shape_.n_edges - 2), 0);
+    }
+    return std::clamp(tokens_[edge - 1], 0, shape_.max_token);
+}
+
+std::uint64_t CompactTree::first_member(EdgeId edge) const noexcept {
+    return members_[edge - std::uint64_t{1}] % shape_.n_members;
+}
+
+CompactTree::Range CompactTree::members(NodeId node) const noexcept {
+    Range range{0, shape_.n_members};
+    if (node != kRoot) {
+        range.begin = first_member(edge_to(node));
+    }
+    for (; node != kRoot; node = source(edge_to(node))) {
+        const EdgeId edge = edge_to(node);
+        if (!last_[edge - std::uint64_t{1}]) {
+            range.end = first_member(edge + 1);
+            break;
+        }
+    }
+    range.end = std::max(range.begin, range.end);
+    return range;
+}
+
+LeafId CompactTree::leaf_of(std::uint64_t member) const noexcept {
+    return shape_.is_ordered != 0 ? static_cast<LeafId>(member)
+                                  : std::min(order_[member], static_cast<LeafId>(shape_.n_members - 1));
+}
+
+LeafId CompactTree::leaf(NodeId node) const noexcept {
+    if (is_inner(node)) {
+        return !ends_[node] ? kNoLeaf : leaf_of(node == kRoot ? 0 : first_member(edge_to(node)));
+    }
+    const std::uint64_t at = node - shape_.n_inner;
+    return !tail_ends_[at] ? kNoLeaf : leaf_of(first_member(static_cast<EdgeId>(edge_of_tail_at(at) + 1)));
+}
+
+std::uint64_t CompactTree::member_of(LeafId leaf) const {
+    if (shape_.is_ordered != 0) {
+        return leaf;
+    }
+    std::call_once(has_member_of_, [this] {
+        member_of_.resize(shape_.n_members);
+        for (std::uint64_t member = 0; member < shape_.n_members; ++member) {
+            member_of_[leaf_of(member)] = static_cast<std::uint32_t>(member);
+        }
+    });
+    return member_of_[leaf];
+}
+
+// The last of the edges that begins with it or before.
+std::uint64_t CompactTree::edge_of_member(Edges edges, std::uint64_t member) const noexcept {
+    while (edges.end - edges.begin > 1) {
+        const std::uint64_t middle = edges.begin + (edges.end - edges.begin) / 2;
+        (first_member(static_cast<EdgeId>(middle + 1)) <= member ? edges.begin : edges.end) = middle;
+    }
+    return edges.begin;
+}
+
+NodeId CompactTree::member_node(std::uint64_t member) const noexcept {
+    NodeId node = kRoot;
+    std::uint64_t first = 0;
+    while (!ends_[node] || first != member) {
+        const auto edge = static_cast<EdgeId>(edge_of_member(edges_of(node), member) + 1);
+        first = first_member(edge);
+        node = target(edge);
+        if (!is_inner(node)) {
+            return static_cast<NodeId>(
+                std::min(tail_ends_.next(node - shape_.n_inner), shape_.n_tail_nodes - 1) + shape_.n_inner);
+        }
+    }
+    return node;
+}
+
+void CompactTree::append_sequence(std::uint64_t member, std::vector<Token> & out) const {
+    NodeId node = kRoot;
+    std::uint64_t first = 0;
+    while (!ends_[node] || first != member) {
+        const auto edge = static_cast<EdgeId>(edge_of_member(edges_of(node), member) + 1);
+        out.push_back(token_of(edge));
+        first = first_member(edge);
+        node = target(edge);
+        if (!is_inner(node)) {
+            std::size_t n = 0;
+            for (std::uint64_t at = node - shape_.n_inner; n < shape_.max_length; ++at, ++n) {
+                const Token token = next_in_tail(at);
+                if (token < 0) {
+                    break;
+                }
+                out.push_back(token);
+            }
+            return;
+        }
+    }
+}
+
+std::vector<Token> CompactTree::sequence(LeafId leaf) const {
+    std::vector<Token> out;
+    append_sequence(member_of(leaf), out);
+    return out;
+}
+
+const char * CompactTree::stored_name(LeafId leaf) const noexcept {
+    return has_names() ? names_ + std::min(names_at_[leaf], shape_.n_name_bytes - 1) : nullptr;
+}
+
+std::string CompactTree::name(LeafId leaf) const {
+    return has_names() ? stored_name(leaf) : std::to_string(shape_.has_rows != 0 ? rows_[leaf] : leaf);
+}
+
+}  // namespace token_trie

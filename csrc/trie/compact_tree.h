@@ -1,0 +1,151 @@
+#pragma once
+
+#include "trie/bits.h"
+#include "trie/trie.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// The layout of a large tree. Members are counted in the order of their tokens. A node below which there is but one
+// member is part of a tail, which lies flat; the others are inner nodes, numbered level by level:
+//
+//     members  0 [5]   1 [7]   2 [7,8,4,4]   3 [7,8,6]   4 [9,1]
+//
+//          0                  edge         0  1  2   3   4  5
+//       5/ |7 \9              token        5  7  9   8   4  6    4 bytes each
+//       *  1   *-1-*          inner        0  1  0   1   0  0    a bit
+//         8|                  last         0  0  1   1   0  1    a bit
+//          2                  member       0  1  4   2   2  3    2 bits and a few: the first below, + n a level
+//       4/  \6                ends         0   1   0             a bit an inner node
+//      *-4-*  *               tail ends    1 | 0 1 | 0 1 | 1     a bit a node of a tail
+//                             tail tokens      1     4           as many bits as the largest takes
+//
+// The edges of an inner node are neighbours: it has those behind the last of the node before. The kth edge that is not
+// inner leads to tail k, whose first token it is. Node ids: inner nodes, then those of tails. About 17 bytes a member
+// where 10 million of 8 uniform tokens out of 2,048 are in no order, of which 3 are for the order they came in.
+class CompactTree {
+   public:
+    enum Section : std::uint32_t {
+        edge_tokens,  // two in a word
+        inner,
+        last,
+        member_low,
+        member_high,
+        ends,
+        tail_ends,
+        tail_tokens,
+        order,  // of each member, which leaf it is; none where it is the same
+        name_low,
+        name_high,
+        names,  // bytes, each name with a NUL behind
+        row_low,
+        row_high,
+        n_sections
+    };
+    // All numbers of it; in a file as here.
+    struct Shape {
+        std::uint64_t n_members = 0;
+        std::uint64_t n_inner = 0;
+        std::uint64_t n_edges = 0;  // out of inner nodes
+        std::uint64_t n_tail_nodes = 0;
+        std::uint64_t n_tokens = 0;
+        std::uint64_t n_ends = 0;
+        std::uint64_t n_member_high = 0;  // bits
+        std::uint64_t n_name_bytes = 0;
+        std::uint64_t n_name_high = 0;
+        std::uint64_t n_row_high = 0;
+        std::uint64_t most_row = 0;
+        std::uint32_t max_length = 0;
+        std::int32_t max_token = -1;
+        std::uint32_t is_ordered = 1;
+        std::uint32_t has_rows = 0;
+
+        std::uint64_t n_tails() const noexcept { return n_edges + 1 - n_inner; }
+        // Words of each section. Throws Error (payload) if the numbers contradict each other.
+        std::array<std::uint64_t, n_sections> words() const;
+    };
+    using Sections = std::array<Words, n_sections>;
+
+    // The words live as long as owner. trusted: they were made here. Throws Error (payload) if they are no tree; of
+    // others, only what keeps every call within them is looked at, which is a pass over two bits an edge.
+    CompactTree(const Shape & shape, const Sections & sections, std::shared_ptr<const void> owner, bool trusted);
+
+    const Shape & shape() const noexcept { return shape_; }
+    const Sections & sections() const noexcept { return sections_; }
+    std::uint64_t n_nodes() const noexcept { return shape_.n_inner + shape_.n_tail_nodes; }
+    std::uint64_t n_bytes() const noexcept;
+
+    // As those of Trie.
+    TokenSpan children(NodeId node) const noexcept;
+    NodeId child(NodeId node, Token token) const noexcept;
+    EdgeId first_edge(NodeId node) const noexcept;
+    NodeId target(EdgeId edge) const noexcept;
+    NodeId source(EdgeId edge) const noexcept;
+    EdgeId edge_to(NodeId node) const noexcept;
+    Token token_of(EdgeId edge) const noexcept;
+    LeafId leaf(NodeId node) const noexcept;
+    NodeId leaf_node(LeafId leaf) const { return member_node(member_of(leaf)); }
+    std::vector<Token> sequence(LeafId leaf) const;
+    const char * stored_name(LeafId leaf) const noexcept;
+    std::string name(LeafId leaf) const;
+    bool has_names() const noexcept { return shape_.n_name_bytes > 0; }
+
+    bool is_inner(NodeId node) const noexcept { return node < shape_.n_inner; }
+    // Members in the order of their tokens; below a node they are neighbours.
+    struct Range {
+        std::uint64_t begin;
+        std::uint64_t end;
+    };
+    Range members(NodeId inner_node) const noexcept;
+    std::uint64_t first_member(EdgeId edge) const noexcept;  // of an inner node's edge
+    bool ends_member(NodeId inner_node) const noexcept { return ends_[inner_node]; }
+    LeafId leaf_of(std::uint64_t member) const noexcept;
+    // The first call for a tree that is in another order takes a pass over it, and 4 bytes a member from then on.
+    std::uint64_t member_of(LeafId leaf) const;
+    NodeId member_node(std::uint64_t member) const noexcept;
+    // The tokens of a member.
+    void append_sequence(std::uint64_t member, std::vector<Token> & out) const;
+
+   private:
+    static constexpr std::uint64_t kChecked = 4096;
+
+    struct Edges {
+        std::uint64_t begin;
+        std::uint64_t end;
+    };
+    Edges edges_of(NodeId inner_node) const noexcept;
+    const Token * tokens() const noexcept { return tokens_; }
+    bool are_checked(Edges edges) const noexcept;
+    bool check(std::uint64_t block) const noexcept;
+    std::uint64_t tail_begin(std::uint64_t tail) const noexcept;
+    std::uint64_t edge_of_tail_at(std::uint64_t at) const noexcept;
+    // Of a node in a tail the token behind it, -1 at its end.
+    Token next_in_tail(std::uint64_t at) const noexcept;
+    std::uint64_t edge_of_member(Edges edges, std::uint64_t member) const noexcept;
+    void check_shape() const;
+
+    Shape shape_;
+    Sections sections_;
+    std::shared_ptr<const void> owner_;
+    std::shared_ptr<const std::vector<Token>> every_token_;  // 0, 1, 2, ...: where the span of one token lies
+    const Token * tokens_;
+    Bits inner_;
+    Bits last_;
+    Bits ends_;
+    Bits tail_ends_;
+    Ascending members_;
+    Ascending names_at_;
+    Ascending rows_;
+    PackedNumbers tail_tokens_;
+    PackedNumbers order_;
+    const char * names_;
+    // Of a file: blocks of edge tokens that were seen to be tokens.
+    mutable std::vector<std::atomic<bool>> checked_;
+    mutable std::once_flag has_member_of_;
+    mutable std::vector<std::uint32_t> member_of_;
+};
+
+}  // namespace token_trie
