@@ -1,6 +1,7 @@
 #include "bindings/bindings.h"
 #include "trie/prefix_dict.h"
 #include "trie/set.h"
+#include "trie/trie_file.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -108,6 +109,7 @@ py::tuple to_arrays(const Trie & trie) {
     {
         const py::gil_scoped_release unlocked;
         tokens.reserve(trie.n_tokens());
+        offsets.reserve(trie.n_leaves() + std::size_t{1});
         for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
             const std::vector<Token> sequence = trie.sequence(leaf);
             tokens.insert(tokens.end(), sequence.begin(), sequence.end());
@@ -120,25 +122,42 @@ py::tuple to_arrays(const Trie & trie) {
 // Of each node how many lead out of it, and of these the tokens and where they lead.
 py::tuple to_edges(const Trie & trie) {
     py::array_t<std::uint32_t> counts(trie.n_nodes());
-    py::array_t<Token> tokens(trie.n_edges());
-    py::array_t<NodeId> targets(trie.n_edges());
+    std::vector<Token> tokens;
+    std::vector<NodeId> targets;
     for (NodeId node = 0; node < trie.n_nodes(); ++node) {
-        counts.mutable_at(node) = trie.children(node).size;
+        const TokenSpan children = trie.children(node);
+        counts.mutable_at(node) = children.size;
+        tokens.insert(tokens.end(), children.begin(), children.end());
+        for (std::uint32_t i = 0; i < children.size; ++i) {
+            targets.push_back(trie.child_at(node, i));
+        }
     }
-    for (EdgeId edge = 1; edge <= trie.n_edges(); ++edge) {
-        tokens.mutable_at(edge - 1) = trie.token_of(edge);
-        targets.mutable_at(edge - 1) = trie.target(edge);
-    }
-    return py::make_tuple(counts, tokens, targets);
+    return py::make_tuple(counts, to_array(tokens.data(), tokens.size()), to_array(targets.data(), targets.size()));
 }
 
 py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
     py::array_t<NodeId> out(trie.n_leaves());
-    for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
-        out.mutable_at(leaf) = trie.leaf_node(leaf);
+    for (NodeId node = 0; node < trie.n_nodes(); ++node) {
+        if (const LeafId leaf = trie.leaf(node); leaf != kNoLeaf) {
+            out.mutable_at(leaf) = node;
+        }
     }
     return out;
 }
+
+// The bytes of a file, each piece valid as long as the image, which memoryviews keep.
+class Image {
+   public:
+    explicit Image(const std::shared_ptr<Trie> & trie) : image_(trie) {}
+    std::size_t size() const noexcept { return image_.pieces().size(); }
+    py::memoryview piece(std::size_t i) const {
+        const std::string_view bytes = image_.pieces().at(i);
+        return py::memoryview::from_memory(bytes.data(), static_cast<py::ssize_t>(bytes.size()));
+    }
+
+   private:
+    TrieImage image_;
+};
 
 py::list to_aliases(const Trie & trie) {
     py::list out;
@@ -160,6 +179,15 @@ void register_trie(py::module_ & module) {
             return reinterpret_cast<std::uintptr_t>(std::make_unique<Set>(std::move(trie)).release());
         },
         py::arg("trie").none(false));
+    py::class_<Image>(module, "TrieImage")
+        .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false),
+             py::call_guard<py::gil_scoped_release>())
+        .def("__len__", &Image::size)
+        .def("piece", &Image::piece, "i"_a);
+    module.def(
+        "open_trie", [](const std::string & path) { return std::const_pointer_cast<Trie>(open_trie_file(path)); },
+        "path"_a, py::call_guard<py::gil_scoped_release>());
+    module.def("verify_trie", &verify_trie_file, "path"_a, py::call_guard<py::gil_scoped_release>());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a,
                     "compact"_a = py::none())
@@ -173,6 +201,14 @@ void register_trie(py::module_ & module) {
         .def_property_readonly("structure_bytes", &Trie::structure_bytes)
         .def_property_readonly("total_bytes", &Trie::total_bytes)
         .def_property_readonly("aliases", &to_aliases)
+        .def(
+            "laid_out",
+            [](const std::shared_ptr<Trie> & trie, bool compact) {
+                const py::gil_scoped_release unlocked;
+                return std::const_pointer_cast<Trie>(Trie::laid_out(trie, compact ? Layout::compact : Layout::flat));
+            },
+            "compact"_a)
+        .def_property_readonly("is_compact", [](const Trie & trie) { return trie.compact() != nullptr; })
         .def("arrays", &to_arrays)
         .def("edges", &to_edges)
         .def("leaf_nodes", &to_leaf_nodes)
@@ -180,7 +216,10 @@ void register_trie(py::module_ & module) {
             "name",
             [](const Trie & trie, LeafId leaf) {
                 check_leaf(trie, leaf);
-                return trie.name(leaf);
+                // Of a damaged file a name may be any bytes.
+                const std::string name = trie.name(leaf);
+                return py::reinterpret_steal<py::object>(
+                    PyUnicode_DecodeUTF8(name.data(), static_cast<py::ssize_t>(name.size()), "replace"));
             },
             "leaf"_a)
         .def(

@@ -2,11 +2,13 @@
 
 #include "stream/tree_evaluator.h"
 
-#include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
+
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 
 std::vector<NodeId> nodes_with_logits(const ScoreRules & rules) {
     const Trie & trie = rules.trie();
@@ -51,18 +53,23 @@ class AllLeaves final : public Scoring {
     LeafScores result() const override {
         const Trie & trie = rules_.trie();
         LeafScores scores;
-        scores.nodes = nodes_;
-        // Parents come before their children.
-        std::vector<double> sums(trie.n_nodes(), 0);
-        for (NodeId node = kRoot; node < trie.n_nodes(); ++node) {
-            for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
-                const NodeId child = trie.child_at(node, i);
-                sums[child] = sums[node] + scores.nodes[child];
+        scores.leaves.assign(trie.n_leaves(), kImpossible);
+        // Level by level, whatever the nodes' numbers are.
+        scores.nodes.assign(trie.n_nodes(), 0);
+        std::vector<std::pair<NodeId, double>> level{{kRoot, 0}};
+        std::vector<std::pair<NodeId, double>> next;
+        for (std::size_t n = 1; !level.empty(); level.swap(next)) {
+            next.clear();
+            for (const auto & [node, sum] : level) {
+                if (const LeafId leaf = trie.leaf(node); leaf != kNoLeaf) {
+                    scores.leaves[leaf] = sum + ends_[leaf];
+                }
+                for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+                    const NodeId child = trie.child_at(node, i);
+                    scores.nodes[n++] = nodes_[child];
+                    next.emplace_back(child, sum + nodes_[child]);
+                }
             }
-        }
-        scores.leaves.resize(trie.n_leaves());
-        for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
-            scores.leaves[leaf] = sums[trie.leaf_node(leaf)] + ends_[leaf];
         }
         return scores;
     }

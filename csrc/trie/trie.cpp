@@ -42,6 +42,30 @@ std::shared_ptr<const Trie> Trie::of(std::shared_ptr<const CompactTree> compact,
     return trie;
 }
 
+std::shared_ptr<const Trie> Trie::laid_out(const std::shared_ptr<const Trie> & trie, Layout layout) {
+    if (!trie->is_tree() || layout == Layout::by_size || (trie->compact_ != nullptr) == (layout == Layout::compact)) {
+        return trie;
+    }
+    LeafList leaves;
+    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+        if (trie->has_names()) {
+            leaves.names.push_back(trie->name(leaf));
+        } else {
+            // Leaves without tokens are left out, and count.
+            for (const std::size_t row = std::stoul(trie->name(leaf)); leaves.size() < row;) {
+                leaves.end_leaf();
+            }
+        }
+        const std::vector<Token> sequence = trie->sequence(leaf);
+        leaves.tokens.insert(leaves.tokens.end(), sequence.begin(), sequence.end());
+        leaves.end_leaf();
+    }
+    leaves.vocab = trie->vocab();
+    const std::shared_ptr<Trie> made = std::const_pointer_cast<Trie>(build(std::move(leaves), layout));
+    made->aliases_ = trie->aliases_;
+    return made;
+}
+
 TokenSpan Trie::compact_children(NodeId node) const noexcept { return compact_->children(node); }
 NodeId Trie::compact_child(NodeId node, Token token) const noexcept { return compact_->child(node, token); }
 EdgeId Trie::compact_first_edge(NodeId node) const noexcept { return compact_->first_edge(node); }

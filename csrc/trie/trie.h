@@ -125,6 +125,9 @@ class Trie {
                                              const Lexicon & lexicon,
                                              std::size_t max_edges = kMaxGraphEdges);
 
+    // The same leaves, in the same order and under the same names, in another layout. A graph has but one.
+    static std::shared_ptr<const Trie> laid_out(const std::shared_ptr<const Trie> & trie, Layout layout);
+
     bool is_tree() const noexcept { return targets_.empty(); }
 
     TokenSpan children(NodeId node) const noexcept {

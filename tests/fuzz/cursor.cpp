@@ -100,19 +100,21 @@ void check_nodes(const Trie & trie, const std::vector<Member> & members) {
     require(trie.n_nodes() == nodes.size(), "a node for each beginning of a member");
     for (NodeId node = 0; node < nodes.size(); ++node) {
         const Word & path = nodes[node];
-        require(trie.descend(path.begin(), path.size) == node, "nodes are numbered by depth, then by tokens");
+        const NodeId at_path = trie.descend(path.begin(), path.size);
+        require(at_path == node || trie.compact() != nullptr, "nodes are numbered by depth, then by tokens");
         if (node != kRoot) {
             const NodeId parent = trie.descend(path.begin(), path.size - 1);
-            require(trie.parent(node) == parent && trie.token(node) == path.tokens[path.size - 1], "a node's parent");
-            require(trie.children(parent).contains(trie.token(node)), "a node is its parent's child");
+            require(trie.parent(at_path) == parent && trie.token(at_path) == path.tokens[path.size - 1],
+                    "a node's parent");
+            require(trie.children(parent).contains(trie.token(at_path)), "a node is its parent's child");
         }
         for (std::uint32_t t = 0; t < kTokens && path.size < kLongest; ++t) {
             Word longer = path;
             longer.push_back(static_cast<Token>(t));
             const auto at = std::lower_bound(nodes.begin(), nodes.end(), longer);
             const bool is_node = at != nodes.end() && *at == longer;
-            require(trie.child(node, static_cast<Token>(t)) ==
-                        (is_node ? static_cast<NodeId>(at - nodes.begin()) : kNoNode),
+            require(trie.child(at_path, static_cast<Token>(t)) ==
+                        (is_node ? trie.descend(longer.begin(), longer.size) : kNoNode),
                     "a child for each token that leads on, and for no other");
         }
     }
@@ -276,7 +278,7 @@ void run(Input & in) {
     const List list(in);
     std::shared_ptr<const Trie> trie;
     try {
-        trie = Trie::build(list.leaves());
+        trie = Trie::build(list.leaves(), list.n_rows % 2 == 0 ? Layout::flat : Layout::compact);
     } catch (const Error & error) {
         require(error.status() == Status::payload, "a set is refused for its content");
         require(list.members.empty() || list.has_bad_token, "a set with leaves of tokens is built");

@@ -155,7 +155,8 @@ class BoundExplanation(Bound[Explained]):
 
     def run(self, stream: Stream) -> Explained:
         """Take a decision greedily and exactly, and keep the probability of every branch of the set."""
-        trie, choices = self.choices.trie, self.choices
+        choices = self.choices
+        trie = flat(choices.trie)
         clock = Clock(stream, self.tokens)
         scores = score_leaves(stream, trie, leaf_end=self.request.leaf_end)
         stats = clock.stats(n_passes=scores.cost.n_passes, n_evaluated=scores.cost.n_evaluated)
@@ -208,6 +209,11 @@ def parting_of(trie: TokenTrie, first: int, second: int) -> int | None:
     if first == second:
         return None
     return [a for a, b in zip(path_to(trie, first), path_to(trie, second), strict=False) if a == b][-1]
+
+
+def flat(trie: TokenTrie) -> TokenTrie:
+    """Return the set with its nodes numbered level by level, as a large one's are not."""
+    return TokenTrie.of_core(trie.core.laid_out(compact=False)) if trie.core.is_compact else trie
 
 
 def children_of(trie: TokenTrie, node: int) -> range:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 UNFINISHED = ".tmp"
 """How the name ends of what is being written."""
 
 
-def write_whole(path: Path, data: bytes | memoryview) -> None:
-    """Write a file beside its place, sync it, move it there, and sync the folder; OSError as of files.
+def write_whole(path: Path, data: bytes | memoryview | Iterable[memoryview]) -> None:
+    """Write a file, of one piece or of several, beside its place, sync it, move it there, and sync the folder; OSError as of files.
 
     Whenever the process or the machine stops, the old one is there, or the new one.
     """
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         with open(unfinished, "xb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, (bytes, memoryview)) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)

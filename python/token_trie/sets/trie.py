@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.arguments import encode, encode_names
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
+from token_trie.native.files import write_whole
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
@@ -182,7 +184,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         Parameters
         ----------
         tokens : ndarray of int32, shape (n_tokens,)
-            All sequences, one after the other.
+            All sequences, one after the other. Not to be written to meanwhile.
         offsets : ndarray of int64, shape (n_leaves + 1,)
             Leaf ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``.
         names : sequence of str, optional
@@ -229,6 +231,49 @@ class TokenTrie(Subsets, Collection[Leaf]):
             an answer that may end before it began; a separator that token ids cannot be told apart with.
         """
         return cls.of_core(*read_prefix_dict(given))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, verify: bool = False) -> TokenTrie:
+        """Open a set that `save` wrote.
+
+        The file is mapped, read-only, and shared by all processes that have it open; whatever its size, this takes
+        milliseconds. It may be replaced or deleted meanwhile, as `save` does, but must not be written into.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+        verify : bool, optional
+            Compare the checksums, which reads all of it. Without, a damaged file gives wrong answers, but no call
+            leaves it.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be opened.
+        PayloadError
+            It is no set, or truncated, or of another version, or damaged.
+        """
+        file = os.fspath(path)
+        if verify:
+            _core.verify_trie(file)
+        return cls.of_core(_core.open_trie(file))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the set to a file for `open`, with its names and aliases.
+
+        Whenever the process or the machine stops, the old file is there, or the new one; who has the old one open keeps
+        it. The start token of `from_prefix_dict` is not kept.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be written; or the set is one of ``tokenization="any"``: save its `payload`.
+        """
+        image = _core.TrieImage(self.core)
+        try:
+            write_whole(Path(path), (image.piece(i) for i in range(len(image))))
+        except OSError as error:
+            raise ArgumentError(f"path: {error}") from error
 
     def __copy__(self) -> TokenTrie:
         return self

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from token_trie.decisions.bound import BoundChoices, Reader
-from token_trie.decisions.explain import ROOT, Explored, add_up, children_of, parting_of, pieces_of
+from token_trie.decisions.explain import ROOT, Explored, add_up, children_of, flat, parting_of, pieces_of
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.questions.scores import BoundTexts, Floats, Scored, TextsRequest
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
@@ -36,7 +36,7 @@ class TextTree:
 
     def explored(self, text: int) -> Explored:
         """Return all branches, with the way to a text and where the best token at each step leads."""
-        trie, answer = self.choices.trie, self.leaf_of(text)
+        trie, answer = flat(self.choices.trie), self.leaf_of(text)
         shares = shares_of(trie, self.stepwise)
         logprobs = self.scored.logprobs[self.choices.firsts()]
         weights = np.exp(logprobs - logprobs.max())
