@@ -137,6 +137,7 @@ py::tuple to_edges(const Trie & trie) {
 
 py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
     py::array_t<NodeId> out(trie.n_leaves());
+    std::fill_n(out.mutable_data(), out.size(), kNoNode);
     for (NodeId node = 0; node < trie.n_nodes(); ++node) {
         if (const LeafId leaf = trie.leaf(node); leaf != kNoLeaf) {
             out.mutable_at(leaf) = node;
@@ -208,6 +209,32 @@ void register_trie(py::module_ & module) {
                 return std::const_pointer_cast<Trie>(Trie::laid_out(trie, compact ? Layout::compact : Layout::flat));
             },
             "compact"_a)
+        .def(
+            "filtered",
+            [](const std::shared_ptr<Trie> & trie, const py::array_t<bool, py::array::c_style> & keep) {
+                if (keep.ndim() != 1 || keep.size() != trie->n_leaves()) {
+                    throw Error(Status::argument, "mask: " + std::to_string(keep.size()) + " for " +
+                                                      std::to_string(trie->n_leaves()) + " members");
+                }
+                const auto * bytes = reinterpret_cast<const std::uint8_t *>(keep.data());
+                const py::gil_scoped_release unlocked;
+                return std::const_pointer_cast<Trie>(Trie::filtered(trie, bytes));
+            },
+            py::arg("keep").noconvert())
+        .def("kept_alone",
+             [](const std::shared_ptr<Trie> & trie) {
+                 const py::gil_scoped_release unlocked;
+                 return std::const_pointer_cast<Trie>(Trie::kept_alone(trie));
+             })
+        .def_property_readonly("is_filtered", &Trie::is_filtered)
+        .def_property_readonly("n_members", &Trie::n_members)
+        .def(
+            "has_leaf",
+            [](const Trie & trie, LeafId leaf) {
+                check_leaf(trie, leaf);
+                return trie.has_leaf(leaf);
+            },
+            "leaf"_a)
         .def_property_readonly("is_compact", [](const Trie & trie) { return trie.compact() != nullptr; })
         .def("arrays", &to_arrays)
         .def("edges", &to_edges)

@@ -78,7 +78,7 @@ class Decoder {
     void restart() noexcept;
 
     // What the next token may be.
-    AllowedSet allowed() const noexcept {
+    AllowedSet allowed() const {
         return cursor_ && is_constrained() ? cursor_->allowed() : AllowedSet{true, {}, {}};
     }
 

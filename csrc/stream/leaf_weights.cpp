@@ -12,9 +12,8 @@ LeafWeights::LeafWeights(std::shared_ptr<const Trie> trie, std::vector<double> o
       bounds_(trie_->n_nodes(), -std::numeric_limits<double>::infinity()) {
     for (NodeId node = trie_->n_nodes(); node-- > 0;) {  // edges lead to higher numbers
         double most = trie_->leaf(node) == kNoLeaf ? bounds_[node] : of_leaves_[trie_->leaf(node)];
-        const EdgeId first = trie_->first_edge(node);
-        for (EdgeId edge = first; edge < first + trie_->children(node).size; ++edge) {
-            most = std::max(most, bounds_[trie_->target(edge)]);
+        for (std::uint32_t i = 0; i < trie_->children(node).size; ++i) {
+            most = std::max(most, bounds_[trie_->child_at(node, i)]);
         }
         bounds_[node] = most;
     }

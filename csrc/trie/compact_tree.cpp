@@ -76,8 +76,7 @@ CompactTree::CompactTree(const Shape & shape,
       sections_(sections),
       owner_(std::move(owner)),
       tokens_(reinterpret_cast<const Token *>(sections[edge_tokens].data)),
-      names_(reinterpret_cast<const char *>(sections[names].data)),
-      checked_(trusted ? 0 : shape.n_edges / kChecked + 1) {
+      names_(reinterpret_cast<const char *>(sections[names].data)) {
     const std::array<std::uint64_t, n_sections> words = shape.words();
     for (std::uint32_t i = 0; i < n_sections; ++i) {
         if (sections[i].size != words[i]) {
@@ -109,6 +108,7 @@ CompactTree::CompactTree(const Shape & shape,
     }
     if (!trusted) {
         check_shape();
+        checked_ = std::vector<std::atomic<bool>>(shape.n_edges / kChecked + 1);
     }
     every_token_ = every_token(static_cast<std::size_t>(shape.max_token) + 1);
 }
@@ -275,12 +275,17 @@ LeafId CompactTree::leaf_of(std::uint64_t member) const noexcept {
                                   : std::min(order_[member], static_cast<LeafId>(shape_.n_members - 1));
 }
 
-LeafId CompactTree::leaf(NodeId node) const noexcept {
+std::uint64_t CompactTree::member_at(NodeId node) const noexcept {
     if (is_inner(node)) {
-        return !ends_[node] ? kNoLeaf : leaf_of(node == kRoot ? 0 : first_member(edge_to(node)));
+        return !ends_[node] ? shape_.n_members : node == kRoot ? 0 : first_member(edge_to(node));
     }
     const std::uint64_t at = node - shape_.n_inner;
-    return !tail_ends_[at] ? kNoLeaf : leaf_of(first_member(static_cast<EdgeId>(edge_of_tail_at(at) + 1)));
+    return !tail_ends_[at] ? shape_.n_members : first_member(static_cast<EdgeId>(edge_of_tail_at(at) + 1));
+}
+
+LeafId CompactTree::leaf(NodeId node) const noexcept {
+    const std::uint64_t member = member_at(node);
+    return member == shape_.n_members ? kNoLeaf : leaf_of(member);
 }
 
 std::uint64_t CompactTree::member_of(LeafId leaf) const {

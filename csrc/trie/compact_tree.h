@@ -102,6 +102,8 @@ class CompactTree {
     Range members(NodeId inner_node) const noexcept;
     std::uint64_t first_member(EdgeId edge) const noexcept;  // of an inner node's edge
     bool ends_member(NodeId inner_node) const noexcept { return ends_[inner_node]; }
+    // That ends at a node; n_members if none does.
+    std::uint64_t member_at(NodeId node) const noexcept;
     LeafId leaf_of(std::uint64_t member) const noexcept;
     // The first call for a tree that is in another order takes a pass over it, and 4 bytes a member from then on.
     std::uint64_t member_of(LeafId leaf) const;

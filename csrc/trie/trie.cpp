@@ -1,4 +1,4 @@
-#include "trie/compact_tree.h"
+#include "trie/filter.h"
 
 #include <algorithm>
 #include <iterator>
@@ -18,7 +18,7 @@ void LeafList::append(LeafList more) {
     std::move(more.names.begin(), more.names.end(), std::back_inserter(names));
 }
 
-NodeId Trie::descend(const Token * tokens, std::size_t n) const noexcept {
+NodeId Trie::descend(const Token * tokens, std::size_t n) const {
     NodeId node = kRoot;
     for (std::size_t i = 0; i < n && node != kNoNode; ++i) {
         node = child(node, tokens[i]);
@@ -43,6 +43,9 @@ std::shared_ptr<const Trie> Trie::of(std::shared_ptr<const CompactTree> compact,
 }
 
 std::shared_ptr<const Trie> Trie::laid_out(const std::shared_ptr<const Trie> & trie, Layout layout) {
+    if (trie->is_filtered()) {
+        return laid_out(kept_alone(trie), layout);
+    }
     if (!trie->is_tree() || layout == Layout::by_size || (trie->compact_ != nullptr) == (layout == Layout::compact)) {
         return trie;
     }
@@ -66,11 +69,86 @@ std::shared_ptr<const Trie> Trie::laid_out(const std::shared_ptr<const Trie> & t
     return made;
 }
 
-TokenSpan Trie::compact_children(NodeId node) const noexcept { return compact_->children(node); }
-NodeId Trie::compact_child(NodeId node, Token token) const noexcept { return compact_->child(node, token); }
+std::shared_ptr<const Trie> Trie::filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep) {
+    if (!trie->is_tree()) {
+        throw Error(Status::argument, "a set of texts in any tokenization has no filter; use only or without");
+    }
+    const std::shared_ptr<const Trie> base = trie->is_filtered() ? trie : laid_out(trie, Layout::compact);
+    if (base->compact_ == nullptr) {
+        throw Error(Status::limit, "a set of token ids from 4194304 on has no filter");
+    }
+    const std::uint64_t n = base->n_leaves_;
+    const CompactTree & tree = *base->compact_;
+    auto [words, ones] = bits_of_bytes(keep, n);
+    if (tree.shape().is_ordered == 0) {
+        const Bits by_leaf({words.data(), words.size()}, n, ones);
+        BitsBuilder by_member;
+        for (std::uint64_t member = 0; member < n; ++member) {
+            by_member.push(by_leaf[tree.leaf_of(member)]);
+        }
+        ones = by_member.n_ones();
+        words = by_member.take();
+    }
+    if (trie->is_filtered()) {
+        const Bits mine({words.data(), words.size()}, n, ones);
+        BitsBuilder both;
+        for (std::uint64_t member = 0; member < n; ++member) {
+            both.push(mine[member] && trie->filter_->kept()[member]);
+        }
+        ones = both.n_ones();
+        words = both.take();
+    }
+    if (ones == 0) {
+        throw Error(Status::argument, "no member of the set is left");
+    }
+    const std::shared_ptr<Trie> out(new Trie(*base));
+    out->filter_ = std::make_shared<const Filter>(base->compact_, std::move(words), ones);
+    return out;
+}
+
+std::shared_ptr<const Trie> Trie::kept_alone(const std::shared_ptr<const Trie> & trie) {
+    if (!trie->is_filtered()) {
+        return trie;
+    }
+    LeafList leaves;
+    std::vector<std::uint32_t> numbers(trie->n_leaves(), kNoLeaf);
+    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+        if (trie->has_leaf(leaf)) {
+            numbers[leaf] = static_cast<std::uint32_t>(leaves.names.size());
+            leaves.names.push_back(trie->name(leaf));
+            const std::vector<Token> sequence = trie->sequence(leaf);
+            leaves.tokens.insert(leaves.tokens.end(), sequence.begin(), sequence.end());
+            leaves.end_leaf();
+        }
+    }
+    leaves.vocab = trie->vocab();
+    const std::shared_ptr<Trie> made = std::const_pointer_cast<Trie>(build(std::move(leaves)));
+    for (const Alias & alias : trie->aliases()) {
+        if (numbers[alias.leaf] != kNoLeaf) {
+            made->aliases_.push_back({alias.name, numbers[alias.leaf]});
+        }
+    }
+    return made;
+}
+
+std::uint32_t Trie::n_members() const noexcept {
+    return filter_ != nullptr ? static_cast<std::uint32_t>(filter_->n_kept()) : n_leaves_;
+}
+
+bool Trie::has_leaf(LeafId leaf) const { return filter_ == nullptr || filter_->has_leaf(leaf); }
+
+TokenSpan Trie::compact_children(NodeId node) const {
+    return filter_ != nullptr ? filter_->children(node) : compact_->children(node);
+}
+NodeId Trie::compact_child(NodeId node, Token token) const {
+    return filter_ != nullptr ? filter_->child(node, token) : compact_->child(node, token);
+}
+EdgeId Trie::filtered_edge_at(NodeId node, std::uint32_t i) const { return filter_->edge_at(node, i); }
+LeafId Trie::compact_leaf(NodeId node) const noexcept {
+    return filter_ != nullptr ? filter_->leaf(node) : compact_->leaf(node);
+}
 EdgeId Trie::compact_first_edge(NodeId node) const noexcept { return compact_->first_edge(node); }
 NodeId Trie::compact_target(EdgeId edge) const noexcept { return compact_->target(edge); }
-LeafId Trie::compact_leaf(NodeId node) const noexcept { return compact_->leaf(node); }
 
 NodeId Trie::source(EdgeId edge) const noexcept {
     if (compact_ != nullptr) {
@@ -135,7 +213,7 @@ std::string Trie::name(LeafId leaf) const {
 
 std::size_t Trie::structure_bytes() const noexcept {
     if (compact_ != nullptr) {
-        return compact_->n_bytes() - compact_->shape().n_name_bytes;
+        return compact_->n_bytes() - compact_->shape().n_name_bytes + (filter_ == nullptr ? 0 : filter_->n_bytes());
     }
     return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(Token) + leaf_nodes_.size() * sizeof(NodeId) +
            targets_.size() * sizeof(NodeId) + entries_.size() * sizeof(std::uint32_t);

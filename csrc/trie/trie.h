@@ -73,6 +73,7 @@ struct Alias {
 enum class Layout { by_size, flat, compact };
 
 class CompactTree;
+class Filter;
 class Lexicon;
 
 // An immutable set of token sequences, shared between any number of cursors and threads.
@@ -128,9 +129,16 @@ class Trie {
     // The same leaves, in the same order and under the same names, in another layout. A graph has but one.
     static std::shared_ptr<const Trie> laid_out(const std::shared_ptr<const Trie> & trie, Layout layout);
 
+    // Some of the leaves, those whose byte is not 0; leaves keep their numbers and names. Of a filtered trie, the ones
+    // that are left of both. Costs a pass over the bytes, and another where leaves are not in the order of their
+    // tokens. Throws Error: argument if none is left, or of a graph.
+    static std::shared_ptr<const Trie> filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
+    // The leaves that a filter has left, as a trie of their own; the trie itself without a filter.
+    static std::shared_ptr<const Trie> kept_alone(const std::shared_ptr<const Trie> & trie);
+
     bool is_tree() const noexcept { return targets_.empty(); }
 
-    TokenSpan children(NodeId node) const noexcept {
+    TokenSpan children(NodeId node) const {
         if (compact_ != nullptr) {
             return compact_children(node);
         }
@@ -138,7 +146,7 @@ class Trie {
         return {tokens_.data() + (first - 1), nodes_[node + 1].first - first};
     }
     // kNoNode if token does not lead on from node.
-    NodeId child(NodeId node, Token token) const noexcept {
+    NodeId child(NodeId node, Token token) const {
         if (compact_ != nullptr) {
             return compact_child(node, token);
         }
@@ -146,14 +154,17 @@ class Trie {
         return edge == kNoEdge ? kNoNode : flat_target(edge);
     }
     // The ith of the node's children.
-    NodeId child_at(NodeId node, std::uint32_t i) const noexcept { return target(edge_at(node, i)); }
+    NodeId child_at(NodeId node, std::uint32_t i) const { return target(edge_at(node, i)); }
     // Edges out of one node are neighbours, in the order of its children, and each leads to a node of a higher number.
+    // Of a filtered trie those that are left are neighbours of others.
     EdgeId first_edge(NodeId node) const noexcept {
         return compact_ != nullptr ? compact_first_edge(node) : EdgeId{nodes_[node].first};
     }
-    EdgeId edge_at(NodeId node, std::uint32_t i) const noexcept { return first_edge(node) + i; }
+    EdgeId edge_at(NodeId node, std::uint32_t i) const {
+        return filter_ != nullptr ? filtered_edge_at(node, i) : first_edge(node) + i;
+    }
     // kNoEdge if token does not lead on from node.
-    EdgeId edge_by(NodeId node, Token token) const noexcept {
+    EdgeId edge_by(NodeId node, Token token) const {
         if (compact_ == nullptr) {
             return flat_edge_by(node, token);
         }
@@ -177,10 +188,15 @@ class Trie {
     // The token that leads to a node, which is not the root, from its parent.
     Token token(NodeId node) const noexcept { return token_of(edge_to(node)); }
     // The node that a sequence leads to from the root, kNoNode if it is no path.
-    NodeId descend(const Token * tokens, std::size_t n) const noexcept;
+    NodeId descend(const Token * tokens, std::size_t n) const;
 
     std::uint32_t n_nodes() const noexcept { return n_nodes_; }
+    // Numbers of leaves are below this.
     std::uint32_t n_leaves() const noexcept { return n_leaves_; }
+    // Leaves that are there: fewer if filtered.
+    std::uint32_t n_members() const noexcept;
+    bool is_filtered() const noexcept { return filter_ != nullptr; }
+    bool has_leaf(LeafId leaf) const;
     std::uint64_t n_tokens() const noexcept { return n_tokens_; }
     // Tokens of the longest sequence.
     std::uint32_t max_length() const noexcept { return max_length_; }
@@ -223,13 +239,15 @@ class Trie {
         return at == span.size ? kNoEdge : first + at;
     }
     NodeId flat_target(EdgeId edge) const noexcept { return is_tree() ? edge : targets_[edge - 1]; }
-    TokenSpan compact_children(NodeId node) const noexcept;
-    NodeId compact_child(NodeId node, Token token) const noexcept;
+    TokenSpan compact_children(NodeId node) const;
+    NodeId compact_child(NodeId node, Token token) const;
+    EdgeId filtered_edge_at(NodeId node, std::uint32_t i) const;
     EdgeId compact_first_edge(NodeId node) const noexcept;
     NodeId compact_target(EdgeId edge) const noexcept;
     LeafId compact_leaf(NodeId node) const noexcept;
 
     std::shared_ptr<const CompactTree> compact_;  // where it is there, nothing else is of the structure
+    std::shared_ptr<const Filter> filter_;        // of a compact one
     std::uint32_t n_nodes_ = 0;
     std::uint32_t n_leaves_ = 0;
     std::vector<Node> nodes_;         // n_nodes + 1

@@ -55,7 +55,7 @@ std::shared_ptr<const Trie> compacted(const std::shared_ptr<const Trie> & trie) 
         throw Error(Status::argument,
                     "a set of texts in any tokenization belongs to a loaded vocabulary; save its payload instead");
     }
-    std::shared_ptr<const Trie> made = Trie::laid_out(trie, Layout::compact);
+    std::shared_ptr<const Trie> made = Trie::laid_out(Trie::kept_alone(trie), Layout::compact);
     if (made->compact() == nullptr) {
         throw Error(Status::limit, "a set of token ids from 4194304 on cannot be saved");
     }

@@ -28,10 +28,14 @@ std::vector<LeafId> leaves_of(const Trie & trie, const std::vector<std::string> 
         }
     };
     for (LeafId leaf = 0; leaf < trie.n_leaves() && !wanted.empty(); ++leaf) {
-        look_at(trie.name(leaf), leaf);
+        if (trie.has_leaf(leaf)) {
+            look_at(trie.name(leaf), leaf);
+        }
     }
     for (const Alias & alias : trie.aliases()) {
-        look_at(alias.name, alias.leaf);
+        if (trie.has_leaf(alias.leaf)) {
+            look_at(alias.name, alias.leaf);
+        }
     }
     for (std::size_t i = 0; i < names.size(); ++i) {
         if (!wanted.at(names[i])) {
@@ -107,7 +111,7 @@ FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(op
         return;
     }
     const std::vector<LeafId> excluded = leaves_of(trie, options_.exclude);
-    const std::size_t n = trie.n_leaves() - excluded.size();
+    const std::size_t n = trie.n_members() - excluded.size();
     if (n == 0) {
         throw Error(Status::argument, "exclude: no member of the set is left");
     }
@@ -119,7 +123,7 @@ FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(op
     options_.exclude = {};
 }
 
-NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const noexcept {
+NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const {
     const EdgeId edge = trie_->edge_by(node, token);
     return edge == kNoEdge || (left != nullptr && left->is_out(edge)) ? kNoNode : trie_->target(edge);
 }
@@ -130,7 +134,7 @@ bool Cursor::has_more(const Remainder * left_behind, std::int32_t n) const noexc
            (!follow_->is_long(n_span_) || follow_->end_tokens().empty() || !follow_->may_end_after(n));
 }
 
-Ending Cursor::ending() const noexcept {
+Ending Cursor::ending() const {
     if (!at_leaf_ || state_ == State::escaped) {
         return Ending::none;
     }
@@ -147,7 +151,7 @@ Ending Cursor::ending() const noexcept {
                                                               : Ending::max_span;
 }
 
-AllowedSet Cursor::allowed() const noexcept {
+AllowedSet Cursor::allowed() const {
     AllowedSet set;
     if (state_ == State::thinking && follow_->must_start_after(n_thought_)) {
         return next_of_marker();
@@ -193,7 +197,7 @@ AllowedSet Cursor::next_of_marker() const noexcept {
     return set;
 }
 
-Cursor::Meaning Cursor::meaning(Token token) const noexcept {
+Cursor::Meaning Cursor::meaning(Token token) const {
     const std::vector<Token> & separator = follow_->separator();
     if (in_separator_ > 0) {
         return {separator[in_separator_] == token ? Meaning::Kind::in_separator : Meaning::Kind::none};
@@ -247,7 +251,7 @@ bool Cursor::accept_any(Token token) {
     return true;
 }
 
-bool Cursor::think(Token token) noexcept {
+bool Cursor::think(Token token) {
     if (!allowed().contains(token)) {
         state_ = State::escaped;
         return false;

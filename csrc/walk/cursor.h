@@ -204,13 +204,13 @@ class Cursor {
     }
 
     // While thinking or walking: what may come next. Otherwise everything.
-    AllowedSet allowed() const noexcept;
+    AllowedSet allowed() const;
 
     // While thinking: the token that brings the marker nearest.
     AllowedSet next_of_marker() const noexcept;
 
     // Whether token, next, would end the span behind a finished leaf: no part of a member, nor of a separator.
-    bool ends_with(Token token) const noexcept {
+    bool ends_with(Token token) const {
         return state_ == State::walking && meaning(token).kind == Meaning::Kind::end;
     }
 
@@ -253,7 +253,7 @@ class Cursor {
     // The leaf finished last; kNoLeaf while one is under way, be it a longer one from a finished one.
     LeafId leaf() const noexcept { return leaf_; }
     // Why the span is over, or has nothing but its end before it; none while a member may go on or another begin.
-    Ending ending() const noexcept;
+    Ending ending() const;
     // Leaves finished before the one that is under way or finished last.
     std::int32_t n_before() const noexcept { return n_before_; }
     // Leaves finished, the one under way not counted.
@@ -273,7 +273,7 @@ class Cursor {
 
     // Most steps of most cursors: a child, where nothing is out, nor ever will be. Otherwise false, and nothing is
     // done.
-    bool accept_child(Token token) noexcept {
+    bool accept_child(Token token) {
         if (state_ != State::walking || left_ != nullptr || in_separator_ != 0) {
             return false;
         }
@@ -281,20 +281,25 @@ class Cursor {
         if (edge == kNoEdge) {
             return false;
         }
+        // First what may fail.
+        const NodeId node = trie_->target(edge);
+        const LeafId leaf = trie_->leaf(node);
+        const bool at_leaf = leaf != kNoLeaf;
+        const bool completes = at_leaf && follow_->end_tokens().empty() &&
+                               !follow_->more_items_after(n_before_ + 1) && trie_->children(node).empty();
         ++n_span_;
-        node_ = trie_->target(edge);
-        leaf_ = trie_->leaf(node_);
-        at_leaf_ = leaf_ != kNoLeaf;
-        if (at_leaf_ && follow_->end_tokens().empty() && !follow_->more_items_after(n_items()) &&
-            trie_->children(node_).empty()) {
+        node_ = node;
+        leaf_ = leaf;
+        at_leaf_ = at_leaf;
+        if (completes) {
             state_ = State::complete;
         }
         return true;
     }
     bool accept_any(Token token);
-    bool think(Token token) noexcept;
-    Meaning meaning(Token token) const noexcept;
-    NodeId child(NodeId node, Token token, const Remainder * left) const noexcept;
+    bool think(Token token);
+    Meaning meaning(Token token) const;
+    NodeId child(NodeId node, Token token, const Remainder * left) const;
     bool has_more(const Remainder * left_behind, std::int32_t n) const noexcept;
     void enter(NodeId node, std::int32_t n_before, const std::shared_ptr<const Remainder> & left);
 

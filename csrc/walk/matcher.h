@@ -37,7 +37,7 @@ class Matcher {
     // Ended by an end token; then these alone are legal. A span without any is released: then every token is.
     bool is_terminated() const noexcept { return cursor_.state() == State::complete && !ends().empty(); }
     // Valid until the next change.
-    AllowedSet allowed() const noexcept { return is_terminated() ? AllowedSet{false, {}, ends()} : cursor_.allowed(); }
+    AllowedSet allowed() const { return is_terminated() ? AllowedSet{false, {}, ends()} : cursor_.allowed(); }
     // Calls visit(token) for each token that is legal, ascending.
     template <typename Visit>
     void for_each_allowed(Visit && visit) const {

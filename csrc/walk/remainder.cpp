@@ -30,13 +30,12 @@ std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vec
     for (const LeafId leaf : out) {
         ends[trie.leaf_node(leaf)] = true;
     }
-    const auto edges_end = [&](NodeId node) { return trie.first_edge(node) + trie.children(node).size; };
     // Backwards, as edges lead forward.
     std::vector<bool> dead(trie.n_nodes());
     for (NodeId node = trie.n_nodes(); node-- > 0;) {
         dead[node] = trie.leaf(node) == kNoLeaf || ends[node];
-        for (EdgeId edge = trie.first_edge(node); dead[node] && edge < edges_end(node); ++edge) {
-            dead[node] = dead[trie.target(edge)];
+        for (std::uint32_t i = 0; dead[node] && i < trie.children(node).size; ++i) {
+            dead[node] = dead[trie.child_at(node, i)];
         }
     }
     left->empty_ = dead[kRoot];
@@ -49,8 +48,8 @@ std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vec
         }
         const TokenSpan children = trie.children(node);
         for (std::uint32_t i = 0; i < children.size; ++i) {
-            if (dead[trie.target(trie.first_edge(node) + i)]) {
-                left->edges_.push_back(trie.first_edge(node) + i);
+            if (dead[trie.child_at(node, i)]) {
+                left->edges_.push_back(trie.edge_at(node, i));
                 left->tokens_.push_back(children.data[i]);
             }
         }
@@ -70,15 +69,15 @@ bool Remainder::has_member_at(const Trie & trie, NodeId node) const noexcept {
     return trie.leaf(node) != kNoLeaf && !std::binary_search(ended_.begin(), ended_.end(), node);
 }
 
-TokenSpan Remainder::children_out(const Trie & trie, NodeId node) const noexcept {
+TokenSpan Remainder::children_out(const Trie & trie, NodeId node) const {
     const Run run = edges_out_of(trie, node);
     return {tokens_.data() + run.begin, static_cast<std::uint32_t>(run.size())};
 }
 
-Remainder::Run Remainder::edges_out_of(const Trie & trie, NodeId node) const noexcept {
-    const EdgeId first = trie.first_edge(node);
-    const auto begin = std::lower_bound(edges_.begin(), edges_.end(), first);
-    const auto end = std::lower_bound(begin, edges_.end(), first + trie.children(node).size);
+Remainder::Run Remainder::edges_out_of(const Trie & trie, NodeId node) const {
+    const std::uint32_t n = trie.children(node).size;
+    const auto begin = n == 0 ? edges_.end() : std::lower_bound(edges_.begin(), edges_.end(), trie.edge_at(node, 0));
+    const auto end = n == 0 ? begin : std::upper_bound(begin, edges_.end(), trie.edge_at(node, n - 1));
     return {static_cast<std::size_t>(begin - edges_.begin()), static_cast<std::size_t>(end - edges_.begin())};
 }
 

@@ -34,7 +34,7 @@ class Remainder {
     // Of a node that is still to be had: whether the member that ends there is left.
     bool has_member_at(const Trie & trie, NodeId node) const noexcept;
     // Those of the node's children that are out. Valid as long as this is.
-    TokenSpan children_out(const Trie & trie, NodeId node) const noexcept;
+    TokenSpan children_out(const Trie & trie, NodeId node) const;
 
    private:
     // The edges that lead to each node, for a graph, where they are several.
@@ -49,7 +49,7 @@ class Remainder {
         std::size_t size() const noexcept { return end - begin; }
     };
 
-    Run edges_out_of(const Trie & trie, NodeId node) const noexcept;
+    Run edges_out_of(const Trie & trie, NodeId node) const;
     void take(const Trie & trie, LeafId leaf);
     void close(const Trie & trie, EdgeId edge);
     template <typename Visit>

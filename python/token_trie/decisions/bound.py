@@ -34,22 +34,22 @@ class BoundChoices(Generic[T]):
     """Leaf of each choice; equal ones have one."""
 
     def __len__(self) -> int:
-        return len(self.trie) if self.choices is None else len(self.choices)
+        return self.trie.core.n_leaves if self.choices is None else len(self.choices)
 
     def index(self, leaf: int) -> int:
         """Return the position of a leaf among the choices: of equal ones, the first."""
-        if self.leaf_of is None or len(self.leaf_of) == len(self.trie):
+        if self.leaf_of is None or len(self.leaf_of) == self.trie.core.n_leaves:
             return leaf
         return int(np.flatnonzero(self.leaf_of == leaf)[0])
 
     def text(self, index: int) -> str:
         """Return the text of a choice."""
-        return self.trie[index].name if self.choices is None else self.choices.texts[index]
+        return self.trie.core.name(index) if self.choices is None else self.choices.texts[index]
 
     def value(self, index: int) -> T:
         """Return what the caller gave for it."""
         if self.choices is None:
-            name: Any = self.trie[index].name
+            name: Any = self.trie.core.name(index)
             value: T = name
             return value
         return self.choices.values[index]

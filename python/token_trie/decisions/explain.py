@@ -21,6 +21,7 @@ from token_trie.decisions.native_scores import check_scorable, score_leaves, tak
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Bound, Prefix, Request
 from token_trie.decisions.ways import Clock, by_scores, by_steps
+from token_trie.errors import ArgumentError
 from token_trie.llama.stream import Stream
 from token_trie.native.arguments import lookup
 from token_trie.native.lease import lease
@@ -213,6 +214,8 @@ def parting_of(trie: TokenTrie, first: int, second: int) -> int | None:
 
 def flat(trie: TokenTrie) -> TokenTrie:
     """Return the set with its nodes numbered level by level, as a large one's are not."""
+    if trie.core.is_filtered:
+        raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
     return TokenTrie.of_core(trie.core.laid_out(compact=False)) if trie.core.is_compact else trie
 
 

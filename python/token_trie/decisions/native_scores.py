@@ -100,7 +100,7 @@ def score_leaves(
 ) -> Scores:
     """Score all leaves behind the stream's sequence, or behind a prefix instead."""
     params, _kept = _params(stream, trie, leaf_end, branches, prefix)
-    leaves, nodes = np.empty(len(trie)), np.empty(trie.n_nodes)
+    leaves, nodes = np.empty(trie.core.n_leaves), np.empty(trie.n_nodes)
     stats = new_struct("token_trie_score_stats")
     of_leaves, of_nodes = _doubles(leaves), _doubles(nodes)
     stream.steps.run(lib.token_trie_stream_score, params, of_leaves, len(leaves), of_nodes, len(nodes), stats)

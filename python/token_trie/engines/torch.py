@@ -113,7 +113,7 @@ class DeviceTries:
         ends = np.unique(to_tokens(() if end_tokens is None else end_tokens, "end_tokens"))
         if must_end != bool(len(ends)):
             raise ArgumentError("end_tokens: needed with on_complete end, and with nothing else")
-        handle = trie.core
+        handle = trie.core.kept_alone()
         for what, token in (("trie", handle.max_token), ("end_tokens", int(ends[-1]) if len(ends) else 0)):
             if token >= self.vocab_size:
                 raise VocabularyError(f"{what}: {token} is outside the vocabulary ({self.vocab_size} tokens)")

@@ -54,6 +54,7 @@ class Subsets:
 
 def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
     """Build a trie of the members of these names, or of all others."""
+    trie = trie.kept_alone()
     all_names = named_leaves(trie)
     given = [name.decode() for name in encode_names(names, "names")]
     unknown = set(given).difference(name for name, _ in all_names)

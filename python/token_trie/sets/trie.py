@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,8 @@ class TokenTrie(Subsets, Collection[Leaf]):
     models of one vocabulary.
 
     ``len(trie)`` is the number of leaves; iteration yields `Leaf`; ``trie[i]`` is leaf ``i``; ``"READ" in trie`` looks
-    for a name and ``[7, 8] in trie`` for a token sequence.
+    for a name and ``[7, 8] in trie`` for a token sequence. Of a `filtered` set the leaves that are left count, and keep
+    their indices.
     """
 
     __slots__ = ("_c_sets", "_names", "_start", "core")
@@ -275,6 +277,44 @@ class TokenTrie(Subsets, Collection[Leaf]):
         except OSError as error:
             raise ArgumentError(f"path: {error}") from error
 
+    def filtered(self, mask: npt.ArrayLike) -> TokenTrie:
+        """Return the set of some of its members, without building one: in stock, allowed here, not seen yet.
+
+        Members keep their indices and names, so that an answer's index is one into what the set was made of. Nothing is
+        copied but the mask, a bit a member; what is left below a node is looked up when an answer comes there, and kept
+        with the set that is returned. Masks combine as arrays do (``&``, ``|``, ``~``), and a set may be filtered again.
+
+        Parameters
+        ----------
+        mask : array of bool, shape (n,), or of integers
+            Which leaves are left, of all there were when the set was made; or their indices. An Arrow column of
+            booleans without nulls will do.
+
+        Raises
+        ------
+        ArgumentError
+            A mask of another length or type, an index that no leaf has, no leaf left, or a set of
+            ``tokenization="any"``.
+        """
+        n = self.core.n_leaves
+        try:
+            given = np.asarray(mask)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"mask: {error}") from error
+        if given.ndim == 1 and given.dtype.kind in "iu" and len(given):
+            wrong = np.flatnonzero((given < 0) | (given >= n))
+            if len(wrong):
+                raise ArgumentError(f"mask[{wrong[0]}]: {given[wrong[0]]} is no leaf's index; there are {n:,}")
+            keep = np.zeros(n, np.bool_)
+            keep[given] = True
+        elif given.shape == (n,) and given.dtype == np.bool_:
+            keep = np.ascontiguousarray(given)
+        elif given.shape == (0,):
+            raise ArgumentError("mask: no member of the set is left")
+        else:
+            raise ArgumentError(f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong")
+        return type(self).of_core(self.core.filtered(keep), self._start)
+
     def __copy__(self) -> TokenTrie:
         return self
 
@@ -290,23 +330,26 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return TokenTrie.from_payload, (self.payload(),), (None, {"_start": self._start})
 
     def __len__(self) -> int:
-        return self.core.n_leaves
+        return self.core.n_members
 
     def __iter__(self) -> Iterator[Leaf]:
         tokens, offsets = self.core.arrays()
-        for i in range(len(self)):
+        for i in self._leaves():
             yield Leaf(self.core.name(i), tuple(tokens[offsets[i] : offsets[i + 1]].tolist()))
 
     def __getitem__(self, index: int) -> Leaf:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"leaf {index} of {len(self)}")
-        index %= len(self)
+        n = self.core.n_leaves
+        if not -n <= index < n:
+            raise IndexError(f"leaf {index} of {n}")
+        index %= n
+        if not self.core.has_leaf(index):
+            raise IndexError(f"leaf {index} is filtered out")
         return Leaf(self.core.name(index), tuple(self.core.sequence(index).tolist()))
 
     def __contains__(self, item: object) -> bool:
         if isinstance(item, str):
             if self._names is None:
-                self._names = frozenset(self.core.name(i) for i in range(len(self)))
+                self._names = frozenset(self.names)
             return item in self._names
         name, tokens = (item.name, item.tokens) if isinstance(item, Leaf) else (None, item)
         try:
@@ -337,14 +380,17 @@ class TokenTrie(Subsets, Collection[Leaf]):
         With ``tokenization="any"`` it holds the texts, and fits any model.
         """
         encode(model_id, "model_id"), encode(path, "path")
-        return payload_of(self.core, model_id, path)
+        return payload_of(self.core.kept_alone(), model_id, path)
 
     def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
         """Return the leaf of each name that the trie was built of."""
-        if len(names) == len(self):
+        if len(names) == self.core.n_leaves:
             return np.arange(len(names))
         leaf_of = dict(named_leaves(self.core))
         return np.array([leaf_of[name] for name in names], np.int64)
+
+    def _leaves(self) -> Iterator[int]:
+        return (i for i in range(self.core.n_leaves) if self.core.has_leaf(i))
 
     @property
     def c_set(self) -> Any:
@@ -365,7 +411,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
     @property
     def names(self) -> list[str]:
         """Names of all leaves, in order."""
-        return [self.core.name(i) for i in range(len(self))]
+        return [self.core.name(i) for i in self._leaves()]
 
     @property
     def vocab(self) -> str:
@@ -375,7 +421,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
     @property
     def aliases(self) -> dict[str, str]:
         """Names of leaves with the tokens of another leaf, and the name of that one, which stands for both."""
-        return {name: self.core.name(leaf) for name, leaf in self.core.aliases}
+        return {name: self.core.name(leaf) for name, leaf in self.core.aliases if self.core.has_leaf(leaf)}
 
     @property
     def n_nodes(self) -> int:
@@ -393,7 +439,7 @@ class TokenTrie(Subsets, Collection[Leaf]):
         return self.core.max_length
 
     def __repr__(self) -> str:
-        shown = [self.core.name(i) for i in range(min(3, len(self)))]
+        shown = [self.core.name(i) for i in itertools.islice(self._leaves(), 3)]
         dots = ", …" if len(self) > len(shown) else ""
         leaves = "1 leaf" if len(self) == 1 else f"{len(self):,} leaves"
         return f"<TokenTrie: {leaves}, {self.n_nodes:,} nodes: {', '.join(map(repr, shown))}{dots}>"

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "trie/compact_tree.h"
+
+namespace token_trie {
+
+// Some of the members of a compact tree: a bit a member, in the order of their tokens, so that what is left below a
+// node is the next bit of a range, and nothing is built anew. The children that are left of an inner node are listed
+// when they are first asked for, and kept: a node visited again costs what it does without a filter.
+//
+//     kept  0 1 2 3 4     node 1 has members 1 .. 4: its children are those whose own range has a one
+//           0 1 0 0 1
+//
+// Any number of threads may ask at a time. Listing allocates: children and what goes with them throw std::bad_alloc.
+class Filter {
+   public:
+    // kept has Bits::n_words(n) words, n the tree's members, n_kept of them ones, at least one.
+    Filter(std::shared_ptr<const CompactTree> tree, std::vector<std::uint64_t> kept, std::uint64_t n_kept);
+    Filter(const Filter &) = delete;
+    Filter & operator=(const Filter &) = delete;
+    ~Filter();
+
+    std::uint64_t n_kept() const noexcept { return kept_.n_ones(); }
+    const Bits & kept() const noexcept { return kept_; }
+    bool has_leaf(LeafId leaf) const { return kept_[tree_->member_of(leaf)]; }
+
+    // As those of Trie; of a node that no kept member passes through, nothing.
+    TokenSpan children(NodeId node) const;
+    EdgeId edge_at(NodeId node, std::uint32_t i) const;
+    NodeId child(NodeId node, Token token) const;
+    LeafId leaf(NodeId node) const noexcept;
+    std::size_t n_bytes() const noexcept;
+
+   private:
+    static constexpr std::size_t kBuckets = 4096;
+
+    struct Listed {
+        NodeId node = kNoNode;
+        std::vector<Token> tokens;
+        std::vector<EdgeId> edges;
+        Listed * next = nullptr;
+    };
+
+    const Listed & listed(NodeId inner_node) const;
+    void list(Listed & out) const;
+
+    const std::shared_ptr<const CompactTree> tree_;
+    const std::vector<std::uint64_t> words_;
+    const Bits kept_;
+    mutable std::vector<std::atomic<Listed *>> buckets_;  // chains, in which none is taken out
+};
+
+// The bits of bytes, a byte a bit, any but 0 a one; returned as the words of Bits and the number of ones.
+std::pair<std::vector<std::uint64_t>, std::uint64_t> bits_of_bytes(const std::uint8_t * bytes, std::uint64_t n);
+
+}  // namespace token_trie

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from token_trie import ArgumentError, PayloadError, TokenTrie, choose
+from token_trie.native.core import _core
+
+sequences = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(tuple)
+sets = st.lists(sequences, min_size=1, max_size=40, unique=True)
+
+
+def tree_of(trie: TokenTrie, prefix: tuple[int, ...] = ()) -> Any:
+    """Everything that is allowed, from the root on."""
+    return {token: tree_of(trie, (*prefix, token)) for token in trie.children(prefix).tolist()}
+
+
+@given(sets, st.data())
+def test_what_is_left_is_as_a_set_built_of_it(members: list[tuple[int, ...]], data: st.DataObject) -> None:
+    trie = TokenTrie.from_sequences({str(i): list(member) for i, member in enumerate(members)})
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(members), max_size=len(members))))
+    again = np.array(data.draw(st.lists(st.booleans(), min_size=len(members), max_size=len(members))))
+    if not (mask & again).any():
+        with pytest.raises(ArgumentError, match="no member of the set is left"):
+            trie.filtered(mask & again)
+        return
+    left = trie.filtered(mask)
+    if data.draw(st.booleans()):
+        left, mask = left.filtered(again), mask & again
+    expected = TokenTrie.from_sequences({str(i): list(members[i]) for i in np.flatnonzero(mask)})
+    assert tree_of(left) == tree_of(expected)
+    assert list(left) == list(expected)
+    assert left.names == expected.names
+    assert len(left) == len(expected)
+    assert TokenTrie.from_payload(left.payload()).names == expected.names
+    assert pickle.loads(pickle.dumps(left)).names == expected.names
+    for i, member in enumerate(members):
+        assert (list(member) in left) == (str(i) in left) == mask[i]
+        if mask[i]:
+            assert left[i] == trie[i]
+        else:
+            with pytest.raises(IndexError, match="filtered out"):
+                left[i]
+    by_index = trie.filtered(np.flatnonzero(mask))
+    assert tree_of(by_index) == tree_of(expected)
+
+
+def test_a_saved_filter_is_the_set_of_what_is_left(tmp_path: Path) -> None:
+    trie = TokenTrie.from_sequences({"a": [1, 2], "b": [1, 3], "c": [4]})
+    trie.filtered([True, False, True]).save(tmp_path / "left.trie")
+    assert TokenTrie.open(tmp_path / "left.trie").names == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ([True], r"mask: bool, shape \(1,\), where bool, shape \(2,\), or indices belong"),
+        ([0.5, 1.0], "mask: float64"),
+        ([[True, False]], r"shape \(1, 2\)"),
+        ([0, 2], r"mask\[1\]: 2 is no leaf's index; there are 2"),
+        ([-1], r"mask\[0\]: -1"),
+        ([], "no member of the set is left"),
+        ([False, False], "no member of the set is left"),
+        (["a", "b"], "mask: <U1"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        TokenTrie.from_sequences({"a": [1], "b": [2]}).filtered(mask)
+
+
+def test_answers_are_members_that_are_left(llm: Any) -> None:
+    texts = [f"{color} {thing}" for color in ("red", "green", "blue") for thing in ("car", "house", "door", "sky")]
+    trie = TokenTrie.from_choices(llm, texts, prompt="The thing is a")
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        mask = rng.random(len(texts)) < 0.4
+        mask[3] = True
+        left = trie.filtered(mask)
+        kept = [text for text, is_left in zip(texts, mask, strict=True) if is_left]
+        plain = TokenTrie.from_choices(llm, kept, prompt="The thing is a")
+        for how in ({}, {"mode": "exact"}, {"mode": "beam"}, {"temperature": 0.8, "seed": 3}):
+            mine = choose(llm, "The thing is a", left, **how)
+            other = choose(llm, "The thing is a", plain, **how)
+            assert mine.text == other.text
+            assert texts[mine.index] == mine.text
+            if mine.probabilities is not None:
+                assert mine.probabilities[mask] == pytest.approx(other.probabilities)
+                assert not mine.probabilities[~mask].any()
+
+
+def test_a_set_of_a_million_is_filtered_at_once_and_stays_as_it_was() -> None:
+    rng = np.random.default_rng(4)
+    tokens = rng.integers(0, 2048, 8_000_000, dtype=np.int32)
+    trie = TokenTrie.from_arrays(tokens, np.arange(0, 8_000_001, 8))
+    mask = rng.random(1_000_000) < 0.001
+    left = trie.filtered(mask)
+    for i in rng.choice(np.flatnonzero(mask), 20).tolist():
+        assert left[i].tokens == tuple(tokens[8 * i : 8 * i + 8].tolist())
+        assert list(left[i].tokens) in left
+    assert not any(tokens[8 * i : 8 * i + 8].tolist() in left for i in np.flatnonzero(~mask)[:50].tolist())
+    assert len(trie) == 1_000_000
+
+
+def test_a_file_is_the_set_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "letters.trie"
+    trie = TokenTrie.from_sequences({"b": [1, 2], "a": [1, 2], "c": [4], "d": [1]})
+    trie.save(path)
+    opened = TokenTrie.open(path, verify=True)
+    assert list(opened) == list(trie)
+    assert opened.aliases == trie.aliases
+    assert opened.core.is_compact
+    trie.filtered([0]).save(path)
+    assert list(opened) == list(trie), "who has it open keeps it"
+    path.unlink()
+    assert list(opened) == list(trie)
+    path.write_bytes(b"no trie, but eight bytes")
+    with pytest.raises(PayloadError, match="not a file of a trie"):
+        TokenTrie.open(path)
+    with pytest.raises(ArgumentError, match="No such file"):
+        TokenTrie.open(tmp_path / "none.trie")
+    with pytest.raises(ArgumentError, match="No such file"):
+        trie.save(tmp_path / "none" / "letters.trie")
+    assert _core.Trie.laid_out(opened.core, False).n_nodes == trie.n_nodes
