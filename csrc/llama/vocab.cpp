@@ -5,7 +5,9 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <future>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -174,16 +176,18 @@ void check_vocab(const FollowSet & follow, const Vocab & vocab) {
     }
 }
 
-LeafList tokenize(const llama_vocab * vocab,
-                  const std::vector<std::string> & texts,
-                  const std::string & what,
-                  bool special) {
-    if (!has_texts(vocab)) {
-        throw Error(Status::vocab, what + ": this model has no tokenizer; give token sequences instead");
-    }
+namespace {
+
+// Texts begin to end of a list. A tokenizer is read alone, so that any number of threads may use one.
+LeafList tokenize_some(const llama_vocab * vocab,
+                       const std::vector<std::string> & texts,
+                       std::size_t begin,
+                       std::size_t end,
+                       const std::string & what,
+                       bool special) {
     LeafList out;
     std::vector<Token> tokens;
-    for (std::size_t i = 0; i < texts.size(); ++i) {
+    for (std::size_t i = begin; i < end; ++i) {
         const std::string & text = texts[i];
         const auto place = [&] { return what + "[" + std::to_string(i) + "]: "; };
         if (text.size() > kMaxNameBytes) {
@@ -206,6 +210,35 @@ LeafList tokenize(const llama_vocab * vocab,
         }
         out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
         out.end_leaf();
+    }
+    return out;
+}
+
+}  // namespace
+
+LeafList tokenize(const llama_vocab * vocab,
+                  const std::vector<std::string> & texts,
+                  const std::string & what,
+                  bool special) {
+    if (!has_texts(vocab)) {
+        throw Error(Status::vocab, what + ": this model has no tokenizer; give token sequences instead");
+    }
+    constexpr std::size_t least = 512;  // texts for which a thread is worth it
+    constexpr std::size_t most_threads = 64;
+    const std::size_t n_threads = std::clamp<std::size_t>(
+        std::min<std::size_t>(texts.size() / least, std::thread::hardware_concurrency()), 1, most_threads);
+    const auto begin_of = [&](std::size_t part) { return texts.size() * part / n_threads; };
+    const auto part = [&](std::size_t i) {
+        return tokenize_some(vocab, texts, begin_of(i), begin_of(i + 1), what, special);
+    };
+    std::vector<std::future<LeafList>> others;
+    for (std::size_t i = 1; i < n_threads; ++i) {
+        others.push_back(std::async(std::launch::async, part, i));
+    }
+    // In order, so that of several wrong texts the first is told. Those behind are waited for by their futures.
+    LeafList out = part(0);
+    for (std::future<LeafList> & other : others) {
+        out.append(other.get());
     }
     return out;
 }

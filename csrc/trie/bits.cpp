@@ -52,19 +52,29 @@ std::uint64_t Bits::select_of(std::uint64_t k) const noexcept {
     if (k >= n) {
         return n_;
     }
-    // Where it would be if all were spread evenly, and from there in steps that double.
     const std::uint64_t n_blocks = n_ / kBlock + 1;
-    std::uint64_t low = static_cast<std::uint64_t>(static_cast<double>(k) / static_cast<double>(n) *
-                                                   static_cast<double>(n_blocks));
-    low = std::min(low, n_blocks - 1);
-    std::uint64_t high = low + 1;
-    for (std::uint64_t step = 1; low > 0 && before_block<One>(low) > k; step *= 2) {
-        high = low;
-        low -= std::min(low, step);
-    }
-    for (std::uint64_t step = 1; high < n_blocks && before_block<One>(high) <= k; step *= 2) {
-        low = high;
-        high = std::min(n_blocks, high + step);
+    std::uint64_t low = 0;
+    std::uint64_t high = n_blocks;
+    if (One && hints_ != nullptr) {
+        // Damaged ones lead elsewhere, but not out of here.
+        low = std::min<std::uint64_t>(hints_[k / kHint], n_blocks - 1);
+        if (k / kHint < n_ones_ / kHint) {
+            high = std::clamp<std::uint64_t>(hints_[k / kHint + 1] + std::uint64_t{1}, low + 1, n_blocks);
+        }
+    } else {
+        // Where it would be if all were spread evenly, and from there in steps that double.
+        low = static_cast<std::uint64_t>(static_cast<double>(k) / static_cast<double>(n) *
+                                         static_cast<double>(n_blocks));
+        low = std::min(low, n_blocks - 1);
+        high = low + 1;
+        for (std::uint64_t step = 1; low > 0 && before_block<One>(low) > k; step *= 2) {
+            high = low;
+            low -= std::min(low, step);
+        }
+        for (std::uint64_t step = 1; high < n_blocks && before_block<One>(high) <= k; step *= 2) {
+            low = high;
+            high = std::min(n_blocks, high + step);
+        }
     }
     while (high - low > 1) {
         const std::uint64_t middle = low + (high - low) / 2;
@@ -128,6 +138,22 @@ void BitsBuilder::push(bool one) {
         words_.resize(words_.size() + 8);
         words_[n_ / Bits::kBlock * 8] = n_ones_;
     }
+}
+
+std::vector<std::uint64_t> BitsBuilder::hints() const {
+    std::vector<std::uint64_t> out(Bits::n_hint_words(n_ones_));
+    std::uint64_t block = 0;
+    for (std::uint64_t i = 0; i * Bits::kHint < n_ones_; ++i) {
+        while ((block + 1) * 8 < words_.size() && words_[(block + 1) * 8] <= i * Bits::kHint) {
+            ++block;
+        }
+        out[i / 2] |= block << (i % 2 * 32);
+    }
+    if (n_ones_ % Bits::kHint == 0) {
+        // One more is looked at behind the last.
+        out[n_ones_ / Bits::kHint / 2] |= (words_.size() / 8 - 1) << (n_ones_ / Bits::kHint % 2 * 32);
+    }
+    return out;
 }
 
 std::vector<std::uint64_t> BitsBuilder::take() {

@@ -16,7 +16,7 @@ struct Words {
 //
 //     | ones before this block, 64 bits | 448 bits | ones before the next | 448 bits | ...
 //
-// Of n bits there is a block for bit n too, so that everything before it can be counted. A view: the words outlive it.
+// and for select, where it has them, the block of every 512th one. Of n bits there is a block for bit n too, so that everything before it can be counted. A view: the words outlive it.
 // What a damaged file holds in them makes an answer wrong, never an access to other memory: positions come back at most
 // n, and counts are to be checked by who needs them small.
 class Bits {
@@ -25,9 +25,17 @@ class Bits {
 
     static constexpr std::uint64_t n_words(std::uint64_t n) { return (n / kBlock + 1) * 8; }
 
+    static constexpr std::uint64_t kHint = 512;
+    // Two in a word.
+    static constexpr std::uint64_t n_hint_words(std::uint64_t n_ones) { return (n_ones / kHint + 2) / 2; }
+
     Bits() = default;
-    // words has n_words(n).
-    Bits(Words words, std::uint64_t n, std::uint64_t n_ones) noexcept : words_(words.data), n_(n), n_ones_(n_ones) {}
+    // words has n_words(n); hints are none, or n_hint_words(n_ones).
+    Bits(Words words, std::uint64_t n, std::uint64_t n_ones, Words hints = {}) noexcept
+        : words_(words.data),
+          hints_(reinterpret_cast<const std::uint32_t *>(hints.data)),
+          n_(n),
+          n_ones_(n_ones) {}
 
     std::uint64_t size() const noexcept { return n_; }
     std::uint64_t n_ones() const noexcept { return n_ones_; }
@@ -56,6 +64,7 @@ class Bits {
     std::uint64_t before_block(std::uint64_t block) const noexcept;
 
     const std::uint64_t * words_ = nullptr;
+    const std::uint32_t * hints_ = nullptr;
     std::uint64_t n_ = 0;
     std::uint64_t n_ones_ = 0;
 };
@@ -67,6 +76,8 @@ class BitsBuilder {
     void push(bool one);
     std::uint64_t size() const noexcept { return n_; }
     std::uint64_t n_ones() const noexcept { return n_ones_; }
+    // Words of the hints to what was pushed.
+    std::vector<std::uint64_t> hints() const;
     // The words of Bits, counted; the builder has none any more.
     std::vector<std::uint64_t> take();
 
@@ -154,6 +165,7 @@ class AscendingBuilder {
     void push(std::uint64_t value);
     std::uint32_t width() const noexcept { return width_; }
     std::uint64_t n_high() const noexcept { return high_.size(); }
+    std::vector<std::uint64_t> hints() const { return high_.hints(); }
     std::vector<std::uint64_t> take_low() { return low_.take(); }
     std::vector<std::uint64_t> take_high() { return high_.take(); }
 

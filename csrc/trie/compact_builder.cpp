@@ -60,6 +60,10 @@ void CompactBuilder::lay_out() {
     shape_.n_tail_nodes = tail_ends_.size();
     shape_.n_member_high = members_.n_high();
     Owned & owned = *owned_;
+    owned[CompactTree::inner_hints] = inner_.hints();
+    owned[CompactTree::last_hints] = last_.hints();
+    owned[CompactTree::tail_hints] = tail_ends_.hints();
+    owned[CompactTree::member_hints] = members_.hints();
     owned[CompactTree::inner] = inner_.take();
     owned[CompactTree::last] = last_.take();
     owned[CompactTree::ends] = ends_.take();

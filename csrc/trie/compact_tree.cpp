@@ -56,6 +56,10 @@ std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() c
     out[tail_tokens] =
         PackedNumbers::n_words(n_tail_nodes - n_tails(), width_of(static_cast<std::uint64_t>(max_token)));
     out[order] = is_ordered != 0 ? 0 : PackedNumbers::n_words(n_members, width_of(n_members - 1));
+    out[inner_hints] = Bits::n_hint_words(n_inner - 1);
+    out[last_hints] = Bits::n_hint_words(n_inner);
+    out[member_hints] = Bits::n_hint_words(n_edges);
+    out[tail_hints] = Bits::n_hint_words(n_tails());
     if (n_name_bytes > 0) {
         out[name_low] = low(n_members + 1, n_name_bytes);
         out[name_high] = Bits::n_words(n_name_high);
@@ -83,28 +87,29 @@ CompactTree::CompactTree(const Shape & shape,
             fail("a section of another size than its numbers");
         }
     }
-    const auto ascending = [&](Section low, Section high, std::uint64_t n, std::uint64_t most, std::uint64_t n_high) {
+    const auto ascending = [&](Section low, std::uint64_t n, std::uint64_t most, const Bits & high) {
         const std::uint32_t width = Ascending::low_width(n, most);
-        return Ascending(PackedNumbers(sections[low], n, width == 0 ? 1 : width), Bits(sections[high], n_high, n),
-                         width);
+        return Ascending(PackedNumbers(sections[low], n, width == 0 ? 1 : width), high, width);
     };
-    inner_ = Bits(sections[inner], shape.n_edges, shape.n_inner - 1);
-    last_ = Bits(sections[last], shape.n_edges, shape.n_inner);
+    inner_ = Bits(sections[inner], shape.n_edges, shape.n_inner - 1, sections[inner_hints]);
+    last_ = Bits(sections[last], shape.n_edges, shape.n_inner, sections[last_hints]);
     ends_ = Bits(sections[ends], shape.n_inner, shape.n_ends);
-    tail_ends_ = Bits(sections[tail_ends], shape.n_tail_nodes, shape.n_tails());
-    members_ = ascending(member_low, member_high, shape.n_edges,
-                         shape.n_members * (std::uint64_t{shape.max_length} + 1), shape.n_member_high);
+    tail_ends_ = Bits(sections[tail_ends], shape.n_tail_nodes, shape.n_tails(), sections[tail_hints]);
+    members_ = ascending(member_low, shape.n_edges, shape.n_members * (std::uint64_t{shape.max_length} + 1),
+                         Bits(sections[member_high], shape.n_member_high, shape.n_edges, sections[member_hints]));
     tail_tokens_ = PackedNumbers(sections[tail_tokens], shape.n_tail_nodes - shape.n_tails(),
                                  width_of(static_cast<std::uint64_t>(shape.max_token)));
     order_ = PackedNumbers(sections[order], shape.n_members, width_of(shape.n_members - 1));
     if (has_names()) {
-        names_at_ = ascending(name_low, name_high, shape.n_members + 1, shape.n_name_bytes, shape.n_name_high);
+        names_at_ = ascending(name_low, shape.n_members + 1, shape.n_name_bytes,
+                              Bits(sections[name_high], shape.n_name_high, shape.n_members + 1));
         if (names_[shape.n_name_bytes - 1] != '\0') {
             fail("the names do not end");
         }
     }
     if (shape.has_rows != 0) {
-        rows_ = ascending(row_low, row_high, shape.n_members, shape.most_row, shape.n_row_high);
+        rows_ = ascending(row_low, shape.n_members, shape.most_row,
+                          Bits(sections[row_high], shape.n_row_high, shape.n_members));
     }
     if (!trusted) {
         check_shape();

@@ -43,6 +43,10 @@ class CompactTree {
         names,  // bytes, each name with a NUL behind
         row_low,
         row_high,
+        inner_hints,
+        last_hints,
+        member_hints,
+        tail_hints,
         n_sections
     };
     // All numbers of it; in a file as here.

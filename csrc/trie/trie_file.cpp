@@ -23,7 +23,8 @@ constexpr std::uint32_t kFacts = CompactTree::n_sections;  // the part behind th
 constexpr std::uint32_t kParts = CompactTree::n_sections + 1;
 constexpr std::array<const char *, kParts> kPartNames = {
     "edge tokens", "inner", "last",         "member low", "member high", "ends",    "tail ends", "tail tokens",
-    "order",       "name low", "name high", "names", "row low", "row high", "facts"};
+    "order",       "name low", "name high", "names", "row low", "row high",
+    "inner hints", "last hints", "member hints", "tail hints", "facts"};
 
 struct Part {
     std::uint64_t offset;

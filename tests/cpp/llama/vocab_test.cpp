@@ -139,6 +139,25 @@ TEST_F(VocabTest, TokenizedTextsReadBackAsThemselves) {
     }
 }
 
+TEST_F(VocabTest, ManyTextsAreTokenizedAsEachAloneAndTheFirstWrongOneIsTold) {
+    std::vector<std::string> texts;
+    for (int i = 0; i < 3000; ++i) {
+        texts.push_back("item " + std::to_string(i * 7919) + (i % 3 == 0 ? " red" : " of wood"));
+    }
+    LeafList each;
+    for (const std::string & text : texts) {
+        each.append(tokenize(vocab, {text}, "texts"));
+    }
+    const LeafList all = tokenize(vocab, texts, "texts");
+    EXPECT_EQ(all.tokens, each.tokens);
+    EXPECT_EQ(all.offsets, each.offsets);
+    for (const std::size_t wrong : {2900, 1400, 20}) {
+        texts[wrong] = std::string(65536, 'x');
+        EXPECT_EQ(message_of([&] { tokenize(vocab, texts, "texts"); }),
+                  "texts[" + std::to_string(wrong) + "]: 65536 bytes; at most 65535");
+    }
+}
+
 TEST_F(VocabTest, ATextOverTheLimitIsRefused) {
     EXPECT_EQ(message_of([&] { tokenize(vocab, {"a", std::string(65536, 'x')}, "choices"); }),
               "choices[1]: 65536 bytes; at most 65535");

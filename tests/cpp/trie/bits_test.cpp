@@ -10,9 +10,13 @@ namespace {
 struct Written {
     std::vector<bool> bits;
     std::vector<std::uint64_t> words;
+    std::vector<std::uint64_t> hints;
     std::uint64_t n_ones = 0;
 
     Bits view() const { return Bits({words.data(), words.size()}, bits.size(), n_ones); }
+    Bits hinted() const {
+        return Bits({words.data(), words.size()}, bits.size(), n_ones, {hints.data(), hints.size()});
+    }
 };
 
 Written random_bits(std::size_t n, unsigned of_a_thousand, unsigned seed) {
@@ -24,16 +28,19 @@ Written random_bits(std::size_t n, unsigned of_a_thousand, unsigned seed) {
         builder.push(out.bits.back());
     }
     out.n_ones = builder.n_ones();
+    out.hints = builder.hints();
     out.words = builder.take();
     return out;
 }
 
 TEST(Bits, RankSelectAndNextAreThoseOfCounting) {
-    for (const std::size_t n : {0, 1, 63, 64, 447, 448, 449, 5000}) {
+    for (const std::size_t n : {0, 1, 63, 64, 447, 448, 449, 512, 5000}) {
         for (const unsigned share : {0U, 3U, 500U, 1000U}) {
             const Written written = random_bits(n, share, static_cast<unsigned>(n));
             const Bits bits = written.view();
+            const Bits hinted = written.hinted();
             ASSERT_EQ(written.words.size(), Bits::n_words(n));
+            ASSERT_EQ(written.hints.size(), Bits::n_hint_words(written.n_ones));
             ASSERT_TRUE(bits.is_consistent());
             std::uint64_t ones = 0;
             for (std::size_t i = 0; i <= n; ++i) {
@@ -43,9 +50,11 @@ TEST(Bits, RankSelectAndNextAreThoseOfCounting) {
                 }
                 ASSERT_EQ(bits[i], written.bits[i]);
                 ASSERT_EQ(written.bits[i] ? bits.select(ones) : bits.select_zero(i - ones), i);
+                ASSERT_TRUE(!written.bits[i] || hinted.select(ones) == i);
                 ones += written.bits[i] ? 1 : 0;
             }
             ASSERT_EQ(bits.select(ones), n);
+            ASSERT_EQ(hinted.select(ones), n);
             ASSERT_EQ(bits.select_zero(n - ones), n);
             std::uint64_t next = n;
             for (std::size_t i = n; i-- > 0;) {
