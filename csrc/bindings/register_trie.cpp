@@ -181,8 +181,7 @@ void register_trie(py::module_ & module) {
         },
         py::arg("trie").none(false));
     py::class_<Image>(module, "TrieImage")
-        .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false),
-             py::call_guard<py::gil_scoped_release>())
+        .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false), py::call_guard<py::gil_scoped_release>())
         .def("__len__", &Image::size)
         .def("piece", &Image::piece, "i"_a);
     module.def(
@@ -190,8 +189,7 @@ void register_trie(py::module_ & module) {
         "path"_a, py::call_guard<py::gil_scoped_release>());
     module.def("verify_trie", &verify_trie_file, "path"_a, py::call_guard<py::gil_scoped_release>());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
-        .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a,
-                    "compact"_a = py::none())
+        .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())
         .def_property_readonly("is_tree", &Trie::is_tree)
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)

@@ -78,9 +78,7 @@ class Decoder {
     void restart() noexcept;
 
     // What the next token may be.
-    AllowedSet allowed() const {
-        return cursor_ && is_constrained() ? cursor_->allowed() : AllowedSet{true, {}, {}};
-    }
+    AllowedSet allowed() const { return cursor_ && is_constrained() ? cursor_->allowed() : AllowedSet{true, {}, {}}; }
 
     struct Outcome {
         bool has_token;  // last() was appended; an end and what completes a stop string are no part of the text

@@ -34,8 +34,7 @@ std::uint64_t Bits::rank(std::uint64_t i) const noexcept {
     }
     const std::uint64_t rest = at % 64;
     if (rest != 0) {
-        ones += static_cast<std::uint64_t>(
-            __builtin_popcountll(block[1 + at / 64] & ((std::uint64_t{1} << rest) - 1)));
+        ones += static_cast<std::uint64_t>(__builtin_popcountll(block[1 + at / 64] & ((std::uint64_t{1} << rest) - 1)));
     }
     return ones;
 }
@@ -63,8 +62,8 @@ std::uint64_t Bits::select_of(std::uint64_t k) const noexcept {
         }
     } else {
         // Where it would be if all were spread evenly, and from there in steps that double.
-        low = static_cast<std::uint64_t>(static_cast<double>(k) / static_cast<double>(n) *
-                                         static_cast<double>(n_blocks));
+        low =
+            static_cast<std::uint64_t>(static_cast<double>(k) / static_cast<double>(n) * static_cast<double>(n_blocks));
         low = std::min(low, n_blocks - 1);
         high = low + 1;
         for (std::uint64_t step = 1; low > 0 && before_block<One>(low) > k; step *= 2) {

@@ -16,9 +16,10 @@ struct Words {
 //
 //     | ones before this block, 64 bits | 448 bits | ones before the next | 448 bits | ...
 //
-// and for select, where it has them, the block of every 512th one. Of n bits there is a block for bit n too, so that everything before it can be counted. A view: the words outlive it.
-// What a damaged file holds in them makes an answer wrong, never an access to other memory: positions come back at most
-// n, and counts are to be checked by who needs them small.
+// and for select, where it has them, the block of every 512th one. Of n bits there is a block for bit n too, so that
+// everything before it can be counted. A view: the words outlive it. What a damaged file holds in them makes an answer
+// wrong, never an access to other memory: positions come back at most n, and counts are to be checked by who needs them
+// small.
 class Bits {
    public:
     static constexpr std::uint64_t kBlock = 448;
@@ -32,10 +33,7 @@ class Bits {
     Bits() = default;
     // words has n_words(n); hints are none, or n_hint_words(n_ones).
     Bits(Words words, std::uint64_t n, std::uint64_t n_ones, Words hints = {}) noexcept
-        : words_(words.data),
-          hints_(reinterpret_cast<const std::uint32_t *>(hints.data)),
-          n_(n),
-          n_ones_(n_ones) {}
+        : words_(words.data), hints_(reinterpret_cast<const std::uint32_t *>(hints.data)), n_(n), n_ones_(n_ones) {}
 
     std::uint64_t size() const noexcept { return n_; }
     std::uint64_t n_ones() const noexcept { return n_ones_; }

@@ -10,18 +10,13 @@ namespace token_trie {
 class Trie::Builder {
    public:
     Builder(const LeafView & leaves, std::vector<std::string> names, std::string vocab, bool are_texts)
-        : leaves_(leaves),
-          names_(std::move(names)),
-          vocab_(std::move(vocab)),
-          are_texts_(are_texts),
-          trie_(new Trie) {}
+        : leaves_(leaves), names_(std::move(names)), vocab_(std::move(vocab)), are_texts_(are_texts), trie_(new Trie) {}
 
     std::shared_ptr<const Trie> run(Layout layout) {
         check();
         sort();
         collapse();
-        const bool compact =
-            layout == Layout::compact || (layout == Layout::by_size && rows_.size() >= kCompactLeaves);
+        const bool compact = layout == Layout::compact || (layout == Layout::by_size && rows_.size() >= kCompactLeaves);
         number_leaves();
         if (compact && trie_->max_token_ < kMaxCompactToken) {
             return lay_out_compactly();

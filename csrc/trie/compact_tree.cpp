@@ -323,8 +323,8 @@ NodeId CompactTree::member_node(std::uint64_t member) const noexcept {
         first = first_member(edge);
         node = target(edge);
         if (!is_inner(node)) {
-            return static_cast<NodeId>(
-                std::min(tail_ends_.next(node - shape_.n_inner), shape_.n_tail_nodes - 1) + shape_.n_inner);
+            return static_cast<NodeId>(std::min(tail_ends_.next(node - shape_.n_inner), shape_.n_tail_nodes - 1) +
+                                       shape_.n_inner);
         }
     }
     return node;

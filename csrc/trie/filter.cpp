@@ -33,8 +33,8 @@ const Filter::Listed & Filter::listed(NodeId node) const {
     list(*made);
     // Another thread may have listed the same one: either serves.
     made->next = first;
-    while (!bucket.compare_exchange_weak(made->next, made.get(), std::memory_order_release,
-                                         std::memory_order_relaxed)) {
+    while (
+        !bucket.compare_exchange_weak(made->next, made.get(), std::memory_order_release, std::memory_order_relaxed)) {
     }
     return *made.release();
 }

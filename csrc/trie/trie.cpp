@@ -190,9 +190,7 @@ std::string_view Trie::text(LeafId leaf) const noexcept {
     return {texts_.data() + text_offsets_[leaf], text_offsets_[leaf + 1] - text_offsets_[leaf]};
 }
 
-bool Trie::has_names() const noexcept {
-    return compact_ != nullptr ? compact_->has_names() : !name_offsets_.empty();
-}
+bool Trie::has_names() const noexcept { return compact_ != nullptr ? compact_->has_names() : !name_offsets_.empty(); }
 
 const char * Trie::stored_name(LeafId leaf) const noexcept {
     if (compact_ != nullptr) {
@@ -220,9 +218,9 @@ std::size_t Trie::structure_bytes() const noexcept {
 }
 
 std::size_t Trie::total_bytes() const noexcept {
-    std::size_t bytes = structure_bytes() + (compact_ == nullptr ? 0 : compact_->shape().n_name_bytes) + names_.size() + name_offsets_.size() * sizeof(std::uint64_t) +
-                        rows_.size() * sizeof(std::uint32_t) + vocab_.size() + lexicon_.size() + texts_.size() +
-                        text_offsets_.size() * sizeof(std::uint64_t);
+    std::size_t bytes = structure_bytes() + (compact_ == nullptr ? 0 : compact_->shape().n_name_bytes) + names_.size() +
+                        name_offsets_.size() * sizeof(std::uint64_t) + rows_.size() * sizeof(std::uint32_t) +
+                        vocab_.size() + lexicon_.size() + texts_.size() + text_offsets_.size() * sizeof(std::uint64_t);
     for (const Alias & alias : aliases_) {
         bytes += sizeof(Alias) + alias.name.size();
     }

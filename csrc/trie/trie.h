@@ -180,9 +180,7 @@ class Trie {
     // Of a graph: edges are 1 to this.
     EdgeId n_edges() const noexcept { return static_cast<EdgeId>(tokens_.size()); }
     // kNoLeaf if no leaf ends at node.
-    LeafId leaf(NodeId node) const noexcept {
-        return compact_ != nullptr ? compact_leaf(node) : nodes_[node].leaf;
-    }
+    LeafId leaf(NodeId node) const noexcept { return compact_ != nullptr ? compact_leaf(node) : nodes_[node].leaf; }
     // Of any node but the root; in a graph, the last but one of a shortest spelling.
     NodeId parent(NodeId node) const noexcept { return source(edge_to(node)); }
     // The token that leads to a node, which is not the root, from its parent.

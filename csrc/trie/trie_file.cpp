@@ -4,13 +4,13 @@
 #include "trie/json.h"
 #include "trie/sha256.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -22,8 +22,8 @@ constexpr std::uint64_t kAlignment = 64;
 constexpr std::uint32_t kFacts = CompactTree::n_sections;  // the part behind the sections
 constexpr std::uint32_t kParts = CompactTree::n_sections + 1;
 constexpr std::array<const char *, kParts> kPartNames = {
-    "edge tokens", "inner", "last",         "member low", "member high", "ends",    "tail ends", "tail tokens",
-    "order",       "name low", "name high", "names", "row low", "row high",
+    "edge tokens", "inner",      "last",         "member low", "member high", "ends",    "tail ends",
+    "tail tokens", "order",      "name low",     "name high",  "names",       "row low", "row high",
     "inner hints", "last hints", "member hints", "tail hints", "facts"};
 
 struct Part {
@@ -67,7 +67,7 @@ class Mapping {
    public:
     explicit Mapping(const std::string & path) {
         const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        struct stat facts {};
+        struct stat facts{};
         if (file < 0 || fstat(file, &facts) != 0) {
             const int error = errno;
             if (file >= 0) {
@@ -128,8 +128,8 @@ Header read_header(std::string_view bytes, const std::string & path) {
         refuse(path, "written in another byte order");
     }
     if (header.version != kVersion) {
-        refuse(path, "version " + std::to_string(header.version) + " of the format, where " +
-                         std::to_string(kVersion) + " is known; write it anew");
+        refuse(path, "version " + std::to_string(header.version) + " of the format, where " + std::to_string(kVersion) +
+                         " is known; write it anew");
     }
     if (header.digest != digest_of(&header, offsetof(Header, digest))) {
         refuse(path, "header: damaged");
@@ -200,9 +200,7 @@ TrieImage::TrieImage(const std::shared_ptr<const Trie> & trie) : trie_(compacted
     header.digest = digest_of(&header, offsetof(Header, digest));
     pieces_.push_back(owned_.emplace_back(reinterpret_cast<const char *>(&header), sizeof header));
     const std::string & zeros = owned_.emplace_back(kAlignment, '\0');
-    const auto pad = [&](std::uint64_t n) {
-        pieces_.push_back(std::string_view(zeros).substr(0, aligned(n) - n));
-    };
+    const auto pad = [&](std::uint64_t n) { pieces_.push_back(std::string_view(zeros).substr(0, aligned(n) - n)); };
     pad(sizeof header);
     for (const std::string_view part : parts) {
         pieces_.push_back(part);

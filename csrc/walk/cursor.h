@@ -210,9 +210,7 @@ class Cursor {
     AllowedSet next_of_marker() const noexcept;
 
     // Whether token, next, would end the span behind a finished leaf: no part of a member, nor of a separator.
-    bool ends_with(Token token) const {
-        return state_ == State::walking && meaning(token).kind == Meaning::Kind::end;
-    }
+    bool ends_with(Token token) const { return state_ == State::walking && meaning(token).kind == Meaning::Kind::end; }
 
     // Whether token, next, completes the marker.
     bool begins_span(Token token) const noexcept {
@@ -285,8 +283,8 @@ class Cursor {
         const NodeId node = trie_->target(edge);
         const LeafId leaf = trie_->leaf(node);
         const bool at_leaf = leaf != kNoLeaf;
-        const bool completes = at_leaf && follow_->end_tokens().empty() &&
-                               !follow_->more_items_after(n_before_ + 1) && trie_->children(node).empty();
+        const bool completes = at_leaf && follow_->end_tokens().empty() && !follow_->more_items_after(n_before_ + 1) &&
+                               trie_->children(node).empty();
         ++n_span_;
         node_ = node;
         leaf_ = leaf;

@@ -12,9 +12,9 @@ UNFINISHED = ".tmp"
 
 
 def write_whole(path: Path, data: bytes | memoryview | Iterable[memoryview]) -> None:
-    """Write a file, of one piece or of several, beside its place, sync it, move it there, and sync the folder; OSError as of files.
+    """Write a file beside its place, sync it, move it there, and sync the folder; OSError as of files.
 
-    Whenever the process or the machine stops, the old one is there, or the new one.
+    Data is one piece or several. Whenever the process or the machine stops, the old one is there, or the new one.
     """
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:

@@ -282,7 +282,8 @@ class TokenTrie(Subsets, Collection[Leaf]):
 
         Members keep their indices and names, so that an answer's index is one into what the set was made of. Nothing is
         copied but the mask, a bit a member; what is left below a node is looked up when an answer comes there, and kept
-        with the set that is returned. Masks combine as arrays do (``&``, ``|``, ``~``), and a set may be filtered again.
+        with the set that is returned. Masks combine as arrays do (``&``, ``|``, ``~``); a filtered set may be filtered
+        again. A set of few members is laid out anew first, as large ones are.
 
         Parameters
         ----------
@@ -312,7 +313,9 @@ class TokenTrie(Subsets, Collection[Leaf]):
         elif given.shape == (0,):
             raise ArgumentError("mask: no member of the set is left")
         else:
-            raise ArgumentError(f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong")
+            raise ArgumentError(
+                f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
+            )
         return type(self).of_core(self.core.filtered(keep), self._start)
 
     def __copy__(self) -> TokenTrie:

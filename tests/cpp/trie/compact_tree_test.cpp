@@ -1,5 +1,5 @@
-#include "support.h"
 #include "trie/compact_tree.h"
+#include "support.h"
 
 namespace token_trie::test {
 namespace {

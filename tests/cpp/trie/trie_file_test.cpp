@@ -2,10 +2,10 @@
 
 #include "support.h"
 
+#include <unistd.h>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <unistd.h>
 
 namespace token_trie::test {
 namespace {
@@ -71,8 +71,8 @@ TEST_F(TrieFile, WhatIsNoneIsRefusedByName) {
     EXPECT_EQ(refusal(""), "not a file of a trie");
     EXPECT_EQ(refusal("GGUF and more than eight bytes"), "not a file of a trie");
     EXPECT_EQ(refusal(good.substr(0, 100)), "truncated: 100 bytes");
-    EXPECT_EQ(refusal(good.substr(0, good.size() - 64)), "truncated: " + std::to_string(good.size() - 64) +
-                                                              " bytes of " + std::to_string(good.size()));
+    EXPECT_EQ(refusal(good.substr(0, good.size() - 64)),
+              "truncated: " + std::to_string(good.size() - 64) + " bytes of " + std::to_string(good.size()));
     std::string other = good;
     other[8] = 2;
     EXPECT_EQ(refusal(other), "version 2 of the format, where 1 is known; write it anew");
