@@ -12,6 +12,7 @@ import typer
 
 import token_trie
 from token_trie.cli import (
+    build,
     choose,
     decide,
     demo,
@@ -32,6 +33,7 @@ from token_trie.show.trie import plain
 
 __all__ = [
     "app",
+    "build",
     "choose",
     "decide",
     "demo",

@@ -47,6 +47,7 @@ class AnswerOptions(Flags):
     "token-trie choose --prompt 'The capital of France is' --choice Paris --choice Rome",
     "token-trie choose -m model.gguf --prompt 'Great film!' --chat --choices-file labels.txt --json",
     "token-trie choose --prompt 'Great film! Genre:' --choices-file genres.txt --top 5",
+    "token-trie choose -m model.gguf --prompt 'Recommended next:' --choices-file items.trie",
     "git log -1 --format=%B | token-trie choose --prompt - --choice fix --choice feature",
 )
 def choose(
@@ -72,7 +73,7 @@ def choose(
     mode = options["mode"]
     if top is not None and mode not in (None, "exact", "aligned"):
         raise ArgumentError(f"--top: scores all choices, which --mode {mode} does not; leave one of them out")
-    text, texts = prompt.read(choices)
+    text, texts = prompt.read_beside_set(choices)
     llm = model.load()
     decision = choose_(
         llm,

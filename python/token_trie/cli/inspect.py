@@ -9,24 +9,42 @@ import typer
 
 from token_trie.cli.app import command, console
 from token_trie.cli.models import Vocabulary
-from token_trie.cli.options import read
+from token_trie.cli.options import is_set, read
+from token_trie.errors import ArgumentError
 from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import count_leaves, draw, plain
 
 
-@command("token-trie inspect payload.json", "token-trie inspect payload.json --model model.gguf --path action")
+@command(
+    "token-trie inspect payload.json",
+    "token-trie inspect payload.json --model model.gguf --path action",
+    "token-trie inspect items.trie --verify",
+)
 def inspect(
-    payload: Annotated[Path, typer.Argument(metavar="PAYLOAD.json", help="A TokenTreePayload; - for standard input.")],
+    payload: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A TokenTreePayload, - for standard input; or a set by `token-trie build`, .trie."
+        ),
+    ],
     model: Annotated[
         Path | None,
         typer.Option("--model", "-m", metavar="FILE.gguf", help="Show token texts, check the vocabulary, spell texts."),
     ] = None,
     path: Annotated[str | None, typer.Option(help="Only the descriptors of this path.")] = None,
     max_lines: Annotated[int, typer.Option(min=1, help="Lines drawn at most.")] = 200,
+    verify: Annotated[bool, typer.Option("--verify", help="Of a .trie: compare the checksums of all of it.")] = False,
 ) -> None:
-    """Draw the trie of a payload, with names, tokens and counts."""
+    """Draw a set, with names, tokens and counts."""
     vocabulary = None if model is None else Vocabulary(model)
-    trie = TokenTrie.read_payload(read(payload), path, None if vocabulary is None else vocabulary.vocab)
+    if is_set(payload):
+        if path is not None:
+            raise ArgumentError("--path: a .trie is one set")
+        trie = TokenTrie.open(payload, verify=verify)
+    elif verify:
+        raise ArgumentError("--verify: goes with a .trie, which has checksums")
+    else:
+        trie = TokenTrie.read_payload(read(payload), path, None if vocabulary is None else vocabulary.vocab)
     piece = None
     if vocabulary is not None:
         vocabulary.check(trie)

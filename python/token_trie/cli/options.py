@@ -18,6 +18,7 @@ from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
+from token_trie.sets.trie import TokenTrie
 
 SERVED_N_CTX = 8192
 """Tokens of the context that all requests to a server share, by default."""
@@ -130,11 +131,14 @@ class ChoiceOptions:
 
     choice: Annotated[list[str] | None, typer.Option("--choice", "-c", help="One answer; repeat for each.")] = None
     choices_file: Annotated[
-        Path | None, typer.Option(help="A text file with one answer a line; - for standard input.")
+        Path | None,
+        typer.Option(help="A text file with one answer a line, - for standard input; for choose a .trie, too."),
     ] = None
 
     def read(self) -> list[str]:
         """Return the choices of both options."""
+        if is_set(self.choices_file):
+            raise ArgumentError("--choices-file: this command takes texts, a line each; choose takes a .trie")
         choices = list(self.choice or []) + (read_lines(self.choices_file) if self.choices_file else [])
         if not choices:
             raise ArgumentError("no choices: give some with --choice or --choices-file")
@@ -148,6 +152,16 @@ class PromptOptions:
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text that the answer follows; - reads standard input.")]
     chat: ChatOption = False
 
+    def read_beside_set(self, choices: ChoiceOptions) -> tuple[Prompt, list[str] | TokenTrie]:
+        """Return the prompt and the choices, which may be a file of a set."""
+        if not is_set(choices.choices_file):
+            return self.read(choices)
+        if choices.choice:
+            raise ArgumentError("--choice and a .trie: one of them")
+        assert choices.choices_file is not None
+        trie = TokenTrie.open(choices.choices_file)
+        return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), trie
+
     def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str]]:
         """Return the prompt and the choices; ArgumentError where both are to come from standard input."""
         if self.prompt == "-" and str(choices.choices_file) == "-":
@@ -159,6 +173,11 @@ class PromptOptions:
 def as_prompt(text: str, chat: bool) -> Prompt:
     """Return a text as a prompt, or as the one message of a chat."""
     return [{"role": "user", "content": text}] if chat else text
+
+
+def is_set(path: Path | None) -> bool:
+    """Whether a file is named as one that `TokenTrie.save` writes."""
+    return path is not None and path.suffix.lower() == ".trie"
 
 
 def read(path: Path) -> str:
