@@ -66,19 +66,21 @@ bool ScoreRules::needs_logits(NodeId node) const {
 
 std::size_t ScoreRules::depth() const { return trie_.max_length() - (needs_logits_of_leaves() ? 0U : 1U); }
 
-std::vector<std::uint16_t> ScoreRules::tokens_to_ends() const {
+TokensToEnds::TokensToEnds(const Trie & trie) : compact_(trie.compact().get()) {
+    if (compact_ != nullptr) {
+        return;
+    }
     constexpr std::uint16_t most = std::numeric_limits<std::uint16_t>::max() - 1;
-    std::vector<std::uint16_t> out(trie_.n_nodes());
-    for (NodeId node = trie_.n_nodes(); node-- > 0;) {  // children come behind their parents
-        if (!ends_leaf(node)) {
+    of_nodes_.resize(trie.n_nodes());
+    for (NodeId node = trie.n_nodes(); node-- > 0;) {  // children come behind their parents
+        if (trie.leaf(node) == kNoLeaf) {
             std::uint16_t least = most;
-            for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
-                least = std::min(least, out[trie_.child_at(node, i)]);
+            for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+                least = std::min(least, of_nodes_[trie.child_at(node, i)]);
             }
-            out[node] = static_cast<std::uint16_t>(least + 1);
+            of_nodes_[node] = static_cast<std::uint16_t>(least + 1);
         }
     }
-    return out;
 }
 
 void ScoreRules::split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const {

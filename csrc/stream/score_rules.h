@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trie/compact_tree.h"
 #include "walk/cursor.h"
 
 #include <vector>
@@ -23,6 +24,20 @@ struct ScoreOptions {
     std::vector<Token> prefix;
 };
 
+// Of each node of a tree, which outlives this, the tokens to the nearest end of a leaf, as far as 16 bits count. Of a
+// filtered one, of all leaves.
+class TokensToEnds {
+   public:
+    explicit TokensToEnds(const Trie & trie);
+    std::uint16_t operator[](NodeId node) const {
+        return compact_ != nullptr ? compact_->tokens_to_end(node) : of_nodes_[node];
+    }
+
+   private:
+    const CompactTree * compact_;
+    std::vector<std::uint16_t> of_nodes_;  // of a flat tree
+};
+
 // What scores want of a set at each of its nodes, and what the logits there say. Cursor and options are copied from;
 // the cursor's trie must outlive this.
 class ScoreRules {
@@ -36,8 +51,6 @@ class ScoreRules {
     bool needs_logits(NodeId node) const;
     // The deepest node whose logits are needed.
     std::size_t depth() const;
-    // Of each node, the tokens to the nearest end of a leaf, as far as 16 bits count.
-    std::vector<std::uint16_t> tokens_to_ends() const;
 
     // The natural logarithm of what comes after node, from the n_vocab logits there: of each child, in the order of
     // their tokens, and of the end of node's own leaf; -inf without one, and where a logit is not finite.

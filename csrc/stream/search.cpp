@@ -8,6 +8,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <optional>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -85,7 +86,7 @@ class BestLeaves final : public Search {
         }
         if (!dives_ && (n_evaluated_ >= patience_ || is_spent())) {
             dives_ = true;
-            rest_ = rules_.tokens_to_ends();
+            rest_.emplace(trie_);
         }
         if (dives_) {
             rank_anew();
@@ -163,7 +164,7 @@ class BestLeaves final : public Search {
         }
         const auto nearest =
             std::min_element(open_.entries().begin(), open_.entries().end(), [this](const Entry & a, const Entry & b) {
-                return rest_[a.node] != rest_[b.node] ? rest_[a.node] < rest_[b.node] : a.score > b.score;
+                return (*rest_)[a.node] != (*rest_)[b.node] ? (*rest_)[a.node] < (*rest_)[b.node] : a.score > b.score;
             });
         return nearest == open_.entries().end() ? 0 : price_of(*nearest);
     }
@@ -172,7 +173,7 @@ class BestLeaves final : public Search {
     }
 
     double rank_of(const Entry & entry) const {
-        return dives_ ? entry.score - price_ * rest_[entry.node] : entry.score;
+        return dives_ ? entry.score - price_ * (*rest_)[entry.node] : entry.score;
     }
 
     // Of n nodes, what max_nodes and the time leave; one leaf is found whatever it costs.
@@ -339,8 +340,8 @@ class BestLeaves final : public Search {
     // Rows of a batch then: more cost less each, and know less of one another.
     const std::uint64_t dive_rows_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(4, 32);
     bool dives_ = false;
-    double price_ = 0;                 // of a token, while it does
-    std::vector<std::uint16_t> rest_;  // tokens from a node to the nearest end of a leaf, likewise
+    double price_ = 0;                  // of a token, while it does
+    std::optional<TokensToEnds> rest_;  // likewise
     Heap open_;
     std::vector<Entry> batch_;  // under way, by node; -inf until the node above it is known
     FoundLeaves found_{options_.n_best};

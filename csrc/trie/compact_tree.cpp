@@ -1,6 +1,7 @@
 #include "trie/compact_tree.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -148,7 +149,8 @@ void CompactTree::check_shape() const {
 }
 
 std::uint64_t CompactTree::n_bytes() const noexcept {
-    std::uint64_t bytes = sizeof(CompactTree) + member_of_.size() * sizeof(std::uint32_t);
+    std::uint64_t bytes =
+        sizeof(CompactTree) + member_of_.size() * sizeof(std::uint32_t) + to_ends_.size() * sizeof(std::uint16_t);
     for (const Words & words : sections_) {
         bytes += words.size * sizeof(std::uint64_t);
     }
@@ -356,6 +358,42 @@ std::vector<Token> CompactTree::sequence(LeafId leaf) const {
     std::vector<Token> out;
     append_sequence(member_of(leaf), out);
     return out;
+}
+
+std::vector<std::uint16_t> CompactTree::count_to_ends() const {
+    constexpr std::uint64_t most = std::numeric_limits<std::uint16_t>::max() - 1;
+    std::vector<std::uint16_t> of_tails;  // from their first nodes
+    of_tails.reserve(shape_.n_tails());
+    for (std::uint64_t begin = 0; of_tails.size() < shape_.n_tails();) {
+        const std::uint64_t end = std::min(tail_ends_.next(begin), shape_.n_tail_nodes - 1);
+        of_tails.push_back(static_cast<std::uint16_t>(std::min(end - std::min(begin, end), most)));
+        begin = end + 1;
+    }
+    // Backwards, as edges lead forward.
+    std::vector<std::uint16_t> out(shape_.n_inner);
+    std::uint64_t node = shape_.n_inner - 1;
+    std::uint64_t below = node;
+    std::uint64_t tail = shape_.n_tails() - 1;
+    std::uint64_t least = most;
+    for (std::uint64_t edge = shape_.n_edges; edge-- > 0;) {
+        least = std::min<std::uint64_t>(least, inner_[edge] ? out[below--] : of_tails[tail--]);
+        if (edge == 0 || last_[edge - 1]) {
+            out[node] = static_cast<std::uint16_t>(ends_[node] ? 0 : std::min(least + 1, most));
+            --node;
+            least = most;
+        }
+    }
+    return out;
+}
+
+std::uint16_t CompactTree::tokens_to_end(NodeId node) const {
+    if (!is_inner(node)) {
+        const std::uint64_t at = node - shape_.n_inner;
+        return static_cast<std::uint16_t>(
+            std::min<std::uint64_t>(tail_ends_.next(at) - at, std::numeric_limits<std::uint16_t>::max()));
+    }
+    std::call_once(has_to_ends_, [this] { to_ends_ = count_to_ends(); });
+    return to_ends_[node];
 }
 
 const char * CompactTree::stored_name(LeafId leaf) const noexcept {

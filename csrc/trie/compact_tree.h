@@ -112,6 +112,9 @@ class CompactTree {
     // The first call for a tree that is in another order takes a pass over it, and 4 bytes a member from then on.
     std::uint64_t member_of(LeafId leaf) const;
     NodeId member_node(std::uint64_t member) const noexcept;
+    // From a node to the nearest end of a member, as far as 16 bits count. The first call takes a pass over the inner
+    // nodes, and 2 bytes for each from then on.
+    std::uint16_t tokens_to_end(NodeId node) const;
     // The tokens of a member.
     void append_sequence(std::uint64_t member, std::vector<Token> & out) const;
 
@@ -132,6 +135,7 @@ class CompactTree {
     Token next_in_tail(std::uint64_t at) const noexcept;
     std::uint64_t edge_of_member(Edges edges, std::uint64_t member) const noexcept;
     void check_shape() const;
+    std::vector<std::uint16_t> count_to_ends() const;
 
     Shape shape_;
     Sections sections_;
@@ -152,6 +156,8 @@ class CompactTree {
     mutable std::vector<std::atomic<bool>> checked_;
     mutable std::once_flag has_member_of_;
     mutable std::vector<std::uint32_t> member_of_;
+    mutable std::once_flag has_to_ends_;
+    mutable std::vector<std::uint16_t> to_ends_;  // of inner nodes
 };
 
 }  // namespace token_trie

@@ -1,4 +1,6 @@
 #include "trie/compact_tree.h"
+
+#include <algorithm>
 #include "support.h"
 
 namespace token_trie::test {
@@ -53,12 +55,21 @@ void expect_alike(const Trie & flat, const Trie & compact) {
         ASSERT_EQ(compact.sequence(leaf), flat.sequence(leaf));
         ASSERT_EQ(compact.leaf(compact.leaf_node(leaf)), leaf);
     }
+    std::vector<std::uint16_t> to_ends(flat.n_nodes());
+    for (NodeId node = flat.n_nodes(); node-- > 0;) {
+        std::uint16_t least = UINT16_MAX;
+        for (std::uint32_t i = 0; i < flat.children(node).size; ++i) {
+            least = std::min<std::uint16_t>(least, static_cast<std::uint16_t>(to_ends[flat.child_at(node, i)] + 1));
+        }
+        to_ends[node] = flat.leaf(node) == kNoLeaf ? least : std::uint16_t{0};
+    }
     std::vector<std::pair<NodeId, NodeId>> open{{kRoot, kRoot}};
     while (!open.empty()) {
         const auto [a, b] = open.back();
         open.pop_back();
         ASSERT_EQ(to_vector(compact.children(b)), to_vector(flat.children(a)));
         ASSERT_EQ(compact.leaf(b), flat.leaf(a));
+        ASSERT_EQ(compact.compact()->tokens_to_end(b), to_ends[a]);
         for (std::uint32_t i = 0; i < flat.children(a).size; ++i) {
             const NodeId below = compact.child_at(b, i);
             const Token token = flat.children(a).data[i];
