@@ -250,6 +250,23 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_texts(const struct ll
 /* The set of one path of a payload, as a handle of its own that the caller owns too. NULL on failure. */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_select(const struct token_trie_set * set, const char * path);
 
+/*
+ * Opens a set in a file, which `token-trie build` or TokenTrie.save in Python wrote: mapped, read-only, shared with all
+ * who map it, in milliseconds whatever its size. The file may be replaced or deleted meanwhile, but not be written
+ * into. What is no such file is refused by name; damage that only its checksums tell makes answers wrong, but no call
+ * leaves the file.
+ */
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_open(const char * path);
+
+/*
+ * Some of a set's members, without building another: member i is left if keep[i] is not 0, of n_members, which is the
+ * set's own number of them. Those left keep their indices; those of a filtered set that are out stay out. keep is
+ * copied, a bit a member. Refused for texts in any tokenization, and where none is left.
+ */
+TOKEN_TRIE_API struct token_trie_set * token_trie_set_filter(const struct token_trie_set * set,
+                                                             const unsigned char * keep,
+                                                             size_t n_members);
+
 /* Counts one handle more, which is the same pointer; NULL gives NULL. */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_retain(struct token_trie_set * set);
 

@@ -1,6 +1,7 @@
 #include "abi/constraint.h"
 #include "abi/guard.h"
 #include "abi/structs.h"
+#include "trie/trie_file.h"
 
 #include <algorithm>
 
@@ -106,6 +107,25 @@ token_trie_set * token_trie_set_select(const token_trie_set * set, const char * 
     return guard_pointer<token_trie_set *>([&] {
         require_not_null(path, "path");
         return to_handle(std::make_unique<Set>(to_set(set).at(path)));
+    });
+}
+
+token_trie_set * token_trie_set_open(const char * path) {
+    return guard_pointer<token_trie_set *>([&] {
+        require_not_null(path, "path");
+        return to_handle(std::make_unique<Set>(open_trie_file(path)));
+    });
+}
+
+token_trie_set * token_trie_set_filter(const token_trie_set * set, const unsigned char * keep, size_t n_members) {
+    return guard_pointer<token_trie_set *>([&] {
+        const std::shared_ptr<const Trie> & trie = to_set(set).whole();
+        require_not_null(keep, "keep");
+        if (n_members != trie->n_leaves()) {
+            throw Error(Status::argument, "n_members: " + std::to_string(n_members) + " for a set of " +
+                                              std::to_string(trie->n_leaves()));
+        }
+        return to_handle(std::make_unique<Set>(Trie::filtered(trie, keep)));
     });
 }
 

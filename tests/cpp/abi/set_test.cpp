@@ -1,8 +1,12 @@
 #include "abi_stream_fixture.h"
 
 #include "trie/cache.h"
+#include "trie/trie_file.h"
 
+#include <unistd.h>
 #include <array>
+#include <cstdio>
+#include <fstream>
 #include <thread>
 
 namespace token_trie::test {
@@ -88,6 +92,47 @@ TEST_F(AbiSet, OfTokensHasThemNamedOrNumbered) {
     EXPECT_EQ(info(named).any, 0);
     ASSERT_EQ(pick(stream_, named, nullptr), TOKEN_TRIE_OK);
     EXPECT_NE(name_of(stream_), "");
+}
+
+TEST_F(AbiSet, IsFilteredByAByteAMember) {
+    const std::vector<llama_token> tokens = {80, 81, 80, 82, 90};
+    const std::vector<std::uint64_t> offsets = {0, 2, 4, 5};
+    const std::array<const char *, 3> names = {"a", "b", "c"};
+    const SetHandle set(token_trie_set_from_tokens(tokens.data(), offsets.data(), 3, names.data(), nullptr));
+    const std::array<unsigned char, 3> keep = {0, 1, 0};
+    const SetHandle left(token_trie_set_filter(set.get(), keep.data(), keep.size()));
+    ASSERT_NE(left, nullptr) << token_trie_last_error();
+    ASSERT_EQ(pick(stream_, left, nullptr), TOKEN_TRIE_OK) << token_trie_last_error();
+    EXPECT_EQ(name_of(stream_), "b");
+    const std::array<unsigned char, 3> none = {0, 0, 0};
+    EXPECT_EQ(token_trie_set_filter(set.get(), none.data(), none.size()), nullptr);
+    EXPECT_STREQ(token_trie_last_error(), "no member of the set is left");
+    const std::array<unsigned char, 3> other = {1, 0, 1};
+    EXPECT_EQ(token_trie_set_filter(left.get(), other.data(), other.size()), nullptr) << "what is out stays out";
+    EXPECT_EQ(token_trie_set_filter(set.get(), keep.data(), 2), nullptr);
+    EXPECT_STREQ(token_trie_last_error(), "n_members: 2 for a set of 3");
+    EXPECT_EQ(token_trie_set_filter(set.get(), nullptr, 3), nullptr);
+    EXPECT_EQ(token_trie_set_filter(nullptr, keep.data(), 3), nullptr);
+}
+
+TEST_F(AbiSet, IsOpenedFromAFile) {
+    const std::string path = ::testing::TempDir() + "abi_set_" + std::to_string(getpid()) + ".trie";
+    {
+        const TrieImage image(trie_of({{"get", {80, 81}}, {"set", {82}}}));
+        std::ofstream file(path, std::ios::binary);
+        for (const std::string_view piece : image.pieces()) {
+            file << piece;
+        }
+    }
+    const SetHandle set(token_trie_set_open(path.c_str()));
+    std::remove(path.c_str());
+    ASSERT_NE(set, nullptr) << token_trie_last_error();
+    std::string name;
+    EXPECT_EQ(member(set, 0, name), Tokens({80, 81}));
+    EXPECT_EQ(name, "get");
+    EXPECT_EQ(token_trie_set_open(path.c_str()), nullptr);
+    EXPECT_NE(std::string(token_trie_last_error()).find("No such file"), std::string::npos);
+    EXPECT_EQ(token_trie_set_open(nullptr), nullptr);
 }
 
 TEST_F(AbiSet, OfTextsIsSpelledAsTheTokenizerDoesOrInAnyTokens) {
