@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import encode_names
 from token_trie.native.core import Llama, _core, vocab_of
@@ -47,6 +50,47 @@ class Subsets:
     def without(self: T, names: Iterable[str], *, llm: Llama | None = None) -> T:
         """Build the set without some of its members; all else as of `only`."""
         return self._subset(names, llm, keep=False)
+
+    def filtered(self: T, mask: npt.ArrayLike) -> T:
+        """Return the set of some of its members, without building one: in stock, allowed here, not seen yet.
+
+        Members keep their indices and names, so that an answer's index is one into what the set was made of. Nothing is
+        copied but the mask, a bit a member; what is left below a node is looked up when an answer comes there, and kept
+        with the set that is returned. Masks combine as arrays do (``&``, ``|``, ``~``); a filtered set may be filtered
+        again. A set of few members is laid out anew first, as large ones are.
+
+        Parameters
+        ----------
+        mask : array of bool, shape (n,), or of integers
+            Which leaves are left, of all there were when the set was made; or their indices. An Arrow column of
+            booleans without nulls will do.
+
+        Raises
+        ------
+        ArgumentError
+            A mask of another length or type, an index that no leaf has, no leaf left, or a set of
+            ``tokenization="any"``.
+        """
+        n = self.core.n_leaves
+        try:
+            given = np.asarray(mask)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"mask: {error}") from error
+        if given.ndim == 1 and given.dtype.kind in "iu" and len(given):
+            wrong = np.flatnonzero((given < 0) | (given >= n))
+            if len(wrong):
+                raise ArgumentError(f"mask[{wrong[0]}]: {given[wrong[0]]} is no leaf's index; there are {n:,}")
+            keep = np.zeros(n, np.bool_)
+            keep[given] = True
+        elif given.shape == (n,) and given.dtype == np.bool_:
+            keep = np.ascontiguousarray(given)
+        elif given.shape == (0,):
+            raise ArgumentError("mask: no member of the set is left")
+        else:
+            raise ArgumentError(
+                f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
+            )
+        return self.of_core(self.core.filtered(keep), self._start)
 
     def _subset(self: T, names: Iterable[str], llm: Llama | None, *, keep: bool) -> T:
         return self.of_core(_subset(self.core, names, llm, keep=keep), self._start)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +13,13 @@ from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.arguments import encode, encode_names
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
-from token_trie.native.files import write_whole
 from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
-from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts, read_prefix_dict
+from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
+from token_trie.sets.stored import Stored
 from token_trie.sets.subset import Subsets
 from token_trie.sets.tokens import Tokens, joined, to_tokens
 
@@ -37,7 +35,7 @@ class Leaf(NamedTuple):
     """Its sequence; with ``tokenization="any"``, one of the shortest."""
 
 
-class TokenTrie(Subsets, Collection[Leaf]):
+class TokenTrie(Subsets, Stored, Collection[Leaf]):
     """An immutable set of token sequences, each with a name, as a prefix tree.
 
     Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays` or `from_prefix_dict`. Leaves keep the
@@ -208,115 +206,6 @@ class TokenTrie(Subsets, Collection[Leaf]):
             if len(names) != len(ends) - 1:
                 raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
         return cls.of_core(_core.Trie.build(flat, ends.astype(np.int64), [] if names is None else names, ""))
-
-    @classmethod
-    def from_prefix_dict(cls, given: str | os.PathLike[str] | Mapping[str, Any]) -> TokenTrie:
-        """Read the set from RTP-LLM's tree decode configuration, described and written by `engines.rtp_llm`.
-
-        Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
-        start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
-        token ends an answer; give it as ``end_tokens``.
-
-        Parameters
-        ----------
-        given : dict, str or os.PathLike
-            The configuration, or the path of a file that holds it as JSON, which is read as a stream. Start token, end
-            token and separator are 225, 2 and ``"_"`` where left out. Ids in lists that are negative or beyond 32 bits
-            are skipped with a warning, as are keys that nothing leads to.
-
-        Raises
-        ------
-        ArgumentError
-            The file cannot be read.
-        PayloadError
-            A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
-            an answer that may end before it began; a separator that token ids cannot be told apart with.
-        """
-        return cls.of_core(*read_prefix_dict(given))
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], *, verify: bool = False) -> TokenTrie:
-        """Open a set that `save` wrote.
-
-        The file is mapped, read-only, and shared by all processes that have it open; whatever its size, this takes
-        milliseconds. It may be replaced or deleted meanwhile, as `save` does, but must not be written into.
-
-        Parameters
-        ----------
-        path : str or os.PathLike
-        verify : bool, optional
-            Compare the checksums, which reads all of it. Without, a damaged file gives wrong answers, but no call
-            leaves it.
-
-        Raises
-        ------
-        ArgumentError
-            The file cannot be opened.
-        PayloadError
-            It is no set, or truncated, or of another version, or damaged.
-        """
-        file = os.fspath(path)
-        if verify:
-            _core.verify_trie(file)
-        return cls.of_core(_core.open_trie(file))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the set to a file for `open`, with its names and aliases.
-
-        Whenever the process or the machine stops, the old file is there, or the new one; who has the old one open keeps
-        it. The start token of `from_prefix_dict` is not kept.
-
-        Raises
-        ------
-        ArgumentError
-            The file cannot be written; or the set is one of ``tokenization="any"``: save its `payload`.
-        """
-        image = _core.TrieImage(self.core)
-        try:
-            write_whole(Path(path), (image.piece(i) for i in range(len(image))))
-        except OSError as error:
-            raise ArgumentError(f"path: {error}") from error
-
-    def filtered(self, mask: npt.ArrayLike) -> TokenTrie:
-        """Return the set of some of its members, without building one: in stock, allowed here, not seen yet.
-
-        Members keep their indices and names, so that an answer's index is one into what the set was made of. Nothing is
-        copied but the mask, a bit a member; what is left below a node is looked up when an answer comes there, and kept
-        with the set that is returned. Masks combine as arrays do (``&``, ``|``, ``~``); a filtered set may be filtered
-        again. A set of few members is laid out anew first, as large ones are.
-
-        Parameters
-        ----------
-        mask : array of bool, shape (n,), or of integers
-            Which leaves are left, of all there were when the set was made; or their indices. An Arrow column of
-            booleans without nulls will do.
-
-        Raises
-        ------
-        ArgumentError
-            A mask of another length or type, an index that no leaf has, no leaf left, or a set of
-            ``tokenization="any"``.
-        """
-        n = self.core.n_leaves
-        try:
-            given = np.asarray(mask)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"mask: {error}") from error
-        if given.ndim == 1 and given.dtype.kind in "iu" and len(given):
-            wrong = np.flatnonzero((given < 0) | (given >= n))
-            if len(wrong):
-                raise ArgumentError(f"mask[{wrong[0]}]: {given[wrong[0]]} is no leaf's index; there are {n:,}")
-            keep = np.zeros(n, np.bool_)
-            keep[given] = True
-        elif given.shape == (n,) and given.dtype == np.bool_:
-            keep = np.ascontiguousarray(given)
-        elif given.shape == (0,):
-            raise ArgumentError("mask: no member of the set is left")
-        else:
-            raise ArgumentError(
-                f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
-            )
-        return type(self).of_core(self.core.filtered(keep), self._start)
 
     def __copy__(self) -> TokenTrie:
         return self
