@@ -24,6 +24,7 @@ void register_vocab(py::module_ & module);
 void register_sampler(py::module_ & module);
 void register_threads(py::module_ & module);
 void register_matcher(py::module_ & module);
+void register_tables(py::module_ & module);
 
 template <typename T>
 py::array_t<T> to_array(const T * data, std::size_t n) {

@@ -8,5 +8,6 @@ PYBIND11_MODULE(_core, module) {
     token_trie::register_vocab(module);
     token_trie::register_sampler(module);
     token_trie::register_matcher(module);
+    token_trie::register_tables(module);
     token_trie::register_threads(module);
 }

@@ -1,6 +1,7 @@
 #include "bindings/bindings.h"
 #include "trie/prefix_dict.h"
 #include "trie/set.h"
+#include "trie/tensors.h"
 #include "trie/trie_file.h"
 
 #include <algorithm>
@@ -119,20 +120,24 @@ py::tuple to_arrays(const Trie & trie) {
     return py::make_tuple(to_array(tokens.data(), tokens.size()), to_array(offsets.data(), offsets.size()));
 }
 
-// Of each node how many lead out of it, and of these the tokens and where they lead.
-py::tuple to_edges(const Trie & trie) {
-    py::array_t<std::uint32_t> counts(trie.n_nodes());
-    std::vector<Token> tokens;
-    std::vector<NodeId> targets;
-    for (NodeId node = 0; node < trie.n_nodes(); ++node) {
-        const TokenSpan children = trie.children(node);
-        counts.mutable_at(node) = children.size;
-        tokens.insert(tokens.end(), children.begin(), children.end());
-        for (std::uint32_t i = 0; i < children.size; ++i) {
-            targets.push_back(trie.child_at(node, i));
-        }
+template <typename T>
+py::array_t<T> given_away(std::vector<T> values) {
+    auto held = std::make_unique<std::vector<T>>(std::move(values));
+    const auto n = static_cast<py::ssize_t>(held->size());
+    const T * data = held->data();
+    return py::array_t<T>(n, data,
+                          py::capsule(held.release(), [](void * p) { delete static_cast<std::vector<T> *>(p); }));
+}
+
+py::tuple tensors_of(const std::shared_ptr<Trie> & trie) {
+    Tensors made;
+    {
+        const py::gil_scoped_release unlocked;
+        made = to_tensors(trie);
     }
-    return py::make_tuple(counts, to_array(tokens.data(), tokens.size()), to_array(targets.data(), targets.size()));
+    return py::make_tuple(given_away(std::move(made.first)), given_away(std::move(made.tokens)),
+                          given_away(std::move(made.targets)), given_away(std::move(made.tails)),
+                          given_away(std::move(made.ends)));
 }
 
 py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
@@ -235,7 +240,7 @@ void register_trie(py::module_ & module) {
             "leaf"_a)
         .def_property_readonly("is_compact", [](const Trie & trie) { return trie.compact() != nullptr; })
         .def("arrays", &to_arrays)
-        .def("edges", &to_edges)
+        .def("tensors", &tensors_of)
         .def("leaf_nodes", &to_leaf_nodes)
         .def(
             "name",

@@ -44,8 +44,10 @@ class Trie:
     @property
     def aliases(self) -> list[tuple[str, int]]: ...
     def arrays(self) -> tuple[IntArray, OffsetArray]: ...
-    def edges(self) -> tuple[npt.NDArray[np.uint32], IntArray, npt.NDArray[np.uint32]]: ...
     def leaf_nodes(self) -> npt.NDArray[np.uint32]: ...
+    def tensors(self) -> tuple[IntArray, IntArray, IntArray, IntArray, npt.NDArray[np.uint8]]:
+        """First edge of each row, tokens and targets of edges, tails, ends; see csrc/trie/tensors.h."""
+
     def name(self, leaf: int) -> str: ...
     def text(self, leaf: int) -> bytes: ...
     def sequence(self, leaf: int) -> IntArray: ...
@@ -116,6 +118,38 @@ class Matcher:
     def n_accepted(self) -> int: ...
     @property
     def n_vocab(self) -> int: ...
+
+class Tables:
+    """Joined sets on the host; see csrc/walk/tables.h. It holds the arrays it is made of."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        first: IntArray,
+        kinds: npt.NDArray[np.uint8],
+        tokens: npt.NDArray[np.integer],
+        targets: IntArray,
+        tails: npt.NDArray[np.integer],
+        tail_begins: IntArray,
+        completes: IntArray,
+    ) -> None: ...
+    def mask(
+        self, logits: int, n_columns: int, stride: int, n_bytes: int, minus_infinity: int, nodes: OffsetArray
+    ) -> None: ...
+    def step(self, nodes: OffsetArray, tokens: OffsetArray, out: OffsetArray) -> None: ...
+    def width(self, nodes: OffsetArray) -> int: ...
+    def candidates(
+        self,
+        logprobs: int,
+        n_columns: int,
+        stride: int,
+        n_bytes: int,
+        minus_infinity: int,
+        nodes: OffsetArray,
+        values: int,
+        tokens: OffsetArray,
+        targets: OffsetArray,
+    ) -> None: ...
 
 class Vocab:
     """Of a model, valid as long as that lives; remembers what was asked."""

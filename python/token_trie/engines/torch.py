@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, VocabularyError
 from token_trie.native.arguments import check_counts, lookup
@@ -18,22 +17,22 @@ try:
 except ImportError as error:
     raise ImportError(f"token_trie.engines.torch needs torch: pip install torch ({error})") from error
 
+from token_trie.engines.beams import Beams, LogitsOf, search
+from token_trie.engines.tables import FREE, Candidates, JoinedTables
+
+__all__ = ["FREE", "Beams", "Candidates", "DeviceTries"]
+
 Device: TypeAlias = Any
 """Whatever ``torch.device`` takes."""
 
-FREE = 0
-"""The node of a row without constraint: it never had one, the span was released, or a token was not allowed."""
-
 _ENDS = {"release": 0, "end": 1}
-_NARROW = 256
-"""The most children of a node that are listed by number; a node with more has a row of bits."""
 
 
 class DeviceTries:
     """Sets on a device; the positions in them are a tensor of nodes, one a row.
 
-    Nothing is read back, no shape depends on values of a tensor, and only plain operations are used (indexing,
-    ``searchsorted``, ``gather``, ``scatter``), so that it works on any device and inside ``torch.compile``:
+    `mask_` and `step` read nothing back, no shape depends on values of a tensor, and only plain operations are used
+    (indexing, ``searchsorted``, ``gather``, ``scatter``), so that they work on any device and inside ``torch.compile``:
 
     >>> tries = DeviceTries(vocab_size, device=logits.device)                  # doctest: +SKIP
     >>> root = tries.add(trie, end_tokens=[eos])                               # doctest: +SKIP
@@ -57,15 +56,9 @@ class DeviceTries:
 
     Notes
     -----
-    A set is three tensors; those of all sets are joined:
-
-        leaves  A=[7]  B=[7, 8]     node    0: free   1: ended   2: root   3: A   4: B    end
-        end token 2                 first   0         0          1         2      4       5
-                                    key               1·V+2      2·V+7     3·V+2, 3·V+8   4·V+2
-                                    target            1          3         1, 4           1
-
-    An edge's key is its node times the size of the vocabulary plus its token; keys ascend, so that a step is one binary
-    search for all rows. 16 bytes an edge, 14 a node.
+    A node is the number of a row of edges; below 0, of a place in the tails, where one member is left and its tokens
+    lie flat: 27 bytes a member of a million of 8 uniform tokens out of 2,048, 4 to 6 of them the tails'. See
+    csrc/trie/tensors.h. On the host these arrays are walked natively, elsewhere by tensor operations.
     """
 
     def __init__(self, vocab_size: int, *, device: Device = None) -> None:
@@ -75,14 +68,13 @@ class DeviceTries:
             self.device = torch.empty(0, device=device).device
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
             raise ArgumentError(f"device: {error}") from error
-        self._first = self._tensor([0, 0])
-        self._keys = self._tensor([])
-        self._targets = self._tensor([])
-        self._lost = self._tensor([FREE])  # node behind a token that is no child
-        self._free = self._tensor([True], torch.bool)
-        self._width = 1  # most children listed of a node
-        self._wide = self._tensor([0])  # a node's row of bits
-        self._bits = torch.zeros((1, (vocab_size + 31) // 32), dtype=torch.int32, device=self.device)
+        self._tables = JoinedTables(vocab_size, self.device)
+        self._max_tokens = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the sets take on the device."""
+        return self._tables.nbytes
 
     def add(
         self,
@@ -119,66 +111,9 @@ class DeviceTries:
                 raise VocabularyError(f"{what}: {token} is outside the vocabulary ({self.vocab_size} tokens)")
         if len(ends) and ends[0] < 0:
             raise VocabularyError(f"end_tokens: {ends[0]} is outside the vocabulary ({self.vocab_size} tokens)")
-        base = len(self._lost)
-        first, keys, targets = self._edges(handle.edges(), handle.leaf_nodes(), ends, base)
-        n = len(first)
-        lost, free = np.zeros(n, np.int64), np.zeros(n, bool)
-        lost[0] = base  # an ended row stays ended
-        if not must_end:
-            free[1 + handle.leaf_nodes().astype(np.int64)] = True
-        self._join(first, keys, targets, lost, free)
-        return base + 1
-
-    def _edges(
-        self,
-        edges: tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.uint32]],
-        leaves: npt.NDArray[np.uint32],
-        ends: npt.NDArray[np.int32],
-        base: int,
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return each node's first edge, and all keys and targets; node `base` is the set's end, the next its root."""
-        counts, tokens, targets = edges
-        parents = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-        ended = np.concatenate([[base], base + 1 + leaves.astype(np.int64)])
-        keys = np.concatenate(
-            [
-                (base + 1 + parents) * self.vocab_size + tokens,
-                (ended[:, None] * self.vocab_size + ends).ravel(),
-            ]
-        )
-        whither = np.concatenate([base + 1 + targets.astype(np.int64), np.full(len(ended) * len(ends), base)])
-        # Where an end token also goes on with a member, it does not end the answer.
-        keys, kept = np.unique(keys, return_index=True)
-        first = np.searchsorted(keys, (base + np.arange(len(counts) + 1)) * self.vocab_size)
-        return first, keys, whither[kept]
-
-    def _join(
-        self,
-        first: npt.NDArray[np.int64],
-        keys: npt.NDArray[np.int64],
-        targets: npt.NDArray[np.int64],
-        lost: npt.NDArray[np.int64],
-        free: npt.NDArray[np.bool_],
-    ) -> None:
-        counts = np.diff(np.append(first, len(keys)))
-        is_wide = counts > _NARROW
-        self._width = max(self._width, int(counts[~is_wide].max(initial=1)))
-        rows = np.zeros((int(is_wide.sum()), self._bits.shape[1]), np.uint32)
-        wide = np.where(is_wide, len(self._bits) - 1 + np.cumsum(is_wide), 0)
-        for row, node in zip(rows, np.flatnonzero(is_wide), strict=True):
-            tokens = keys[first[node] : first[node] + counts[node]] % self.vocab_size
-            np.bitwise_or.at(row, tokens // 32, np.uint32(1) << (tokens % 32).astype(np.uint32))
-        start = len(self._keys)
-        self._first = torch.cat([self._first[:-1], self._tensor(start + first), self._tensor([start + len(keys)])])
-        self._keys = torch.cat([self._keys, self._tensor(keys)])
-        self._targets = torch.cat([self._targets, self._tensor(targets)])
-        self._lost = torch.cat([self._lost, self._tensor(lost)])
-        self._free = torch.cat([self._free, self._tensor(free, torch.bool)])
-        self._wide = torch.cat([self._wide, self._tensor(wide)])
-        self._bits = torch.cat([self._bits, self._tensor(rows.view(np.int32), torch.int32)])
-
-    def _tensor(self, values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.as_tensor(values, dtype=dtype, device=self.device)
+        root = self._tables.join(handle, ends)
+        self._max_tokens = max(self._max_tokens, handle.max_length + must_end)
+        return root
 
     def mask_(self, logits: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
         """Set the logits of tokens that are not allowed to -inf, in place, and return them.
@@ -195,33 +130,76 @@ class DeviceTries:
             Other shapes, types or devices; nothing is written. The values of nodes are not checked: those that this
             object did not return give any result, or torch's own error.
         """
-        self._check(nodes, "nodes")
-        if logits.ndim != 2 or logits.shape[0] != nodes.shape[0] or logits.shape[1] < self.vocab_size:
-            raise ArgumentError(
-                f"logits: shape {tuple(logits.shape)} where ({nodes.shape[0]}, {self.vocab_size} or more) belongs"
-            )
-        if not logits.dtype.is_floating_point or logits.device != self.device:
-            raise ArgumentError(f"logits: {logits.dtype} on {logits.device} where floats on {self.device} belong")
-        if not len(self._keys):
-            return logits
-        out = ~self._free[nodes][:, None]
-        # A node with fewer children than the width lists its last child again. A row at a node without children is
-        # free, and its tokens keep their logits.
-        first = self._first[nodes]
-        last = self._first[nodes + 1] - 1
-        at = torch.arange(self._width, device=self.device)
-        edges = torch.minimum(first[:, None] + at, last[:, None]).clamp(min=0)
-        tokens = (self._keys[edges] - (nodes * self.vocab_size)[:, None]).clamp(0, self.vocab_size - 1)
-        kept = logits.gather(1, tokens)
-        if len(self._bits) > 1:
-            bits = self._bits[self._wide[nodes]]
-            is_child = (bits[:, :, None] >> torch.arange(32, dtype=torch.int32, device=self.device)) & 1
-            is_child = is_child.reshape(len(nodes), -1)[:, : self.vocab_size].to(torch.bool)
-            logits[:, self.vocab_size :].masked_fill_(out, -torch.inf)
-            logits[:, : self.vocab_size].masked_fill_(out & ~is_child, -torch.inf)
-        else:
-            logits.masked_fill_(out, -torch.inf)
-        return logits.scatter_(1, tokens, kept)
+        self._check_logits(logits, nodes, "logits")
+        return self._tables.mask_(logits, nodes)
+
+    def candidates(self, logprobs: torch.Tensor, nodes: torch.Tensor, *, width: int | None = None) -> Candidates:
+        """Return what may follow each row: log-probabilities, tokens and next nodes of its children, and no more.
+
+        Parameters
+        ----------
+        logprobs : torch.Tensor, floating point, shape (rows, at least vocab_size)
+            Or logits; what is taken of them is taken as it is.
+        nodes : torch.Tensor of int64, shape (rows,)
+            A row at node `FREE` has no candidates. A released one has those that go on with a longer member.
+        width : int, optional
+            Columns of what is returned. By default as many as the row with most children has, which on a device other
+            than the host reads one number back, and inside ``torch.compile`` is that of all nodes. Children beyond it
+            are left out.
+
+        Returns
+        -------
+        Candidates
+            Three tensors of shape (rows, width).
+
+        Raises
+        ------
+        ArgumentError
+            As for `mask_`; or width is not positive.
+        """
+        self._check_logits(logprobs, nodes, "logprobs")
+        if width is not None:
+            check_counts(width=width)
+        return self._tables.candidates(logprobs, nodes, width)
+
+    def beam(
+        self, logits_of: LogitsOf, roots: torch.Tensor, *, beam_width: int, max_tokens: int | None = None
+    ) -> Beams:
+        """Search for the most probable members of each row's set; all that comes back are members.
+
+        A step takes the children of all beams, and none of the vocabulary's other columns; the best `beam_width` sums
+        of log-probabilities go on. With on_complete "end" the end token counts; with "release" a member is complete as
+        it is, beside longer ones that begin with it. As any beam search, it may lose a member whose beginning is
+        improbable; `token_trie.search` does not.
+
+        Parameters
+        ----------
+        logits_of : callable
+            ``logits_of(tokens, parents)``: tokens so far, int64 of shape (batch, beams, steps), -1 behind the end of
+            one; and which beam of the step before each one goes on, int64 of shape (batch, beams), for
+            the model's cache. Returns logits of shape (batch, beams, at least vocab_size). At first, beams is 1 and
+            steps 0.
+        roots : torch.Tensor of int64, shape (batch,)
+            What `add` returned, of a set for each row.
+        beam_width : int
+            Beams a row.
+        max_tokens : int, optional
+            Steps; by default as many as the longest member of all sets takes. A beam that is not complete by then is
+            lost.
+
+        Raises
+        ------
+        ArgumentError
+            Arguments or logits of another shape, type or device, or no row.
+        """
+        self._check(roots, "roots")
+        if not len(roots):
+            raise ArgumentError("roots: none")
+        check_counts(beam_width=beam_width)
+        if max_tokens is not None:
+            check_counts(max_tokens=max_tokens)
+        with torch.no_grad():
+            return search(self._tables, logits_of, roots, beam_width, max_tokens or self._max_tokens)
 
     def step(self, nodes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the nodes that tokens lead to.
@@ -245,17 +223,21 @@ class DeviceTries:
         self._check(tokens, "tokens")
         if tokens.shape != nodes.shape:
             raise ArgumentError(f"tokens: {tokens.shape[0]} for {nodes.shape[0]} nodes")
-        if not len(self._keys):
-            return torch.zeros_like(nodes)
-        key = nodes * self.vocab_size + tokens
-        edge = torch.searchsorted(self._keys, key).clamp(max=len(self._keys) - 1)
-        is_token = (tokens >= 0) & (tokens < self.vocab_size)
-        return torch.where(is_token & (self._keys[edge] == key), self._targets[edge], self._lost[nodes])
+        return self._tables.step(nodes, tokens)
 
     def is_terminated(self, nodes: torch.Tensor) -> torch.Tensor:
         """Return whether an end token was accepted, a bool a row."""
         self._check(nodes, "nodes")
-        return (nodes != FREE) & (self._lost[nodes] == nodes)
+        return self._tables.is_terminated(nodes)
+
+    def _check_logits(self, logits: torch.Tensor, nodes: torch.Tensor, what: str) -> None:
+        self._check(nodes, "nodes")
+        if logits.ndim != 2 or logits.shape[0] != nodes.shape[0] or logits.shape[1] < self.vocab_size:
+            raise ArgumentError(
+                f"{what}: shape {tuple(logits.shape)} where ({nodes.shape[0]}, {self.vocab_size} or more) belongs"
+            )
+        if not logits.dtype.is_floating_point or logits.device != self.device:
+            raise ArgumentError(f"{what}: {logits.dtype} on {logits.device} where floats on {self.device} belong")
 
     def _check(self, tensor: torch.Tensor, what: str) -> None:
         if tensor.ndim != 1 or tensor.dtype != torch.int64 or tensor.device != self.device:

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "trie/trie.h"
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// A trie as plain arrays of 32 bits, for devices that gather. Nodes with children are rows; where only one member is
+// left, its tokens lie flat:
+//
+//     leaves  A=[5]  B=[7]  C=[7,8,4,4]  D=[7,8,6]       row      0      1      2
+//                                                        first    0      2      3      5
+//          0                                             token    5  7   8      4  6
+//        5/ \7                                           target   *  1   2      ~0 *        * complete, ~ place of a
+//        *   1*                                          ends     0      1      0             tail's next token
+//            8|                                          tail     ~4
+//             2
+//           4/ \6
+//        ~0 .   *                                        a tail's last token is written as its complement
+//          4|
+//           *
+//
+// Rows of a tree are its inner nodes, of a graph all nodes with children.
+struct Tensors {
+    // A target that ends a member and has no children.
+    static constexpr std::int32_t kComplete = INT32_MAX;
+
+    std::vector<std::int32_t> first;  // one a row, and the number of edges
+    std::vector<Token> tokens;
+    std::vector<std::int32_t> targets;
+    std::vector<Token> tails;
+    std::vector<std::uint8_t> ends;  // whether a member ends at the row
+};
+
+// Of a filtered trie, what it has left. Throws Error (limit) beyond 2^31 - 2 edges or tokens of tails.
+Tensors to_tensors(const std::shared_ptr<const Trie> & trie);
+
+}  // namespace token_trie

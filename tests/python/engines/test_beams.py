@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from token_trie import ArgumentError, TokenTrie
+
+torch = pytest.importorskip("torch")
+from token_trie.engines.torch import FREE, DeviceTries  # noqa: E402
+
+V, END = 10, 2
+members = st.sets(st.lists(st.integers(3, V - 1), min_size=1, max_size=4).map(tuple), min_size=1, max_size=12)
+
+
+def logits_of(prefix: tuple[int, ...]) -> Any:
+    return torch.randn(V, generator=torch.Generator().manual_seed(hash(prefix) % 2**31))
+
+
+def model(tokens: Any, parents: Any) -> Any:
+    batch, beams, _ = tokens.shape
+    assert parents.shape == (batch, beams)
+    return torch.stack([torch.stack([logits_of(tuple(beam.tolist())) for beam in row]) for row in tokens])
+
+
+def logprob(member: tuple[int, ...]) -> float:
+    return sum(float(torch.log_softmax(logits_of(member[:i]), -1)[token]) for i, token in enumerate(member))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(members, min_size=1, max_size=2), st.booleans(), st.booleans())
+def test_beams_wide_enough_find_all_members_in_order(
+    sets: list[set[tuple[int, ...]]], must_end: bool, is_native: bool
+) -> None:
+    tries = DeviceTries(V)
+    built = [TokenTrie.from_sequences({str(m): m for m in of}) for of in sets]
+    options: Any = {"end_tokens": [END]} if must_end else {"on_complete": "release"}
+    roots = torch.tensor([tries.add(trie, **options) for trie in built])
+    if not is_native:
+        tries._tables.host = None
+    found = tries.beam(model, roots, beam_width=40)
+    for row, of in enumerate(sets):
+        written = [(*member, END) if must_end else member for member in of]
+        expected = sorted(((logprob(member), member) for member in written), reverse=True)
+        there = found.logprobs[row].isfinite()
+        assert there.tolist() == sorted(there.tolist(), reverse=True)
+        got = [tuple(t for t in beam.tolist() if t >= 0) for beam in found.tokens[row][there]]
+        assert got == [member for _, member in expected]
+        assert found.logprobs[row][there].tolist() == pytest.approx([p for p, _ in expected], abs=1e-4)
+        assert found.tokens[row][~there].eq(-1).all()
+        assert found.nodes[row][~there].eq(FREE).all()
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_narrow_beams_are_members_each_once(width: int) -> None:
+    tries = DeviceTries(V)
+    of = {(a, b, a) for a in range(3, V) for b in range(3, V)}
+    root = tries.add(TokenTrie.from_sequences({str(m): m for m in of}), end_tokens=[END])
+    found = tries.beam(model, torch.tensor([root, root]), beam_width=width)
+    for row in range(2):
+        got = [tuple(beam.tolist()) for beam in found.tokens[row]]
+        assert len(set(got)) == width
+        assert all(tokens[:3] in of and tokens[3] == END for tokens in got)
+        assert found.logprobs[row].tolist() == pytest.approx([logprob(tokens) for tokens in got], abs=1e-4)
+
+
+def test_a_beam_that_is_not_complete_in_time_is_lost() -> None:
+    tries = DeviceTries(V)
+    root = tries.add(TokenTrie.from_sequences({"A": [3], "B": [4, 5, 6]}), on_complete="release")
+    found = tries.beam(model, torch.tensor([root]), beam_width=2, max_tokens=2)
+    assert found.tokens.tolist() == [[[3, -1], [-1, -1]]]
+    assert found.logprobs.isfinite().tolist() == [[True, False]]
+
+
+def test_parents_name_the_beams_that_go_on() -> None:
+    tries = DeviceTries(V)
+    root = tries.add(TokenTrie.from_sequences({str(t): [t, 3, t] for t in range(3, V)}), on_complete="release")
+    before: list[Any] = []
+
+    def watched(tokens: Any, parents: Any) -> Any:
+        if before:
+            chosen = before[-1].gather(1, parents[:, :, None].expand(-1, -1, before[-1].shape[2]))
+            assert torch.equal(chosen, tokens[:, :, :-1])
+        before.append(tokens)
+        return model(tokens, parents)
+
+    tries.beam(watched, torch.tensor([root, root]), beam_width=3)
+    assert [tuple(tokens.shape) for tokens in before] == [(2, 1, 0), (2, 3, 1), (2, 3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_width": 0}, "beam_width: 0"),
+        ({"beam_width": 2, "max_tokens": 0}, "max_tokens: 0"),
+        ({"beam_width": 2, "roots": torch.tensor([], dtype=torch.int64)}, "roots: none"),
+        ({"beam_width": 2, "roots": torch.tensor([0.5])}, "roots: torch.float32"),
+        ({"beam_width": 2, "logits_of": lambda *_: torch.zeros(1, 1, V - 1)}, r"logits_of: shape \(1, 1, 9\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+    tries = DeviceTries(V)
+    root = tries.add(TokenTrie.from_sequences({"A": [3, 4]}), end_tokens=[END])
+    with pytest.raises(ArgumentError, match=message):
+        tries.beam(**{"logits_of": model, "roots": torch.tensor([root]), **options})
