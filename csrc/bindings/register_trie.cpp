@@ -151,6 +151,16 @@ py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
     return out;
 }
 
+using Mask = py::array_t<bool, py::array::c_style>;
+
+const std::uint8_t * mask_of(const Trie & trie, const Mask & keep) {
+    if (keep.ndim() != 1 || keep.size() != trie.n_leaves()) {
+        throw Error(Status::argument,
+                    "mask: " + std::to_string(keep.size()) + " for " + std::to_string(trie.n_leaves()) + " members");
+    }
+    return reinterpret_cast<const std::uint8_t *>(keep.data());
+}
+
 // The bytes of a file, each piece valid as long as the image, which memoryviews keep.
 class Image {
    public:
@@ -214,12 +224,8 @@ void register_trie(py::module_ & module) {
             "compact"_a)
         .def(
             "filtered",
-            [](const std::shared_ptr<Trie> & trie, const py::array_t<bool, py::array::c_style> & keep) {
-                if (keep.ndim() != 1 || keep.size() != trie->n_leaves()) {
-                    throw Error(Status::argument, "mask: " + std::to_string(keep.size()) + " for " +
-                                                      std::to_string(trie->n_leaves()) + " members");
-                }
-                const auto * bytes = reinterpret_cast<const std::uint8_t *>(keep.data());
+            [](const std::shared_ptr<Trie> & trie, const Mask & keep) {
+                const std::uint8_t * bytes = mask_of(*trie, keep);
                 const py::gil_scoped_release unlocked;
                 return std::const_pointer_cast<Trie>(Trie::filtered(trie, bytes));
             },
@@ -229,7 +235,16 @@ void register_trie(py::module_ & module) {
                  const py::gil_scoped_release unlocked;
                  return std::const_pointer_cast<Trie>(Trie::kept_alone(trie));
              })
-        .def_property_readonly("is_filtered", &Trie::is_filtered)
+        .def(
+            "joined",
+            [](const std::shared_ptr<Trie> & base, const std::shared_ptr<Trie> & more, const Mask & keep) {
+                const std::uint8_t * bytes = mask_of(*base, keep);
+                const py::gil_scoped_release unlocked;
+                return std::const_pointer_cast<Trie>(Trie::joined(base, more, bytes));
+            },
+            py::arg("more").none(false), py::arg("keep").noconvert())
+        .def("leaves_named", &Trie::leaves_named, "names"_a, py::call_guard<py::gil_scoped_release>())
+        .def_property_readonly("is_view", &Trie::is_view)
         .def_property_readonly("n_members", &Trie::n_members)
         .def(
             "has_leaf",

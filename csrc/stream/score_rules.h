@@ -1,8 +1,10 @@
 #pragma once
 
 #include "trie/compact_tree.h"
+#include "trie/joined.h"
 #include "walk/cursor.h"
 
+#include <memory>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -25,15 +27,23 @@ struct ScoreOptions {
 };
 
 // Of each node of a tree, which outlives this, the tokens to the nearest end of a leaf, as far as 16 bits count. Of a
-// filtered one, of all leaves.
+// filtered one, of all leaves; of a joined one, the nearer of both.
 class TokensToEnds {
    public:
     explicit TokensToEnds(const Trie & trie);
     std::uint16_t operator[](NodeId node) const {
+        if (joined_ != nullptr) {
+            return of_joined(node);
+        }
         return compact_ != nullptr ? compact_->tokens_to_end(node) : of_nodes_[node];
     }
 
    private:
+    std::uint16_t of_joined(NodeId node) const;
+
+    const Joined * joined_;
+    std::unique_ptr<const TokensToEnds> base_;  // of a joined tree
+    std::unique_ptr<const TokensToEnds> more_;
     const CompactTree * compact_;
     std::vector<std::uint16_t> of_nodes_;  // of a flat tree
 };

@@ -91,6 +91,10 @@ class CompactTree {
     EdgeId edge_to(NodeId node) const noexcept;
     Token token_of(EdgeId edge) const noexcept;
     LeafId leaf(NodeId node) const noexcept;
+    // The one below a node of a tail.
+    LeafId leaf_below(NodeId tail_node) const noexcept {
+        return leaf_of(first_member(static_cast<EdgeId>(edge_of_tail_at(tail_node - shape_.n_inner) + 1)));
+    }
     NodeId leaf_node(LeafId leaf) const { return member_node(member_of(leaf)); }
     std::vector<Token> sequence(LeafId leaf) const;
     const char * stored_name(LeafId leaf) const noexcept;

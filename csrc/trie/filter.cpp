@@ -1,43 +1,13 @@
 #include "trie/filter.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace token_trie {
 
 Filter::Filter(std::shared_ptr<const CompactTree> tree, std::vector<std::uint64_t> kept, std::uint64_t n_kept)
     : tree_(std::move(tree)),
       words_(std::move(kept)),
-      kept_({words_.data(), words_.size()}, tree_->shape().n_members, n_kept),
-      buckets_(kBuckets) {}
-
-Filter::~Filter() {
-    for (std::atomic<Listed *> & bucket : buckets_) {
-        for (const Listed * one = bucket.load(); one != nullptr;) {
-            const std::unique_ptr<const Listed> owned(one);
-            one = one->next;
-        }
-    }
-}
-
-const Filter::Listed & Filter::listed(NodeId node) const {
-    std::atomic<Listed *> & bucket = buckets_[node % kBuckets];
-    Listed * const first = bucket.load(std::memory_order_acquire);
-    for (const Listed * one = first; one != nullptr; one = one->next) {
-        if (one->node == node) {
-            return *one;
-        }
-    }
-    auto made = std::make_unique<Listed>();
-    made->node = node;
-    list(*made);
-    // Another thread may have listed the same one: either serves.
-    made->next = first;
-    while (
-        !bucket.compare_exchange_weak(made->next, made.get(), std::memory_order_release, std::memory_order_relaxed)) {
-    }
-    return *made.release();
-}
+      kept_({words_.data(), words_.size()}, tree_->shape().n_members, n_kept) {}
 
 void Filter::list(Listed & out) const {
     const TokenSpan tokens = tree_->children(out.node);
@@ -56,8 +26,7 @@ void Filter::list(Listed & out) const {
             const EdgeId middle = edge + (behind - edge) / 2;
             (tree_->first_member(middle) <= member ? edge : behind) = middle;
         }
-        out.tokens.push_back(tokens.data[edge - begin]);
-        out.edges.push_back(edge);
+        out.push(tokens.data[edge - begin], edge);
         member = ++edge < end ? kept_.next(tree_->first_member(edge)) : range.end;
     }
 }
@@ -66,8 +35,7 @@ TokenSpan Filter::children(NodeId node) const {
     if (!tree_->is_inner(node)) {
         return tree_->children(node);
     }
-    const Listed & list = listed(node);
-    return {list.tokens.data(), static_cast<std::uint32_t>(list.tokens.size())};
+    return listed(node).span();
 }
 
 EdgeId Filter::edge_at(NodeId node, std::uint32_t i) const {
@@ -79,9 +47,8 @@ NodeId Filter::child(NodeId node, Token token) const {
         return tree_->child(node, token);
     }
     const Listed & list = listed(node);
-    const TokenSpan span{list.tokens.data(), static_cast<std::uint32_t>(list.tokens.size())};
-    const std::uint32_t at = span.find(token);
-    return at == span.size ? kNoNode : tree_->target(list.edges[at]);
+    const std::uint32_t at = list.span().find(token);
+    return at == list.tokens.size() ? kNoNode : tree_->target(list.edges[at]);
 }
 
 LeafId Filter::leaf(NodeId node) const noexcept {
@@ -89,9 +56,7 @@ LeafId Filter::leaf(NodeId node) const noexcept {
     return member < tree_->shape().n_members && kept_[member] ? tree_->leaf_of(member) : kNoLeaf;
 }
 
-std::size_t Filter::n_bytes() const noexcept {
-    return words_.size() * sizeof(std::uint64_t) + kBuckets * sizeof(void *);
-}
+std::size_t Filter::n_bytes() const noexcept { return words_.size() * sizeof(std::uint64_t) + ListedChildren::kBytes; }
 
 std::pair<std::vector<std::uint64_t>, std::uint64_t> bits_of_bytes(const std::uint8_t * bytes, std::uint64_t n) {
     std::vector<std::uint64_t> words(Bits::n_words(n));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trie/compact_tree.h"
+#include "trie/listed_children.h"
 
 namespace token_trie {
 
@@ -14,11 +15,8 @@ namespace token_trie {
 // Any number of threads may ask at a time. Listing allocates: children and what goes with them throw std::bad_alloc.
 class Filter {
    public:
-    // kept has Bits::n_words(n) words, n the tree's members, n_kept of them ones, at least one.
+    // kept has Bits::n_words(n) words, n the tree's members, n_kept of them ones.
     Filter(std::shared_ptr<const CompactTree> tree, std::vector<std::uint64_t> kept, std::uint64_t n_kept);
-    Filter(const Filter &) = delete;
-    Filter & operator=(const Filter &) = delete;
-    ~Filter();
 
     std::uint64_t n_kept() const noexcept { return kept_.n_ones(); }
     const Bits & kept() const noexcept { return kept_; }
@@ -32,22 +30,17 @@ class Filter {
     std::size_t n_bytes() const noexcept;
 
    private:
-    static constexpr std::size_t kBuckets = 4096;
+    using Listed = ListedChildren::Listed;
 
-    struct Listed {
-        NodeId node = kNoNode;
-        std::vector<Token> tokens;
-        std::vector<EdgeId> edges;
-        Listed * next = nullptr;
-    };
-
-    const Listed & listed(NodeId inner_node) const;
+    const Listed & listed(NodeId inner_node) const {
+        return listed_.of(inner_node, [this](Listed & out) { list(out); });
+    }
     void list(Listed & out) const;
 
     const std::shared_ptr<const CompactTree> tree_;
     const std::vector<std::uint64_t> words_;
     const Bits kept_;
-    mutable std::vector<std::atomic<Listed *>> buckets_;  // chains, in which none is taken out
+    const ListedChildren listed_;
 };
 
 // The bits of bytes, a byte a bit, any but 0 a one; returned as the words of Bits and the number of ones.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -74,6 +75,7 @@ enum class Layout { by_size, flat, compact };
 
 class CompactTree;
 class Filter;
+class Joined;
 class Lexicon;
 
 // An immutable set of token sequences, shared between any number of cursors and threads.
@@ -133,7 +135,13 @@ class Trie {
     // that are left of both. Costs a pass over the bytes, and another where leaves are not in the order of their
     // tokens. Throws Error: argument if none is left, or of a graph.
     static std::shared_ptr<const Trie> filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
-    // The leaves that a filter has left, as a trie of their own; the trie itself without a filter.
+    // Both, as one: base's leaves, those whose byte in keep is not 0, if given, and behind them those of more. Costs a
+    // pass over more, and one over keep. Throws Error: argument if a sequence is in both, or none is left, or of a
+    // graph, or of two that are joined already; limit.
+    static std::shared_ptr<const Trie> joined(const std::shared_ptr<const Trie> & base,
+                                              const std::shared_ptr<const Trie> & more,
+                                              const std::uint8_t * keep = nullptr);
+    // The leaves of a view, as a trie of their own; the trie itself if it is none.
     static std::shared_ptr<const Trie> kept_alone(const std::shared_ptr<const Trie> & trie);
 
     bool is_tree() const noexcept { return targets_.empty(); }
@@ -155,13 +163,13 @@ class Trie {
     }
     // The ith of the node's children.
     NodeId child_at(NodeId node, std::uint32_t i) const { return target(edge_at(node, i)); }
-    // Edges out of one node are neighbours, in the order of its children, and each leads to a node of a higher number.
-    // Of a filtered trie those that are left are neighbours of others.
+    // Edges out of one node are neighbours, in the order of its children, and each leads to a node of a higher number;
+    // but of a view they are any.
     EdgeId first_edge(NodeId node) const noexcept {
         return compact_ != nullptr ? compact_first_edge(node) : EdgeId{nodes_[node].first};
     }
     EdgeId edge_at(NodeId node, std::uint32_t i) const {
-        return filter_ != nullptr ? filtered_edge_at(node, i) : first_edge(node) + i;
+        return is_view_ ? viewed_edge_at(node, i) : first_edge(node) + i;
     }
     // kNoEdge if token does not lead on from node.
     EdgeId edge_by(NodeId node, Token token) const {
@@ -191,9 +199,10 @@ class Trie {
     std::uint32_t n_nodes() const noexcept { return n_nodes_; }
     // Numbers of leaves are below this.
     std::uint32_t n_leaves() const noexcept { return n_leaves_; }
-    // Leaves that are there: fewer if filtered.
+    // Leaves that are there: fewer of a view.
     std::uint32_t n_members() const noexcept;
-    bool is_filtered() const noexcept { return filter_ != nullptr; }
+    // Whether it is filtered or joined, of others' nodes.
+    bool is_view() const noexcept { return is_view_; }
     bool has_leaf(LeafId leaf) const;
     std::uint64_t n_tokens() const noexcept { return n_tokens_; }
     // Tokens of the longest sequence.
@@ -216,9 +225,13 @@ class Trie {
     const char * stored_name(LeafId leaf) const noexcept;
     bool has_names() const noexcept;
 
+    // Positions in names and leaves that they are the name of, or an alias; ascending. Costs a pass over all names.
+    std::vector<std::pair<std::size_t, LeafId>> leaves_named(const std::vector<std::string> & names) const;
+
     const std::vector<Alias> & aliases() const noexcept { return aliases_; }
-    // Null of a trie that is laid out flat.
+    // Null of a trie that is laid out flat; of one that is joined, its base's.
     const std::shared_ptr<const CompactTree> & compact() const noexcept { return compact_; }
+    const std::shared_ptr<const Joined> & parts() const noexcept { return joined_; }
 
    private:
     struct Node {
@@ -229,6 +242,10 @@ class Trie {
     class Builder;
     class GraphBuilder;
     Trie() = default;
+    static std::shared_ptr<const Trie> laid_out_for_view(const std::shared_ptr<const Trie> & trie);
+    // May have nothing left.
+    static std::shared_ptr<const Trie> left_of(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep);
+    static std::shared_ptr<const Trie> join(std::shared_ptr<const Trie> base, std::shared_ptr<const Trie> more);
 
     EdgeId flat_edge_by(NodeId node, Token token) const noexcept {
         const std::uint32_t first = nodes_[node].first;
@@ -239,13 +256,15 @@ class Trie {
     NodeId flat_target(EdgeId edge) const noexcept { return is_tree() ? edge : targets_[edge - 1]; }
     TokenSpan compact_children(NodeId node) const;
     NodeId compact_child(NodeId node, Token token) const;
-    EdgeId filtered_edge_at(NodeId node, std::uint32_t i) const;
+    EdgeId viewed_edge_at(NodeId node, std::uint32_t i) const;
     EdgeId compact_first_edge(NodeId node) const noexcept;
     NodeId compact_target(EdgeId edge) const noexcept;
     LeafId compact_leaf(NodeId node) const noexcept;
 
     std::shared_ptr<const CompactTree> compact_;  // where it is there, nothing else is of the structure
     std::shared_ptr<const Filter> filter_;        // of a compact one
+    std::shared_ptr<const Joined> joined_;        // then compact_ is its base's
+    bool is_view_ = false;
     std::uint32_t n_nodes_ = 0;
     std::uint32_t n_leaves_ = 0;
     std::vector<Node> nodes_;         // n_nodes + 1

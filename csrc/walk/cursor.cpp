@@ -1,8 +1,6 @@
 #include "walk/cursor.h"
 
 #include <algorithm>
-#include <string_view>
-#include <unordered_map>
 
 namespace token_trie {
 namespace {
@@ -15,33 +13,19 @@ void sort_unique(std::vector<Id> & ids) {
 
 // The leaves with these names, or names that gave way to theirs, each once.
 std::vector<LeafId> leaves_of(const Trie & trie, const std::vector<std::string> & names) {
-    std::unordered_map<std::string_view, bool> wanted;  // and whether it was found
-    for (const std::string & name : names) {
-        wanted.emplace(name, false);
-    }
+    const std::vector<std::pair<std::size_t, LeafId>> found = trie.leaves_named(names);
     std::vector<LeafId> leaves;
-    const auto look_at = [&](const std::string & name, LeafId leaf) {
-        const auto at = wanted.find(name);
-        if (at != wanted.end()) {
-            at->second = true;
-            leaves.push_back(leaf);
+    std::size_t n_known = 0;  // of names; found is in their order
+    for (const auto & [i, leaf] : found) {
+        if (i > n_known) {
+            break;
         }
-    };
-    for (LeafId leaf = 0; leaf < trie.n_leaves() && !wanted.empty(); ++leaf) {
-        if (trie.has_leaf(leaf)) {
-            look_at(trie.name(leaf), leaf);
-        }
+        n_known = i + 1;
+        leaves.push_back(leaf);
     }
-    for (const Alias & alias : trie.aliases()) {
-        if (trie.has_leaf(alias.leaf)) {
-            look_at(alias.name, alias.leaf);
-        }
-    }
-    for (std::size_t i = 0; i < names.size(); ++i) {
-        if (!wanted.at(names[i])) {
-            throw Error(Status::argument,
-                        "exclude[" + std::to_string(i) + "]: " + quote(names[i]) + " is no member of the set");
-        }
+    if (n_known < names.size()) {
+        throw Error(Status::argument,
+                    "exclude[" + std::to_string(n_known) + "]: " + quote(names[n_known]) + " is no member of the set");
     }
     sort_unique(leaves);
     return leaves;
@@ -125,7 +109,7 @@ FollowSet::FollowSet(const Trie & trie, Options options) : options_(std::move(op
 
 NodeId Cursor::child(NodeId node, Token token, const Remainder * left) const {
     const EdgeId edge = trie_->edge_by(node, token);
-    return edge == kNoEdge || (left != nullptr && left->is_out(edge)) ? kNoNode : trie_->target(edge);
+    return edge == kNoEdge || (left != nullptr && left->is_out(node, token)) ? kNoNode : trie_->target(edge);
 }
 
 // Whether another item may follow the nth.
@@ -139,7 +123,7 @@ Ending Cursor::ending() const {
         return Ending::none;
     }
     const bool more = has_more(left_behind_.get(), n_items());
-    const std::uint32_t n_out = left_ == nullptr ? 0 : left_->children_out(*trie_, node_).size;
+    const std::uint32_t n_out = left_ == nullptr ? 0 : left_->children_out(node_).size;
     if (state_ == State::walking && (more || trie_->children(node_).size > n_out)) {
         return Ending::none;
     }
@@ -168,7 +152,7 @@ AllowedSet Cursor::allowed() const {
     }
     set.children = trie_->children(node_);
     if (left_ != nullptr) {
-        set.children_out = left_->children_out(*trie_, node_);
+        set.children_out = left_->children_out(node_);
     }
     if (!at_leaf_) {
         return set;
@@ -185,7 +169,7 @@ AllowedSet Cursor::allowed() const {
         set.follow = may_end ? follow_->end_tokens() : TokenSpan{};
         set.beginnings = trie_->children(kRoot);
         if (left_behind_ != nullptr) {
-            set.beginnings_out = left_behind_->children_out(*trie_, kRoot);
+            set.beginnings_out = left_behind_->children_out(kRoot);
         }
     }
     return set;

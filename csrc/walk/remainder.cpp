@@ -1,6 +1,7 @@
 #include "walk/remainder.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace [[gnu::visibility("default")]] token_trie {
 
@@ -26,6 +27,15 @@ std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vec
     if (out.empty()) {
         return left;
     }
+    if (trie.compact() != nullptr) {
+        left->climb_from(trie, out);
+    } else {
+        left->pass_over(trie, out);
+    }
+    return left;
+}
+
+void Remainder::pass_over(const Trie & trie, const std::vector<LeafId> & out) {
     std::vector<bool> ends(trie.n_nodes(), false);  // a member that is out
     for (const LeafId leaf : out) {
         ends[trie.leaf_node(leaf)] = true;
@@ -38,23 +48,61 @@ std::shared_ptr<const Remainder> Remainder::of(const Trie & trie, const std::vec
             dead[node] = dead[trie.child_at(node, i)];
         }
     }
-    left->empty_ = dead[kRoot];
+    empty_ = dead[kRoot];
     for (NodeId node = 0; node < trie.n_nodes(); ++node) {
         if (dead[node]) {
             continue;
         }
         if (ends[node]) {
-            left->ended_.push_back(node);
+            ended_.push_back(node);
         }
         const TokenSpan children = trie.children(node);
         for (std::uint32_t i = 0; i < children.size; ++i) {
             if (dead[trie.child_at(node, i)]) {
-                left->edges_.push_back(trie.edge_at(node, i));
-                left->tokens_.push_back(children.data[i]);
+                nodes_.push_back(node);
+                tokens_.push_back(children.data[i]);
             }
         }
     }
-    return left;
+}
+
+void Remainder::climb_from(const Trie & tree, const std::vector<LeafId> & out) {
+    struct Seen {
+        std::vector<Token> closed;
+        bool is_ended = false;
+    };
+    std::unordered_map<NodeId, Seen> seen;
+    const auto is_dead = [&](NodeId node, const Seen & at) {
+        return at.closed.size() == tree.children(node).size && (at.is_ended || tree.leaf(node) == kNoLeaf);
+    };
+    for (const LeafId leaf : out) {
+        NodeId node = tree.leaf_node(leaf);
+        seen[node].is_ended = true;
+        while (is_dead(node, seen[node])) {
+            if (node == kRoot) {
+                empty_ = true;
+                return;
+            }
+            const EdgeId edge = tree.edge_to(node);
+            seen.erase(node);
+            node = tree.source(edge);
+            seen[node].closed.push_back(tree.token_of(edge));
+        }
+    }
+    std::vector<NodeId> order;
+    for (const auto & [node, at] : seen) {
+        order.push_back(node);
+    }
+    std::sort(order.begin(), order.end());
+    for (const NodeId node : order) {
+        Seen & at = seen[node];
+        if (at.is_ended) {
+            ended_.push_back(node);
+        }
+        std::sort(at.closed.begin(), at.closed.end());
+        nodes_.insert(nodes_.end(), at.closed.size(), node);
+        tokens_.insert(tokens_.end(), at.closed.begin(), at.closed.end());
+    }
 }
 
 std::shared_ptr<const Remainder> Remainder::without(const Trie & trie, LeafId leaf) const {
@@ -63,22 +111,20 @@ std::shared_ptr<const Remainder> Remainder::without(const Trie & trie, LeafId le
     return left;
 }
 
-bool Remainder::is_out(EdgeId edge) const noexcept { return std::binary_search(edges_.begin(), edges_.end(), edge); }
+bool Remainder::is_out(NodeId node, Token token) const noexcept { return children_out(node).contains(token); }
 
 bool Remainder::has_member_at(const Trie & trie, NodeId node) const noexcept {
     return trie.leaf(node) != kNoLeaf && !std::binary_search(ended_.begin(), ended_.end(), node);
 }
 
-TokenSpan Remainder::children_out(const Trie & trie, NodeId node) const {
-    const Run run = edges_out_of(trie, node);
+TokenSpan Remainder::children_out(NodeId node) const noexcept {
+    const Run run = edges_out_of(node);
     return {tokens_.data() + run.begin, static_cast<std::uint32_t>(run.size())};
 }
 
-Remainder::Run Remainder::edges_out_of(const Trie & trie, NodeId node) const {
-    const std::uint32_t n = trie.children(node).size;
-    const auto begin = n == 0 ? edges_.end() : std::lower_bound(edges_.begin(), edges_.end(), trie.edge_at(node, 0));
-    const auto end = n == 0 ? begin : std::upper_bound(begin, edges_.end(), trie.edge_at(node, n - 1));
-    return {static_cast<std::size_t>(begin - edges_.begin()), static_cast<std::size_t>(end - edges_.begin())};
+Remainder::Run Remainder::edges_out_of(NodeId node) const noexcept {
+    const auto [begin, end] = std::equal_range(nodes_.begin(), nodes_.end(), node);
+    return {static_cast<std::size_t>(begin - nodes_.begin()), static_cast<std::size_t>(end - nodes_.begin())};
 }
 
 template <typename Visit>
@@ -98,14 +144,14 @@ void Remainder::take(const Trie & trie, LeafId leaf) {
     while (!shrunk.empty()) {
         const NodeId node = shrunk.back();
         shrunk.pop_back();
-        const Run run = edges_out_of(trie, node);
+        const Run run = edges_out_of(node);
         if (has_member_at(trie, node) || run.size() < trie.children(node).size) {
             continue;
         }
         // Nothing behind it is to be had any more.
         const auto at = static_cast<std::ptrdiff_t>(run.begin);
         const auto n = static_cast<std::ptrdiff_t>(run.size());
-        edges_.erase(edges_.begin() + at, edges_.begin() + at + n);
+        nodes_.erase(nodes_.begin() + at, nodes_.begin() + at + n);
         tokens_.erase(tokens_.begin() + at, tokens_.begin() + at + n);
         const auto ended = std::lower_bound(ended_.begin(), ended_.end(), node);
         if (ended != ended_.end() && *ended == node) {
@@ -116,16 +162,19 @@ void Remainder::take(const Trie & trie, LeafId leaf) {
             return;
         }
         for_each_edge_to(trie, node, [&](EdgeId edge) {
-            close(trie, edge);
-            shrunk.push_back(trie.source(edge));
+            const NodeId source = trie.source(edge);
+            close(source, trie.token_of(edge));
+            shrunk.push_back(source);
         });
     }
 }
 
-void Remainder::close(const Trie & trie, EdgeId edge) {
-    const auto at = std::lower_bound(edges_.begin(), edges_.end(), edge);
-    tokens_.insert(tokens_.begin() + (at - edges_.begin()), trie.token_of(edge));
-    edges_.insert(at, edge);
+void Remainder::close(NodeId node, Token token) {
+    const Run run = edges_out_of(node);
+    const auto begin = tokens_.begin() + static_cast<std::ptrdiff_t>(run.begin);
+    const auto at = std::lower_bound(begin, tokens_.begin() + static_cast<std::ptrdiff_t>(run.end), token);
+    nodes_.insert(nodes_.begin() + (at - tokens_.begin()), node);
+    tokens_.insert(at, token);
 }
 
 }  // namespace token_trie

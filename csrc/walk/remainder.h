@@ -10,31 +10,32 @@ namespace [[gnu::visibility("default")]] token_trie {
 // What is left of a trie when members of it are out. Immutable; every call takes the trie that it was made for.
 //
 // An edge is out when no member that is left lies behind it. Of these only the ones are kept that begin at a node which
-// is still to be had, so that the edges out among those of one node are neighbours too, and in a tree never more than
+// is still to be had, by node and token, so that those of one node are neighbours, and in a tree never more than
 // members are out:
 //
 //     leaves  D=[5]  A=[7]  B=[7,8]  C=[7,9]            out          C        C B      C B A    all
 //                 0
-//               5/ \7                                   edges out    4        3 4      2        -
+//               5/ \7                                   edges out    2:9      2:8 2:9  0:7      -
 //               1   2*                                  ended        -        -        -        -
 //                 8/ \9
 //                 3   4                                 out          A        A C
-//                                                       edges out    -        4
+//                                                       edges out    -        2:9
 //                                                       ended        2        2
 class Remainder {
    public:
-    // All but the members given, each once. Cost: one pass over the trie. `takes` prepares for without.
+    // All but the members given, each once. Cost: of a small set or a graph, one pass over it; of a large one, of the
+    // members' tokens. `takes` prepares for without.
     static std::shared_ptr<const Remainder> of(const Trie & trie, const std::vector<LeafId> & out, bool takes);
 
     // Takes out one more member, which is left. Cost: a copy, and what has no way out any more.
     std::shared_ptr<const Remainder> without(const Trie & trie, LeafId leaf) const;
 
     bool empty() const noexcept { return empty_; }
-    bool is_out(EdgeId edge) const noexcept;
+    bool is_out(NodeId node, Token token) const noexcept;
     // Of a node that is still to be had: whether the member that ends there is left.
     bool has_member_at(const Trie & trie, NodeId node) const noexcept;
     // Those of the node's children that are out. Valid as long as this is.
-    TokenSpan children_out(const Trie & trie, NodeId node) const;
+    TokenSpan children_out(NodeId node) const noexcept;
 
    private:
     // The edges that lead to each node, for a graph, where they are several.
@@ -49,14 +50,17 @@ class Remainder {
         std::size_t size() const noexcept { return end - begin; }
     };
 
-    Run edges_out_of(const Trie & trie, NodeId node) const;
+    void pass_over(const Trie & trie, const std::vector<LeafId> & out);
+    void climb_from(const Trie & trie, const std::vector<LeafId> & out);
+    Run edges_out_of(NodeId node) const noexcept;
     void take(const Trie & trie, LeafId leaf);
-    void close(const Trie & trie, EdgeId edge);
+    void close(NodeId node, Token token);
     template <typename Visit>
     void for_each_edge_to(const Trie & trie, NodeId node, Visit && visit) const;
 
-    std::vector<EdgeId> edges_;  // ascending
-    std::vector<Token> tokens_;  // of each
+    // Of each edge that is out, ascending by both.
+    std::vector<NodeId> nodes_;
+    std::vector<Token> tokens_;
     std::vector<NodeId> ended_;  // ascending; where a member is out and others that begin with it are left
     std::shared_ptr<const Entrances> entrances_;
     bool empty_ = false;

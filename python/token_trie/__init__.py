@@ -14,7 +14,7 @@ from token_trie.asynchronous import (
     afill,
     ascore,
 )
-from token_trie.decisions.calibrator import BatchPrior, Contextual
+from token_trie.decisions.calibrator import BatchPrior, Contextual, Weights
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
@@ -51,6 +51,7 @@ from token_trie.llama.generation import Generation
 from token_trie.llama.state import Step, StreamState
 from token_trie.llama.text import Text
 from token_trie.sets.cache import CacheStats, cache_clear, cache_stats
+from token_trie.sets.catalogue import Catalogue
 from token_trie.sets.trie import Leaf, TokenTrie
 from token_trie.show.evaluation import Evaluation, evaluate
 from token_trie.show.explanation import Explanation, explain
@@ -68,6 +69,7 @@ __all__ = [
     "CalibrationError",
     "CancelledError",
     "Candidate",
+    "Catalogue",
     "Choice",
     "ChoiceAnswer",
     "Constraint",
@@ -105,6 +107,7 @@ __all__ = [
     "TokenTrieError",
     "ToolCall",
     "VocabularyError",
+    "Weights",
     "achoose",
     "achoose_list",
     "achoose_many",

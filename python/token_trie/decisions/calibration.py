@@ -18,6 +18,7 @@ from token_trie.decisions.calibrator import (
     Evaluated,
     Floats,
     States,
+    Weights,
     refuse_batch_prior,
 )
 from token_trie.decisions.native_scores import score_leaves
@@ -156,12 +157,17 @@ def bind_calibration(
     Raises
     ------
     ArgumentError
-        It is contextual, and what is asked stands on a handle, whose sequence its prompt would take.
+        It is contextual, and what is asked stands on a handle, whose sequence its prompt would take; or of weights,
+        there are more or fewer than choices.
     CalibrationError
         It was fitted on something else.
     """
     if calibration is None:
         return None
+    if isinstance(calibration, Weights):
+        if len(calibration.added) != len(bound):
+            raise ArgumentError(f"calibration: {len(calibration.added):,} weights for {len(bound):,} choices")
+        return Added("weighted", calibration.added[bound.firsts()])
     if not isinstance(calibration, (Contextual, Calibrator)):
         refuse_batch_prior(calibration)
         return None

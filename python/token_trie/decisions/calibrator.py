@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -76,6 +76,47 @@ class BatchPrior:
 
 
 @dataclass(frozen=True, eq=False)
+class Weights:
+    """Ranks members by what is known of them, too: by ``logprob + scale * value`` (popularity, price, age).
+
+    Searches stay exact: the most that any member below a node may gain bounds what the node is worth. Probabilities are
+    of these ranks, and `logprob` stays the model's.
+
+    Parameters
+    ----------
+    values : array of float, shape (n,)
+        One a choice, in their order; of a set, one a leaf, whether it is filtered out or not. Finite. Not to be written
+        to afterwards.
+    scale : float, optional
+        Nats that one unit is worth.
+    """
+
+    values: npt.ArrayLike
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers(scale=self.scale)
+        if not np.isfinite(self.scale):
+            raise ArgumentError(f"scale: {self.scale} is not finite")
+        try:
+            values = np.asarray(self.values, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"values: {error}") from error
+        if values.ndim != 1:
+            raise ArgumentError(f"values: shape {values.shape} where one dimension belongs")
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_each = values * self.scale
+        wrong = np.flatnonzero(~np.isfinite(of_each))
+        if len(wrong):
+            raise ArgumentError(f"values[{wrong[0]}]: {values[wrong[0]]} · {self.scale} is not finite")
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "added", of_each)
+
+    added: Floats = field(init=False, repr=False)
+    """What is added to the score of each."""
+
+
+@dataclass(frozen=True, eq=False)
 class Evaluated(Contextual):
     """The same, where what is subtracted from the score of each choice is known."""
 
@@ -124,7 +165,7 @@ class Calibrator(ABC):
         """
 
 
-Calibrating: TypeAlias = Contextual | Calibrator | BatchPrior | Literal["batch"]
+Calibrating: TypeAlias = Contextual | Calibrator | Weights | BatchPrior | Literal["batch"]
 """What `calibration` may be; "batch" is a `BatchPrior` as it is by default."""
 
 
@@ -137,9 +178,13 @@ def batch_prior(calibration: object) -> BatchPrior | None:
 
 def check_calibration(calibration: object) -> None:
     """Raise ArgumentError unless it is one, or None."""
-    if not (calibration is None or batch_prior(calibration) or isinstance(calibration, (Contextual, Calibrator))):
+    if not (
+        calibration is None or batch_prior(calibration) or isinstance(calibration, (Contextual, Calibrator, Weights))
+    ):
         given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
-        raise ArgumentError(f"calibration: {given} where a Calibration, Contextual, BatchPrior or 'batch' belongs")
+        raise ArgumentError(
+            f"calibration: {given} where a Calibration, Contextual, Weights, BatchPrior or 'batch' belongs"
+        )
 
 
 def refuse_batch_prior(calibration: object) -> None:

@@ -214,7 +214,7 @@ def parting_of(trie: TokenTrie, first: int, second: int) -> int | None:
 
 def flat(trie: TokenTrie) -> TokenTrie:
     """Return the set with its nodes numbered level by level, as a large one's are not."""
-    if trie.core.is_filtered:
+    if trie.core.is_view:
         raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
     return TokenTrie.of_core(trie.core.laid_out(compact=False)) if trie.core.is_compact else trie
 

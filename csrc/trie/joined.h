@@ -1,0 +1,60 @@
+#pragma once
+
+#include "trie/listed_children.h"
+
+namespace token_trie {
+
+// Two trees as one: a large one, and what was added to it since. Nothing of the large one is copied.
+//
+//     base  A=[5]  B=[7,8]        base  0        more  0        joined  0             nodes of base keep their numbers,
+//     more  C=[7,9]                   5/ \7            |7             5/ \7           those of more follow: m is n + m
+//                                     1   2            1             1   4 = 2 + 1    where base has n; a node of both
+//                                         |8           |9               8/ \9         goes by more's, but for the root
+//                                         3            2               3    6
+//
+// Of a node of both, the children are merged when they are first asked for. Leaves of base keep their numbers too,
+// those of more follow. Calls are as Trie's, and from any number of threads.
+class Joined {
+   public:
+    // Throws Error: argument if a sequence is in both, limit if there are more numbers than 32 bits have.
+    Joined(std::shared_ptr<const Trie> base, std::shared_ptr<const Trie> more);
+
+    // A node's in either; kNoNode where it is in one alone.
+    struct Parts {
+        NodeId base;
+        NodeId more;
+    };
+    Parts parts(NodeId node) const noexcept;
+
+    TokenSpan children(NodeId node) const;
+    NodeId child(NodeId node, Token token) const;
+    EdgeId edge_at(NodeId node, std::uint32_t i) const;
+    NodeId target(EdgeId edge) const noexcept;
+    NodeId source(EdgeId edge) const noexcept;
+    EdgeId edge_to(NodeId node) const noexcept;
+    Token token_of(EdgeId edge) const noexcept;
+    LeafId leaf(NodeId node) const noexcept;
+    NodeId leaf_node(LeafId leaf) const;
+    // The trie that has a leaf, and its number there.
+    std::pair<const Trie *, LeafId> owner(LeafId leaf) const noexcept;
+
+    const std::shared_ptr<const Trie> & base() const noexcept { return base_; }
+    const std::shared_ptr<const Trie> & more() const noexcept { return more_; }
+    std::uint32_t n_nodes() const noexcept { return n_base_nodes_ + more_->n_nodes(); }
+    std::size_t n_bytes() const noexcept;
+
+   private:
+    const ListedChildren::Listed & merged(NodeId node, const Parts & parts) const;
+    NodeId of_more(NodeId node) const noexcept { return node == kRoot ? kRoot : n_base_nodes_ + node; }
+    NodeId of_base(NodeId node) const noexcept;
+
+    const std::shared_ptr<const Trie> base_;
+    const std::shared_ptr<const Trie> more_;
+    const std::uint32_t n_base_nodes_;
+    const EdgeId n_base_edges_;
+    std::vector<NodeId> base_of_;                    // of each node of more, kNoNode where base has none
+    std::vector<std::pair<NodeId, NodeId>> shared_;  // base's and more's, ascending
+    const ListedChildren listed_;
+};
+
+}  // namespace token_trie
