@@ -3,6 +3,7 @@
 PUT     checked, then written beside its place, synced, moved there, and the folder synced
 kill    whenever it comes, the folder has the old one or the new one
 start   what is whole is read; what was being written is taken away; what is broken is told of and left alone
+.trie   the files that `TokenTrie.save` and `Catalogue.compact` write are sets, too: their owner's, who replaces them
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from token_trie.native.arguments import encode_names
 from token_trie.native.core import Llama
 from token_trie.native.files import UNFINISHED, sync_folder, write_whole
 from token_trie.serve.engine import Engine
+from token_trie.serve.filters import filtered
 from token_trie.serve.refusal import Place, RefusedError, invalid, refusal_of
 from token_trie.sets.choices import Choices, read_choices
+from token_trie.sets.memory import Memory
 from token_trie.sets.trie import TokenTrie
 
 _log = logging.getLogger("token_trie.serve")
@@ -31,7 +34,8 @@ _log = logging.getLogger("token_trie.serve")
 AnySet: TypeAlias = TokenTrie | Choices[Any]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SUFFIX = ".json"
+_SUFFIX, _FILE = ".json", ".trie"
+_FILTERS_KEPT, _FILTER_BYTES = 64, 256 << 20
 
 
 def read_set(llm: Llama, given: Any) -> AnySet:
@@ -67,6 +71,42 @@ class Registered:
         return {"object": "set", "name": name, "choices": len(self.made), "bytes": self.n_bytes}
 
 
+class Filed:
+    """A set in a file that is not the server's: opened again when another has taken its place."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, ...] = ()
+        self._trie: TokenTrie | None = None
+
+    @property
+    def made(self) -> TokenTrie:
+        """The set as it is now; where the file is gone or broken, as it was."""
+        try:
+            stat = self._path.stat()
+            seen = stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+            if seen != self._seen:
+                self._trie, self._seen = TokenTrie.open(self._path), seen
+        except (OSError, TokenTrieError) as error:
+            if self._trie is None:
+                raise
+            _log.warning("the set %r stays as it was: %s", self._path.stem, error)
+        assert self._trie is not None
+        return self._trie
+
+    @property
+    def given(self) -> Any:
+        """What there is to know of it, as its members may be millions."""
+        return self.told(self._path.stem)
+
+    n_bytes = 0
+    """Of JSON."""
+
+    def told(self, name: str) -> dict[str, Any]:
+        """Return what there is to know of it."""
+        return {"object": "set", "name": name, "choices": len(self.made), "bytes": self.made.nbytes, "file": True}
+
+
 class Sets:
     """The sets of a server; on the event loop's thread.
 
@@ -81,7 +121,8 @@ class Sets:
     def __init__(self, folder: Path | None = None, most: int = 1000, most_bytes: int = 256 << 20) -> None:
         self._folder = folder
         self._most, self._most_bytes = most, most_bytes
-        self._of_name: dict[str, Registered] = {}
+        self._of_name: dict[str, Registered | Filed] = {}
+        self._filtered: Memory[TokenTrie] = Memory(_FILTERS_KEPT, _FILTER_BYTES)
         self._changing = asyncio.Lock()
 
     def load(self, llm: Llama) -> None:
@@ -90,21 +131,19 @@ class Sets:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(self._folder.iterdir()):
-            if path.suffix == UNFINISHED:
+            if path.suffix == UNFINISHED and f"{_FILE}." not in path.name:  # which its owner is writing
                 path.unlink(missing_ok=True)
-            elif path.suffix == _SUFFIX and _NAME.fullmatch(path.stem):
+            elif path.suffix in (_SUFFIX, _FILE) and _NAME.fullmatch(path.stem):
                 try:
-                    data = path.read_bytes()
-                    given = json.loads(data)
-                    self._of_name[path.stem] = Registered(given, read_set(llm, given), len(data))
+                    self._of_name[path.stem] = _read(llm, path)
                 except (OSError, ValueError, RecursionError) as error:
                     _log.warning("the set %r is left out: %s", path.stem, error)
 
-    def names(self) -> dict[str, Registered]:
+    def names(self) -> dict[str, Registered | Filed]:
         """Return all of them, by name."""
         return dict(sorted(self._of_name.items()))
 
-    def get(self, name: object, place: Place = ()) -> Registered:
+    def get(self, name: object, place: Place = ()) -> Registered | Filed:
         """Return one; RefusedError where there is none."""
         found = self._of_name.get(name) if isinstance(name, str) else None
         if found is None:
@@ -112,6 +151,18 @@ class Sets:
             refusal = invalid(f"there is no set {shown}", place, "not_found")
             raise RefusedError("not_found", refusal.message, refusal.faults)
         return found
+
+    def filtered(self, made: AnySet, given: dict[str, Any]) -> AnySet:
+        """Return those of its members that a request leaves; those of the last requests are kept."""
+        if not isinstance(made, TokenTrie) or not isinstance(given.get("mask"), str):
+            return filtered(made, given)
+
+        def make() -> TokenTrie:
+            left = filtered(made, given)
+            assert isinstance(left, TokenTrie)
+            return left
+
+        return self._filtered.get((made, given["mask"]), len(given["mask"]), make)
 
     async def put(self, engine: Engine, name: str, given: Any) -> bool:
         """Register a set; return whether the name is new. What fails changes nothing."""
@@ -124,6 +175,7 @@ class Sets:
             raise refusal_of(error) from error
         async with self._changing:
             before = self._of_name.get(name)
+            _require_ours(before)
             self._require_room(len(data), before)
             await self._on_disk(engine, lambda path: write_whole(path, data), name)
             self._of_name[name] = Registered(given, made, len(data))
@@ -132,11 +184,11 @@ class Sets:
     async def delete(self, engine: Engine, name: str) -> None:
         """Forget one; RefusedError where there is none."""
         async with self._changing:
-            self.get(name)
+            _require_ours(self.get(name))
             await self._on_disk(engine, _remove, name)
             del self._of_name[name]
 
-    def _require_room(self, n_bytes: int, before: Registered | None) -> None:
+    def _require_room(self, n_bytes: int, before: Registered | Filed | None) -> None:
         if before is None and len(self._of_name) >= self._most:
             raise RefusedError("too_large", f"there are {self._most:,} sets, which is the most; delete one first")
         held = sum(each.n_bytes for each in self._of_name.values()) - (0 if before is None else before.n_bytes)
@@ -158,6 +210,21 @@ class Sets:
         except OSError as error:
             _log.warning("the set %r is not kept: %s", name, error.strerror)
             raise RefusedError("internal", "the set could not be kept", status=507) from error
+
+
+def _read(llm: Llama, path: Path) -> Registered | Filed:
+    if path.suffix == _FILE:
+        filed = Filed(path)
+        _ = filed.made
+        return filed
+    data = path.read_bytes()
+    given = json.loads(data)
+    return Registered(given, read_set(llm, given), len(data))
+
+
+def _require_ours(found: Registered | Filed | None) -> None:
+    if isinstance(found, Filed):
+        raise invalid("this set is a file, which its owner replaces", ("name",))
 
 
 def _remove(path: Path) -> None:

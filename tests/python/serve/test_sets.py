@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import os
 import signal
 import subprocess
@@ -10,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from serving import Serving
+from token_trie import Catalogue, TokenTrie
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
 CITIES = {"choices": ["Paris", "London"]}
 
 
-def choose(url: str, name: str) -> Any:
+def choose(url: str, name: str, **left: Any) -> Any:
     body = {
         "messages": [{"role": "user", "content": "Where is the Eiffel Tower?"}],
-        "structured_outputs": {"choice": {"set": name}},
+        "structured_outputs": {"choice": {"set": name, **left}},
     }
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     return answer.json()["choices"][0]["message"]["content"] if answer.status_code == 200 else answer.json()
@@ -50,6 +53,59 @@ def test_a_payload_is_a_set(server: str, smollm2: Any) -> None:
     assert httpx.put(f"{server}/v1/sets/tokens", json=payload).status_code == 201
     assert choose(server, "tokens") in CITIES["choices"]
     httpx.delete(f"{server}/v1/sets/tokens")
+
+
+def bits_of(*indices: int, n: int) -> str:
+    bits = np.zeros(n, np.bool_)
+    bits[list(indices)] = True
+    return base64.b64encode(np.packbits(bits, bitorder="little")).decode()
+
+
+def test_a_request_leaves_some_members_of_a_set(server: str, smollm2: Any) -> None:
+    names = ["Paris", "London", "Rome", *(f"Town {i}" for i in range(7))]
+    leaves = [{"name": name, "tokens": smollm2.tokenize(name.encode(), add_bos=False)} for name in names]
+    for given in ({"choices": names}, {"descriptors": [{"path": "towns", "leaves": leaves}]}):
+        httpx.put(f"{server}/v1/sets/towns", json=given)
+        assert choose(server, "towns", mask=bits_of(2, n=10)) == "Rome"
+        assert choose(server, "towns", indices=[9]) == "Town 6"
+        assert choose(server, "towns", mask=bits_of(1, 5, n=10)) in ("London", "Town 2")
+        for wrong, message in (
+            ({"mask": bits_of(n=10)}, "no member of the set is left"),
+            ({"mask": bits_of(2, n=8)}, "1 bytes, where 10 members take 2"),
+            ({"mask": bits_of(2, 12, n=16)}, "bits behind the last of 10 members"),
+            ({"mask": "%"}, "no base64"),
+            ({"mask": 7}, "int where base64"),
+            ({"indices": [10]}, r"indices[0]: no index of 10"),
+            ({"indices": [True]}, r"indices[0]: no index of 10"),
+            ({"indices": "1"}, "str where a list"),
+            ({"indices": []}, "no member of the set is left"),
+        ):
+            refused = choose(server, "towns", **wrong)["error"]
+            assert message in refused["message"], refused
+            assert refused["param"] == "structured_outputs.choice"
+        httpx.delete(f"{server}/v1/sets/towns")
+
+
+def test_a_catalogue_in_the_folder_is_a_set_that_its_owner_changes(tmp_path: Path, model_paths: Any, llm: Any) -> None:
+    file = tmp_path / "sets" / "towns.trie"
+    file.parent.mkdir()
+    TokenTrie.from_choices(llm, ["Paris", "London"]).save(file)
+    (file.parent / "broken.trie").write_bytes(b"tokentri")
+    model = llm.model_path
+    with Serving(Path(model), "--sets", str(file.parent)) as serving, Catalogue(file) as catalogue:
+        assert choose(serving.url, "towns") in ("Paris", "London")
+        catalogue.add(TokenTrie.from_choices(llm, ["Rome"]))
+        catalogue.remove(["Paris", "London"])
+        assert choose(serving.url, "towns") in ("Paris", "London"), "until it is compacted"
+        catalogue.compact()
+        assert choose(serving.url, "towns") == "Rome"
+        url = f"{serving.url}/v1/sets/towns"
+        assert httpx.get(url).json()["choices"] == 1
+        assert [each["name"] for each in httpx.get(f"{serving.url}/v1/sets").json()["data"]] == ["towns"]
+        for change in (httpx.put(url, json=CITIES), httpx.delete(url)):
+            assert change.status_code == 400
+        file.unlink()
+        assert choose(serving.url, "towns") == "Rome"
 
 
 @pytest.mark.parametrize(

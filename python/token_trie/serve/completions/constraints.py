@@ -11,6 +11,7 @@ from token_trie.native.core import Llama
 from token_trie.serve.body import Limits
 from token_trie.serve.completions.grammars import check_gbnf, check_schema
 from token_trie.serve.completions.shapes import ResponseFormat, Sampling
+from token_trie.serve.filters import KEYS
 from token_trie.serve.refusal import Place, invalid
 from token_trie.serve.sets import AnySet, Sets, read_set
 
@@ -82,8 +83,10 @@ def _constraints(shape: Sampling, sets: Sets) -> Any:
 
 
 def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
-    if isinstance(given, dict) and list(given) == ["set"]:
+    if isinstance(given, dict) and "set" in given and set(given) <= {"set", *KEYS} and len(given) <= 2:
         registered = sets.get(given["set"], (*place, "set"))
+        if len(given) == 2:
+            return OneOf(lambda _: sets.filtered(registered.made, given)), place
         return OneOf(lambda _: registered.made), place
     return OneOf(lambda llm: read_set(llm, given)), place
 

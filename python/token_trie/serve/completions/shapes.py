@@ -20,7 +20,7 @@ class StructuredOutputs(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     choice: Any = None
-    """Texts, texts with what they stand for, or ``{"set": name}``."""
+    """Texts, texts with what they stand for, or ``{"set": name}``, with "mask" or "indices" of what is left of it."""
     json_: Any = Field(None, alias="json")
     json_object: StrictBool | None = None
     grammar: StrictStr | None = None
