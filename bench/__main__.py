@@ -37,6 +37,7 @@ class Mode(str, Enum):
     serve = "serve"
     questions = "questions"
     calibration = "calibration"
+    catalogue = "catalogue"
     free = "free"
     strict_guided = "strict-guided"
     strict_trie = "strict-trie"
@@ -85,6 +86,10 @@ def main(
         ),
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="many: prompts at most.")] = 512,
+    members: Annotated[
+        list[int] | None,
+        typer.Option(min=1000, help="catalogue: members; may be repeated. Default: 100,000, a million, 10 million."),
+    ] = None,
 ) -> None:
     r"""Measure what a constrained token, and a constrained decision, cost.
 
@@ -121,6 +126,10 @@ def main(
     [bold]calibration[/bold]: tables with gold labels (Banking77's 20 most frequent intents, CLINC150's domains, even
     and skewed), as a question and behind examples, by each way of making probabilities: share that is right, log loss,
     Brier, ECE; and 300 labels of Banking77 with all other rows to judge by. --prompts: rows of each table, 500.
+
+    [bold]catalogue[/bold]: sets of 100,000 to 10 million ids (--members: more): bytes, build, open, filter, step, and
+    candidates on tensors beside STATIC, whose checkout the environment variable STATIC_DIR names, and marisa-trie (pip
+    install marisa-trie); 200,000 titles as texts: build, a decision, the ten best.
 
     [bold]serve[/bold]: servers on loopback under 1, 8, 32 and 128 clients: token-trie serve beside llama-cpp-python's
     server with GBNF (pip install 'llama-cpp-python\[server]'), and, where the environment variable LLAMA_SERVER names
@@ -166,6 +175,7 @@ def main(
         # for one another in a loop: where another process holds a core, a pass then takes up to seconds.
         threads=threads or max((os.cpu_count() or 1) // 2, 1),
         prompts=prompts,
+        members=members,
     )
     import_module(f"bench.modes.{mode.module}").run(options)
 

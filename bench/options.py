@@ -19,3 +19,4 @@ class Options:
     device: str | None  # None: where llama.cpp puts the layers
     threads: int
     prompts: int
+    members: list[int] | None = None  # None: the mode's own

@@ -1,0 +1,1 @@
+"""Sets of 10⁵ to 10⁸ members."""
