@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import pytest
@@ -49,6 +51,18 @@ def test_the_python_of_the_page_on_trust_runs(
     (block,) = blocks("python", README.parent / "docs" / "trust.md")
     exec(compile(block, "trust.md", "exec", dont_inherit=True), {})
     assert "fitted" in capsys.readouterr().out
+
+
+def test_the_python_of_the_page_on_catalogues_runs(
+    smollm2: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    has_torch = importlib.util.find_spec("torch") is not None
+    namespace: dict[str, object] = {"llm": smollm2}
+    for block in blocks("python", README.parent / "docs" / "catalogues.md"):
+        if has_torch or "import torch" not in block:
+            exec(compile(block, "catalogues.md", "exec", dont_inherit=True), namespace)
+    assert "Paris" in capsys.readouterr().out
 
 
 def test_the_cpp_of_the_readme_compiles(tmp_path: Path) -> None:
