@@ -29,12 +29,13 @@ from token_trie.cli.options import (
     RowPromptOption,
     TableArgument,
 )
-from token_trie.cli.tables import Row, Table, format_of, open_table, text_of
-from token_trie.cli.template import Template, read_template
+from token_trie.cli.tables import Row, Table, format_of, open_table
+from token_trie.cli.template import read_template
 from token_trie.cli.ways import ByPrompt, ByQuestion, Way
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
+from token_trie.sets.template import Template, text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
 from token_trie.show.trie import plain

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from token_trie.cli.tables import format_of, open_table, text_of
+from token_trie.cli.tables import format_of, open_table
 from token_trie.cli.ways import ByQuestion, Way
 from token_trie.decisions.gold import is_nothing
 from token_trie.decisions.questions.examples import Examples
 from token_trie.errors import ArgumentError
+from token_trie.sets.template import text_of
 
 ExamplesOption = Annotated[
     Path | None,

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from token_trie.cli.arrow import import_pyarrow
-from token_trie.cli.tables import ParquetTable, Table, reopen, text_of
+from token_trie.cli.tables import ParquetTable, Table, reopen
 from token_trie.errors import ArgumentError
+from token_trie.sets.template import text_of
 
 _ROWS = 1024  # rows of a batch
 

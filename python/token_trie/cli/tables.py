@@ -251,31 +251,6 @@ def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
     return csv.reader(lines, strict=True)
 
 
-def text_of(value: Any) -> str:
-    """Return the text of a value for a prompt or a field of CSV: other types than texts are written as JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, (bool, int, float)):
-        return json.dumps(value)
-    return to_json(value) if isinstance(value, (list, dict)) else str(value)
-
-
-def to_json(value: Any, sort_keys: bool = False) -> str:
-    """Return a value as JSON; NaN and infinities become null, other types that JSON has not become text."""
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False, sort_keys=sort_keys)
-    except ValueError:
-        return json.dumps(_with_nulls(value), ensure_ascii=False, default=str, sort_keys=sort_keys)
-
-
-def _with_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_nulls(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_with_nulls(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(_DEPTH):

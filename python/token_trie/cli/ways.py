@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from token_trie.cli.calibrating import Calibrating
 from token_trie.cli.options import as_prompt
-from token_trie.cli.tables import to_json
-from token_trie.cli.template import Template
 from token_trie.decisions.calibrator import Contextual
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
@@ -25,6 +23,7 @@ from token_trie.decisions.questions.question import Choice
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
+from token_trie.sets.template import Template, to_json
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.options import RowOptions

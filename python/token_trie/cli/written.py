@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from token_trie.cli.tables import read_csv, text_of, to_json
+from token_trie.cli.tables import read_csv
 from token_trie.errors import ArgumentError
+from token_trie.sets.template import text_of, to_json
 
 
 def digest(*parts: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from token_trie.decisions.calibrator import Floats
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.question import Choice
+from token_trie.engines.loaded import loaded
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
 from token_trie.trust.calibration import Calibration
@@ -204,20 +206,13 @@ class _Shared:
         return Readings.of(rows, reader.binding)
 
 
-_llamas: dict[tuple[Any, ...], _Shared] = {}
-_opening = threading.Lock()
+_shared_by: weakref.WeakKeyDictionary[Llama, _Shared] = weakref.WeakKeyDictionary()
+_sharing = threading.Lock()
 
 
 def _shared(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> _Shared:
-    import llama_cpp
-
-    stat = os.stat(path)
-    key = path, stat.st_mtime_ns, stat.st_size, n_ctx, n_gpu_layers, n_threads, os.getpid()
-    with _opening:
-        if key not in _llamas:
-            threads: dict[str, Any] = {}
-            if n_threads is not None:
-                threads = {"n_threads": n_threads, "n_threads_batch": n_threads}
-            llm = llama_cpp.Llama(path, n_ctx=n_ctx, n_gpu_layers=n_gpu_layers, verbose=False, **threads)
-            _llamas[key] = _Shared(llm)
-        return _llamas[key]
+    llm = loaded(path, n_ctx, n_gpu_layers, n_threads)
+    with _sharing:
+        if llm not in _shared_by:
+            _shared_by[llm] = _Shared(llm)
+        return _shared_by[llm]
