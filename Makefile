@@ -16,7 +16,7 @@ endif
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python test-engines test-vllm sanitize fuzz compat vulkan cuda metal soak lint format bench clean
+.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-engines: $(VENV)/test $(VENV)/engines $(VENV)/installed ## other engines: t
 
 test-vllm: ## what runs inside vLLM, on its engine for the processor, in an environment of its own
 	@scripts/vllm $(PYTEST_ARGS)
+
+test-data: ## the recipes for Ray, Dask, datasets, Daft and Spark, in an environment of its own
+	@scripts/data $(PYTEST_ARGS)
 
 sanitize: $(VENV)/test ## the C++ tests under ASan + UBSan and under TSan
 	@for preset in asan tsan; do \
@@ -82,6 +85,9 @@ format: $(VENV)/lint ## rewrite the sources in the project's style
 
 bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance and xgrammar: table, JSON and PNG under build/
 	@$(BIN)/python -m bench --mode sampler --output build/bench/sampler.json
+
+release-check: ## what is still to be done before a release
+	@$(PYTHON) scripts/release-check
 
 clean: ## remove all that these commands made
 	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

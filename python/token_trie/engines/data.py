@@ -94,7 +94,7 @@ class Labeller:
         Parameters
         ----------
         batch : dict of arrays or lists, pandas.DataFrame, or pyarrow.Table or RecordBatch
-            What comes back is of the same kind.
+            What comes back is of the same kind. For an empty one no model is loaded.
         """
         kind = type(batch).__module__.partition(".")[0]
         if isinstance(batch, Mapping):
@@ -136,6 +136,8 @@ class Labeller:
                     asked.append(i)
                     yield prompt
 
+        if n == 0:
+            return {self.columns[name]: values for name, values in found.items()}
         llm = loaded(self.model, self.n_ctx, self.n_gpu_layers, self.n_threads)
         calibration = self.calibration
         if isinstance(calibration, (str, os.PathLike)) and calibration != "batch":
