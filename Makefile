@@ -16,7 +16,7 @@ endif
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench release-check clean
+.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench docs release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,12 @@ format: $(VENV)/lint ## rewrite the sources in the project's style
 
 bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance and xgrammar: table, JSON and PNG under build/
 	@$(BIN)/python -m bench --mode sampler --output build/bench/sampler.json
+
+docs: build/docs/env ## the site, build/docs/site/index.html
+	@NO_MKDOCS_2_WARNING=1 build/docs/env/bin/mkdocs build --quiet && echo "build/docs/site/index.html"
+
+build/docs/env: constraints.txt
+	@$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet mkdocs mkdocs-material mkdocstrings-python ruff && touch $@
 
 release-check: ## what is still to be done before a release
 	@$(PYTHON) scripts/release-check
