@@ -50,7 +50,7 @@ def test_the_python_of_the_page_on_python_runs_from_top_to_bottom(capsys: pytest
 
 
 def test_the_python_of_the_engines_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    run(DOCS / "engines.md", TokenTrie=token_trie.TokenTrie)
+    run(DOCS / "engines.md")
     assert capsys.readouterr().out == "[7]\n[2 9]\n"
 
 

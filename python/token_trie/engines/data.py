@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -102,7 +103,11 @@ class Labeller:
         if kind == "pandas":
             names = list(map(str, batch.columns))
             given = {name: batch[name].tolist() for name in self.template.columns if name in names}
-            return batch.assign(**self._labelled(given, names))
+            pandas: Any = sys.modules["pandas"]
+            made = self._labelled(given, names)
+            return batch.assign(
+                **{name: pandas.array(each, "string") if each.dtype == object else each for name, each in made.items()}
+            )
         if kind == "pyarrow":
             import pyarrow
 

@@ -91,7 +91,7 @@ def run(engine: str, folder: Path, model: Path, *, kills: bool) -> Watch:
     environment = {**os.environ, "GOMP_SPINCOUNT": "1000", "PYSPARK_PYTHON": sys.executable}
     with Watch(model, kills=kills) as watch:
         done = subprocess.run(
-            [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
+            [sys.executable, str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=200
         )
     assert done.returncode == 0, done.stderr[-3000:]
     return watch
