@@ -24,7 +24,7 @@ std::vector<double> LeafWeights::bounds_of(const Trie & trie, LeafId first) cons
         // Members lie in the order of the tree, each below its edge: once a member, and then from children to parents.
         const CompactTree & tree = *trie.compact();
         std::vector<double> out(tree.shape().n_inner, kLeast);
-        for (NodeId node = static_cast<NodeId>(out.size()); node-- > 0;) {
+        for (auto node = static_cast<NodeId>(out.size()); node-- > 0;) {
             const TokenSpan children = tree.children(node);
             const EdgeId edge = tree.first_edge(node);
             for (EdgeId i = 0; i < children.size; ++i) {

@@ -66,12 +66,14 @@ bool ScoreRules::needs_logits(NodeId node) const {
 
 std::size_t ScoreRules::depth() const { return trie_.max_length() - (needs_logits_of_leaves() ? 0U : 1U); }
 
-TokensToEnds::TokensToEnds(const Trie & trie) : joined_(trie.parts().get()), compact_(trie.compact().get()) {
+TokensToEnds::TokensToEnds(const Trie & trie)
+    : joined_(trie.parts().get()), first_(joined_ == nullptr ? trie : *joined_->base()) {
     if (joined_ != nullptr) {
-        base_ = std::make_unique<const TokensToEnds>(*joined_->base());
-        more_ = std::make_unique<const TokensToEnds>(*joined_->more());
-        return;
+        more_.emplace(*joined_->more());
     }
+}
+
+TokensToEnds::Part::Part(const Trie & trie) : compact_(trie.compact().get()) {
     if (compact_ != nullptr) {
         return;
     }
@@ -86,12 +88,6 @@ TokensToEnds::TokensToEnds(const Trie & trie) : joined_(trie.parts().get()), com
             of_nodes_[node] = static_cast<std::uint16_t>(least + 1);
         }
     }
-}
-
-std::uint16_t TokensToEnds::of_joined(NodeId node) const {
-    const Joined::Parts in = joined_->parts(node);
-    return std::min<std::uint16_t>(in.base == kNoNode ? UINT16_MAX : (*base_)[in.base],
-                                   in.more == kNoNode ? UINT16_MAX : (*more_)[in.more]);
 }
 
 void ScoreRules::split(NodeId node, const float * logits, std::size_t n_vocab, Split & out) const {

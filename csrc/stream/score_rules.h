@@ -4,7 +4,8 @@
 #include "trie/joined.h"
 #include "walk/cursor.h"
 
-#include <memory>
+#include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
@@ -32,20 +33,30 @@ class TokensToEnds {
    public:
     explicit TokensToEnds(const Trie & trie);
     std::uint16_t operator[](NodeId node) const {
-        if (joined_ != nullptr) {
-            return of_joined(node);
+        if (joined_ == nullptr) {
+            return first_[node];
         }
-        return compact_ != nullptr ? compact_->tokens_to_end(node) : of_nodes_[node];
+        const Joined::Parts in = joined_->parts(node);
+        return std::min<std::uint16_t>(in.base == kNoNode ? UINT16_MAX : first_[in.base],
+                                       in.more == kNoNode ? UINT16_MAX : (*more_)[in.more]);
     }
 
    private:
-    std::uint16_t of_joined(NodeId node) const;
+    class Part {
+       public:
+        explicit Part(const Trie & trie);
+        std::uint16_t operator[](NodeId node) const {
+            return compact_ != nullptr ? compact_->tokens_to_end(node) : of_nodes_[node];
+        }
+
+       private:
+        const CompactTree * compact_;
+        std::vector<std::uint16_t> of_nodes_;  // of a flat tree
+    };
 
     const Joined * joined_;
-    std::unique_ptr<const TokensToEnds> base_;  // of a joined tree
-    std::unique_ptr<const TokensToEnds> more_;
-    const CompactTree * compact_;
-    std::vector<std::uint16_t> of_nodes_;  // of a flat tree
+    Part first_;  // of a joined tree its base
+    std::optional<Part> more_;
 };
 
 // What scores want of a set at each of its nodes, and what the logits there say. Cursor and options are copied from;

@@ -3,7 +3,7 @@
 namespace token_trie {
 
 ListedChildren::~ListedChildren() {
-    for (std::atomic<Listed *> & bucket : buckets_) {
+    for (const std::atomic<Listed *> & bucket : buckets_) {
         for (const Listed * one = bucket.load(); one != nullptr;) {
             const std::unique_ptr<const Listed> owned(one);
             one = one->next;

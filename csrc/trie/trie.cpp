@@ -6,6 +6,7 @@
 
 namespace token_trie {
 
+// NOLINTBEGIN(misc-no-recursion): of a joined trie into its parts, which are not joined
 std::uint32_t TokenSpan::find(Token token) const noexcept {
     const Token * at = std::lower_bound(begin(), end(), token);
     return at != end() && *at == token ? static_cast<std::uint32_t>(at - begin()) : size;
@@ -155,5 +156,7 @@ std::size_t Trie::total_bytes() const noexcept {
     }
     return bytes;
 }
+
+// NOLINTEND(misc-no-recursion)
 
 }  // namespace token_trie

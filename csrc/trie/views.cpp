@@ -7,6 +7,8 @@
 // Tries that are views of others: filtered, joined.
 namespace token_trie {
 
+// NOLINTBEGIN(misc-no-recursion): of a joined trie into its parts, which are not joined
+
 std::shared_ptr<const Trie> Trie::laid_out_for_view(const std::shared_ptr<const Trie> & trie) {
     std::shared_ptr<const Trie> out = trie->filter_ != nullptr ? trie : laid_out(trie, Layout::compact);
     if (out->compact_ == nullptr) {
@@ -45,7 +47,7 @@ std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & tr
         ones = both.n_ones();
         words = both.take();
     }
-    const std::shared_ptr<Trie> out(new Trie(*base));
+    const auto out = std::make_shared<Trie>(*base);
     out->is_view_ = true;
     out->filter_ = std::make_shared<const Filter>(base->compact_, std::move(words), ones);
     return out;
@@ -206,5 +208,7 @@ std::vector<std::pair<std::size_t, LeafId>> Trie::leaves_named(const std::vector
     std::sort(out.begin(), out.end());
     return out;
 }
+
+// NOLINTEND(misc-no-recursion)
 
 }  // namespace token_trie

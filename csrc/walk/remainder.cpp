@@ -90,6 +90,7 @@ void Remainder::climb_from(const Trie & tree, const std::vector<LeafId> & out) {
         }
     }
     std::vector<NodeId> order;
+    order.reserve(seen.size());
     for (const auto & [node, at] : seen) {
         order.push_back(node);
     }

@@ -51,7 +51,7 @@ class Remainder {
     };
 
     void pass_over(const Trie & trie, const std::vector<LeafId> & out);
-    void climb_from(const Trie & trie, const std::vector<LeafId> & out);
+    void climb_from(const Trie & tree, const std::vector<LeafId> & out);
     Run edges_out_of(NodeId node) const noexcept;
     void take(const Trie & trie, LeafId leaf);
     void close(NodeId node, Token token);

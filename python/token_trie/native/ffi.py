@@ -31,6 +31,10 @@ def declarations(header: str) -> str:
 ffi: Any = cffi.FFI()
 ffi.cdef(declarations(HEADER.read_text(encoding="utf-8")))
 lib: Any = ffi.dlopen(str(HEADER.parents[1] / _LIBRARY))
+# A function is bound when it is first named, under a lock of cffi's: a signal's handler that came in between, and waited
+# for another thread to call one, would wait for ever.
+for _name in dir(lib):
+    getattr(lib, _name)
 
 
 def new_struct(name: str, **members: Any) -> Any:

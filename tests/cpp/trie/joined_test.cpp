@@ -48,7 +48,7 @@ struct Two {
 
 Two draw(unsigned seed, std::size_t n) {
     std::mt19937 rng(seed);
-    std::set<Tokens> all = random_members(rng, n, 6, 4);
+    const std::set<Tokens> all = random_members(rng, n, 6, 4);
     Two out;
     std::vector<Leaf> leaves[2];
     std::vector<Tokens> order(all.begin(), all.end());
@@ -143,6 +143,7 @@ TEST(Joined, MayBeAskedByManyThreads) {
     const auto joined = Trie::joined(two.base, two.more);
     const std::size_t n = two.members.size();
     std::vector<std::thread> threads;
+    threads.reserve(4);
     for (int i = 0; i < 4; ++i) {
         threads.emplace_back([&] { EXPECT_EQ(members_of(*joined).size(), n); });
     }

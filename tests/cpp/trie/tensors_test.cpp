@@ -19,7 +19,8 @@ std::set<Tokens> members_of(const Tensors & tensors) {
         if (target == Tensors::kComplete) {
             out.insert(path);
         } else if (target < 0) {
-            const Token tail = tensors.tails[static_cast<std::size_t>(~target)];
+            const std::int32_t place = ~target;
+            const Token tail = tensors.tails[static_cast<std::size_t>(place)];
             longer.push_back(tail < 0 ? ~tail : tail);
             open.push_back({longer, tail < 0 ? Tensors::kComplete : target - 1});
         } else {

@@ -339,7 +339,8 @@ def test_contexts_made_beside_a_quiet_llama_put_nothing_on_the_terminal(
     for model in (llm, path):
         with StreamHandle(model, n_ctx=1024) as stream:
             stream.prefill([5] * 250)
-            assert len(list(stream.generate(max_tokens=10))) == 10, "for which the context grows"
+            stream.prefill([5] * 300)  # for which the context grows
+            list(stream.generate(max_tokens=2))
             stream.fork().close()
     llm.close()
     assert capfd.readouterr() == ("", "")
