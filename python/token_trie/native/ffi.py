@@ -31,8 +31,8 @@ def declarations(header: str) -> str:
 ffi: Any = cffi.FFI()
 ffi.cdef(declarations(HEADER.read_text(encoding="utf-8")))
 lib: Any = ffi.dlopen(str(HEADER.parents[1] / _LIBRARY))
-# A function is bound when it is first named, under a lock of cffi's: a signal's handler that came in between, and waited
-# for another thread to call one, would wait for ever.
+# A function is bound when it is first named, under a lock of cffi's. A signal's handler that comes in between, and
+# waits for another thread that calls one, waits for ever.
 for _name in dir(lib):
     getattr(lib, _name)
 
