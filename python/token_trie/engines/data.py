@@ -27,11 +27,7 @@ class Labeller:
     r"""Labels each row of a batch with one of a set, by what a model answers behind a prompt about the row.
 
     It is small and pickled as it is; the model is loaded when a process first labels, once for all that name the same
-    file and parameters. Call it with a batch:
-
-    >>> labeller = Labeller("model.gguf", "Review: {text}\nSentiment:", ["positive", "negative"])  # doctest: +SKIP
-    >>> labeller({"text": ["Loved it.", "It broke."]})["label"]                                    # doctest: +SKIP
-    array(['positive', 'negative'], dtype=object)
+    file and parameters.
 
     The batch comes back with its own columns and those of `COLUMNS`: the label's text, its probability among the
     choices, by how much that is above the next, and the model's own probability that it would write any of them. A row
@@ -59,6 +55,12 @@ class Labeller:
     ArgumentError
         At once: a prompt without columns, choices that are none. Of a batch: a column that is not there, or one that
         is there already; a model that cannot be loaded.
+
+    Examples
+    --------
+    >>> labeller = Labeller("model.gguf", "Review: {text}\nSentiment:", ["positive", "negative"])  # doctest: +SKIP
+    >>> labeller({"text": ["Loved it.", "It broke."]})["label"]                                    # doctest: +SKIP
+    array(['positive', 'negative'], dtype=object)
     """
 
     def __init__(

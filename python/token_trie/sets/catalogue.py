@@ -28,11 +28,6 @@ _PUT = "INSERT OR REPLACE INTO changes (tokens, name) VALUES (?, ?)"
 class Catalogue:
     """A set in a file, its base, with members added and removed since, which are in a file beside it.
 
-    >>> catalogue = Catalogue("items.trie")                                    # doctest: +SKIP
-    >>> catalogue.remove(["sold out"])                                         # doctest: +SKIP
-    >>> catalogue.add(TokenTrie.from_choices(llm, ["new here"]))               # doctest: +SKIP
-    >>> token_trie.choose(llm, prompt, catalogue.trie)                         # doctest: +SKIP
-
     `trie` is the set as it is now, and never changes: who holds one goes on with it, the next who asks gets the next.
     A change costs what all changes since the last `compact` take, not what the base does, and is on disk when its
     call returns. Whenever the process or the machine stops, each change is there whole or not at all; while
@@ -55,6 +50,13 @@ class Catalogue:
         A file cannot be opened, or is open as a catalogue elsewhere.
     PayloadError
         A file is none of these, or damaged.
+
+    Examples
+    --------
+    >>> catalogue = Catalogue("items.trie")                                    # doctest: +SKIP
+    >>> catalogue.remove(["sold out"])                                         # doctest: +SKIP
+    >>> catalogue.add(TokenTrie.from_choices(llm, ["new here"]))               # doctest: +SKIP
+    >>> token_trie.choose(llm, prompt, catalogue.trie)                         # doctest: +SKIP
     """
 
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:

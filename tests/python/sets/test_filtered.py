@@ -50,6 +50,15 @@ def test_what_is_left_is_as_a_set_built_of_it(members: list[tuple[int, ...]], da
     assert tree_of(by_index) == tree_of(expected)
 
 
+def test_a_column_of_arrow_is_a_mask() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    trie = TokenTrie.from_sequences({"a": [1, 2], "b": [1, 3], "c": [4]})
+    for mask in (pyarrow.array([True, False, True]), pyarrow.chunked_array([[True], [False, True]])):
+        assert trie.filtered(mask).names == ["a", "c"]
+    with pytest.raises(ArgumentError, match="mask: "):
+        trie.filtered(pyarrow.array([True, None, True]))
+
+
 def test_a_saved_filter_is_the_set_of_what_is_left(tmp_path: Path) -> None:
     trie = TokenTrie.from_sequences({"a": [1, 2], "b": [1, 3], "c": [4]})
     trie.filtered([True, False, True]).save(tmp_path / "left.trie")
