@@ -45,6 +45,9 @@ Tensors to_tensors(const std::shared_ptr<const Trie> & trie_or_view) {
             TokenSpan next = trie.children(target);
             out.targets.push_back(next.empty() ? Tensors::kComplete : ~static_cast<std::int32_t>(out.tails.size()));
             while (!next.empty()) {
+                if (out.tails.size() == n_in_tails) {  // of a damaged file
+                    throw Error(Status::payload, "not a sound trie: its tails overlap");
+                }
                 const Token token = *next.data;
                 next = trie.children(++target);
                 out.tails.push_back(next.empty() ? ~token : token);

@@ -2,6 +2,7 @@
 
 #include "fuzz.h"
 #include "trie/compact_tree.h"
+#include "trie/tensors.h"
 
 #include <algorithm>
 #include <cstring>
@@ -66,6 +67,42 @@ void use(const Trie & trie) {
     }
 }
 
+// What is made of it, too.
+void use_views(const std::shared_ptr<const Trie> & trie) {
+    try {
+        const Tensors tensors = to_tensors(trie);
+        require(tensors.tails.size() <= trie->n_nodes(), "tails are as many as nodes");
+    } catch (const Error & error) {
+        require(error.status() == Status::payload, "damage is told as such");
+    }
+    std::vector<std::uint8_t> keep(trie->n_leaves(), 1);
+    keep[0] = 0;
+    LeafList more;
+    more.tokens = {1, 2, 4, 4, 4, 4, 4, 4, 4};
+    more.end_leaf();
+    std::shared_ptr<const Trie> joined;
+    try {
+        joined = Trie::joined(trie, Trie::build(std::move(more)), keep.data());
+    } catch (const Error & error) {
+        require(error.status() == Status::argument, "a damaged set may have the member");
+        return;
+    }
+    std::vector<NodeId> open{kRoot};
+    for (std::size_t n = 0; !open.empty() && n < kMostVisits; ++n) {
+        const NodeId node = open.back();
+        open.pop_back();
+        const TokenSpan children = joined->children(node);
+        for (std::uint32_t i = 0; i < children.size; ++i) {
+            const NodeId child = joined->child_at(node, i);
+            require(child < joined->n_nodes(), "edges lead to nodes");
+            joined->child(node, children.data[i]);
+            joined->parent(child);
+            open.push_back(child);
+        }
+        require(joined->leaf(node) == kNoLeaf || joined->leaf(node) < joined->n_leaves(), "leaves are numbered");
+    }
+}
+
 }  // namespace
 
 void run(Input & in) {
@@ -89,6 +126,7 @@ void run(Input & in) {
         return;
     }
     use(*trie);
+    use_views(trie);
 }
 
 }  // namespace token_trie::fuzz
