@@ -16,7 +16,7 @@ endif
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench docs release-check clean
+.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench docs wheel release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,11 +92,15 @@ docs: build/docs/env ## the site, build/docs/site/index.html
 build/docs/env: constraints.txt
 	@$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet mkdocs mkdocs-material mkdocstrings-python ruff && touch $@
 
+wheel: $(VENV)/wheel ## the wheel for all supported llama-cpp-python, into dist/, tested beside the oldest, a middle and the newest
+	@$(BIN)/python scripts/wheel build
+	@$(BIN)/python scripts/wheel test $(RELEASES)
+
 release-check: ## what is still to be done before a release
 	@$(PYTHON) scripts/release-check
 
 clean: ## remove all that these commands made
-	rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Each stamp below is one step of the set-up; a step runs again when what it depends on has changed.
 
@@ -133,6 +137,10 @@ $(VENV)/bench: $(VENV)/build
 
 $(VENV)/engines: $(VENV)/bench
 	@$(PIP) --group engines
+	@touch $@
+
+$(VENV)/wheel: $(VENV)/build
+	@$(PIP) --group wheel
 	@touch $@
 
 $(VENV)/lint: $(VENV)/test

@@ -5,6 +5,7 @@ this looks past the isolation (-I) and adds llama-cpp-python, whose build takes 
 only if it is not there. cmake/FindLlama.cmake looks in the same two places.
 """
 
+import os
 import subprocess
 import sys
 
@@ -17,7 +18,8 @@ _FIND = "import importlib.util as u, sys; sys.exit(u.find_spec('llama_cpp') is N
 
 def _llama() -> list[str]:
     installed = subprocess.run([sys.executable, "-I", "-c", _FIND], check=False).returncode == 0
-    return [] if installed else ["llama-cpp-python>=0.3.30"]
+    # A wheel for several releases is compiled against headers alone.
+    return [] if installed or os.environ.get("TOKEN_TRIE_HEADERS") else ["llama-cpp-python>=0.3.30"]
 
 
 def get_requires_for_build_wheel(config_settings=None):  # noqa: D103

@@ -3,11 +3,10 @@
 import ctypes
 import hashlib
 from functools import cache
-from importlib.util import find_spec
 from itertools import count
-from pathlib import Path
 
 import llama_cpp
+from token_trie.native.ffi import LIBRARY
 
 from bench import native
 from bench.contenders.base import Measure, samples, timed
@@ -21,11 +20,7 @@ SAMPLED = 1
 
 @cache
 def _library() -> ctypes.CDLL:
-    # After llama_cpp, which has loaded the one llama.cpp of this process.
-    spec = find_spec("token_trie")
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError("pip install . first: the benchmark measures the installed token-trie")
-    library = ctypes.CDLL(str(next(Path(spec.origin).parent.glob("libtoken_trie.*"))))
+    library = ctypes.CDLL(str(LIBRARY))
     library.llama_sampler_init_token_trie.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
     library.llama_sampler_init_token_trie.restype = llama_cpp.llama_sampler_p_ctypes
     library.token_trie_last_error.restype = ctypes.c_char_p

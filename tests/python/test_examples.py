@@ -10,12 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import token_trie
-from token_trie.native.ffi import ffi
+from token_trie.native.ffi import LIBRARY, ffi
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BIN = Path(sys.executable).parent
-LIBRARY = Path(token_trie.__file__).parent / ("libtoken_trie.dylib" if sys.platform == "darwin" else "libtoken_trie.so")
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.exists(), reason="needs the source tree")
 

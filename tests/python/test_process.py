@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import token_trie
+from token_trie.native.ffi import LIBRARY
 
 DECIDE_AND_SHOW_MAPS = """
 import llama_cpp, token_trie
@@ -34,10 +35,9 @@ def test_one_llama_lives_in_the_process(order: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
 def test_a_host_without_llama_cpp_python_finds_the_same_library() -> None:
-    library = Path(token_trie.__file__).parent / "libtoken_trie.so"
     code = f"""
 import ctypes
-lib = ctypes.CDLL({str(library)!r})
+lib = ctypes.CDLL({str(LIBRARY)!r})
 lib.token_trie_version.restype = ctypes.c_char_p
 assert lib.token_trie_version().decode() == {token_trie.__version__!r}
 assert lib.token_trie_check_llama() == 0
@@ -51,8 +51,8 @@ print(open("/proc/self/maps").read())
 def test_python_and_c_share_one_cache() -> None:
     code = """
 import ctypes, llama_cpp, token_trie
-from pathlib import Path
-lib = ctypes.CDLL(str(Path(token_trie.__file__).parent / "libtoken_trie.so"))
+from token_trie.native.ffi import LIBRARY
+lib = ctypes.CDLL(str(LIBRARY))
 init = lib.llama_sampler_init_token_trie
 init.restype, init.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
 payload = token_trie.TokenTrie.from_sequences({"a": [1]}).payload()

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import llama_cpp
 import typer
 
 import token_trie
@@ -28,7 +27,9 @@ from token_trie.cli import (
 )
 from token_trie.cli.app import app, epilog, status
 from token_trie.errors import TokenTrieError
-from token_trie.native.core import _core
+from token_trie.native.core import _core, llama_cpp
+from token_trie.native.ffi import LIBRARY
+from token_trie.native.installed import has_llama
 from token_trie.show.trie import plain
 
 __all__ = [
@@ -70,15 +71,21 @@ def main() -> None:
 )
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Show versions and exit.")] = False,
+    library: Annotated[
+        bool, typer.Option("--library", help="Show the library that other hosts load, and exit.")
+    ] = False,
     cmake_dir: Annotated[
         bool, typer.Option("--cmake-dir", help="Show where find_package(token_trie) finds it, and exit.")
     ] = False,
 ) -> None:
     if version:
-        typer.echo(
-            f"token-trie {token_trie.__version__}, llama-cpp-python {llama_cpp.__version__}, "
-            f"ggml {_core.llama_loaded()}"
+        beside = (
+            f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}" if has_llama else llama_cpp.why
         )
+        typer.echo(f"token-trie {token_trie.__version__}, {beside}")
+        raise typer.Exit
+    if library:
+        typer.echo(LIBRARY)
         raise typer.Exit
     if cmake_dir:
         typer.echo(Path(token_trie.__file__).parent / "cmake")

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable
 
-from llama_cpp.llama_grammar import LlamaGrammar
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,7 +14,7 @@ from rich.table import Table
 from token_trie.cli.app import command, console
 from token_trie.cli.options import ModelOptions
 from token_trie.decisions.choose import choose
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, llama_cpp
 from token_trie.progress import Progress
 
 # Each action with an example request. The prompt holds nothing else.
@@ -77,7 +76,7 @@ def run(llm: Llama, console: Console) -> None:
     """Print the table."""
     names = list(ACTIONS)
     grammar_text = "root ::= " + " | ".join(json.dumps(f" {name}") for name in names)
-    grammar = LlamaGrammar.from_string(grammar_text, verbose=False)
+    grammar = llama_cpp.LlamaGrammar.from_string(grammar_text, verbose=False)
 
     def by_grammar(prompt: str) -> str:
         answer = llm.create_completion(prompt, max_tokens=24, temperature=0.0, grammar=grammar)

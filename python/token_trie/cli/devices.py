@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-import llama_cpp
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -13,7 +12,7 @@ from rich.table import Table
 from token_trie.cli.app import command, console
 from token_trie.cli.options import JsonOption
 from token_trie.llama.devices import devices as list_devices
-from token_trie.native.core import _core
+from token_trie.native.core import _core, llama_cpp
 
 
 @command("token-trie devices", "token-trie devices --json")

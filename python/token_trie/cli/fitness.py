@@ -8,9 +8,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import llama_cpp
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
 from token_trie.cli.findings import Finding, found
 from token_trie.decisions.questions.decide import decide
 from token_trie.decisions.questions.labels import LETTERS, single_tokens
@@ -19,7 +16,7 @@ from token_trie.decisions.questions.question import Choice
 from token_trie.decisions.questions.trained import trained_of
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import can_share
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.llama_facts import model_of
 from token_trie.sets.chat_form import has_chat_template
 from token_trie.sets.prompt import tokenize_prompt
@@ -129,7 +126,8 @@ def _end_of_turn(llm: Llama) -> int | None:
     eos, bos = (model.token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos()))
     turns: list[Any] = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "answer_here"}]
     try:
-        text = Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=False)(messages=turns).prompt
+        formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter
+        text = formatter(template, eos, bos, add_generation_prompt=False)(messages=turns).prompt
     except Exception:  # of whatever the template calls
         return None
     behind = text.partition("answer_here")[2].strip()

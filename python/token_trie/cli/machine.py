@@ -7,13 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import llama_cpp
-
 from token_trie.cli.findings import Finding, found
 from token_trie.cli.options import SERVED_N_CTX
 from token_trie.errors import TokenTrieError
 from token_trie.llama.devices import devices
-from token_trie.native.core import Llama, _core
+from token_trie.native.core import Llama, _core, llama_cpp
 from token_trie.native.llama_facts import context_of, model_of
 
 # What llama.cpp calls a feature of a processor, by what Linux calls it.

@@ -5,11 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-import llama_cpp
-from llama_cpp._internals import LlamaModel
-
 from token_trie.errors import ArgumentError
-from token_trie.native.core import _core
+from token_trie.native.core import _core, llama_cpp
 from token_trie.sets.trie import TokenTrie
 
 
@@ -34,7 +31,7 @@ class Vocabulary:
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = True
         try:
-            self._model = LlamaModel(path_model=str(model), params=params, verbose=False)
+            self._model = llama_cpp._internals.LlamaModel(path_model=str(model), params=params, verbose=False)
         except ValueError as error:
             raise ArgumentError(f"--model: {error}") from error
         self.vocab = _core.Vocab(int(self._model.vocab))

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import CancelledError, TokenTrieError, from_status
 from token_trie.llama.contexts import make_on
 from token_trie.llama.dropped import wait_for_dropped
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
 from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment, lease

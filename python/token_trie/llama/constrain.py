@@ -8,15 +8,14 @@ import inspect
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
-
-import llama_cpp
 
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.llama.span import SpanOptions, StepMode, follow_set, read_span
 from token_trie.llama.turns import THINKING, WALKING, Call, Decoding, Turns
-from token_trie.native.core import Llama, _core, logger, vocab_of
+from token_trie.native.core import Llama, _core, llama_cpp, logger, vocab_of
 from token_trie.native.lease import attachment, lease
 from token_trie.native.llama_facts import COMPLETE, INIT_SAMPLER, restorer
 from token_trie.native.options import takes
@@ -37,7 +36,6 @@ _OVERRIDDEN = (COMPLETE, INIT_SAMPLER, "create_chat_completion", "generate", "sa
 # A logits processor of llama-cpp-python is a sampler without a name.
 _BEFORE = frozenset({b"logit-bias", b"penalties", b"dry", None})
 
-_CHAT = inspect.signature(llama_cpp.Llama.create_chat_completion)
 _DATA = ("messages", "functions", "function_call", "tools", "tool_choice")
 
 _TokenGenerator: TypeAlias = Generator[int, Sequence[int] | None, None]
@@ -184,7 +182,7 @@ class Constraint:
     def _chat(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Let messages be text, in which llama-cpp-python parses control tokens."""
         warn_of_fallback(self._llm)
-        asked = _CHAT.bind_partial(self._llm, *args, **kwargs).arguments
+        asked = _chat_signature().bind_partial(self._llm, *args, **kwargs).arguments
         data = {name: asked[name] for name in _DATA if name in asked}
         try:
             if data.get("messages") and self._llm.chat_handler is None:
@@ -297,3 +295,8 @@ def _sampler_name(sampler: Any) -> bytes | None:
         return None
     # llama.cpp marks a sampler that is switched off.
     return bytes(llama_cpp.llama_sampler_name(sampler)).removeprefix(b"?")
+
+
+@cache
+def _chat_signature() -> inspect.Signature:
+    return inspect.signature(llama_cpp.Llama.create_chat_completion)

@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
-import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, CancelledError, ContextError, InternalError, NativeMemoryError
 from token_trie.llama.evaluated import common_prefix
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment, lease
 from token_trie.native.llama_facts import adapter_of, model_of

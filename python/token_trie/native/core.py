@@ -5,25 +5,23 @@ from __future__ import annotations
 import logging
 from typing import Any, TypeAlias
 
-# First, so that libllama is in the process before the engine asks for it: the engine then binds to that very copy.
-import llama_cpp
+from token_trie.errors import ArgumentError, LlamaVersionError
+from token_trie.native.installed import COMPILE, build, llama_cpp
+from token_trie.native.llama_facts import model_of
 
 try:
     from token_trie import _core
 except ImportError as error:
     message = (
-        f"token-trie was built for another llama-cpp-python than the {llama_cpp.__version__} installed now; build it "
-        "again beside it: pip install --force-reinstall --no-deps --no-cache-dir token-trie"
+        f"token-trie's build for llama-cpp-python {build.name} does not load with the llama.cpp of this process; "
+        f"compile it beside that: {COMPILE}"
     )
     raise ImportError(f"{message} ({error})") from error
-
-from token_trie.errors import ArgumentError, LlamaVersionError
-from token_trie.native.llama_facts import model_of
 
 Llama: TypeAlias = Any
 """A ``llama_cpp.Llama``; its package has no complete type hints."""
 
-__all__ = ["Llama", "_core", "logger", "vocab_of"]
+__all__ = ["Llama", "_core", "llama_cpp", "logger", "vocab_of"]
 
 logger = logging.getLogger("token_trie")
 

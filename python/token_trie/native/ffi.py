@@ -1,24 +1,24 @@
 """The public C ABI, spoken over cffi from the very header that is shipped, as any foreign host would speak it.
 
-``lib`` has the functions of ``include/token_trie.h`` and its enum constants, ``ffi`` makes C data for them.
+``lib`` has the functions of ``include/token_trie.h`` and its enum constants, ``ffi`` makes C data for them. Where no
+llama.cpp fits, they say so when they are called.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import cffi
 
-from token_trie.errors import from_status
+from token_trie.errors import LlamaVersionError, from_status
 
 # Before the library, so that it finds the process's llama.cpp.
-from token_trie.native import core
+from token_trie.native import core, installed
 
-HEADER = Path(core._core.__file__).parent / "include" / "token_trie.h"
-_LIBRARY = {"darwin": "libtoken_trie.dylib", "win32": "token_trie.dll"}.get(sys.platform, "libtoken_trie.so")
+HEADER = installed.BUILDS.parent / "include" / "token_trie.h"
+_NAME = {"darwin": "libtoken_trie.dylib", "win32": "token_trie.dll"}.get(sys.platform, "libtoken_trie.so")
 
 
 def declarations(header: str) -> str:
@@ -28,13 +28,32 @@ def declarations(header: str) -> str:
     return text.replace("TOKEN_TRIE_API ", "")
 
 
+class _Refusing:
+    """In the place of the library where no llama.cpp fits: constants are there, and functions that refuse."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        if name.isupper():
+            return getattr(self._library, name)
+
+        def refuse(*_: Any) -> Any:
+            raise LlamaVersionError(installed.llama_cpp.why)
+
+        return refuse
+
+
 ffi: Any = cffi.FFI()
 ffi.cdef(declarations(HEADER.read_text(encoding="utf-8")))
-lib: Any = ffi.dlopen(str(HEADER.parents[1] / _LIBRARY))
+LIBRARY = installed.build / _NAME
+lib: Any = ffi.dlopen(str(LIBRARY))
 # A function is bound when it is first named, under a lock of cffi's. A signal's handler that comes in between, and
 # waits for another thread that calls one, waits for ever.
-for _name in dir(lib):
+for _name in dir(lib) if installed.has_llama else ():
     getattr(lib, _name)
+if not installed.has_llama:
+    lib = _Refusing(lib)
 
 
 def new_struct(name: str, **members: Any) -> Any:

@@ -22,9 +22,8 @@ from contextlib import AbstractContextManager, ExitStack
 from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
-import llama_cpp
-
 from token_trie.errors import ArgumentError
+from token_trie.native.core import llama_cpp
 from token_trie.native.gate import Gate
 from token_trie.native.llama_facts import exit_stacks, model_of, n_callbacks, set_exit_stack
 

@@ -7,12 +7,11 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import llama_cpp
 import numpy as np
 
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.native.arguments import encode
-from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.lease import attachment
 from token_trie.native.llama_facts import model_of, registered_chat_handler
 from token_trie.sets.chat_form import warn_of_fallback

@@ -19,10 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import llama_cpp
-
 from token_trie.errors import ArgumentError, VocabularyError
-from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.lease import attachment
 from token_trie.sets.control_texts import Control, ControlTexts, free_mark, plain_marks
 

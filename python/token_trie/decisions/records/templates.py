@@ -12,10 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.llama_facts import model_of
 from token_trie.sets.prompt import tokenize_prompt, tokenize_rendered
 from token_trie.sets.rendered import read, render
@@ -84,7 +82,9 @@ def _template_with_tools(llm: Llama) -> Any:
     eos, bos = (
         model_of(llm).token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos())
     )
-    return lambda is_prompt: Jinja2ChatFormatter(template, eos, bos, add_generation_prompt=is_prompt)
+    return lambda is_prompt: llama_cpp.llama_chat_format.Jinja2ChatFormatter(
+        template, eos, bos, add_generation_prompt=is_prompt
+    )
 
 
 def _template_of(

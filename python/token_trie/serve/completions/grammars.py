@@ -10,11 +10,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
-import llama_cpp
-
 from token_trie.errors import GrammarError
 from token_trie.native.arguments import encode
-from token_trie.native.core import Llama, vocab_of
+from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.serve.refusal import Place, invalid
 
 _BYTES, _RULES, _DEPTH, _TIMES = 64 << 10, 1000, 100, 1000

@@ -1,0 +1,61 @@
+# What Python's package holds: under builds/, for each release of llama-cpp-python, the engine and the extension module that
+# binds it, and under builds/none the two without a llama.cpp. Python loads the one that fits: token_trie/native/core.py.
+#
+#   builds/0.3.36/   libtoken_trie.so   _core.*.so
+#   builds/none/     libtoken_trie.so   _core.*.so     sets, matchers, masks and tensors
+
+find_package(pybind11 CONFIG REQUIRED)
+set(install_include token_trie/include)
+set(install_cmake token_trie/cmake)
+
+# The bindings see none of llama.cpp's headers.
+add_library(token_trie_bindings OBJECT
+  csrc/bindings/register_cache.cpp
+  csrc/bindings/register_devices.cpp
+  csrc/bindings/register_errors.cpp
+  csrc/bindings/register_matcher.cpp
+  csrc/bindings/register_sampler.cpp
+  csrc/bindings/register_tables.cpp
+  csrc/bindings/register_threads.cpp
+  csrc/bindings/register_trie.cpp
+  csrc/bindings/register_vocab.cpp)
+set_up(token_trie_bindings)
+target_link_libraries(token_trie_bindings PRIVATE pybind11::module pybind11::lto)
+
+function(add_build release engine)
+  set(core _core_${release})
+  pybind11_add_module(${core} csrc/bindings/module.cpp $<TARGET_OBJECTS:token_trie_bindings>)
+  target_link_libraries(${core} PRIVATE ${engine})
+  target_include_directories(${core} PRIVATE csrc)
+  set(directory ${CMAKE_CURRENT_BINARY_DIR}/builds/${release})
+  set_target_properties(${core} PROPERTIES
+    OUTPUT_NAME _core LIBRARY_OUTPUT_DIRECTORY ${directory} INSTALL_RPATH "$ORIGIN")
+  # Where llama_cpp stands beside this package. It is loaded before in any case, from wherever it is.
+  set_target_properties(${engine} PROPERTIES
+    OUTPUT_NAME token_trie LIBRARY_OUTPUT_DIRECTORY ${directory} RUNTIME_OUTPUT_DIRECTORY ${directory}
+    INSTALL_RPATH "$ORIGIN/../../../llama_cpp/lib")
+  install(TARGETS ${engine} ${core}
+    LIBRARY DESTINATION token_trie/builds/${release}
+    RUNTIME DESTINATION token_trie/builds/${release})
+endfunction()
+
+add_library(token_trie_none SHARED $<TARGET_OBJECTS:token_trie_sets> csrc/llama/none.cpp)
+set_up(token_trie_none)
+add_build(none token_trie_none)
+
+if(TOKEN_TRIE_HEADERS)
+  get_filename_component(headers ${TOKEN_TRIE_HEADERS} ABSOLUTE)
+  file(GLOB releases RELATIVE ${headers} CONFIGURE_DEPENDS ${headers}/*)
+  if(NOT releases)
+    message(FATAL_ERROR "TOKEN_TRIE_HEADERS: ${headers} holds no release; scripts/wheel headers fetches them")
+  endif()
+  foreach(release IN LISTS releases)
+    add_llama_headers(llama_${release} ${headers}/${release} ggml_version)
+    add_token_trie(token_trie_${release} llama_${release} "${ggml_version}")
+    add_build(${release} token_trie_${release})
+  endforeach()
+else()
+  include(GgmlVersion)
+  add_token_trie(token_trie_${Llama_RELEASE} llama "${TOKEN_TRIE_GGML_COMPILED}")
+  add_build(${Llama_RELEASE} token_trie_${Llama_RELEASE})
+endif()

@@ -1,0 +1,62 @@
+#include "llama/devices.h"
+#include "llama/model_file.h"
+#include "llama/version.h"
+#include "llama/vocab.h"
+#include "sampler/sampler.h"
+
+// What stands in the place of csrc/llama and csrc/sampler where there is no llama.cpp: a vocabulary is of unknown size, as
+// the null one is, and what needs a model refuses.
+
+namespace [[gnu::visibility("default")]] token_trie {
+namespace {
+
+[[noreturn]] void refuse() {
+    throw Error(Status::llama, "no llama.cpp: this part of token-trie was built to work without one");
+}
+
+}  // namespace
+
+std::int32_t Vocab::size() const { return 0; }
+
+const std::string & Vocab::fingerprint() const {
+    return fingerprint_.get([] { return std::string(); });
+}
+
+bool Vocab::is_control(Token /*token*/) const { return false; }
+
+const std::vector<Token> & Vocab::end_of_generation() const {
+    return end_of_generation_.get([] { return std::vector<Token>(); });
+}
+
+std::vector<std::pair<Token, std::string>> Vocab::control_texts() const { return {}; }
+
+const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
+    return lexicon_.get([] { return std::shared_ptr<const Lexicon>(); });
+}
+
+LeafList tokenize(const llama_vocab * /*vocab*/,
+                  const std::vector<std::string> & /*texts*/,
+                  const std::string & /*what*/,
+                  bool /*special*/) {
+    refuse();
+}
+
+std::string detokenize(const llama_vocab * /*vocab*/, const std::vector<Token> & /*tokens*/, bool /*special*/) {
+    refuse();
+}
+
+llama_sampler * make_sampler(Cursor /*cursor*/, Mode /*mode*/) { refuse(); }
+
+std::vector<Device> devices() { return {}; }
+
+bool samples_in_graph() { return false; }
+
+std::string tensors_digest(const std::string & /*path*/) { refuse(); }
+
+std::string llama_compiled() { return ""; }
+
+std::string llama_loaded() { return ""; }
+
+void require_same_llama() {}
+
+}  // namespace token_trie

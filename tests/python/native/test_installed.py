@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from token_trie.native.installed import BUILDS, releases
+
+WITHOUT = 'import sys; sys.modules["llama_cpp"] = None'
+UNKNOWN = 'import llama_cpp; llama_cpp.__version__ = "99.0.1"'
+
+SETS_AND_MATCHERS = """
+import numpy as np
+import token_trie
+from token_trie.engines.matcher import TrieMatcher
+
+trie = token_trie.TokenTrie.from_sequences({"yes": [1, 2], "no": [1, 3], "other": [4]})
+assert len(trie.filtered(np.array([True, False, True]))) == 2
+trie.save(FILE)
+opened = token_trie.TokenTrie.open(FILE, verify=True)
+assert opened.payload() == trie.payload() == token_trie.TokenTrie.from_payload(trie.payload()).payload()
+with token_trie.Catalogue(FILE) as catalogue:
+    catalogue.add({"more": [5, 6]})
+    assert len(catalogue.trie) == 4
+matcher = TrieMatcher(opened, 8, end_tokens=[0])
+assert matcher.accept_token(1) and not matcher.accept_token(4)
+"""
+
+
+def run(before: str, code: str, *, names: dict[str, Path] | None = None) -> str:
+    given = "\n".join(f"{name} = {str(path)!r}" for name, path in (names or {}).items())
+    done = subprocess.run(
+        [sys.executable, "-c", f"{before}\n{given}\n{code}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("before", [WITHOUT, UNKNOWN], ids=["no llama_cpp", "a release without a build"])
+def test_sets_files_catalogues_and_matchers_need_no_llama(before: str, tmp_path: Path) -> None:
+    run(before, SETS_AND_MATCHERS, names={"FILE": tmp_path / "a.trie"})
+
+
+@pytest.mark.parametrize("before", [WITHOUT, UNKNOWN], ids=["no llama_cpp", "a release without a build"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        'token_trie.choose(object(), "Well?", ["yes", "no"])',
+        "token_trie.StreamHandle(object())",
+        'token_trie.TokenTrie.from_choices(object(), ["yes", "no"])',
+    ],
+)
+def test_what_needs_a_model_says_what_to_install(before: str, call: str) -> None:
+    code = f"""
+import token_trie
+try:
+    {call}
+except token_trie.LlamaVersionError as error:
+    print(error)
+"""
+    told = run(before, code)
+    assert "pip install" in told
+    assert releases()[-1] in told
+    if before == UNKNOWN:
+        assert "llama-cpp-python 99.0.1" in told
+
+
+def test_the_build_is_that_of_the_installed_release() -> None:
+    code = "import token_trie.native.installed as i, token_trie._core as c; print(i.build, c.__file__, sep='\\n')"
+    build, core = map(Path, run("", code).splitlines())
+    import llama_cpp
+
+    assert build == BUILDS / llama_cpp.__version__ == core.parent
+
+
+def test_the_command_says_what_it_runs_without() -> None:
+    code = """
+sys.argv = ["token-trie", "--version"]
+from token_trie.cli import main
+main()
+"""
+    assert "no llama-cpp-python is installed" in run(WITHOUT, code)
