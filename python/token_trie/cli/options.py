@@ -16,7 +16,7 @@ from token_trie.cli.tables import Format
 from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, llama_cpp
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -106,8 +106,6 @@ class ModelOptions:
 
     def load(self, n_ctx: int = 0) -> Llama:
         """Load the model; n_ctx is the size of the context where none is given, 0 what the model was trained with."""
-        import llama_cpp
-
         path = self.path
         n_ctx = n_ctx if self.n_ctx is None else self.n_ctx
         n = self.threads

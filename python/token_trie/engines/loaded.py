@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from token_trie.errors import ArgumentError
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, llama_cpp
 
 _llamas: dict[tuple[Any, ...], Llama] = {}
 _opening = threading.Lock()
@@ -15,8 +15,6 @@ _opening = threading.Lock()
 
 def loaded(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> Llama:
     """Return this process's Llama of a file and of these parameters; ArgumentError if there is none to be had."""
-    import llama_cpp
-
     try:
         stat = os.stat(path)
         key = os.path.realpath(path), stat.st_mtime_ns, stat.st_size, n_ctx, n_gpu_layers, n_threads, os.getpid()

@@ -81,3 +81,19 @@ from token_trie.cli import main
 main()
 """
     assert "no llama-cpp-python is installed" in run(WITHOUT, code)
+
+
+def test_a_command_that_needs_a_model_ends_with_one_line(model_paths: dict[str, Path]) -> None:
+    code = """
+sys.argv = ["token-trie", "choose", "--model", MODEL, "--prompt", "Well?", "--choice", "yes"]
+from token_trie.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{WITHOUT}\nMODEL = {str(model_paths['smollm2'])!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no llama-cpp-python is installed")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import llama_cpp
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from tqdm import tqdm
 
 from token_trie.engines.lm_eval.continuations import Continuation, score_continuations
 from token_trie.engines.lm_eval.texts import TextRequest, generate_behind
 from token_trie.errors import ArgumentError
-from token_trie.native.core import Llama
+from token_trie.native.core import Llama, llama_cpp
 
 try:
     from lm_eval.api.model import TemplateLM
@@ -114,7 +112,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         template = self._llm.metadata.get(_TEMPLATE)
         if template is None:
             raise ArgumentError(f"{self._name}: it has no chat template")
-        formatter = Jinja2ChatFormatter(
+        formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter(
             template,
             eos_token=self._text_of(self._llm.token_eos()),
             bos_token=self._text_of(self._llm.token_bos()),
