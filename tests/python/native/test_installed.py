@@ -96,4 +96,5 @@ main()
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: no llama-cpp-python is installed")
+    assert "no llama-cpp-python is installed" in done.stderr
+    assert done.stderr.count("\n") == 1
