@@ -39,7 +39,7 @@ function(add_build release engine)
     RUNTIME DESTINATION token_trie/builds/${release})
 endfunction()
 
-add_library(token_trie_none SHARED $<TARGET_OBJECTS:token_trie_sets> csrc/llama/none.cpp)
+add_library(token_trie_none SHARED $<TARGET_OBJECTS:token_trie_sets> csrc/bindings/without_llama.cpp)
 set_up(token_trie_none)
 add_build(none token_trie_none)
 

@@ -42,6 +42,8 @@ def check_decision(output: str, action: str) -> None:
 
 @pytest.fixture(scope="module")
 def cpp_examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
     build = tmp_path_factory.mktemp("cpp")
     cmake = BIN / "cmake" if (BIN / "cmake").exists() else "cmake"
     cmake_dir = run(BIN / "token-trie", "--cmake-dir").strip()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def test_the_python_of_the_page_on_catalogues_runs(
     assert "Paris" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_the_cpp_of_the_readme_compiles(tmp_path: Path) -> None:
     (block,) = blocks("c++")
     lines = block.splitlines()

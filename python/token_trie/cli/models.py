@@ -7,6 +7,7 @@ from pathlib import Path
 
 from token_trie.errors import ArgumentError
 from token_trie.native.core import _core, llama_cpp
+from token_trie.native.llama_facts import wrapped_model
 from token_trie.sets.trie import TokenTrie
 
 
@@ -31,7 +32,7 @@ class Vocabulary:
         params = llama_cpp.llama_model_default_params()
         params.vocab_only = True
         try:
-            self._model = llama_cpp._internals.LlamaModel(path_model=str(model), params=params, verbose=False)
+            self._model = wrapped_model(str(model), params)
         except ValueError as error:
             raise ArgumentError(f"--model: {error}") from error
         self.vocab = _core.Vocab(int(self._model.vocab))

@@ -6,10 +6,10 @@ token_trie/builds/none/     sets, matchers, masks and tensors, where no llama.cp
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
-import token_trie
 from token_trie.errors import LlamaVersionError
 
 BUILDS = Path(__file__).parents[1] / "builds"
@@ -56,4 +56,4 @@ has_llama = not isinstance(llama_cpp, Absent)
 build = BUILDS / (llama_cpp.__version__ if has_llama else NO_LLAMA)
 
 # Where `import token_trie._core` finds it.
-token_trie.__path__.append(str(build))
+sys.modules["token_trie"].__path__.append(str(build))

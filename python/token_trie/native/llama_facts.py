@@ -17,6 +17,13 @@ def model_of(llm: Any) -> Any:
     return llm._model
 
 
+def wrapped_model(path: str, params: Any) -> Any:
+    """Load a model as a Llama wraps it, without one; ValueError if it cannot be read."""
+    from llama_cpp._internals import LlamaModel
+
+    return LlamaModel(path_model=path, params=params, verbose=False)
+
+
 def context_of(llm: Any) -> Any:
     """Return the wrapped context; its `ctx` is None once it is closed."""
     return llm._ctx

@@ -240,7 +240,7 @@ def test_devices_lists_what_llama_cpp_sees() -> None:
     told = json.loads(result.stdout)
     cpu = next(device for device in told["devices"] if device["kind"] == "cpu")
     assert (cpu["backend"], cpu["total_bytes"] > 0) == ("CPU", True)
-    assert told["ggml"] == told["token_trie_compiled_against"]
+    assert told["ggml"].startswith(told["token_trie_compiled_against"])  # of a wheel, the version alone
     assert "CPU" in run("devices").stdout
 
 

@@ -4,7 +4,7 @@
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
 
-// What stands in the place of csrc/llama and csrc/sampler where there is no llama.cpp: a vocabulary is of unknown size, as
+// What the bindings are linked with where there is no llama.cpp, in the place of csrc/llama and csrc/sampler: a vocabulary is of unknown size, as
 // the null one is, and what needs a model refuses.
 
 namespace [[gnu::visibility("default")]] token_trie {
