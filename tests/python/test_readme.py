@@ -4,6 +4,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,13 @@ def test_the_cpp_of_the_readme_compiles(tmp_path: Path) -> None:
     subprocess.run(
         ["c++", "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", f"-I{ours}", f"-I{theirs}", str(source)], check=True
     )
+
+
+def test_the_reference_of_the_command_line_is_what_its_help_says() -> None:
+    page = DOCS / "reference" / "command-line.md"
+    make = [sys.executable, "-m", "typer", "token_trie.cli", "utils", "docs", "--name", "token-trie"]
+    made = subprocess.run(make, capture_output=True, text=True, check=True).stdout
+    assert page.read_text().strip() == made.strip(), f"python -m typer {' '.join(make[3:])} --output {page.name}"
 
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
