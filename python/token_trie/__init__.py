@@ -1,5 +1,7 @@
 """llama.cpp answers with one of a known set.
 
+Examples
+--------
 >>> decision = token_trie.choose(llm, "Reply to Anna: yes or no?", ["yes", "no"])   # doctest: +SKIP
 """
 

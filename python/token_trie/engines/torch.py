@@ -32,15 +32,7 @@ class DeviceTries:
     """Sets on a device; the positions in them are a tensor of nodes, one a row.
 
     `mask_` and `step` read nothing back, no shape depends on values of a tensor, and only plain operations are used
-    (indexing, ``searchsorted``, ``gather``, ``scatter``), so that they work on any device and inside ``torch.compile``:
-
-    >>> tries = DeviceTries(vocab_size, device=logits.device)                  # doctest: +SKIP
-    >>> root = tries.add(trie, end_tokens=[eos])                               # doctest: +SKIP
-    >>> nodes = torch.full((batch,), root, device=logits.device)               # doctest: +SKIP
-    >>> while True:                                                            # doctest: +SKIP
-    ...     tries.mask_(logits, nodes)
-    ...     tokens = logits.argmax(-1)
-    ...     nodes = tries.step(nodes, tokens)
+    (indexing, ``searchsorted``, ``gather``, ``scatter``), so that they work on any device and inside ``torch.compile``.
 
     Rows of one batch may be in different sets, and rows at node `FREE` are in none. Beams are reordered by
     ``nodes.index_select(0, parents)``; draft tokens of speculative decoding are rows of their own, stepped from the row
@@ -59,6 +51,16 @@ class DeviceTries:
     A node is the number of a row of edges; below 0, of a place in the tails, where one member is left and its tokens
     lie flat: 27 bytes a member of a million of 8 uniform tokens out of 2,048, 4 to 6 of them the tails'. See
     csrc/trie/tensors.h. On the host these arrays are walked natively, elsewhere by tensor operations.
+
+    Examples
+    --------
+    >>> tries = DeviceTries(vocab_size, device=logits.device)                  # doctest: +SKIP
+    >>> root = tries.add(trie, end_tokens=[eos])                               # doctest: +SKIP
+    >>> nodes = torch.full((batch,), root, device=logits.device)               # doctest: +SKIP
+    >>> while True:                                                            # doctest: +SKIP
+    ...     tries.mask_(logits, nodes)
+    ...     tokens = logits.argmax(-1)
+    ...     nodes = tries.step(nodes, tokens)
     """
 
     def __init__(self, vocab_size: int, *, device: Device = None) -> None:

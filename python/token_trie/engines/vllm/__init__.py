@@ -1,9 +1,11 @@
 """Sets in vLLM: a logits processor, loaded by its name.
 
+`TrieLogitsProcessor` says what a request may ask for.
+
+Examples
+--------
 >>> llm = LLM(model, logits_processors=["token_trie.engines.vllm:TrieLogitsProcessor"])    # doctest: +SKIP
 >>> params = SamplingParams(max_tokens=32, extra_args={"token_trie": {"choices": ["yes", "no"]}})    # doctest: +SKIP
-
-`TrieLogitsProcessor` says what a request may ask for.
 """
 
 from token_trie.engines.vllm.processor import TrieLogitsProcessor
