@@ -1,8 +1,10 @@
 """The same sets in other engines.
 
-`TrieMatcher` and `BatchMatcher` are for engines that take masks from the host. Nothing here needs a llama.cpp model.
+`TrieMatcher`, `BatchMatcher` and `UniqueMatchers` are for engines that take masks from the host. Nothing here needs a
+llama.cpp model.
 """
 
 from token_trie.engines.matcher import BatchMatcher, TrieMatcher
+from token_trie.engines.unique import UniqueMatchers
 
-__all__ = ["BatchMatcher", "TrieMatcher"]
+__all__ = ["BatchMatcher", "TrieMatcher", "UniqueMatchers"]

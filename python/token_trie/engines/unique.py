@@ -1,0 +1,144 @@
+"""`UniqueMatchers`: several sequences of one request, of which no two give the same member."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from token_trie.engines.masks import Bitmask, host_array
+from token_trie.engines.matcher import BatchMatcher, TrieMatcher
+from token_trie.errors import ArgumentError
+from token_trie.native.arguments import check_counts
+from token_trie.sets.tokens import to_tokens
+from token_trie.sets.trie import TokenTrie
+
+_ENDED = -1
+
+
+class UniqueMatchers:
+    """Positions of several sequences in one set: no two finish the same member, and each finds one.
+
+    A node has as many places as there are members below it, and a sequence holds one at each node of its way. A token
+    is legal for a sequence where the others have left a place behind it. There are no more sequences than members, so
+    each finds at least one such token at each step.
+
+    Parameters
+    ----------
+    trie : TokenTrie
+        The set, of token sequences: not one of texts in any tokenization.
+    n : int
+        Sequences; at most as many as the set has members.
+    vocab_size : int
+        Tokens of the vocabulary: a row of a mask has a bit for each.
+    end_tokens : sequence of int
+        The tokens that end an answer.
+
+    Raises
+    ------
+    ArgumentError, VocabularyError
+        There are more sequences than members, or as of `TrieMatcher`.
+
+    Notes
+    -----
+    One thread at a time. A step of a row costs O(n²) in the worst case, where all stand at one node, and not more for a
+    larger set.
+
+    Examples
+    --------
+    >>> rows = UniqueMatchers(trie, 4, vocab_size, end_tokens=[eos])           # doctest: +SKIP
+    >>> rows.fill_next_token_bitmask(bitmask)                                  # doctest: +SKIP
+    >>> accepted = [rows.accept_token(i, token) for i, token in enumerate(drawn)]    # doctest: +SKIP
+    """
+
+    def __init__(self, trie: TokenTrie, n: int, vocab_size: int, *, end_tokens: Sequence[int]) -> None:
+        check_counts(n=n)
+        self._matchers = [TrieMatcher(trie, vocab_size, end_tokens=end_tokens) for _ in range(n)]
+        if not trie.core.is_tree:
+            raise ArgumentError("trie: a set of texts in any tokenization, whose members have no places of their own")
+        if n > len(trie):
+            raise ArgumentError(f"n: {n} sequences, and {len(trie)} members")
+        self._trie = trie.core
+        self._ends = to_tokens(end_tokens, "end_tokens").tolist()
+        self._nodes = [0] * n
+        self._gone: defaultdict[int, Counter[int]] = defaultdict(Counter)  # ways that sequences took, by node and token
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self._matchers)
+
+    def accept_token(self, row: int, token_id: int) -> bool:
+        """Step one sequence over a token.
+
+        Returns
+        -------
+        bool
+            Whether it was allowed. If not, the sequence stays where it is. Of two that drew the last place in one
+            step, the second is refused: fill its mask again, and draw again.
+        """
+        matcher, node = self._matchers[row], self._nodes[row]
+        is_over = matcher.is_terminated()
+        if not is_over and token_id in self._closed(row):
+            return False
+        if not matcher.accept_token(token_id):
+            return False
+        if is_over:
+            return True
+        if matcher.is_terminated():
+            self._gone[node][_ENDED] += 1
+            return True
+        child = self._trie.child(node, token_id)
+        assert child is not None
+        self._gone[node][token_id] += 1
+        self._nodes[row] = child
+        return True
+
+    def allowed_tokens(self, row: int) -> list[int]:
+        """Return the tokens that are legal next for one sequence, ascending."""
+        closed = self._closed(row)
+        return [token for token in self._matchers[row].allowed_tokens().tolist() if token not in closed]
+
+    def fill_next_token_bitmask(self, bitmask: Bitmask, indices: Sequence[int] | None = None) -> None:
+        """Fill a row for each sequence, as `BatchMatcher.batch_fill_next_token_bitmask` does."""
+        BatchMatcher.batch_fill_next_token_bitmask(self._matchers, bitmask, indices)
+        rows = host_array(bitmask)
+        for i in range(len(self)):
+            row = i if indices is None else indices[i]
+            for token in self._closed(i):
+                rows[row, token // 32] &= np.int32(~(1 << token % 32) if token % 32 < 31 else 0x7FFFFFFF)
+
+    def is_terminated(self, row: int) -> bool:
+        """Tell whether a sequence has accepted an end token."""
+        return self._matchers[row].is_terminated()
+
+    def _closed(self, row: int) -> set[int]:
+        """Tokens of the set behind which the others hold every place."""
+        node = self._nodes[row]
+        gone = self._gone.get(node)
+        if gone is None or self._matchers[row].is_terminated():
+            return set()
+        closed: set[int] = set()
+        for token, n_held in gone.items():
+            if token == _ENDED:
+                # One that goes on from here is no end.
+                closed.update(end for end in self._ends if self._trie.child(node, end) is None)
+            elif not self._has_more_than(n_held, node, token):
+                closed.add(token)
+        return closed
+
+    def _has_more_than(self, n: int, node: int, token: int) -> bool:
+        """Whether more than n members go on from a node by a token."""
+        first = self._trie.child(node, token)
+        assert first is not None
+        waiting, found = [first], 0
+        while waiting:
+            at = waiting.pop()
+            found += self._trie.leaf(at) is not None
+            if found > n:
+                return True
+            for child in self._trie.children(at)[: n + 1].tolist():
+                below = self._trie.child(at, child)
+                assert below is not None
+                waiting.append(below)
+        return False
