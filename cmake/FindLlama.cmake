@@ -35,7 +35,7 @@ find_library(Llama_GGML_BASE_LIBRARY ggml-base PATHS ${Llama_SITE_PACKAGES}/llam
 
 if(EXISTS ${Llama_SITE_PACKAGES}/llama_cpp/__init__.py)
   file(STRINGS ${Llama_SITE_PACKAGES}/llama_cpp/__init__.py Llama_RELEASE REGEX "^__version__ = ")
-  string(REGEX REPLACE ".*[\"']([^\"']+)[\"'].*" "\\1" Llama_RELEASE "${Llama_RELEASE}")
+  string(REGEX REPLACE ".*[\"']([^\"'+]+).*[\"'].*" "\\1" Llama_RELEASE "${Llama_RELEASE}")
 endif()
 
 include(FindPackageHandleStandardArgs)

@@ -7,6 +7,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import llama_cpp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -23,12 +24,14 @@ def test_an_isolated_build_compiles_against_the_installed_llama_cpp_python(tmp_p
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, "-Cbuild-dir=", ROOT)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
+    release = llama_cpp.__version__
     tag = sysconfig.get_config_var("EXT_SUFFIX")
     for name in (
-        f"_core{tag}",
+        f"builds/{release}/_core{tag}",
+        f"builds/{release}/libtoken_trie.so",
+        f"builds/none/_core{tag}",
         "_core.pyi",
         "py.typed",
-        "libtoken_trie.so",
         "include/token_trie.h",
         "cmake/token_trieConfig.cmake",
     ):

@@ -35,6 +35,10 @@ def releases() -> list[str]:
     return sorted(found, key=lambda name: [int(part) if part.isdigit() else 0 for part in name.split(".")])
 
 
+def _release(package: Any) -> str:
+    return str(package.__version__).partition("+")[0]  # a build of one's own may say more behind a plus
+
+
 def _find() -> Any:
     # Before the engine, which then binds to the very libllama that is in the process.
     try:
@@ -43,7 +47,7 @@ def _find() -> Any:
         if error.name != "llama_cpp":
             raise
         return Absent(f"no llama-cpp-python is installed: pip install llama-cpp-python=={releases()[-1]}")
-    if (BUILDS / llama_cpp.__version__).is_dir():
+    if (BUILDS / _release(llama_cpp)).is_dir():
         return llama_cpp
     return Absent(
         f"llama-cpp-python {llama_cpp.__version__} is installed, and this token-trie has builds for "
@@ -53,7 +57,7 @@ def _find() -> Any:
 
 llama_cpp: Any = _find()
 has_llama = not isinstance(llama_cpp, Absent)
-build = BUILDS / (llama_cpp.__version__ if has_llama else NO_LLAMA)
+build = BUILDS / (_release(llama_cpp) if has_llama else NO_LLAMA)
 
 # Where `import token_trie._core` finds it.
 sys.modules["token_trie"].__path__.append(str(build))

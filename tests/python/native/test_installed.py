@@ -74,6 +74,13 @@ def test_the_build_is_that_of_the_installed_release() -> None:
     assert build == BUILDS / llama_cpp.__version__ == core.parent
 
 
+def test_what_a_build_of_ones_own_says_behind_its_release_is_passed_over() -> None:
+    before = 'import llama_cpp; llama_cpp.__version__ += "+cu124"'
+    code = "import llama_cpp, token_trie.native.installed as i; print(i.build.name, llama_cpp.__version__)"
+    build, version = run(before, code).split()
+    assert version == f"{build}+cu124"
+
+
 def test_the_command_says_what_it_runs_without() -> None:
     code = """
 sys.argv = ["token-trie", "--version"]
