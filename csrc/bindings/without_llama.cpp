@@ -4,8 +4,9 @@
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
 
-// What the bindings are linked with where there is no llama.cpp, in the place of csrc/llama and csrc/sampler: a vocabulary is of unknown size, as
-// the null one is, and what needs a model refuses.
+// What the bindings are linked with where there is no llama.cpp, in the place of csrc/llama and csrc/sampler. A
+// vocabulary is of unknown size, as the null one is, and what needs a model refuses. Signatures are those of there.
+// NOLINTBEGIN(readability-convert-member-functions-to-static, performance-unnecessary-value-param)
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -60,3 +61,4 @@ std::string llama_loaded() { return ""; }
 void require_same_llama() {}
 
 }  // namespace token_trie
+// NOLINTEND(readability-convert-member-functions-to-static, performance-unnecessary-value-param)
