@@ -38,7 +38,7 @@ class TokensToEnds {
         }
         const Joined::Parts in = joined_->parts(node);
         return std::min<std::uint16_t>(in.base == kNoNode ? UINT16_MAX : first_[in.base],
-                                       in.more == kNoNode ? UINT16_MAX : (*more_)[in.more]);
+                                       in.more == kNoNode || !more_ ? UINT16_MAX : (*more_)[in.more]);
     }
 
    private:

@@ -121,8 +121,7 @@ class JobTest : public TaskTest {
         return {};
     }
     Job job_of(Request asked, std::size_t n_shared) {
-        return Job(1, std::move(asked), tiny_vocab(), llama_get_memory(context_.get()), 0, std::nullopt, n_shared,
-                   kPaths);
+        return {1, std::move(asked), tiny_vocab(), llama_get_memory(context_.get()), 0, std::nullopt, n_shared, kPaths};
     }
 };
 

@@ -88,6 +88,7 @@ TEST(Filter, ThreadsThatAskForTheSameNodesSeeTheSame) {
         const auto left = Trie::filtered(drawn.trie, keep.data());
         std::vector<Paths> seen(4);
         std::vector<std::thread> threads;
+        threads.reserve(seen.size());
         for (Paths & paths : seen) {
             threads.emplace_back([&paths, &left] { paths = members_of(*left); });
         }
