@@ -106,7 +106,7 @@ void use_views(const std::shared_ptr<const Trie> & trie) {
 }  // namespace
 
 void run(Input & in) {
-    auto words = std::make_shared<std::vector<std::uint64_t>>(image_of(in));
+    const auto words = std::make_shared<std::vector<std::uint64_t>>(image_of(in));
     std::size_t n = words->size() * sizeof(std::uint64_t);
     char * bytes = reinterpret_cast<char *>(words->data());
     const bool is_changed = !in.empty();

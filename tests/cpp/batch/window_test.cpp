@@ -17,7 +17,7 @@ constexpr std::uint32_t kContext = 512;
 
 std::size_t n_answers() {
     const char * wanted = std::getenv("TOKEN_TRIE_WINDOW_ANSWERS");
-    return wanted == nullptr ? rounds(250) : static_cast<std::size_t>(std::atol(wanted));
+    return wanted == nullptr ? rounds(250) : static_cast<std::size_t>(std::strtoull(wanted, nullptr, 10));
 }
 
 Tokens operator+(Tokens a, const Tokens & b) {
@@ -68,6 +68,7 @@ class OnePass {
     // Of whole members, in their order.
     std::vector<double> scores(const Tokens & tokens, const Trie & trie) {
         std::vector<Tokens> members;
+        members.reserve(trie.n_leaves());
         for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
             members.push_back(trie.sequence(leaf));
         }
@@ -152,7 +153,7 @@ class Texts {
 
 class Windows : public ::testing::TestWithParam<TinyKind> {
    protected:
-    std::size_t window() const { return tiny_window(GetParam()); }
+    static std::size_t window() { return tiny_window(GetParam()); }
     std::size_t below(std::size_t n) { return rng_() % n; }
 
     void expect_scores(const Tokens & behind, const Trie & trie, const std::vector<double> & scores) {

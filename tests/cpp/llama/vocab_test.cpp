@@ -141,6 +141,7 @@ TEST_F(VocabTest, TokenizedTextsReadBackAsThemselves) {
 
 TEST_F(VocabTest, ManyTextsAreTokenizedAsEachAloneAndTheFirstWrongOneIsTold) {
     std::vector<std::string> texts;
+    texts.reserve(3000);
     for (int i = 0; i < 3000; ++i) {
         texts.push_back("item " + std::to_string(i * 7919) + (i % 3 == 0 ? " red" : " of wood"));
     }
