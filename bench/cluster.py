@@ -26,7 +26,7 @@ from token_trie.engines.data import Labeller
 
 options = json.loads(sys.argv[1])
 ray.init(num_cpus=3, log_to_driver=False)
-rows = ray.data.read_parquet("reviews.parquet", override_num_blocks=16)
+rows = ray.data.read_parquet("reviews.parquet").repartition(16)
 pool = ray.data.ActorPoolStrategy(size=2)
 labelled = rows.map_batches(Labeller, fn_constructor_kwargs=options, compute=pool, num_cpus=1, batch_size=128)
 labelled.write_parquet("by_ray")
