@@ -44,6 +44,7 @@ set_up(token_trie_none)
 add_build(none token_trie_none)
 
 if(TOKEN_TRIE_HEADERS)
+  include(LlamaReleases)
   get_filename_component(headers ${TOKEN_TRIE_HEADERS} ABSOLUTE)
   file(GLOB releases RELATIVE ${headers} CONFIGURE_DEPENDS ${headers}/*)
   if(NOT releases)

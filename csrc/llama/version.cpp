@@ -17,7 +17,7 @@ void require_same_llama() {
     if (!compiled.empty() && compiled != loaded && loaded.rfind(compiled + " ", 0) != 0) {
         throw Error(Status::llama, "compiled against the llama.cpp with ggml " + compiled + ", but ggml " + loaded +
                                        " is loaded; build token-trie again beside it: pip install --force-reinstall "
-                                       "--no-deps --no-cache-dir token-trie");
+                                       "--no-deps --no-cache-dir --no-binary token-trie token-trie");
     }
 }
 

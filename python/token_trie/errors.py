@@ -41,7 +41,7 @@ class LimitError(TokenTrieError):
 
 
 class LlamaVersionError(TokenTrieError):
-    """Another llama.cpp is loaded than the one compiled against."""
+    """The llama.cpp that is loaded is not the one compiled against, or there is none."""
 
 
 class NativeMemoryError(TokenTrieError, MemoryError):

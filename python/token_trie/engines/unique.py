@@ -102,11 +102,11 @@ class UniqueMatchers:
     def fill_next_token_bitmask(self, bitmask: Bitmask, indices: Sequence[int] | None = None) -> None:
         """Fill a row for each sequence, as `BatchMatcher.batch_fill_next_token_bitmask` does."""
         BatchMatcher.batch_fill_next_token_bitmask(self._matchers, bitmask, indices)
-        rows = host_array(bitmask)
+        rows = host_array(bitmask).view(np.uint32)
         for i in range(len(self)):
             row = i if indices is None else indices[i]
             for token in self._closed(i):
-                rows[row, token // 32] &= np.int32(~(1 << token % 32) if token % 32 < 31 else 0x7FFFFFFF)
+                rows[row, token // 32] &= ~np.uint32(1 << token % 32)
 
     def is_terminated(self, row: int) -> bool:
         """Tell whether a sequence has accepted an end token."""

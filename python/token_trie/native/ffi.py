@@ -48,11 +48,12 @@ ffi: Any = cffi.FFI()
 ffi.cdef(declarations(HEADER.read_text(encoding="utf-8")))
 LIBRARY = installed.build / _NAME
 lib: Any = ffi.dlopen(str(LIBRARY))
-# A function is bound when it is first named, under a lock of cffi's. A signal's handler that comes in between, and
-# waits for another thread that calls one, waits for ever.
-for _name in dir(lib) if installed.has_llama else ():
-    getattr(lib, _name)
-if not installed.has_llama:
+if installed.has_llama:
+    # A function is bound when it is first named, under a lock of cffi's. A signal's handler that comes in between, and
+    # waits for another thread that calls one, waits for ever.
+    for _name in dir(lib):
+        getattr(lib, _name)
+else:
     lib = _Refusing(lib)
 
 
