@@ -189,5 +189,14 @@ def report(
     import_module("bench.decisions.report").run(results, output)
 
 
+@app.command()
+def page(
+    results: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="JSON files of any mode.")],
+    output: Annotated[Path, typer.Option(help="The page, in Markdown.")] = Path("docs/benchmarks.md"),
+) -> None:
+    """Write the page of benchmarks from the results of runs."""
+    output.write_text(import_module("bench.outcome").page(results, output.parent), encoding="utf-8")
+
+
 if __name__ == "__main__":
     app(prog_name="python -m bench")

@@ -28,7 +28,7 @@ options = json.loads(sys.argv[1])
 ray.init(num_cpus=3, log_to_driver=False)
 rows = ray.data.read_parquet("reviews.parquet").repartition(16)
 pool = ray.data.ActorPoolStrategy(size=2)
-labelled = rows.map_batches(Labeller, fn_constructor_kwargs=options, compute=pool, num_cpus=1, batch_size=128)
+labelled = rows.map_batches(Labeller, fn_constructor_kwargs=options, compute=pool, num_cpus=1, batch_size=None)
 labelled.write_parquet("by_ray")
 """
 

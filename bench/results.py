@@ -3,6 +3,9 @@
 import json
 import os
 import platform
+import shlex
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
@@ -77,12 +80,16 @@ class Results(Generic[R]):
     bars: list[Bar] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
 
-    def save(self, path: Path) -> None:
-        """Write the JSON, with the machine and the versions; a single row is also at the top level."""
+    def save(self, path: Path, tables: Sequence[dict[str, Any]] = ()) -> None:
+        """Write the JSON, with the machine and the versions; a single row is also at the top level.
+
+        tables: what people were shown, each with its title, columns and rows of texts.
+        """
         document = {
             **(asdict(self.rows[0]) if len(self.rows) == 1 else {}),
             "schema": SCHEMA,
             "mode": self.mode,
+            "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "machine": machine(),
             "versions": versions(),
@@ -90,6 +97,7 @@ class Results(Generic[R]):
             "bars": [asdict(bar) | {"met": bar.met} for bar in self.bars],
             "checks": self.checks,
             "rows": [asdict(row) for row in self.rows],
+            "tables": list(tables),
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -53,16 +53,8 @@ def measure(n: int) -> list[CatalogueRow]:
     rows: list[CatalogueRow] = []
     to = Collector(rows, "uniform", n)
     ids = drawn(n)
-    tokens, offsets = ids.ravel(), np.arange(0, ids.size + 1, LENGTH)
-    if can_tell := Path("/proc/self/clear_refs").exists():
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before = _memory("VmRSS")
-    start = perf_counter()
-    trie = TokenTrie.from_arrays(tokens, offsets)
-    to.put(_OURS, "build", perf_counter() - start, "s")
-    if can_tell:
-        to.put(_OURS, "peak of build, of the result", (_memory("VmHWM") - before) / trie.nbytes, "x")
-    to.put(_OURS, "bytes a member", trie.nbytes / n, "B")
+    _built(to, ids[np.random.default_rng(5).permutation(n)], "")
+    trie = _built(to, ids, ", in token order")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ids.trie"
         to.put(_OURS, "save", _seconds(lambda: trie.save(file)), "s")
@@ -75,6 +67,22 @@ def measure(n: int) -> list[CatalogueRow]:
     if n <= _MOST_MARISA:
         _marisa(to, ids)
     return rows
+
+
+def _built(to: Collector, ids: Any, order: str) -> Any:
+    from token_trie import TokenTrie
+
+    tokens, offsets = ids.ravel(), np.arange(0, ids.size + 1, LENGTH)
+    if can_tell := Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = _memory("VmRSS")
+    start = perf_counter()
+    trie = TokenTrie.from_arrays(tokens, offsets)
+    to.put(_OURS, "build" + order, perf_counter() - start, "s")
+    if can_tell:
+        to.put(_OURS, "peak of build, of the result" + order, (_memory("VmHWM") - before) / trie.nbytes, "x")
+    to.put(_OURS, "bytes a member" + order, trie.nbytes / to.members, "B")
+    return trie
 
 
 def _steps(to: Collector, trie: Any, paths: Any) -> None:

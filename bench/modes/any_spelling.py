@@ -13,12 +13,13 @@ from bench.decisions.tasks import ANY_SPELLING_TASKS, longest_prompt
 from bench.models import Model, load
 from bench.modes.sampler_table import tables
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results, Row
 from bench.rounds import take_turns
 from bench.sets import SETS
 from bench.spellings.allowed import compare
 from bench.spellings.greedy import decide
-from bench.table import bars_table, model_bars, plain_table, wide_console
+from bench.table import model_bars, plain_table, wide_console
 
 _CASES = 2000
 _ROUNDS = 10
@@ -65,11 +66,7 @@ def run(options: Options) -> None:
             Bar(f"building {_BUILT} over the faster of llguidance and xgrammar, {at}",
                 _build_ratio(results.rows, model), False, 1),
         ]  # fmt: skip
-    for table in [*tables(results.rows), _checks_table(results), bars_table(results.bars)]:
-        console.print(table)
-    if options.output is not None:
-        results.save(options.output)
-        console.print(f"Written: {options.output}")
+    show(console, [*tables(results.rows), _checks_table(results)], results, options.output)
 
 
 def _build(model: Model, rounds: int, results: Results[Row], advance: Callable[[], object]) -> None:

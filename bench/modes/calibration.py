@@ -14,8 +14,9 @@ from token_trie.trust.readings import read_rows
 
 from bench.models import Model, load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results
-from bench.table import bars_table, model_bars, table_of, wide_console
+from bench.table import model_bars, table_of, wide_console
 from bench.trust.plot import plot
 from bench.trust.tables import protocol, tables
 
@@ -81,10 +82,8 @@ def run(options: Options) -> None:
         if options.output is not None:
             results.save(options.output)
     results.bars = bars(results.rows)
-    console.print(table_of(results.rows, "Ways of making probabilities", _COLUMNS))
-    console.print(bars_table(results.bars))
+    show(console, [table_of(results.rows, "Ways of making probabilities", _COLUMNS)], results, options.output)
     if options.output is not None:
-        results.save(options.output)
         plot(results.rows, options.output.with_suffix(".png"))
 
 

@@ -3,13 +3,16 @@
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from rich.table import Table
+
 from bench.catalogues import titles, uniform
 from bench.catalogues.figures import CatalogueRow
 from bench.catalogues.plot import plot
 from bench.models import load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results
-from bench.table import bars_table, figure, plain_table, progress_bar, wide_console
+from bench.table import figure, plain_table, progress_bar, wide_console
 
 _SIZES = [100_000, 1_000_000, 10_000_000]
 
@@ -31,16 +34,25 @@ def run(options: Options) -> None:
             results.rows += titles.measure(name, load(name).llm, options.rounds or 3)
             progress.advance(bar)
     results.bars = _bars(results.rows)
-    for of in dict.fromkeys((row.set, row.members) for row in results.rows):
-        table = plain_table(f"{of[0]}, {of[1]:,} members", "contender", "quantity", ">figure", "")
-        for row in (row for row in results.rows if (row.set, row.members) == of):
-            behind = "" if row.depth is None else f" behind {row.depth} tokens"
-            table.add_row(row.contender, row.quantity + behind, figure(row.value), row.unit)
-        console.print(table)
-    console.print(bars_table(results.bars))
+    tables = [
+        _table(f"{of[0]}, {of[1]:,} members", [row for row in results.rows if (row.set, row.members) == of])
+        for of in dict.fromkeys((row.set, row.members) for row in results.rows)
+    ]
+    show(console, tables, results, options.output)
     if options.output is not None:
-        results.save(options.output)
         plot(results.rows, options.output.with_suffix(".png"))
+
+
+def _table(title: str, rows: list[CatalogueRow]) -> Table:
+    def what(row: CatalogueRow) -> str:
+        return row.quantity + ("" if row.depth is None else f" behind {row.depth} tokens")
+
+    who = list(dict.fromkeys(row.contender for row in rows))
+    found = {(what(row), row.contender): f"{figure(row.value)} {row.unit}" for row in rows}
+    table = plain_table(title, "", *(f">{each}" for each in who))
+    for each in dict.fromkeys(map(what, rows)):
+        table.add_row(each, *(found.get((each, other), "") for other in who))
+    return table
 
 
 def _bars(rows: list[CatalogueRow]) -> list[Bar]:

@@ -9,8 +9,9 @@ from bench.forms.coherence import RELATIONS, CoherenceRow, measure
 from bench.forms.tables import question_of
 from bench.models import find, load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results
-from bench.table import bars_table, model_bars, table_of, wide_console
+from bench.table import model_bars, table_of, wide_console
 
 _N_CTX, _N_BATCH = 4096, 512
 _COLUMNS = """
@@ -39,10 +40,8 @@ def run(options: Options) -> None:
         for row in results.rows
         if row.tests
     ]
-    console.print(table_of(results.rows, f"{len(RELATIONS)} relations of JevBench", _COLUMNS))
-    console.print(bars_table(results.bars))
-    if options.output is not None:
-        results.save(options.output)
+    table = table_of(results.rows, f"{len(RELATIONS)} relations of JevBench", _COLUMNS)
+    show(console, [table], results, options.output)
 
 
 def _wire(question: Any, answer: Any) -> dict[str, Any]:

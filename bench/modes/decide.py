@@ -13,8 +13,9 @@ from bench.decisions.table import remarks, tables
 from bench.decisions.tasks import longest_prompt, tasks_for
 from bench.models import find, load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Results
-from bench.table import bars_table, model_bars, wide_console
+from bench.table import model_bars, wide_console
 
 _DRAWS = 10_000
 _N_BATCH = 512
@@ -56,14 +57,11 @@ def run(options: Options) -> None:
             n = _DRAWS // len(options.models)
             begin("random sets", n)
             results.checks.append(draw(model, n, advance))
-    for table in tables(results.rows):
-        console.print(table)
-    console.print(remarks(results.rows))
     if not alone:
         results.bars = bars(results.rows, known, results.checks)
-        console.print(bars_table(results.bars))
+    show(console, tables(results.rows), results, options.output)
+    console.print(remarks(results.rows))
     if options.output is not None:
-        results.save(options.output)
         picture = options.output.with_suffix(".png")
-        has_picture = plot(results.rows, picture)
-        console.print(f"Written: {options.output}" + (f" and {picture.name}" if has_picture else ""))
+        if plot(results.rows, picture):
+            console.print(f"Written: {picture}")

@@ -8,8 +8,9 @@ from bench.forms.plot import plot
 from bench.forms.tables import TABLES
 from bench.models import Model, find, load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results
-from bench.table import bars_table, model_bars, table_of, wide_console
+from bench.table import model_bars, table_of, wide_console
 
 _N_CTX, _N_BATCH = 2048, 512
 ALL = "all"
@@ -49,10 +50,8 @@ def run(options: Options) -> None:
                 if options.output is not None:
                     results.save(options.output)
     results.bars = bars(results.rows, known)
-    console.print(table_of(results.rows, "Questions whose answers are known", _COLUMNS))
-    console.print(bars_table(results.bars))
+    show(console, [table_of(results.rows, "Questions whose answers are known", _COLUMNS)], results, options.output)
     if options.output is not None:
-        results.save(options.output)
         plot([row for row in results.rows if row.part == COMPARED], options.output.with_suffix(".png"))
 
 

@@ -10,8 +10,9 @@ from bench.many.contenders import Took, bare, by_grammar, one_by_one, together
 from bench.many.prompts import SETS, make_prompts
 from bench.models import load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results
-from bench.table import bars_table, model_bars, plain_table, wide_console
+from bench.table import model_bars, plain_table, wide_console
 
 _N_CTX, _N_BATCH = 2048, 512
 _SIZES = (1, 8, 64, 512)  # by default
@@ -59,11 +60,9 @@ def run(options: Options) -> None:
         rows = _measure(name, options, kinds, rounds, advance)
         results.rows += rows
         results.bars += _bars(rows)
-    for name in {row.model: None for row in results.rows}:
-        console.print(_table([row for row in results.rows if row.model == name]))
-    console.print(bars_table(results.bars))
-    if options.output is not None:
-        results.save(options.output)
+    names = dict.fromkeys(row.model for row in results.rows)
+    tables = [_table([row for row in results.rows if row.model == name]) for name in names]
+    show(console, tables, results, options.output)
 
 
 def _kinds(n: int) -> list[tuple[str, bool]]:

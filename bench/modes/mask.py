@@ -1,10 +1,10 @@
 """Masks for batches of rows: ours on the host and as tensors beside xgrammar, llguidance and transformers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
 
-from rich.console import Console
+from rich.table import Table
 
 from bench.contenders.base import Measure
 from bench.contenders.masks import single_threaded_torch
@@ -12,10 +12,11 @@ from bench.masking import contenders as who
 from bench.masking.sets import fan_out
 from bench.models import Model, load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results, Row
 from bench.rounds import take_turns
 from bench.sets import Answers, actions, catalogue
-from bench.table import bars_table, figure, plain_table, progress_bar, wide_console
+from bench.table import figure, plain_table, progress_bar, wide_console
 
 _BATCHES = (1, 8, 64, 256)
 _BETWEEN = 151_936
@@ -57,12 +58,8 @@ def run(options: Options) -> None:
                         for contender, by_quantity in taken.items()
                         for quantity, of in by_quantity.items()
                     ]
-    _print(console, results.rows)
     results.bars = bars(results.rows)
-    console.print(bars_table(results.bars))
-    if options.output is not None:
-        results.save(options.output)
-        console.print(f"Written: {options.output}")
+    show(console, _tables(results.rows), results, options.output)
 
 
 def _contenders(
@@ -119,7 +116,7 @@ def bars(rows: list[Row]) -> list[Bar]:
     ]  # fmt: skip
 
 
-def _print(console: Console, rows: list[Row]) -> None:
+def _tables(rows: list[Row]) -> Iterator[Table]:
     for (model, n_vocab), of_model in groupby(rows, key=lambda row: (row.model, row.n_vocab)):
         table = plain_table(
             f"{model}, {n_vocab:,} tokens: median microseconds",
@@ -134,4 +131,4 @@ def _print(console: Console, rows: list[Row]) -> None:
                 by_quantity = {row.quantity: row.median_us for row in lines if row.contender == contender}
                 cells = [figure(us) if (us := by_quantity.get(q)) is not None else "" for q in _QUANTITIES]
                 table.add_row(answers, str(n_rows), contender, *cells)
-        console.print(table)
+        yield table

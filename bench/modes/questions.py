@@ -15,9 +15,10 @@ from bench.many.contenders import bare
 from bench.many.prompts import Prompts
 from bench.models import Model, load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results
 from bench.sets import data
-from bench.table import bars_table, model_bars, table_of, wide_console
+from bench.table import model_bars, table_of, wide_console
 
 _N_CTX, _N_BATCH = 4096, 512
 _N_STATE, _N_QUESTIONS, _N_OPTIONS = 1500, 20, 1000
@@ -47,10 +48,7 @@ def run(options: Options) -> None:
         begin("asking", options.rounds or 3)
         model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
         _measure(model, options.rounds or 3, advance, results)
-    console.print(table_of(results.rows, "Questions about a state", _COLUMNS))
-    console.print(bars_table(results.bars))
-    if options.output is not None:
-        results.save(options.output)
+    show(console, [table_of(results.rows, "Questions about a state", _COLUMNS)], results, options.output)
 
 
 def _measure(model: Model, rounds: int, advance: Callable[[], object], results: Results[QuestionsRow]) -> None:

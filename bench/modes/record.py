@@ -2,10 +2,11 @@
 
 from bench.models import load
 from bench.options import Options
+from bench.outcome import show
 from bench.records.figures import RecordRow, bars, measure, table
 from bench.records.tasks import Calls, Records
 from bench.results import Results
-from bench.table import bars_table, model_bars, wide_console
+from bench.table import model_bars, wide_console
 
 _N_CTX, _N_BATCH = 1024, 512
 
@@ -22,7 +23,4 @@ def run(options: Options) -> None:
             begin(requests.name, rounds * len(requests.cases))
             results.rows += measure(requests, rounds, advance)
     results.bars = bars(results.rows)
-    console.print(table(results.rows))
-    console.print(bars_table(results.bars))
-    if options.output is not None:
-        results.save(options.output)
+    show(console, [table(results.rows)], results, options.output)

@@ -14,11 +14,12 @@ from bench.modes.sampler_bars import bars
 from bench.modes.sampler_plot import plot
 from bench.modes.sampler_table import tables
 from bench.options import Options
+from bench.outcome import show
 from bench.probe import reason_against
 from bench.results import Results, Row
 from bench.rounds import take_turns
 from bench.sets import SETS, Answers
-from bench.table import bars_table, progress_bar, wide_console
+from bench.table import progress_bar, wide_console
 
 _ROUNDS = 10
 _NEVER_RISKY = 100  # members that every engine is trusted with
@@ -36,12 +37,10 @@ def run(options: Options) -> None:
         for name in options.models:
             _OneModel(name, options, rounds, results, progress, bar).run()
     results.bars = bars(results.rows)
-    for table in [*tables(results.rows), bars_table(results.bars)]:
-        console.print(table)
+    show(console, tables(results.rows), results, options.output)
     if options.output is not None:
-        results.save(options.output)
         plot(results.rows, options.output.with_suffix(".png"))
-        console.print(f"Written: {options.output} and {options.output.with_suffix('.png').name}")
+        console.print(f"Written: {options.output.with_suffix('.png')}")
 
 
 @dataclass

@@ -4,6 +4,7 @@ from bench.decisions.tasks import longest_prompt
 from bench.device import About, on
 from bench.models import find, load
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Results
 from bench.scoring.contenders import COMPLETED
 from bench.scoring.exact import N_NAME_PROMPTS, exact, exact_names
@@ -12,7 +13,7 @@ from bench.scoring.measure import MAIN_SET, N_REQUESTS, city_prompts, forms, req
 from bench.scoring.rows import AnyRow, bars
 from bench.scoring.table import tables
 from bench.scoring.variants import variants
-from bench.table import bars_table, model_bars, wide_console
+from bench.table import model_bars, wide_console
 
 _N_BATCH = 512
 _ROUNDS = 2
@@ -57,8 +58,4 @@ def run(options: Options) -> None:
         begin("weighing", len(requests()))
         results.rows.append(variants(model, advance))
     results.bars = bars(results.rows, known, MAIN_SET)
-    for table in [*tables(results.rows), bars_table(results.bars)]:
-        console.print(table)
-    if options.output is not None:
-        results.save(options.output)
-        console.print(f"Written: {options.output}")
+    show(console, tables(results.rows), results, options.output)

@@ -8,12 +8,13 @@ from token_trie.cli.demo import ACTIONS
 
 from bench.models import find
 from bench.options import Options
+from bench.outcome import show
 from bench.results import Bar, Results
 from bench.serving.hosts import HOSTS, LLAMA, OWN, PYTHON, Asked
 from bench.serving.load import press
 from bench.serving.plot import draw
 from bench.sets import data, ids
-from bench.table import bars_table, progress_bar, table_of, wide_console
+from bench.table import progress_bar, table_of, wide_console
 
 _CLIENTS = (1, 8, 32, 128)
 _SECONDS = 8.0  # of each load, by default
@@ -73,10 +74,8 @@ def run(options: Options) -> None:
                 if options.output is not None:
                     results.save(options.output)
     results.bars = bars(results.rows)
-    console.print(table_of(results.rows, "Decisions over HTTP, on loopback", _COLUMNS))
-    console.print(bars_table(results.bars))
+    show(console, [table_of(results.rows, "Decisions over HTTP, on loopback", _COLUMNS)], results, options.output)
     if options.output is not None:
-        results.save(options.output)
         draw(results.rows, options.output.with_suffix(".png"))
 
 
