@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = sorted((ROOT / "docs/results").glob("*.json"))
+
+pytestmark = pytest.mark.skipif(not RESULTS, reason="needs the source tree")
+
+
+def test_the_page_of_benchmarks_is_made_of_the_results_beside_it(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs/results", tmp_path / "docs/results")
+    files = [str(path.relative_to(ROOT)) for path in RESULTS]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "bench", "page", *files], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "docs/benchmarks.md").read_text() == (ROOT / "docs/benchmarks.md").read_text()
+
+
+def test_the_figures_that_the_readme_opens_with_are_of_these_results() -> None:
+    run = json.loads((ROOT / "docs/results/sampler.json").read_text())
+    readme = (ROOT / "README.md").read_text()
+    assert run["command"].partition(" --output")[0] in readme.replace("\n", " ")
+    table = re.search(r"\| constraint a token .*?\n\n", readme, re.DOTALL)
+    assert table is not None
+    lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in table[0].splitlines()[2:] if line]
+    contenders = {"no constraint": "unconstrained", "GBNF in llama.cpp": "GBNF", "token-trie": "token-trie"}
+    contenders |= {name: f"{name} (torch.compile)" for name in ("llguidance", "xgrammar")}
+    seen = set()
+    for who, *figures in lines:
+        (name,) = (value for key, value in contenders.items() if who.startswith(key))
+        for quantity, shown in zip(("mask", "step", "build"), figures, strict=True):
+            if shown:
+                measured = median(run["rows"], name, quantity)
+                digits = len(shown.partition(".")[2].partition(" ")[0])
+                assert shown == f"{measured:,.{digits}f} µs", (who, quantity)
+                seen.add((name, quantity))
+    assert len(seen) == 13
+
+
+def median(rows: list[dict[str, Any]], contender: str, quantity: str) -> float:
+    (row,) = (
+        row
+        for row in rows
+        if row["set"] == "30 actions" and (row["contender"], row["quantity"]) == (contender, quantity)
+    )
+    return float(row["median_us"])
