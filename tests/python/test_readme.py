@@ -22,7 +22,8 @@ pytestmark = pytest.mark.skipif(not README.exists(), reason="needs the source tr
 
 
 def blocks(language: str, page: Path = README) -> list[str]:
-    return re.findall(rf"```{re.escape(language)}\n(.*?)```", page.read_text(), re.DOTALL)
+    fenced = re.findall(r"^```([^\n`]*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for named, block in fenced if named == language]
 
 
 def run(page: Path, **namespace: object) -> None:
