@@ -205,6 +205,12 @@ void register_trie(py::module_ & module) {
     module.def("verify_trie", &verify_trie_file, "path"_a, py::call_guard<py::gil_scoped_release>());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())
+        .def_static(
+            "merged",
+            [](const std::vector<std::shared_ptr<Trie>> & tries, const std::vector<std::uint64_t> & first_rows) {
+                return std::const_pointer_cast<Trie>(Trie::merged({tries.begin(), tries.end()}, first_rows));
+            },
+            "tries"_a, "first_rows"_a, py::call_guard<py::gil_scoped_release>())
         .def_property_readonly("is_tree", &Trie::is_tree)
         .def_property_readonly("n_nodes", &Trie::n_nodes)
         .def_property_readonly("n_leaves", &Trie::n_leaves)

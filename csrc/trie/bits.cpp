@@ -52,28 +52,30 @@ std::uint64_t Bits::select_of(std::uint64_t k) const noexcept {
         return n_;
     }
     const std::uint64_t n_blocks = n_ / kBlock + 1;
+    std::uint64_t first = 0;
+    std::uint64_t end = n_blocks;
+    // Where it would be if all were spread evenly, and from there in steps that double.
     std::uint64_t low = 0;
-    std::uint64_t high = n_blocks;
     if (One && hints_ != nullptr) {
         // Damaged ones lead elsewhere, but not out of here.
-        low = std::min<std::uint64_t>(hints_[k / kHint], n_blocks - 1);
+        first = std::min<std::uint64_t>(hints_[k / kHint], n_blocks - 1);
         if (k / kHint < n_ones_ / kHint) {
-            high = std::clamp<std::uint64_t>(hints_[k / kHint + 1] + std::uint64_t{1}, low + 1, n_blocks);
+            end = std::clamp<std::uint64_t>(hints_[k / kHint + 1] + std::uint64_t{1}, first + 1, n_blocks);
         }
+        low = first + k % kHint * (end - first) / kHint;
     } else {
-        // Where it would be if all were spread evenly, and from there in steps that double.
         low =
             static_cast<std::uint64_t>(static_cast<double>(k) / static_cast<double>(n) * static_cast<double>(n_blocks));
         low = std::min(low, n_blocks - 1);
-        high = low + 1;
-        for (std::uint64_t step = 1; low > 0 && before_block<One>(low) > k; step *= 2) {
-            high = low;
-            low -= std::min(low, step);
-        }
-        for (std::uint64_t step = 1; high < n_blocks && before_block<One>(high) <= k; step *= 2) {
-            low = high;
-            high = std::min(n_blocks, high + step);
-        }
+    }
+    std::uint64_t high = low + 1;
+    for (std::uint64_t step = 1; low > first && before_block<One>(low) > k; step *= 2) {
+        high = low;
+        low -= std::min(low - first, step);
+    }
+    for (std::uint64_t step = 1; high < end && before_block<One>(high) <= k; step *= 2) {
+        low = high;
+        high = std::min(end, high + step);
     }
     while (high - low > 1) {
         const std::uint64_t middle = low + (high - low) / 2;
@@ -129,13 +131,15 @@ bool Bits::is_consistent() const noexcept {
     return ones == n_ones_;
 }
 
-void BitsBuilder::push(bool one) {
-    const std::uint64_t at = n_ % Bits::kBlock;
-    words_[n_ / Bits::kBlock * 8 + 1 + at / 64] |= std::uint64_t{one} << at % 64;
-    n_ones_ += one ? 1 : 0;
-    if (++n_ % Bits::kBlock == 0) {
-        words_.resize(words_.size() + 8);
-        words_[n_ / Bits::kBlock * 8] = n_ones_;
+void BitsBuilder::append(const BitsBuilder & more) {
+    for (std::uint64_t begin = 0; begin < more.n_; begin += 64) {
+        const std::uint64_t word = more.words_[begin / Bits::kBlock * 8 + 1 + begin % Bits::kBlock / 64];
+        const std::uint64_t n = std::min<std::uint64_t>(64, more.n_ - begin);
+        const std::uint64_t here = std::min(n, 64 - n_ % 64);
+        put(word << (64 - here) >> (64 - here), here);
+        if (here < n) {
+            put(word >> here, n - here);
+        }
     }
 }
 
@@ -161,13 +165,9 @@ std::vector<std::uint64_t> BitsBuilder::take() {
     return out;
 }
 
-void PackedBuilder::push(std::uint32_t value) {
-    const std::uint64_t bit = n_++ * width_;
-    const std::uint64_t shift = bit % 64;
-    words_[bit / 64] |= std::uint64_t{value} << shift;
-    if (shift + width_ >= 64) {
-        words_[bit / 64 + 1] |= shift == 0 ? 0 : std::uint64_t{value} >> (64 - shift);
-        words_.push_back(0);
+void PackedBuilder::append(const PackedBuilder & more) {
+    for (std::uint64_t begin = 0; begin < more.n_bits_; begin += 64) {
+        put(more.words_[begin / 64], std::min<std::uint64_t>(64, more.n_bits_ - begin));
     }
 }
 

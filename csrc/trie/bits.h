@@ -42,6 +42,8 @@ class Bits {
         const std::uint64_t at = i % kBlock;
         return (words_[i / kBlock * 8 + 1 + at / 64] >> at % 64 & 1U) != 0;
     }
+    // Bit i is asked for soon.
+    void prefetch(std::uint64_t i) const noexcept { __builtin_prefetch(words_ + i / kBlock * 8); }
     // Bits 64 * i and behind, with zeros behind the last.
     std::uint64_t word(std::uint64_t i) const noexcept { return words_[i / 7 * 8 + 1 + i % 7]; }
     // The ones before bit i, i <= size().
@@ -71,7 +73,10 @@ class Bits {
 class BitsBuilder {
    public:
     BitsBuilder() : words_(8) {}
-    void push(bool one);
+    void push(bool one) { put(std::uint64_t{one}, 1); }
+    void append(const BitsBuilder & more);
+    void reserve(std::uint64_t n) { words_.reserve(Bits::n_words(n)); }
+    void shrink_to_fit() { words_.shrink_to_fit(); }
     std::uint64_t size() const noexcept { return n_; }
     std::uint64_t n_ones() const noexcept { return n_ones_; }
     // Words of the hints to what was pushed.
@@ -80,6 +85,18 @@ class BitsBuilder {
     std::vector<std::uint64_t> take();
 
    private:
+    // Bits of one word, none above them.
+    void put(std::uint64_t bits, std::uint64_t n) {
+        const std::uint64_t at = n_ % Bits::kBlock;
+        words_[n_ / Bits::kBlock * 8 + 1 + at / 64] |= bits << at % 64;
+        n_ones_ += static_cast<std::uint64_t>(__builtin_popcountll(bits));
+        n_ += n;
+        if (n_ % Bits::kBlock == 0) {
+            words_.resize(words_.size() + 8);
+            words_[n_ / Bits::kBlock * 8] = n_ones_;
+        }
+    }
+
     std::vector<std::uint64_t> words_;
     std::uint64_t n_ = 0;
     std::uint64_t n_ones_ = 0;
@@ -115,15 +132,27 @@ class PackedNumbers {
 class PackedBuilder {
    public:
     explicit PackedBuilder(std::uint32_t width) : words_(2), width_(width) {}
+    void push(std::uint32_t value) { put(value, width_); }
+    // Numbers as wide.
+    void append(const PackedBuilder & more);
     void reserve(std::uint64_t n) { words_.reserve(PackedNumbers::n_words(n, width_) + 1); }
-    void push(std::uint32_t value);
-    std::uint64_t size() const noexcept { return n_; }
+    void shrink_to_fit() { words_.shrink_to_fit(); }
     std::vector<std::uint64_t> take() { return std::move(words_); }
 
    private:
+    void put(std::uint64_t bits, std::uint64_t n) {
+        const std::uint64_t shift = n_bits_ % 64;
+        words_[n_bits_ / 64] |= bits << shift;
+        if (shift + n >= 64) {
+            words_[n_bits_ / 64 + 1] |= shift == 0 ? 0 : bits >> (64 - shift);
+            words_.push_back(0);
+        }
+        n_bits_ += n;
+    }
+
     std::vector<std::uint64_t> words_;
     std::uint32_t width_;
-    std::uint64_t n_ = 0;
+    std::uint64_t n_bits_ = 0;
 };
 
 // The bits that numbers up to most take, at least 1.

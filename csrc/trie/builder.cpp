@@ -92,15 +92,6 @@ class Trie::Builder {
         return key << (64 - n_in_key_ * width_) % 64;
     }
 
-    // Tokens that two rows have in common at their beginnings.
-    std::size_t shared(const Row & a, const Row & b) const {
-        if (a.key != b.key) {
-            return static_cast<std::size_t>(__builtin_clzll(a.key ^ b.key)) / width_;
-        }
-        const Token * first = begin(a.leaf);
-        return static_cast<std::size_t>(std::mismatch(first, end(a.leaf), begin(b.leaf), end(b.leaf)).first - first);
-    }
-
     int compare(std::uint32_t a, std::uint32_t b) const {
         const Token * end_a = end(a);
         const Token * end_b = end(b);
@@ -173,16 +164,21 @@ class Trie::Builder {
 
     std::shared_ptr<const Trie> lay_out_compactly() {
         std::vector<std::uint32_t> rows(rows_.size());
-        std::vector<std::uint16_t> common(rows_.size());
-        for (std::size_t i = 0; i < rows_.size(); ++i) {
-            rows[i] = rows_[i].leaf;
-            common[i] = i == 0 ? 0 : static_cast<std::uint16_t>(shared(rows_[i - 1], rows_[i]));
-        }
+        std::transform(rows_.begin(), rows_.end(), rows.begin(), [](const Row & row) { return row.leaf; });
         std::vector<Row>().swap(rows_);
-        CompactBuilder builder({leaves_, rows.data(), common.data(), rows.size(), trie_->max_token_});
-        builder.set_order(leaf_ids_);
+        CompactBuilder builder(trie_->max_token_);
+        constexpr std::size_t ahead = 16;
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            // Rows lie anywhere in the list.
+            __builtin_prefetch(&leaves_.offsets[rows[std::min(i + 2 * ahead, rows.size() - 1)]]);
+            __builtin_prefetch(begin(rows[std::min(i + ahead, rows.size() - 1)]));
+            builder.add(begin(rows[i]), length(rows[i]));
+            rows[i] = leaf_ids_[rows[i]];
+        }
+        std::vector<std::uint32_t>().swap(leaf_ids_);
+        builder.set_order(rows);
         if (trie_->has_names()) {
-            builder.set_names(std::move(trie_->names_), trie_->name_offsets_);
+            builder.set_names(trie_->names_, trie_->name_offsets_);
         }
         if (!trie_->rows_.empty()) {
             builder.set_rows(trie_->rows_);

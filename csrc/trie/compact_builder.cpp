@@ -4,147 +4,150 @@
 
 namespace token_trie {
 
-struct CompactBuilder::Counts {
-    std::uint64_t n_edges = 0;  // of inner nodes
-    std::uint64_t n_tail_tokens = 0;
-    std::uint64_t n_tokens = 0;
-    std::uint64_t longest = 0;
-};
+CompactBuilder::CompactBuilder(Token max_token) : width_(width_of(static_cast<std::uint64_t>(max_token))) {
+    shape_.max_token = max_token;
+    piece(0).ends.push(false);
+}
 
-CompactBuilder::Counts CompactBuilder::count(const Sorted & sorted) {
-    constexpr std::uint64_t ahead = 16;
-    Counts counts;
-    for (std::uint64_t row = 0; row < sorted.n; ++row) {
-        __builtin_prefetch(&sorted.leaves.offsets[sorted.rows[std::min(row + ahead, sorted.n - 1)]]);
-        const std::size_t leaf = sorted.rows[row];
-        const std::uint64_t length = sorted.leaves.offsets[leaf + 1] - sorted.leaves.offsets[leaf];
-        const std::uint64_t before = row == 0 ? 0 : sorted.shared[row];
-        const std::uint64_t behind = row + 1 == sorted.n ? 0 : sorted.shared[row + 1];
-        // What neighbours share is there once, and of the rest one token leads on from an inner node.
-        const std::uint64_t in_inner = std::min(length, std::max(before, behind) + 1);
-        counts.n_edges += in_inner - std::min(length, before);
-        counts.n_tail_tokens += length - in_inner;
-        counts.n_tokens += length;
-        counts.longest = std::max(counts.longest, length);
+void CompactBuilder::add(const Token * tokens, std::size_t n) {
+    std::size_t shared = 0;
+    if (shape_.n_members > 0) {
+        const Token * end = tokens + n;
+        shared = static_cast<std::size_t>(std::mismatch(tokens, end, member_.begin(), member_.end()).first - tokens);
+        put(shared);
     }
-    return counts;
+    member_.assign(tokens, tokens + n);
+    shared_ = shared;
+    ++shape_.n_members;
+    shape_.n_tokens += n;
+    shape_.max_length = std::max(shape_.max_length, static_cast<std::uint32_t>(n));
 }
 
-CompactBuilder::CompactBuilder(const Sorted & sorted) : CompactBuilder(sorted, count(sorted)) {}
-
-CompactBuilder::CompactBuilder(const Sorted & sorted, const Counts & counts)
-    : sorted_(sorted),
-      members_(counts.n_edges, sorted.n * (counts.longest + 1)),
-      tail_tokens_(width_of(static_cast<std::uint64_t>(sorted.max_token))) {
-    shape_.n_members = sorted.n;
-    shape_.n_tokens = counts.n_tokens;
-    shape_.max_token = sorted.max_token;
-    shape_.max_length = static_cast<std::uint32_t>(counts.longest);
-    (*owned_)[CompactTree::edge_tokens].reserve(counts.n_edges / 2 + 1);
-    tail_tokens_.reserve(counts.n_tail_tokens);
-    lay_out();
-}
-
-// Level by level: an inner node is the run of rows that share its path; its children are the runs by the next token.
-void CompactBuilder::lay_out() {
-    std::vector<Run> level{{0, static_cast<std::uint32_t>(sorted_.n)}};
-    for (std::uint32_t depth = 0; !level.empty(); ++depth, level.swap(next_)) {
-        next_.clear();
-        for (const Run run : level) {
-            split(run, depth);
+CompactBuilder::Piece & CompactBuilder::piece(std::size_t depth) {
+    if (depth == levels_.size()) {
+        levels_.emplace_back();
+    }
+    std::vector<Piece> & pieces = levels_[depth].pieces;
+    if (pieces.empty() || pieces.back().tokens.size() == kPiece) {
+        if (!pieces.empty()) {
+            pieces.back().tail_ends.shrink_to_fit();
+            pieces.back().tail_tokens.shrink_to_fit();
         }
-        shape_.n_inner += level.size();
+        pieces.emplace_back(width_);
     }
-    shape_.n_edges = inner_.size();
-    shape_.n_ends = ends_.n_ones();
-    shape_.n_tail_nodes = tail_ends_.size();
-    shape_.n_member_high = members_.n_high();
+    return pieces.back();
+}
+
+// What the last member begins with as the one before is there. With the next one it goes through inner nodes, and one
+// edge leads on from the last of them, to its tail.
+void CompactBuilder::put(std::size_t shared_with_next) {
+    const std::size_t n_edges = std::min(member_.size(), std::max(shared_, shared_with_next) + 1);
+    for (std::size_t depth = shared_; depth < n_edges; ++depth) {
+        const bool is_inner = depth < shared_with_next;
+        if (is_inner) {
+            piece(depth + 1).ends.push(depth + 1 == member_.size());
+        }
+        Piece & at = piece(depth);
+        if (levels_[depth].is_open) {
+            at.last.push(false);
+        }
+        levels_[depth].is_open = true;
+        at.inner.push(is_inner);
+        at.tokens.push_back(static_cast<std::uint32_t>(member_[depth]));
+        at.members.push_back(static_cast<std::uint32_t>(shape_.n_members - 1));
+    }
+    if (shared_with_next < member_.size()) {
+        Piece & at = levels_[n_edges - 1].pieces.back();
+        for (std::size_t i = n_edges; i < member_.size(); ++i) {
+            at.tail_ends.push(false);
+            at.tail_tokens.push(static_cast<std::uint32_t>(member_[i]));
+        }
+        at.tail_ends.push(true);
+    }
+    for (std::size_t depth = shared_with_next + 1; depth < n_edges; ++depth) {
+        levels_[depth].pieces.back().last.push(true);
+        levels_[depth].is_open = false;
+    }
+}
+
+void CompactBuilder::join() {
+    put(0);
+    levels_[0].pieces.back().last.push(true);
+    std::uint64_t n_tail_nodes = 0;
+    for (const Level & level : levels_) {
+        for (const Piece & piece : level.pieces) {
+            shape_.n_edges += piece.tokens.size();
+            n_tail_nodes += piece.tail_ends.size();
+        }
+    }
+    BitsBuilder inner;
+    BitsBuilder last;
+    BitsBuilder ends;
+    BitsBuilder tail_ends;
+    PackedBuilder tail_tokens(width_);
+    tail_ends.reserve(n_tail_nodes);
+    tail_tokens.reserve(n_tail_nodes);
+    AscendingBuilder members(shape_.n_edges, shape_.n_members * (std::uint64_t{shape_.max_length} + 1));
     Owned & owned = *owned_;
-    owned[CompactTree::inner_hints] = inner_.hints();
-    owned[CompactTree::last_hints] = last_.hints();
-    owned[CompactTree::tail_hints] = tail_ends_.hints();
-    owned[CompactTree::member_hints] = members_.hints();
-    owned[CompactTree::inner] = inner_.take();
-    owned[CompactTree::last] = last_.take();
-    owned[CompactTree::ends] = ends_.take();
-    owned[CompactTree::tail_ends] = tail_ends_.take();
-    owned[CompactTree::tail_tokens] = tail_tokens_.take();
-    owned[CompactTree::member_high] = members_.take_high();
-    if (members_.width() > 0) {
-        owned[CompactTree::member_low] = members_.take_low();
-    }
-}
-
-void CompactBuilder::split(Run run, std::uint32_t depth) {
-    const bool ends = length(run.begin) == depth;
-    ends_.push(ends);
-    run.begin += ends ? 1 : 0;
-    while (run.begin < run.end) {
-        std::uint32_t end = run.begin + 1;
-        while (end < run.end && sorted_.shared[end] > depth) {
-            ++end;
+    std::vector<std::uint64_t> & tokens = owned[CompactTree::edge_tokens];
+    tokens.reserve((shape_.n_edges + 1) / 2);
+    std::uint64_t edge = 0;
+    for (std::size_t depth = 0; depth < levels_.size(); ++depth) {
+        for (Piece & kept : levels_[depth].pieces) {
+            const Piece piece = std::move(kept);
+            tokens.resize((edge + piece.tokens.size() + 1) / 2);
+            for (std::size_t i = 0; i < piece.tokens.size(); ++i, ++edge) {
+                tokens[edge / 2] |= std::uint64_t{piece.tokens[i]} << edge % 2 * 32;
+                members.push(shape_.n_members * depth + piece.members[i]);
+            }
+            inner.append(piece.inner);
+            last.append(piece.last);
+            ends.append(piece.ends);
+            tail_ends.append(piece.tail_ends);
+            tail_tokens.append(piece.tail_tokens);
         }
-        put_edge({run.begin, end}, depth, end == run.end);
-        run.begin = end;
+    }
+    levels_.clear();
+    shape_.n_inner = ends.size();
+    shape_.n_ends = ends.n_ones();
+    shape_.n_tail_nodes = tail_ends.size();
+    shape_.n_member_high = members.n_high();
+    owned[CompactTree::inner_hints] = inner.hints();
+    owned[CompactTree::last_hints] = last.hints();
+    owned[CompactTree::tail_hints] = tail_ends.hints();
+    owned[CompactTree::member_hints] = members.hints();
+    owned[CompactTree::inner] = inner.take();
+    owned[CompactTree::last] = last.take();
+    owned[CompactTree::ends] = ends.take();
+    owned[CompactTree::tail_ends] = tail_ends.take();
+    owned[CompactTree::tail_tokens] = tail_tokens.take();
+    put_ascending(members, CompactTree::member_low, CompactTree::member_high);
+}
+
+void CompactBuilder::put_ascending(AscendingBuilder & from, CompactTree::Section low, CompactTree::Section high) {
+    (*owned_)[high] = from.take_high();
+    if (from.width() > 0) {
+        (*owned_)[low] = from.take_low();
     }
 }
 
-void CompactBuilder::put_edge(Run run, std::uint32_t depth, bool is_last) {
-    // Rows lie anywhere in the list.
-    constexpr std::uint32_t ahead = 16;
-    if (run.begin + 2 * ahead < sorted_.n) {
-        __builtin_prefetch(&sorted_.leaves.offsets[sorted_.rows[run.begin + 2 * ahead]]);
-        __builtin_prefetch(tokens(run.begin + ahead));
-    }
-    const Token * path = tokens(run.begin);
-    auto & words = (*owned_)[CompactTree::edge_tokens];
-    const auto token = static_cast<std::uint64_t>(path[depth]);
-    if (inner_.size() % 2 == 0) {
-        words.push_back(token);
-    } else {
-        words.back() |= token << 32U;
-    }
-    const bool is_inner = run.end - run.begin > 1;
-    inner_.push(is_inner);
-    last_.push(is_last);
-    members_.push(sorted_.n * depth + run.begin);
-    if (is_inner) {
-        next_.push_back(run);
+void CompactBuilder::set_order(const std::vector<std::uint32_t> & leaves) {
+    std::uint64_t member = 0;
+    shape_.is_ordered = std::all_of(leaves.begin(), leaves.end(), [&](std::uint32_t leaf) { return leaf == member++; });
+    if (shape_.is_ordered != 0) {
         return;
     }
-    const std::uint64_t n = length(run.begin);
-    for (std::uint64_t i = depth + std::uint64_t{1}; i < n; ++i) {
-        tail_ends_.push(false);
-        tail_tokens_.push(static_cast<std::uint32_t>(path[i]));
-    }
-    tail_ends_.push(true);
-}
-
-void CompactBuilder::set_order(const std::vector<std::uint32_t> & leaf_of_row) {
-    bool is_ordered = true;
-    for (std::uint64_t member = 0; member < sorted_.n && is_ordered; ++member) {
-        is_ordered = leaf_of_row[sorted_.rows[member]] == member;
-    }
-    shape_.is_ordered = is_ordered ? 1 : 0;
-    if (is_ordered) {
-        return;
-    }
-    PackedBuilder order(width_of(sorted_.n - 1));
-    for (std::uint64_t member = 0; member < sorted_.n; ++member) {
-        order.push(leaf_of_row[sorted_.rows[member]]);
-    }
+    PackedBuilder order(width_of(leaves.size() - 1));
+    std::for_each(leaves.begin(), leaves.end(), [&](std::uint32_t leaf) { order.push(leaf); });
     (*owned_)[CompactTree::order] = order.take();
 }
 
-void CompactBuilder::set_names(std::string names, const std::vector<std::uint64_t> & offsets) {
+void CompactBuilder::set_names(const std::string & names, const std::vector<std::uint64_t> & offsets) {
     shape_.n_name_bytes = names.size();
     AscendingBuilder at(offsets.size(), names.size());
     std::for_each(offsets.begin(), offsets.end(), [&](std::uint64_t offset) { at.push(offset); });
     shape_.n_name_high = at.n_high();
-    (*owned_)[CompactTree::name_high] = at.take_high();
-    if (at.width() > 0) {
-        (*owned_)[CompactTree::name_low] = at.take_low();
-    }
+    put_ascending(at, CompactTree::name_low, CompactTree::name_high);
     std::vector<std::uint64_t> & words = (*owned_)[CompactTree::names];
     words.resize(names.size() / 8 + 1);
     std::copy(names.begin(), names.end(), reinterpret_cast<char *>(words.data()));
@@ -156,13 +159,11 @@ void CompactBuilder::set_rows(const std::vector<std::uint32_t> & rows) {
     AscendingBuilder at(rows.size(), rows.back());
     std::for_each(rows.begin(), rows.end(), [&](std::uint32_t row) { at.push(row); });
     shape_.n_row_high = at.n_high();
-    (*owned_)[CompactTree::row_high] = at.take_high();
-    if (at.width() > 0) {
-        (*owned_)[CompactTree::row_low] = at.take_low();
-    }
+    put_ascending(at, CompactTree::row_low, CompactTree::row_high);
 }
 
 std::shared_ptr<const CompactTree> CompactBuilder::take() {
+    join();
     CompactTree::Sections sections;
     for (std::uint32_t i = 0; i < CompactTree::n_sections; ++i) {
         (*owned_)[i].shrink_to_fit();

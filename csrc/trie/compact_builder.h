@@ -6,60 +6,60 @@
 
 namespace token_trie {
 
-// Writes a compact tree of members that come in the order of their tokens, none twice.
+// Writes a compact tree of members that come one after the other, in the order of their tokens. They are not kept: each
+// level of inner nodes is written as they come, in pieces that are joined in the end, each gone when it is. So this
+// takes little more than the tree does.
 class CompactBuilder {
    public:
-    // Where members are: row i is leaves.offsets[rows(i)] and on; prefix(i), how many tokens it shares with the row
-    // before.
-    struct Sorted {
-        LeafView leaves;
-        const std::uint32_t * rows;  // of leaves, n
-        const std::uint16_t * shared;
-        std::uint64_t n;
-        Token max_token;
-    };
+    // No token of a member is above max_token.
+    explicit CompactBuilder(Token max_token);
 
-    explicit CompactBuilder(const Sorted & sorted);
+    // tokens are behind those of the member before; n is 1 at least.
+    void add(const Token * tokens, std::size_t n);
+    std::uint64_t n_members() const noexcept { return shape_.n_members; }
 
-    // Which leaf each member is, if that is not its own number: leaves[row].
-    void set_order(const std::vector<std::uint32_t> & leaf_of_row);
-    void set_names(std::string names, const std::vector<std::uint64_t> & offsets);
+    // The rest goes with all members. Which leaf each is.
+    void set_order(const std::vector<std::uint32_t> & leaves);
+    void set_names(const std::string & names, const std::vector<std::uint64_t> & offsets);
     // Rows of the leaves, ascending.
     void set_rows(const std::vector<std::uint32_t> & rows);
 
+    // The tree; the builder has nothing any more.
     std::shared_ptr<const CompactTree> take();
 
    private:
     using Owned = std::array<std::vector<std::uint64_t>, CompactTree::n_sections>;
-    struct Run {
-        std::uint32_t begin;
-        std::uint32_t end;
+    static constexpr std::size_t kPiece = std::size_t{1} << 18U;  // edges
+
+    // Of the inner nodes of one depth, some, and what leads on from them.
+    struct Piece {
+        explicit Piece(std::uint32_t width) : tail_tokens(width) {}
+
+        BitsBuilder ends;
+        std::vector<std::uint32_t> tokens;  // of edges
+        std::vector<std::uint32_t> members;
+        BitsBuilder inner;
+        BitsBuilder last;
+        BitsBuilder tail_ends;
+        PackedBuilder tail_tokens;
+    };
+    struct Level {
+        std::vector<Piece> pieces;
+        bool is_open = false;  // whether the newest edge is a node's last is not written yet
     };
 
-    struct Counts;
+    void put(std::size_t shared_with_next);
+    // Where the next edge of a depth goes.
+    Piece & piece(std::size_t depth);
+    void join();
+    void put_ascending(AscendingBuilder & from, CompactTree::Section low, CompactTree::Section high);
 
-    static Counts count(const Sorted & sorted);
-    CompactBuilder(const Sorted & sorted, const Counts & counts);
-    void lay_out();
-    void split(Run run, std::uint32_t depth);
-    void put_edge(Run run, std::uint32_t depth, bool is_last);
-    std::uint64_t length(std::uint64_t row) const {
-        return sorted_.leaves.offsets[sorted_.rows[row] + std::size_t{1}] - sorted_.leaves.offsets[sorted_.rows[row]];
-    }
-    const Token * tokens(std::uint64_t row) const {
-        return sorted_.leaves.tokens + sorted_.leaves.offsets[sorted_.rows[row]];
-    }
-
-    const Sorted sorted_;
     CompactTree::Shape shape_;
+    std::uint32_t width_;
+    std::vector<Token> member_;  // the last one, of which put is still to come
+    std::size_t shared_ = 0;     // tokens it begins with as the one before
+    std::vector<Level> levels_;
     std::shared_ptr<Owned> owned_ = std::make_shared<Owned>();
-    BitsBuilder inner_;
-    BitsBuilder last_;
-    BitsBuilder ends_;
-    BitsBuilder tail_ends_;
-    AscendingBuilder members_;
-    PackedBuilder tail_tokens_;
-    std::vector<Run> next_;  // inner nodes of the level below
 };
 
 }  // namespace token_trie

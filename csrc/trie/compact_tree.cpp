@@ -1,6 +1,5 @@
 #include "trie/compact_tree.h"
 
-#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -116,6 +115,7 @@ Token CompactTree::next_in_tail(std::uint64_t at) const noexcept {
 TokenSpan CompactTree::children(NodeId node) const noexcept {
     if (is_inner(node)) {
         const Edges edges = edges_of(node);
+        inner_.prefetch(edges.begin);  // for where they lead
         if (!checked_.empty() && !are_checked(edges)) {
             return {};
         }
@@ -197,11 +197,6 @@ CompactTree::Range CompactTree::members(NodeId node) const noexcept {
     }
     range.end = std::max(range.begin, range.end);
     return range;
-}
-
-LeafId CompactTree::leaf_of(std::uint64_t member) const noexcept {
-    return shape_.is_ordered != 0 ? static_cast<LeafId>(member)
-                                  : std::min(order_[member], static_cast<LeafId>(shape_.n_members - 1));
 }
 
 std::uint64_t CompactTree::member_at(NodeId node) const noexcept {
@@ -323,7 +318,7 @@ const char * CompactTree::stored_name(LeafId leaf) const noexcept {
 }
 
 std::string CompactTree::name(LeafId leaf) const {
-    return has_names() ? stored_name(leaf) : std::to_string(shape_.has_rows != 0 ? rows_[leaf] : leaf);
+    return has_names() ? stored_name(leaf) : std::to_string(row(leaf));
 }
 
 }  // namespace token_trie

@@ -3,6 +3,7 @@
 #include "trie/bits.h"
 #include "trie/trie.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -99,6 +100,8 @@ class CompactTree {
     std::vector<Token> sequence(LeafId leaf) const;
     const char * stored_name(LeafId leaf) const noexcept;
     std::string name(LeafId leaf) const;
+    // In the list that it came in, by which a leaf without a name is called.
+    std::uint64_t row(LeafId leaf) const noexcept { return shape_.has_rows != 0 ? rows_[leaf] : leaf; }
     bool has_names() const noexcept { return shape_.n_name_bytes > 0; }
 
     bool is_inner(NodeId node) const noexcept { return node < shape_.n_inner; }
@@ -112,7 +115,10 @@ class CompactTree {
     bool ends_member(NodeId inner_node) const noexcept { return ends_[inner_node]; }
     // That ends at a node; n_members if none does.
     std::uint64_t member_at(NodeId node) const noexcept;
-    LeafId leaf_of(std::uint64_t member) const noexcept;
+    LeafId leaf_of(std::uint64_t member) const noexcept {
+        return shape_.is_ordered != 0 ? static_cast<LeafId>(member)
+                                      : std::min(order_[member], static_cast<LeafId>(shape_.n_members - 1));
+    }
     // The first call for a tree that is in another order takes a pass over it, and 4 bytes a member from then on.
     std::uint64_t member_of(LeafId leaf) const;
     NodeId member_node(std::uint64_t member) const noexcept;

@@ -4,10 +4,13 @@
 
 namespace token_trie {
 
-Filter::Filter(std::shared_ptr<const CompactTree> tree, std::vector<std::uint64_t> kept, std::uint64_t n_kept)
+Filter::Filter(std::shared_ptr<const CompactTree> tree, Kept kept)
     : tree_(std::move(tree)),
-      words_(std::move(kept)),
-      kept_({words_.data(), words_.size()}, tree_->shape().n_members, n_kept) {}
+      words_(std::move(kept.words)),
+      kept_({words_.data(), words_.size()}, tree_->shape().n_members, kept.n_ones) {}
+
+Filter::Filter(std::shared_ptr<const CompactTree> tree, const std::uint8_t * keep, const Filter * before)
+    : Filter(tree, kept_of(*tree, keep, before)) {}
 
 void Filter::list(Listed & out) const {
     const TokenSpan tokens = tree_->children(out.node);
@@ -58,25 +61,44 @@ LeafId Filter::leaf(NodeId node) const noexcept {
 
 std::size_t Filter::n_bytes() const noexcept { return words_.size() * sizeof(std::uint64_t) + ListedChildren::kBytes; }
 
-std::pair<std::vector<std::uint64_t>, std::uint64_t> bits_of_bytes(const std::uint8_t * bytes, std::uint64_t n) {
-    std::vector<std::uint64_t> words(Bits::n_words(n));
-    std::uint64_t ones = 0;
-    for (std::uint64_t begin = 0; begin < n; begin += 64) {
+Filter::Kept Filter::kept_of(const CompactTree & tree, const std::uint8_t * keep, const Filter * before) {
+    const std::uint64_t n = tree.shape().n_members;
+    const auto in_64 = [](std::uint64_t begin, std::uint64_t end, auto && is_kept) {
         std::uint64_t word = 0;
-        for (std::uint64_t i = 0; i < std::min<std::uint64_t>(64, n - begin); ++i) {
-            word |= std::uint64_t{bytes[begin + i] != 0} << i;
+        for (std::uint64_t i = begin; i < end; ++i) {
+            word |= std::uint64_t{is_kept(i)} << (i - begin);
         }
-        std::uint64_t * block = words.data() + begin / Bits::kBlock * 8;
+        return word;
+    };
+    std::vector<std::uint64_t> by_leaf;  // in bits, as leaves lie anywhere: more of them are in the cache
+    if (tree.shape().is_ordered == 0) {
+        for (std::uint64_t begin = 0; begin < n; begin += 64) {
+            by_leaf.push_back(in_64(begin, std::min(n, begin + 64), [&](std::uint64_t i) { return keep[i] != 0; }));
+        }
+    }
+    Kept kept{std::vector<std::uint64_t>(Bits::n_words(n)), 0};
+    for (std::uint64_t begin = 0; begin < n; begin += 64) {
+        const std::uint64_t end = std::min(n, begin + 64);
+        std::uint64_t word = by_leaf.empty()
+                                 ? in_64(begin, end, [&](std::uint64_t member) { return keep[member] != 0; })
+                                 : in_64(begin, end, [&](std::uint64_t member) {
+                                       const LeafId leaf = tree.leaf_of(member);
+                                       return (by_leaf[leaf / 64] >> leaf % 64 & 1U) != 0;
+                                   });
+        if (before != nullptr) {
+            word &= before->kept_.word(begin / 64);
+        }
+        std::uint64_t * block = kept.words.data() + begin / Bits::kBlock * 8;
         if (begin % Bits::kBlock == 0) {
-            block[0] = ones;
+            block[0] = kept.n_ones;
         }
         block[1 + begin % Bits::kBlock / 64] = word;
-        ones += static_cast<std::uint64_t>(__builtin_popcountll(word));
+        kept.n_ones += static_cast<std::uint64_t>(__builtin_popcountll(word));
     }
     if (n % Bits::kBlock == 0) {
-        words[n / Bits::kBlock * 8] = ones;
+        kept.words[n / Bits::kBlock * 8] = kept.n_ones;
     }
-    return {std::move(words), ones};
+    return kept;
 }
 
 }  // namespace token_trie

@@ -15,11 +15,10 @@ namespace token_trie {
 // Any number of threads may ask at a time. Listing allocates: children and what goes with them throw std::bad_alloc.
 class Filter {
    public:
-    // kept has Bits::n_words(n) words, n the tree's members, n_kept of them ones.
-    Filter(std::shared_ptr<const CompactTree> tree, std::vector<std::uint64_t> kept, std::uint64_t n_kept);
+    // Leaves whose byte is not 0 and, of a filter of the same tree before it, those it has. One pass over the bytes.
+    Filter(std::shared_ptr<const CompactTree> tree, const std::uint8_t * keep, const Filter * before);
 
     std::uint64_t n_kept() const noexcept { return kept_.n_ones(); }
-    const Bits & kept() const noexcept { return kept_; }
     bool has_leaf(LeafId leaf) const { return kept_[tree_->member_of(leaf)]; }
 
     // As those of Trie; of a node that no kept member passes through, nothing.
@@ -31,7 +30,13 @@ class Filter {
 
    private:
     using Listed = ListedChildren::Listed;
+    struct Kept {
+        std::vector<std::uint64_t> words;  // of Bits
+        std::uint64_t n_ones;
+    };
 
+    static Kept kept_of(const CompactTree & tree, const std::uint8_t * keep, const Filter * before);
+    Filter(std::shared_ptr<const CompactTree> tree, Kept kept);
     const Listed & listed(NodeId inner_node) const {
         return listed_.of(inner_node, [this](Listed & out) { list(out); });
     }
@@ -42,8 +47,5 @@ class Filter {
     const Bits kept_;
     const ListedChildren listed_;
 };
-
-// The bits of bytes, a byte a bit, any but 0 a one; returned as the words of Bits and the number of ones.
-std::pair<std::vector<std::uint64_t>, std::uint64_t> bits_of_bytes(const std::uint8_t * bytes, std::uint64_t n);
 
 }  // namespace token_trie

@@ -8,7 +8,30 @@ namespace token_trie {
 
 // NOLINTBEGIN(misc-no-recursion): of a joined trie into its parts, which are not joined
 std::uint32_t TokenSpan::find(Token token) const noexcept {
-    const Token * at = std::lower_bound(begin(), end(), token);
+    constexpr std::uint32_t wide = 64;  // four cache lines
+    const Token * low = begin();
+    const Token * high = end();
+    if (size > wide) {
+        if (token < data[0] || token > data[size - 1]) {
+            return size;
+        }
+        // Where it would be if they were spread evenly, and from there in steps that double.
+        const auto width = static_cast<std::uint64_t>(std::max(1, data[size - 1] - data[0]));
+        const Token * guess = data + static_cast<std::uint64_t>(token - data[0]) * (size - 1) / width;
+        std::ptrdiff_t step = 16;
+        if (*guess < token) {
+            for (low = guess + 1; high - low > step && low[step] < token; step *= 2) {
+                low += step;
+            }
+            high = high - low > step ? low + step + 1 : high;
+        } else {
+            for (high = guess + 1; high - low > step && high[-1 - step] >= token; step *= 2) {
+                high -= step;
+            }
+            low = high - low > step ? high - step : low;
+        }
+    }
+    const Token * at = std::lower_bound(low, high, token);
     return at != end() && *at == token ? static_cast<std::uint32_t>(at - begin()) : size;
 }
 

@@ -128,6 +128,12 @@ class Trie {
                                              const Lexicon & lexicon,
                                              std::size_t max_edges = kMaxGraphEdges);
 
+    // Sorted sets as one, in memory for that one alone: as if the lists that they were built of stood one behind the
+    // other, each with its first row there, by which leaves without names are called. tries are one at least, laid out
+    // compactly, all with names or none. Throws Error: argument, vocab, limit, payload if one's file is damaged.
+    static std::shared_ptr<const Trie> merged(const std::vector<std::shared_ptr<const Trie>> & tries,
+                                              const std::vector<std::uint64_t> & first_rows);
+
     // The same leaves, in the same order and under the same names, in another layout. A graph has but one.
     static std::shared_ptr<const Trie> laid_out(const std::shared_ptr<const Trie> & trie, Layout layout);
 

@@ -26,30 +26,9 @@ std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & tr
         throw Error(Status::argument, "a set of texts in any tokenization has no filter; use only or without");
     }
     const std::shared_ptr<const Trie> base = laid_out_for_view(trie);
-    const std::uint64_t n = base->n_leaves_;
-    const CompactTree & tree = *base->compact_;
-    auto [words, ones] = bits_of_bytes(keep, n);
-    if (tree.shape().is_ordered == 0) {
-        const Bits by_leaf({words.data(), words.size()}, n, ones);
-        BitsBuilder by_member;
-        for (std::uint64_t member = 0; member < n; ++member) {
-            by_member.push(by_leaf[tree.leaf_of(member)]);
-        }
-        ones = by_member.n_ones();
-        words = by_member.take();
-    }
-    if (trie->filter_ != nullptr) {
-        const Bits mine({words.data(), words.size()}, n, ones);
-        BitsBuilder both;
-        for (std::uint64_t member = 0; member < n; ++member) {
-            both.push(mine[member] && trie->filter_->kept()[member]);
-        }
-        ones = both.n_ones();
-        words = both.take();
-    }
     const auto out = std::make_shared<Trie>(*base);
     out->is_view_ = true;
-    out->filter_ = std::make_shared<const Filter>(base->compact_, std::move(words), ones);
+    out->filter_ = std::make_shared<const Filter>(base->compact_, keep, trie->filter_.get());
     return out;
 }
 

@@ -6,7 +6,9 @@ import json
 from array import array
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import typer
 from token_trie.cli.app import command, console
 from token_trie.cli.models import Vocabulary
 from token_trie.cli.tables import Format, Row, format_of, open_table
-from token_trie.errors import ArgumentError
+from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core
 from token_trie.progress import Progress
 from token_trie.sets.tokens import to_tokens
@@ -47,6 +49,14 @@ def build(
             "--leading-space/--no-leading-space", help="Whether texts follow a space; by default as they are."
         ),
     ] = None,
+    batch: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="ROWS",
+            help="Rows in memory at a time. More go through sorted files beside the output, which are merged.",
+        ),
+    ] = 5_000_000,
     table_format: Annotated[
         Format | None, typer.Option("--format", help="By default what the table's name ends in.")
     ] = None,
@@ -61,23 +71,13 @@ def build(
     rows = _rows(table, format_of(table, table_format, "--format"), columns)
     if text is not None:
         assert vocabulary is not None
-        texts = tuple(_text(row, text) for row in rows)
-        n_rows = len(texts)
-        trie = fit(vocabulary.vocab, {}, [], texts, leading_space).trie
+        sets = _sets_of_texts(rows, text, vocabulary, leading_space, batch)
     else:
         assert ids is not None
-        # As they come, at what the ids take: objects of Python's would take ten times as much.
-        tokens, offsets, names = array("i"), array("q", [0]), []
-        for row in rows:
-            tokens.frombytes(_tokens(row, ids).tobytes())
-            offsets.append(len(tokens))
-            if name is not None:
-                names.append(_text(row, name))
-        n_rows = len(offsets) - 1
-        fingerprint = "" if vocabulary is None else vocabulary.vocab.fingerprint()
-        trie = TokenTrie.of_core(_core.Trie.build(np.asarray(tokens), np.asarray(offsets), names, fingerprint))
-        if vocabulary is not None:
-            vocabulary.check(trie)
+        sets = _sets_of_ids(rows, ids, name, "" if vocabulary is None else vocabulary.vocab.fingerprint(), batch)
+    trie, n_rows = _merged(sets, output.absolute().parent)
+    if ids is not None and vocabulary is not None:
+        vocabulary.check(trie)
     trie.save(output)
     n_bytes = output.stat().st_size
     told = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
@@ -96,7 +96,56 @@ def _rows(path: Path, kind: Format, columns: list[str]) -> Iterator[Row]:
                 if column not in row.values:
                     raise ArgumentError(f"{row.where}: no column {column!r}; there are {', '.join(row.values)}")
             yield row
-            progress.move(1, row.read)
+            if row.number % 1024 == 0:
+                progress.move(row.number, row.read)
+
+
+def _sets_of_texts(
+    rows: Iterator[Row], column: str, vocabulary: Vocabulary, leading_space: bool | None, batch: int
+) -> Iterator[tuple[_core.Trie, int]]:
+    """Yield each batch of rows as a set, with the number of rows."""
+    while texts := tuple(_text(row, column) for row in islice(rows, batch)):
+        yield fit(vocabulary.vocab, {}, [], texts, leading_space).trie.core, len(texts)
+
+
+def _sets_of_ids(
+    rows: Iterator[Row], column: str, name: str | None, fingerprint: str, batch: int
+) -> Iterator[tuple[_core.Trie | None, int]]:
+    """Likewise; None for a batch without tokens."""
+    while True:
+        # As they come, at what the ids take: objects of Python's would take ten times as much.
+        tokens, offsets, names = array("i"), array("q", [0]), []
+        for row in islice(rows, batch):
+            tokens.frombytes(_tokens(row, column).tobytes())
+            offsets.append(len(tokens))
+            if name is not None:
+                names.append(_text(row, name))
+        if len(offsets) == 1:
+            return
+        made = _core.Trie.build(np.asarray(tokens), np.asarray(offsets), names, fingerprint) if tokens else None
+        yield made, len(offsets) - 1
+
+
+def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tuple[TokenTrie, int]:
+    """Return the set of all batches and the number of rows; several batches are files in the folder meanwhile."""
+    first, second = next(sets, (None, 0)), next(sets, None)
+    runs, first_rows, n_rows = [], [], 0
+    with TemporaryDirectory(prefix=".token-trie-", dir=folder) as home:
+        for core, n in [first] if second is None else chain([first, second], sets):
+            if core is not None and second is not None:
+                run = Path(home) / f"{len(runs)}.trie"
+                TokenTrie.of_core(core).save(run)
+                core = _core.open_trie(str(run))
+            if core is not None:
+                runs.append(core)
+                first_rows.append(n_rows)
+            n_rows += n
+        if not runs:
+            raise PayloadError("no row with tokens: a set needs at least one")
+        if second is None:
+            return TokenTrie.of_core(runs[0]), n_rows
+        console.print(f"merging {len(runs)} sorted batches")
+        return TokenTrie.of_core(_core.Trie.merged(runs, first_rows)), n_rows
 
 
 def _text(row: Row, column: str) -> str:

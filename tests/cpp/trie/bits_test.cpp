@@ -65,6 +65,28 @@ TEST(Bits, RankSelectAndNextAreThoseOfCounting) {
     }
 }
 
+TEST(Bits, SelectFindsOnesThatLieTogether) {
+    std::mt19937 random(1);
+    BitsBuilder builder;
+    std::vector<std::uint64_t> ones;
+    for (std::uint64_t i = 0; i < 300'000; ++i) {
+        const bool one = i / 10'000 % 7 == 6 ? random() % 2 == 0 : random() % 5000 == 0;
+        builder.push(one);
+        if (one) {
+            ones.push_back(i);
+        }
+    }
+    const std::vector<std::uint64_t> hints = builder.hints();
+    const std::vector<std::uint64_t> words = builder.take();
+    const Words held{words.data(), words.size()};
+    const Bits bits(held, 300'000, ones.size());
+    const Bits hinted(held, 300'000, ones.size(), {hints.data(), hints.size()});
+    for (std::size_t k = 0; k < ones.size(); ++k) {
+        ASSERT_EQ(bits.select(k), ones[k]);
+        ASSERT_EQ(hinted.select(k), ones[k]);
+    }
+}
+
 TEST(Bits, DamageIsSeen) {
     for (const std::size_t word : {0, 3, 8, 15}) {
         Written written = random_bits(600, 500, 1);

@@ -1,6 +1,7 @@
 #include "support.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace token_trie::test {
@@ -40,6 +41,27 @@ TEST(Trie, AStepLeadsToTheChildOrNowhere) {
     EXPECT_EQ(trie->descend(path.data(), 0), kRoot);
     EXPECT_EQ(trie->descend(path.data(), 2), 4U);
     EXPECT_EQ(trie->descend(path.data(), 3), kNoNode);
+}
+
+TEST(TokenSpan, FindsWhatIsThereHoweverUnevenlyItIsSpread) {
+    std::mt19937 random(1);
+    for (const std::size_t n : {1U, 2U, 64U, 65U, 66U, 300U, 5000U}) {
+        for (const double skew : {0.1, 1.0, 8.0}) {
+            std::set<Token> tokens;
+            while (tokens.size() < n) {
+                const double at = std::generate_canonical<double, 32>(random);
+                tokens.insert(static_cast<Token>(std::pow(at, skew) * 1e6));
+            }
+            const Tokens sorted(tokens.begin(), tokens.end());
+            const TokenSpan span{sorted.data(), static_cast<std::uint32_t>(n)};
+            for (std::uint32_t i = 0; i < n; ++i) {
+                ASSERT_EQ(span.find(sorted[i]), i);
+                ASSERT_EQ(span.find(sorted[i] + 1), tokens.count(sorted[i] + 1) > 0 ? i + 1 : n);
+            }
+            ASSERT_EQ(span.find(-1), n);
+            ASSERT_EQ(span.find(2'000'000), n);
+        }
+    }
 }
 
 TEST(Trie, LeafIdsFollowTheOrderOfTheList) {
