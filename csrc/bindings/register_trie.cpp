@@ -166,6 +166,7 @@ class Image {
    public:
     explicit Image(const std::shared_ptr<Trie> & trie) : image_(trie) {}
     std::size_t size() const noexcept { return image_.pieces().size(); }
+    py::bytes digest() const { return image_.digest(); }
     py::memoryview piece(std::size_t i) const {
         const std::string_view bytes = image_.pieces().at(i);
         return py::memoryview::from_memory(bytes.data(), static_cast<py::ssize_t>(bytes.size()));
@@ -198,10 +199,14 @@ void register_trie(py::module_ & module) {
     py::class_<Image>(module, "TrieImage")
         .def(py::init<std::shared_ptr<Trie>>(), py::arg("trie").none(false), py::call_guard<py::gil_scoped_release>())
         .def("__len__", &Image::size)
+        .def_property_readonly("digest", &Image::digest)
         .def("piece", &Image::piece, "i"_a);
     module.def(
         "open_trie", [](const std::string & path) { return std::const_pointer_cast<Trie>(open_trie_file(path)); },
         "path"_a, py::call_guard<py::gil_scoped_release>());
+    module.def(
+        "trie_digest", [](const std::string & path) { return py::bytes(trie_file_digest(path)); }, "path"_a);
+    module.attr("MAX_COMPACT_TOKEN") = kMaxCompactToken;
     module.def("verify_trie", &verify_trie_file, "path"_a, py::call_guard<py::gil_scoped_release>());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())

@@ -19,6 +19,9 @@ std::array<std::uint64_t, CompactTree::n_sections> CompactTree::Shape::words() c
         n_inner + n_tail_nodes >= most || n_edges + n_tail_nodes >= most || n_members != n_tails() + n_ends) {
         fail("the numbers of members, nodes and edges contradict each other");
     }
+    if (n_tokens < n_members || n_tokens > n_members * max_length) {
+        fail("the numbers of tokens and members contradict each other");
+    }
     if (max_token < 0 || max_token >= kMaxCompactToken || max_length == 0 || max_length > kMaxLeafTokens ||
         most_row >= most) {
         fail("max_token, max_length or the last row is out of range");

@@ -64,6 +64,8 @@ def build(
     """Write a set of many members to a file, which `TokenTrie.open` maps in milliseconds."""
     if (text is None) == (ids is None):
         raise ArgumentError("--text and --ids: one of them")
+    if ids is not None and leading_space is not None:
+        raise ArgumentError("--leading-space: goes with --text; token ids are as they are")
     if text is not None and (model is None or name is not None):
         raise ArgumentError("--text: goes with --model, and texts are their own names: leave out --name")
     vocabulary = None if model is None else Vocabulary(model)
@@ -160,12 +162,19 @@ def _tokens(row: Row, column: str) -> Any:
     where = f"{row.where}, {column}"
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.lstrip().startswith("[") else [int(part) for part in value.split()]
-        except ValueError as error:
-            raise ArgumentError(f"{where}: {value!r} where token ids belong") from error
-    if not isinstance(value, (list, np.ndarray)):
+            value = json.loads(value) if value.lstrip().startswith("[") else list(map(_number, value.split()))
+        except (ValueError, RecursionError) as error:
+            raise ArgumentError(f"{where}: {value[:80]!r} where token ids belong") from error
+    if not isinstance(value, (list, np.ndarray)) or any(isinstance(token, bool) for token in value):
         raise ArgumentError(f"{where}: {value!r} where a list of token ids belongs")
     tokens = to_tokens(value, where)
     if len(tokens) and tokens.min() < 0:
         raise ArgumentError(f"{where}: {tokens.min()} is not a token id")
     return tokens
+
+
+def _number(digits: str) -> int:
+    """Return a number; ValueError for what Python takes beside: ``1_0``, digits of other scripts."""
+    if not (digits.isascii() and digits.removeprefix("-").isdigit()):
+        raise ValueError(digits)
+    return int(digits)

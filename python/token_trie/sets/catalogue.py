@@ -12,26 +12,32 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, PayloadError
+from token_trie.errors import ArgumentError, LimitError, PayloadError, VocabularyError
 from token_trie.native.arguments import encode_names
 from token_trie.native.core import _core
+from token_trie.sets.stored import save_image
 from token_trie.sets.tokens import Tokens
 from token_trie.sets.trie import TokenTrie
 
 SUFFIX = ".changes"
 """How the name of the file of changes ends, behind that of the set."""
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS changes (id INTEGER PRIMARY KEY, tokens BLOB NOT NULL UNIQUE, name TEXT)"
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS changes (id INTEGER PRIMARY KEY, tokens BLOB NOT NULL UNIQUE, name TEXT)",
+    # Of the base that the changes are to; of the next one too, while it is written.
+    "CREATE TABLE IF NOT EXISTS bases (digest BLOB PRIMARY KEY)",
+)
 _PUT = "INSERT OR REPLACE INTO changes (tokens, name) VALUES (?, ?)"
+_PUT_BASE = "INSERT OR IGNORE INTO bases (digest) VALUES (?)"
 
 
 class Catalogue:
     """A set in a file, its base, with members added and removed since, which are in a file beside it.
 
     `trie` is the set as it is now, and never changes: who holds one goes on with it, the next who asks gets the next.
-    A change costs what all changes since the last `compact` take, not what the base does, and is on disk when its
-    call returns. Whenever the process or the machine stops, each change is there whole or not at all; while
-    `compact` writes, the old base or the new one is, with the same members.
+    Nothing of the base is copied by a change, which costs what all changes since the last `compact` take and a pass over
+    a byte a member; it is on disk when its call returns. Whenever the process or the machine stops, each change is there
+    whole or not at all; while `compact` writes, the old base or the new one is, with the same members.
 
     Any thread may call any method; changes wait for each other, readers for nothing. A file has one `Catalogue` at a
     time, on the whole machine. It is a context manager that closes it.
@@ -40,7 +46,7 @@ class Catalogue:
     ----------
     path : str or os.PathLike
         A set that `TokenTrie.save` or ``token-trie build`` wrote. Changes are kept beside it, in ``<path>.changes``, an
-        SQLite database of the last change to each token sequence.
+        SQLite database of the last change to each token sequence. A symbolic link stands for the file it leads to.
     verify : bool, optional
         As of `TokenTrie.open`.
 
@@ -49,7 +55,7 @@ class Catalogue:
     ArgumentError
         A file cannot be opened, or is open as a catalogue elsewhere.
     PayloadError
-        A file is none of these, or damaged.
+        A file is none of these, or damaged; or the changes are to another base, which somebody has replaced since.
 
     Examples
     --------
@@ -60,9 +66,9 @@ class Catalogue:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
-        self.path = os.fspath(path)
+        self.path = os.path.realpath(os.fspath(path))
         self._lock = threading.Lock()
-        self._base = TokenTrie.open(self.path, verify=verify).core
+        TokenTrie.open(self.path, verify=verify)  # where there is none, no file of changes is made
         with self._database_errors():
             self._changes = sqlite3.connect(self.path + SUFFIX, timeout=0, check_same_thread=False)
         try:
@@ -71,8 +77,19 @@ class Catalogue:
                 self._changes.execute("PRAGMA synchronous = FULL")
                 with self._changes:
                     self._changes.execute("BEGIN IMMEDIATE")
-                    self._changes.execute(_SCHEMA)
-                rows = self._changes.execute("SELECT tokens, name FROM changes ORDER BY id").fetchall()
+                    for table in _SCHEMA:
+                        self._changes.execute(table)
+                    # From here on no other changes the file.
+                    self._base = TokenTrie.open(self.path).core
+                    digest = _core.trie_digest(self.path)
+                    rows = self._changes.execute("SELECT tokens, name FROM changes ORDER BY id").fetchall()
+                    if rows and not self._is_base(digest):
+                        raise PayloadError(
+                            f"{self.path}{SUFFIX}: changes to another base than {self.path} is now; delete them, or put "
+                            "that base back"
+                        )
+                    self._changes.execute("DELETE FROM bases")
+                    self._changes.execute(_PUT_BASE, [digest])
             self._state = _State.of(self._base, rows, self.path + SUFFIX)
             self._trie = self._state.trie()
         except BaseException:
@@ -92,8 +109,8 @@ class Catalogue:
     def add(self, members: TokenTrie | Mapping[str, Tokens]) -> None:
         """Add members, behind all there are.
 
-        One whose token sequence is there already takes that one's place, and gives it its name. Names need not differ;
-        to give an item other tokens, remove it first.
+        A token sequence that is there already is not there twice: under another name it moves behind all others.
+        Names need not differ; to give an item other tokens, remove it first.
 
         Parameters
         ----------
@@ -103,15 +120,23 @@ class Catalogue:
         Raises
         ------
         ArgumentError
-            Members of ``tokenization="any"``, or the changes cannot be written.
-        PayloadError, VocabularyError
-            A sequence is empty or none; they were tokenized for another vocabulary.
+            Members of ``tokenization="any"``; two names for one sequence; or the changes cannot be written.
+        PayloadError, VocabularyError, LimitError
+            A sequence is empty or none; they were tokenized for another vocabulary, which is known where both sets
+            have a fingerprint; a token id is so large that sets with it have no file.
         """
         given = members if isinstance(members, TokenTrie) else TokenTrie.from_sequences(members)
         if given.tokenization == "any":
             raise ArgumentError("members: of any tokenization, where token sequences belong")
+        for alias, name in given.aliases.items():
+            raise ArgumentError(f"members: {alias!r} and {name!r} have the same tokens; give one of them")
+        if given.core.max_token >= _core.MAX_COMPACT_TOKEN:
+            raise LimitError(f"members: token {given.core.max_token}; at most {_core.MAX_COMPACT_TOKEN - 1} in a file")
         rows = [(np.asarray(leaf.tokens, np.int32).tobytes(), leaf.name) for leaf in given]
         with self._lock:
+            theirs, ours = given.core.vocab, self._base.vocab
+            if theirs and ours and theirs != ours:
+                raise VocabularyError("members: made for another vocabulary than the catalogue's")
             state = self._state.copy()
             self._put([row for row in rows if state.add(*row)], state)
 
@@ -143,14 +168,20 @@ class Catalogue:
         Raises
         ------
         ArgumentError
-            The file cannot be written; all is as before.
+            The file cannot be written, or somebody else has replaced it; all is as before.
         """
-        with self._lock:
-            self._trie.save(self.path)
+        with self._lock, self._database_errors():
+            if not self._is_base(_core.trie_digest(self.path)):
+                raise ArgumentError(f"{self.path}: replaced since it was opened; close the catalogue and open it anew")
+            image = _core.TrieImage(self._trie.core)
+            with self._changes:
+                self._changes.execute(_PUT_BASE, [image.digest])
+            save_image(image, self.path)
             # Stopped here, the changes are in the new base as well, and change nothing of it.
             base = TokenTrie.open(self.path).core
-            with self._database_errors(), self._changes:
+            with self._changes:
                 self._changes.execute("DELETE FROM changes")
+                self._changes.execute("DELETE FROM bases WHERE digest != ?", [image.digest])
             self._base, self._state = base, _State.of(base, [], self.path)
             self._trie = self._state.trie()
 
@@ -158,6 +189,10 @@ class Catalogue:
         """Let another open it. The sets that `trie` gave stay, and no more changes are taken."""
         with self._lock:
             self._changes.close()
+
+    def _is_base(self, digest: bytes) -> bool:
+        found = self._changes.execute("SELECT 1 FROM bases WHERE digest = ?", [digest])
+        return found.fetchone() is not None
 
     def _put(self, rows: Sequence[tuple[bytes, str | None]], state: _State) -> None:
         if not rows:
@@ -223,15 +258,15 @@ class _State:
     def add(self, tokens: bytes, name: str) -> bool:
         """Add a member, and return whether it was none before."""
         leaf = self._leaf(tokens)
-        if self._more.get(tokens) == name:
+        is_base = leaf is not None and self._base.name(leaf) == name
+        if self._more.get(tokens) == name or (is_base and self._keep[leaf]):
             return False
-        if leaf is not None and tokens not in self._more and self._keep[leaf] and self._base.name(leaf) == name:
-            return False
-        if leaf is not None:
-            self._keep[leaf] = False
         self._removed.discard(tokens)
         self._more.pop(tokens, None)
-        self._more[tokens] = name
+        if leaf is not None:
+            self._keep[leaf] = is_base  # as it was before it was removed
+        if not is_base:
+            self._more[tokens] = name
         return True
 
     def remove(self, tokens: bytes) -> None:

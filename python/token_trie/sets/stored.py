@@ -72,7 +72,7 @@ class Stored:
         PayloadError
             It is no set, or truncated, or of another version, or damaged.
         """
-        file = os.fspath(path)
+        file = os.fsencode(path)
         if verify:
             _core.verify_trie(file)
         return cls.of_core(_core.open_trie(file))
@@ -88,8 +88,12 @@ class Stored:
         ArgumentError
             The file cannot be written; or the set is one of ``tokenization="any"``: save its `payload`.
         """
-        image = _core.TrieImage(self.core)
-        try:
-            write_whole(Path(path), (image.piece(i) for i in range(len(image))))
-        except OSError as error:
-            raise ArgumentError(f"path: {error}") from error
+        save_image(_core.TrieImage(self.core), path)
+
+
+def save_image(image: _core.TrieImage, path: str | os.PathLike[str]) -> None:
+    """Write what a set is in a file."""
+    try:
+        write_whole(Path(path), (image.piece(i) for i in range(len(image))))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"path: {error}") from error

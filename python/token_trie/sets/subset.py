@@ -68,8 +68,8 @@ class Subsets:
         Raises
         ------
         ArgumentError
-            A mask of another length or type, an index that no leaf has, no leaf left, or a set of
-            ``tokenization="any"``.
+            A mask of another length or type, an index that no leaf has or that comes twice, no leaf left, or a set
+            of ``tokenization="any"``.
         """
         n = self.core.n_leaves
         try:
@@ -82,6 +82,8 @@ class Subsets:
                 raise ArgumentError(f"mask[{wrong[0]}]: {given[wrong[0]]} is no leaf's index; there are {n:,}")
             keep = np.zeros(n, np.bool_)
             keep[given] = True
+            if np.count_nonzero(keep) != len(given):
+                raise ArgumentError("mask: an index comes twice; a mask of one number a leaf must be of booleans")
         elif given.shape == (n,) and given.dtype == np.bool_:
             keep = np.ascontiguousarray(given)
         elif given.shape == (0,):

@@ -91,6 +91,11 @@ def test_a_table_without_members_is_told(tmp_path: Path) -> None:
     [
         (["[1]", "[-1]"], ["--ids", "ids"], "line 2, ids"),
         (["[1]", '"x y"'], ["--ids", "ids"], "line 2, ids: 'x y' where token ids belong"),
+        (["[1]", '"1_0"'], ["--ids", "ids"], "line 2, ids: '1_0' where token ids belong"),
+        (["[1]", '"\u0661"'], ["--ids", "ids"], "line 2, ids: '\u0661' where token ids belong"),
+        (["[1]", "[1, true]"], ["--ids", "ids"], "line 2, ids: [1, True] where a list of token ids belongs"),
+        (["[1]", f'"{"[" * 50_000}"'], ["--ids", "ids"], "line 2, ids: '[[["),
+        (["[1]"], ["--ids", "ids", "--leading-space"], "--leading-space: goes with --text"),
         (["[1]", "7"], ["--ids", "ids"], "line 2, ids: 7 where a list of token ids belongs"),
         (["[1]"], ["--ids", "sku"], "line 1: no column 'sku'; there are ids"),
         (["[1]"], [], "--text and --ids: one of them"),

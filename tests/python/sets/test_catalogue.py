@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from token_trie import ArgumentError, Catalogue, PayloadError, TokenTrie, choose
+from token_trie import ArgumentError, Catalogue, LimitError, PayloadError, TokenTrie, VocabularyError, choose
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
 
@@ -146,6 +147,68 @@ def test_a_file_is_one_catalogue_at_a_time(tmp_path: Path) -> None:
     assert closed.trie.names == ["a"]
 
 
+def test_a_closed_catalogue_writes_over_nothing(tmp_path: Path) -> None:
+    closed = catalogue_of(tmp_path, "a")
+    closed.close()
+    with Catalogue(tmp_path / "items.trie") as another:
+        another.add({"c": [9]})
+        another.compact()
+    with pytest.raises(ArgumentError, match="closed"):
+        closed.compact()
+    assert TokenTrie.open(tmp_path / "items.trie").names == ["a", "c"]
+
+
+def test_it_stays_with_its_file_wherever_the_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue_of(tmp_path, "a").close()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "link.trie").symlink_to(tmp_path / "items.trie")
+    monkeypatch.chdir(tmp_path)
+    with Catalogue("items.trie") as catalogue:
+        with pytest.raises(ArgumentError, match="elsewhere"):
+            Catalogue(elsewhere / "link.trie")
+        catalogue.add({"b": [9]})
+        monkeypatch.chdir(elsewhere)
+        catalogue.compact()
+    with Catalogue(elsewhere / "link.trie") as linked:
+        linked.add({"c": [8]})
+        linked.compact()
+    assert TokenTrie.open(tmp_path / "items.trie").names == ["a", "b", "c"]
+    assert (elsewhere / "link.trie").is_symlink()
+    assert not (elsewhere / "items.trie").exists()
+
+
+def test_changes_are_to_the_base_they_were_made_to(tmp_path: Path) -> None:
+    path = tmp_path / "items.trie"
+    with catalogue_of(tmp_path, "a") as catalogue:
+        catalogue.add({"b": [9]})
+        trie_of({(1,): "x", (2,): "y"}).save(path)
+        with pytest.raises(ArgumentError, match="replaced since it was opened"):
+            catalogue.compact()
+    assert TokenTrie.open(path).names == ["x", "y"]
+    with pytest.raises(PayloadError, match=r"items\.trie\.changes: changes to another base"):
+        Catalogue(path)
+    path.with_name("items.trie.changes").unlink()
+    with Catalogue(path) as catalogue:
+        assert catalogue.trie.names == ["x", "y"]
+        catalogue.compact()  # of no changes
+        trie_of({(3,): "z"}).save(path)
+    with Catalogue(path) as catalogue:
+        assert catalogue.trie.names == ["z"]
+
+
+def test_what_was_removed_and_comes_back_has_its_old_place(tmp_path: Path) -> None:
+    with catalogue_of(tmp_path, "a", "b", "c") as catalogue:
+        tokens = catalogue.trie[1].tokens
+        catalogue.remove(["b"])
+        catalogue.add({"b": tokens})
+        assert (catalogue.trie.names, catalogue.n_changes) == (["a", "b", "c"], 0)
+        catalogue.add({"d": tokens})
+        assert (catalogue.trie.names, catalogue.n_changes) == (["a", "c", "d"], 1)
+    with Catalogue(tmp_path / "items.trie") as again:
+        assert (again.trie.names, again.n_changes) == (["a", "c", "d"], 1)
+
+
 def test_damaged_changes_are_told(tmp_path: Path) -> None:
     catalogue_of(tmp_path, "a").close()
     changes = tmp_path / "items.trie.changes"
@@ -167,9 +230,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, precise: Any) -> None:
             catalogue.add(TokenTrie.from_choices(precise, ["band"], tokenization="any"))
         with pytest.raises(ArgumentError, match="sequences"):
             catalogue.add([("b", [1])])  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="'c' and 'b' have the same tokens"):
+            catalogue.add({"c": [9], "b": [9]})
+        with pytest.raises(LimitError, match="token 5000000"):
+            catalogue.add({"b": [5_000_000]})
         assert catalogue.trie.names == ["a"]
     with pytest.raises(ArgumentError, match="nowhere"):
         Catalogue(tmp_path / "nowhere.trie")
+    assert not (tmp_path / "nowhere.trie.changes").exists()
+    members = [{"leaves": [{"name": "b", "tokens": [9]}]}]
+    ours, theirs = (
+        TokenTrie.from_payload(json.dumps({"vocab": "sha256:" + digit * 64, "descriptors": members})) for digit in "ab"
+    )
+    ours.save(tmp_path / "ours.trie")
+    with Catalogue(tmp_path / "ours.trie") as catalogue, pytest.raises(VocabularyError, match="another vocabulary"):
+        catalogue.add(theirs)
 
 
 def test_readers_see_whole_changes_from_any_thread(tmp_path: Path) -> None:

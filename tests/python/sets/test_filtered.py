@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def test_a_saved_filter_is_the_set_of_what_is_left(tmp_path: Path) -> None:
         ([[True, False]], r"shape \(1, 2\)"),
         ([0, 2], r"mask\[1\]: 2 is no leaf's index; there are 2"),
         ([-1], r"mask\[0\]: -1"),
+        (np.array([1, 1], np.uint8), "an index comes twice; a mask of one number a leaf must be of booleans"),
         ([], "no member of the set is left"),
         ([False, False], "no member of the set is left"),
         (["a", "b"], "mask: <U1"),
@@ -114,6 +116,19 @@ def test_a_set_of_a_million_is_filtered_at_once_and_stays_as_it_was() -> None:
         assert list(left[i].tokens) in left
     assert not any(tokens[8 * i : 8 * i + 8].tolist() in left for i in np.flatnonzero(~mask)[:50].tolist())
     assert len(trie) == 1_000_000
+
+
+def test_any_name_of_a_file_will_do_and_no_pipe_is_waited_for(tmp_path: Path) -> None:
+    trie = TokenTrie.from_sequences({"a": [1, 2]})
+    for name in (tmp_path / "s\u00e9t of one.trie", os.fsdecode(os.fsencode(tmp_path) + b"/\xff.trie")):
+        trie.save(name)
+        assert TokenTrie.open(name, verify=True).names == ["a"]
+    for use in (TokenTrie.open, trie.save):
+        with pytest.raises(ArgumentError, match=r"NUL|null"):
+            use(f"{tmp_path}/x.trie\0y")
+    os.mkfifo(tmp_path / "pipe.trie")
+    with pytest.raises(ArgumentError, match="not a file"):
+        TokenTrie.open(tmp_path / "pipe.trie")
 
 
 def test_a_file_is_the_set_and_what_is_none_is_refused(tmp_path: Path) -> None:
