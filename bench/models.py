@@ -33,6 +33,18 @@ def _gemma3() -> Path:
 _KNOWN = {"smollm2": _smollm2, "gemma3": _gemma3}
 
 
+@dataclass(frozen=True, eq=False)
+class Logits:
+    """A row of logits of no model."""
+
+    logits: NDArray[np.float32]
+
+    @property
+    def n_vocab(self) -> int:
+        """How many there are."""
+        return len(self.logits)
+
+
 @dataclass(eq=False)
 class Model:
     """A llama.cpp model and a context that has logits."""

@@ -12,7 +12,7 @@ import llama_cpp  # noqa: F401  the one llama.cpp of this process, which the loo
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.models import Model
+from bench.models import Logits, Model
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCE = _ROOT / "bench" / "native"
@@ -51,7 +51,9 @@ def clock_ns() -> int:
     return int(np.median(out))
 
 
-def apply(sampler: Any, model: Model, n: int, paths: NDArray[np.int32] | None = None, *, cold: bool = False) -> Samples:
+def apply(
+    sampler: Any, model: Model | Logits, n: int, paths: NDArray[np.int32] | None = None, *, cold: bool = False
+) -> Samples:
     """Time llama_sampler_apply n times on a full candidate array.
 
     paths: one of them, a random one, is accepted first. cold: caches are emptied before the array is filled.

@@ -13,9 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from bench import native
 from bench.catalogues.figures import CatalogueRow, Collector
+from bench.contenders.samplers import Owned
+from bench.contenders.token_trie import greedy
+from bench.models import Logits
 
 V, LENGTH, ROWS = 2048, 8, 140
+_FEW = 30
 _OURS, _STATIC, _MARISA = "token-trie", "STATIC", "marisa-trie"
 _MOST_MARISA = 10_000_000
 _MOST_TENSORS = 10_000_000
@@ -53,7 +58,10 @@ def measure(n: int) -> list[CatalogueRow]:
     rows: list[CatalogueRow] = []
     to = Collector(rows, "uniform", n)
     ids = drawn(n)
-    _built(to, ids[np.random.default_rng(5).permutation(n)], "")
+    shuffled = _built(to, ids[np.random.default_rng(5).permutation(n)], "")
+    mask = np.random.default_rng(6).random(len(shuffled)) < 0.1
+    to.put(_OURS, "filter, members in no order", _seconds(lambda: shuffled.filtered(mask), 3) * 1e3, "ms")
+    del shuffled, mask
     trie = _built(to, ids, ", in token order")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ids.trie"
@@ -62,6 +70,8 @@ def measure(n: int) -> list[CatalogueRow]:
         mapped = TokenTrie.open(file)
         paths = ids[np.random.default_rng(1).integers(0, n, 20_000)]
         _steps(to, mapped, paths)
+        _applies(to, mapped, paths, "")
+        _few(to, ids[:: max(1, n // _FEW)][:_FEW])
         if n <= _MOST_TENSORS:
             _tensors(to, mapped, paths)
     if n <= _MOST_MARISA:
@@ -96,9 +106,37 @@ def _steps(to: Collector, trie: Any, paths: Any) -> None:
             left = trie.filtered(mask)
             some = keep.choice(np.flatnonzero(mask), 2000)
             walks = np.stack([trie.core.sequence(int(i)) for i in some])
-        core = left.core
-        walk = lambda core=core, walks=walks: [core.descend(path) for path in walks]  # noqa: E731
-        to.put(_OURS, name, _seconds(walk, 3) * 1e6 / walks.size, "µs")
+        to.put(_OURS, name, _walk(left, walks), "µs")
+        if share is not None:
+            _applies(to, left, walks, name[4:])
+
+
+def _few(to: Collector, ids: Any) -> None:
+    """Tell what the same takes in a set of few members, some of the same."""
+    from token_trie import TokenTrie
+
+    trie = TokenTrie.from_arrays(ids.ravel(), np.arange(0, ids.size + 1, LENGTH))
+    paths = ids[np.random.default_rng(3).integers(0, len(ids), 20_000)]
+    to.put(_OURS, f"step, {_FEW} members", _walk(trie, paths), "µs")
+    _applies(to, trie, paths, f", {_FEW} members")
+
+
+def _walk(trie: Any, paths: Any) -> float:
+    """Return the microseconds of a step of the tree alone, on the way to a member's end."""
+    core = trie.core
+    return _seconds(lambda: [core.descend(path) for path in paths], 3) * 1e6 / paths.size
+
+
+def _applies(to: Collector, trie: Any, paths: Any, name: str) -> None:
+    """Tell what the sampler's apply takes at each depth: all that it adds to a step of llama.cpp's."""
+    sampler = Owned(greedy(trie))
+    logits = np.random.default_rng(4).standard_normal(V).astype(np.float32)
+    part = len(paths) // LENGTH
+    for depth in range(LENGTH):
+        # Others at the next depth, as a path that was walked before is in the cache.
+        some = np.ascontiguousarray(paths[depth * part : (depth + 1) * part, :depth], np.int32)
+        taken = native.apply(sampler.pointer, Logits(logits), 2000, some if depth else None)
+        to.put(_OURS, f"apply{name}", float(np.mean(taken)) / 1e3, "µs", depth)
 
 
 def _tensors(to: Collector, trie: Any, paths: Any) -> None:

@@ -4,9 +4,10 @@ import ctypes
 import hashlib
 from functools import cache
 from itertools import count
+from typing import Any
 
 import llama_cpp
-from token_trie.native.ffi import LIBRARY
+from token_trie.native.ffi import LIBRARY, ffi, lib, new_struct, set_of
 
 from bench import native
 from bench.contenders.base import Measure, samples, timed
@@ -26,6 +27,13 @@ def _library() -> ctypes.CDLL:
     library.token_trie_last_error.restype = ctypes.c_char_p
     library.token_trie_cache_clear.restype = None
     return library
+
+
+def greedy(trie: Any) -> Pointer:
+    """Return a sampler of a set that Python has, without a vocabulary."""
+    params = new_struct("token_trie_params", mode=GREEDY)
+    made = lib.llama_sampler_init_token_trie_ext(ffi.NULL, set_of(trie.core), params)  # which keeps the set
+    return ctypes.cast(int(ffi.cast("uintptr_t", made)), llama_cpp.llama_sampler_p_ctypes)
 
 
 class TokenTrie:

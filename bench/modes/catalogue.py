@@ -71,6 +71,27 @@ def _bars(rows: list[CatalogueRow]) -> list[Bar]:
     bar("peak of the build, of the result, 10,000,000", "peak of build, of the result", 10_000_000, 3, "x")
     bar("ms to open 10,000,000, and the first step", "open and first step", 10_000_000, 5)
     bar("ms to filter 10,000,000", "filter, 10 % left", 10_000_000, 20)
+    bar("ms to filter 10,000,000, members in no order", "filter, members in no order", 10_000_000, 20)
+
+    def ratio(text: str, of: tuple[str, int], ours: str, theirs: str, limit: float, who: str = "token-trie") -> None:
+        def mean(contender: str, quantity: str) -> float | None:
+            values = [v for (*at, it, its, _), v in found.items() if (tuple(at), it, its) == (of, contender, quantity)]
+            return sum(values) / len(values) if values else None
+
+        a, b = mean("token-trie", ours), mean(who, theirs)
+        if a is not None and b is not None:
+            bars.append(Bar(text, a / b, at_least=False, limit=limit))
+
+    most = ("uniform", 10_000_000)
+    ratio("apply at 10,000,000 over 30 members, mean of all depths", most, "apply", "apply, 30 members", 1.5)
+    ratio("step of the tree at 10,000,000 over 30 members", most, "step", "step, 30 members", 1.5)
+    for share, limit in (("10 %", 1.5), ("0.01 %", 4)):
+        ratio(f"apply with {share} left over all, 10,000,000", most, f"apply, {share} left", "apply", limit)
+        ratio(f"step of the tree with {share} left over all, 10,000,000", most, f"step, {share} left", "step", limit)
+    for of in dict.fromkeys((row.set, row.members) for row in rows if row.set.startswith("titles")):
+        alone = "llama_tokenize on one core"
+        ratio(f"{of[0]}: build from texts over llama_tokenize", of, "build from texts", "texts to tokens", 0.6, alone)
+        ratio(f"{of[0]}: choose with 10 % left over all", of, "choose, 10 % left", "choose", 1.3)
     for (of, n, who, what, depth), value in found.items():
         if who == "STATIC" and depth is not None:
             ours = found[(of, n, "token-trie", what, depth)]

@@ -5,6 +5,8 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -195,22 +197,41 @@ LeafList tokenize(const llama_vocab * vocab,
     if (!has_texts(vocab)) {
         throw Error(Status::vocab, what + ": this model has no tokenizer; give token sequences instead");
     }
-    constexpr std::size_t least = 512;  // texts for which a thread is worth it
+    constexpr std::size_t piece = 512;  // texts for which a thread is worth it
     constexpr std::size_t most_threads = 64;
-    const std::size_t n_threads = std::clamp<std::size_t>(
-        std::min<std::size_t>(texts.size() / least, std::thread::hardware_concurrency()), 1, most_threads);
-    const auto begin_of = [&](std::size_t part) { return texts.size() * part / n_threads; };
-    const auto part = [&](std::size_t i) {
-        return tokenize_some(vocab, texts, begin_of(i), begin_of(i + 1), what, special);
+    const std::size_t n_pieces = std::max<std::size_t>(1, texts.size() / piece);
+    const std::size_t n_threads =
+        std::clamp<std::size_t>(std::min<std::size_t>(n_pieces, std::thread::hardware_concurrency()), 1, most_threads);
+    const auto begin_of = [&](std::size_t i) { return texts.size() * i / n_pieces; };
+    // A thread takes the next piece when it is done with one, as some cores have other work too.
+    std::vector<std::promise<LeafList>> pieces(n_pieces);
+    std::atomic<std::size_t> next{0};
+    std::atomic<bool> has_failed{false};
+    const auto work = [&] {
+        while (!has_failed) {
+            const std::size_t i = next++;
+            if (i >= n_pieces) {
+                return;
+            }
+            try {
+                pieces[i].set_value(tokenize_some(vocab, texts, begin_of(i), begin_of(i + 1), what, special));
+            } catch (...) {
+                has_failed = true;
+                pieces[i].set_exception(std::current_exception());
+            }
+        }
     };
-    std::vector<std::future<LeafList>> others;
-    for (std::size_t i = 1; i < n_threads; ++i) {
-        others.push_back(std::async(std::launch::async, part, i));
+    {
+        std::vector<std::future<void>> others;  // which are waited for where it ends
+        for (std::size_t i = 1; i < n_threads; ++i) {
+            others.push_back(std::async(std::launch::async, work));
+        }
+        work();
     }
-    // In order, so that of several wrong texts the first is told. Those behind are waited for by their futures.
-    LeafList out = part(0);
-    for (std::future<LeafList> & other : others) {
-        out.append(other.get());
+    // In order, so that of several wrong texts the first is told: all pieces before one that failed were done.
+    LeafList out;
+    for (std::promise<LeafList> & made : pieces) {
+        out.append(made.get_future().get());
     }
     return out;
 }

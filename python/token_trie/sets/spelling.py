@@ -85,7 +85,12 @@ class Spelling(NamedTuple):
 
 def check_texts(texts: Sequence[str]) -> list[bytes]:
     """Return choices as UTF-8; ArgumentError for one that is empty, or holds a NUL or a lone surrogate."""
-    encoded = [encode(text, f"choices[{i}]") for i, text in enumerate(texts)]
+    try:
+        encoded = list(map(str.encode, texts))
+    except (TypeError, UnicodeEncodeError):
+        encoded = []
+    if not encoded or any(b"\0" in text for text in encoded):
+        encoded = [encode(text, f"choices[{i}]") for i, text in enumerate(texts)]  # which tells what is wrong
     if b"" in encoded:
         raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")
     return encoded
@@ -156,10 +161,10 @@ def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[byt
     encoded = check_texts(texts)
     if not seam.takes_space:
         return encoded
-    return [
-        b" " + text if all_spaced or not (choice[0].isspace() or _is_wide(choice[0])) else text
-        for choice, text in zip(texts, encoded, strict=True)
-    ]
+    bare = set() if all_spaced else {c for c in {choice[0] for choice in texts} if c.isspace() or _is_wide(c)}
+    if not bare:
+        return [b" " + text for text in encoded]
+    return [text if choice[0] in bare else b" " + text for choice, text in zip(texts, encoded, strict=True)]
 
 
 def _last_line(vocab: Speller, prompt: list[int]) -> list[int]:

@@ -205,7 +205,9 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
             names = [name.decode() for name in encode_names(names, "names")]
             if len(names) != len(ends) - 1:
                 raise ArgumentError(f"names: {len(names)} for {len(ends) - 1} leaves")
-        return cls.of_core(_core.Trie.build(flat, ends.astype(np.int64, copy=False), [] if names is None else names, ""))
+        return cls.of_core(
+            _core.Trie.build(flat, ends.astype(np.int64, copy=False), [] if names is None else names, "")
+        )
 
     def __copy__(self) -> TokenTrie:
         return self
