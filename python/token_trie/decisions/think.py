@@ -39,8 +39,8 @@ class Think:
     this."""
     share: float = 0.2
     """For `decide` only: the share of decisions that may think. If n decisions were made in this process with this
-    Llama (or this handle on a file) and a `Think` of this share, at most ``share * n`` of them, rounded up, think. Among
-    the questions about one state, the closest ones think."""
+    Llama (or this handle on a file) and a `Think` of this share, at most ``share * n`` of them, rounded up, think.
+    Among the questions about one state, the closest ones think."""
 
     def __post_init__(self) -> None:
         if not len(self.marker):

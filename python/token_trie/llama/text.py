@@ -48,13 +48,13 @@ class Text:
     """What `StreamHandle.text` has generated."""
 
     text: str
-    """Without the stop string."""
+    """The text, without the stop string."""
     stop: str
     """Why it ended: "stop", "end", "max_tokens", "complete" under a grammar, or "cancelled"."""
     stop_string: str | None
-    """The one that was found."""
+    """The stop string that was found."""
     n_tokens: int
-    """Tokens by which the sequence has become longer."""
+    """Number of tokens that were added to the sequence."""
 
     def __str__(self) -> str:
         return self.text

@@ -122,7 +122,7 @@ class ScoreAnswer(Answered[int]):
 
     @property
     def confidence(self) -> float:
-        """1 if one level has all the probability, 0 if the mean distance to it is that of equal levels or more."""
+        """How close the levels are to the best one, from 0 to 1; 1 if the best level has all the probability."""
         n = len(self.probabilities)
         even = sum(abs(level - (n - 1) / 2) for level in range(n)) / n
         return max(0.0, 1 - sum(p * abs(level - self.value) for level, p in self.probabilities.items()) / even)

@@ -55,7 +55,8 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     ------
     ArgumentError
         The schema contains something that is not supported, or no value can be valid. This is raised before the model
-        runs, with a JSON pointer to the place. Or a custom validator of the type refuses a value that its schema allows.
+        runs, with a JSON pointer to the place. Or a custom validator of the type refuses a value that its schema
+        allows.
     VocabularyError, ContextError, LimitError, GrammarError
         The record does not fit the vocabulary or the context, or a generated value did not end.
     BusyError
@@ -63,13 +64,13 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
 
     Notes
     -----
-    These parts of JSON Schema are supported: type, enum, const; properties, required, additionalProperties, minProperties,
-    maxProperties; items, prefixItems, minItems, maxItems, and uniqueItems where items are chosen; minLength, maxLength,
-    pattern (without looking around, back references and flags) and format (date, time, date-time, uuid); minimum,
-    maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that exclude each other,
-    allOf around one; $ref into the schema itself. Annotations such as title are ignored; everything else is refused.
-    Properties that are not listed are not written. Integers between bounds are a choice if there are up to 1,000 of
-    them; numbers between bounds have up to six digits after the point. Alternatives that the first token cannot tell
-    apart are generated under one grammar for all of them.
+    These parts of JSON Schema are supported: type, enum, const; properties, required, additionalProperties,
+    minProperties, maxProperties; items, prefixItems, minItems, maxItems, and uniqueItems where items are chosen;
+    minLength, maxLength, pattern (without looking around, back references and flags) and format (date, time, date-time,
+    uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that
+    exclude each other, allOf around one; $ref into the schema itself. Annotations such as title are ignored; everything
+    else is refused. Properties that are not listed are not written. Integers between bounds are a choice if there are
+    up to 1,000 of them; numbers between bounds have up to six digits after the point. Alternatives that the first token
+    cannot tell apart are generated under one grammar for all of them.
     """
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)))
