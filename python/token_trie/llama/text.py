@@ -27,9 +27,9 @@ class TextOptions(Options):
     Parameters
     ----------
     stop : str or sequence of str
-        Texts before which it ends, wherever in a token they begin; they do not become part of the sequence.
+        The text ends before any of these texts, even inside a token. They do not become part of the sequence.
     temperature : float, optional
-        0, the default, takes the best token; above 0 draws.
+        0, the default, takes the best token; above 0, tokens are drawn.
     top_p : float
         In (0, 1].
     """
