@@ -59,8 +59,8 @@ class TextHandle:
         """Make a second handle that continues from here, with the same text, trie, grammar and random draws.
 
         Both share the context, and the cache of the common beginning of their sequences. Nothing is evaluated twice,
-        and all forks together have `n_ctx` tokens. (With recurrent and hybrid models, each has a copy of its state.) Each
-        can be forked again and must be closed; the last one that is closed frees what they share.
+        and all forks together have `n_ctx` tokens. (With recurrent and hybrid models, each has a copy of its state.)
+        Each can be forked again and must be closed; the last one that is closed frees what they share.
 
         Raises
         ------
