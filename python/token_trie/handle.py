@@ -46,34 +46,35 @@ T = TypeVar("T")
 
 @takes(StreamOptions)
 class StreamHandle(TextHandle):
-    """Generates from a model on a context of its own, and decides in the middle of what it writes.
+    """One sequence of a model, in a context of its own, written piece by piece: text, choices, lists, records.
 
     Parameters
     ----------
     llm : llama_cpp.Llama or path
-        A loaded model, whose weights are shared while the context is the handle's own; or a GGUF file.
+        A loaded model, whose weights are shared, or a GGUF file. The context is the handle's own.
     **options
         Those of `StreamOptions`.
 
     Raises
     ------
     ArgumentError
-        The model cannot be loaded, an option is out of range.
+        The model cannot be loaded, or an option is out of range.
     LlamaVersionError
         Another llama.cpp is loaded than the one compiled against.
 
     Notes
     -----
-    What fails raises a TokenTrieError and changes nothing: sequence, trie, grammar and payload are what they were, but
-    for tokens that `generate` and `text` have written until then, which stay. Of a decision that failed while the model
-    was at it, the trie's span and the grammar begin anew.
+    A call that fails raises a TokenTrieError and changes nothing: sequence, trie, grammar and payload stay as they
+    were. There are two exceptions. Tokens that `generate` and `text` have written before the failure stay. If a
+    decision fails inside the model, the span of the trie and the grammar start again.
 
-    One call at a time: another meanwhile raises BusyError, and so does what would change the text that a `Generation`
-    of another thread is reading. `cancel`, `close` and `Llama.close` may come from any thread, at any time: they end
-    the call under way and wait for it. Native calls release the GIL, and an interrupt from the keyboard ends them. A
-    handle is a context manager; with a Llama, it is closed before the model at the latest. It cannot be copied, and in
-    a forked process it refuses to work. Each method whose name begins with a does as the one without, on a worker
-    thread, while the event loop goes on; a task that is cancelled ends it.
+    A handle serves one call at a time. Another call in the meantime raises BusyError. So does a call that would change
+    the text while a `Generation` of another thread is reading it. `cancel`, `close` and `Llama.close` may be called
+    from any thread, at any time: they end the running call and wait for it. Native calls release the GIL, and Ctrl-C
+    ends them. A handle is a context manager. A handle on a Llama is closed at the latest when the Llama is closed. It
+    cannot be copied, and refuses to work in a forked process. Each method whose name begins with a, such as `achoose`,
+    does the same as the method without the a, on a worker thread, and leaves the event loop free. If its task is
+    cancelled, the call ends.
     """
 
     @overload
@@ -88,7 +89,7 @@ class StreamHandle(TextHandle):
     def choose(self, choices: object, **options: Unpack[ChooseKeywords]) -> Decision[Any]: ...
     @takes(ChooseOptions)
     def choose(self, choices: ChoicesLike = None, *, path: str | None = None, **options: Any) -> Decision[Any]:
-        """Let the model answer with one of a set behind what stands; the sequence goes on behind the answer.
+        """Let the model choose one of several choices after the text so far; the answer is added to the sequence.
 
         Parameters
         ----------
@@ -96,15 +97,15 @@ class StreamHandle(TextHandle):
             As for `token_trie.choose`. Texts are tokenized as they follow the sequence, whose last tokens may become
             part of the answer.
         path : str
-            In place of choices: the set of this path in the payload of `set_payload`.
+            Instead of choices: the set of this path in the payload of `set_payload`.
         **options
-            Those of `token_trie.choose`, a `Contextual` calibration apart.
+            Those of `token_trie.choose`, except a `Contextual` calibration.
 
         Returns
         -------
         Decision
 
-            A trie that was set is taken away. Errors are those of `token_trie.choose`.
+            A trie that was set is removed. Errors are those of `token_trie.choose`.
         """
         request = ChoiceRequest.read(self._stream.given(choices, path), ChooseOptions.read("choose", options))
         return run_behind(self._stream, request)
@@ -121,10 +122,10 @@ class StreamHandle(TextHandle):
     def choose_list(self, choices: object, **options: Unpack[ListKeywords]) -> ListDecision[Any]: ...
     @takes(ListOptions)
     def choose_list(self, choices: ChoicesLike = None, *, path: str | None = None, **options: Any) -> ListDecision[Any]:
-        """Let the model list several of a set behind what stands; the sequence goes on behind the list.
+        """Let the model write a list of choices after the text so far; the list is added to the sequence.
 
-        Parameters, result and errors are those of `token_trie.choose_list`. A trie that was set is taken away. `path`
-        is as for `choose`.
+        Parameters, result and errors are those of `token_trie.choose_list`. A trie that was set is removed. `path` is
+        as for `choose`.
         """
         request = ListRequest.read(self._stream.given(choices, path), ListOptions.read("choose_list", options))
         return run_behind(self._stream, request)
@@ -137,10 +138,10 @@ class StreamHandle(TextHandle):
     def fill(self, schema: object, **options: Unpack[RecordKeywords]) -> Record[Any]: ...
     @takes(RecordOptions)
     def fill(self, schema: object, **options: Any) -> Record[Any]:
-        """Let the model write a record behind what stands; the sequence goes on behind it.
+        """Let the model write a record after the text so far; the record is added to the sequence.
 
-        Parameters and errors are those of `token_trie.fill`. A trie that was set is taken away; a grammar begins anew
-        behind the record.
+        Parameters and errors are those of `token_trie.fill`. A trie that was set is removed; a grammar starts again
+        after the record.
         """
         return run_behind(self._stream, record_request(read_template(schema), RecordOptions.read("fill", options)))
 
@@ -156,7 +157,7 @@ class StreamHandle(TextHandle):
     def choose_tool(self, tools: Sequence[object], **options: Unpack[RecordKeywords]) -> ToolCall[Any]: ...
     @takes(RecordOptions)
     def choose_tool(self, tools: Sequence[object], **options: Unpack[RecordKeywords]) -> ToolCall[Any]:
-        """Let the model call one of some tools behind what stands, which has to tell it of them.
+        """Let the model call one of several tools; the text so far has to describe the tools to it.
 
         Parameters
         ----------
@@ -168,7 +169,7 @@ class StreamHandle(TextHandle):
         Returns
         -------
         ToolCall
-            Written as ``{"name":"…","arguments":{…}}``; the sequence goes on behind it. Errors are those of `fill`.
+            It is added to the sequence as ``{"name":"…","arguments":{…}}``. Errors are those of `fill`.
         """
         return run_behind(self._stream, tool_request(read_tools(tools), RecordOptions.read("choose_tool", options)))
 
@@ -181,21 +182,21 @@ class StreamHandle(TextHandle):
         path: str | None = None,
         **options: Unpack[ScoreKeywords],
     ) -> npt.NDArray[np.float64]:
-        """Score every answer behind what stands, or beside it behind a prompt; nothing of the handle changes.
+        """Score every choice after the text so far, or after a separate prompt; the handle does not change.
 
         Parameters
         ----------
         choices, path
             As for `choose`.
         prompt : str, sequence of int, or sequence of chat messages, optional
-            What the answers follow in place of the sequence; it is evaluated, and dropped again.
+            What the choices follow instead of the sequence. It is removed from the context afterwards.
         **options
-            Those of `token_trie.score`, a `Contextual` calibration apart.
+            Those of `token_trie.score`, except a `Contextual` calibration.
 
         Returns
         -------
         ndarray of float64, shape (n_choices,)
-            As of `token_trie.score`, and so are the errors.
+            As in `token_trie.score`; so are the errors.
         """
         return score_beside(
             self._stream, self._stream.given(choices, path), prompt, ScoreOptions.read("score", options)
@@ -217,25 +218,25 @@ class StreamHandle(TextHandle):
     ) -> dict[str, Any]: ...
     @takes(DecideOptions)
     def decide(self, questions: object, *, state: object = None, **options: Unpack[DecideKeywords]) -> Any:
-        """Answer questions about what stands, or about a state behind it; the sequence stays as it is.
+        """Answer questions about the text so far, or about a state after it; the sequence does not change.
 
-        A trie that was set is taken away, and a grammar begins anew.
+        A trie that was set is removed, and a grammar starts again.
 
         Parameters
         ----------
         questions
             As for `token_trie.decide`.
         state : str, JSON value, or sequence of chat messages, optional
-            What the questions are about; what stands is then the same text before all states. None, the default: they
-            are about what stands, which takes the place of the state in a form, and of all that comes before it.
+            What the questions are about; it comes after the text so far. None, the default: the questions are about
+            the text so far. This text then replaces the state in the form, and everything before the state.
         **options
-            Those of `token_trie.decide`. Forms with chat=True do not go behind what stands, and reproducible wants a
-            handle on a Llama.
+            Those of `token_trie.decide`. Forms with chat=True cannot be used here, and reproducible needs a handle on a
+            Llama.
 
         Returns
         -------
         dict of answers, or an answer
-            As of `token_trie.decide`, and so are the errors.
+            As in `token_trie.decide`; so are the errors.
         """
         read = DecideOptions.read("decide", options)
         asked = read_questions(questions, read)
@@ -250,9 +251,9 @@ class StreamHandle(TextHandle):
         leaf_end: LeafEnd = "longest",
         leading_space: bool | None = None,
     ) -> Explanation:
-        """Take a decision behind what stands greedily and exactly; the sequence stays as it is.
+        """Take a decision after the text so far, greedily and exactly; the sequence does not change.
 
-        A trie that was set is taken away, and a grammar begins anew.
+        A trie that was set is removed, and a grammar starts again.
 
         Parameters
         ----------
@@ -264,7 +265,7 @@ class StreamHandle(TextHandle):
         Returns
         -------
         Explanation
-            As of `token_trie.explain`, and so are the errors.
+            As in `token_trie.explain`; so are the errors.
         """
         request = ExplainRequest.read(self._stream.given(choices, path), leaf_end, leading_space)
         return Explanation.of(run_behind(self._stream, request))

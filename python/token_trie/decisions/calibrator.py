@@ -22,10 +22,10 @@ States = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Contextual:
-    """Takes out what a model answers anyway: from each score, that behind a prompt without content is subtracted.
+    """Subtracts from each score the score that the answer gets after a prompt without content.
 
     It needs no labels (contextual calibration, Zhao et al., "Calibrate Before Use", 2021). It helps small models that
-    favour some answers, and harms where a model needs no help.
+    favour some answers whatever the prompt says. For models that do not, it can make answers worse.
 
     Parameters
     ----------
@@ -38,18 +38,18 @@ class Contextual:
 
 @dataclass(frozen=True)
 class BatchPrior:
-    """Takes out what a model says to the rows themselves, on the average: it needs neither labels nor further passes.
+    """Divides the probabilities of the answers by their mean over many rows.
 
-    The more rows there are the better, and they are to be those that are decided, or like them. It takes the answers to
-    be equally frequent unless it is told otherwise: where they are not, tell it, or it harms (batch calibration, Zhou
-    et al., "Batch Calibration", 2023).
+    It needs neither labels nor further passes (batch calibration, Zhou et al., "Batch Calibration", 2023). The rows are
+    those that are decided; more rows give a better mean. It assumes that the answers are equally frequent. If they are
+    not, give `frequencies`; otherwise it makes answers worse.
 
     Parameters
     ----------
     frequencies : mapping of values to float, optional
-        How frequent each answer is, by any measure above 0.
+        How frequent each answer is, in any unit, above 0.
     window : int
-        Rows that are read before the first of them is decided. Later ones are decided by all before, too.
+        Number of rows that are read before the first of them is decided. Later rows use the mean of all earlier ones.
     """
 
     frequencies: Mapping[Any, float] | None = None
@@ -77,18 +77,18 @@ class BatchPrior:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Ranks members by what is known of them, too: by ``logprob + scale * value`` (popularity, price, age).
+    """Ranks members by ``logprob + scale * value``, with a value of your own (popularity, price, age).
 
-    Searches stay exact: the most that any member below a node may gain bounds what the node is worth. Probabilities are
-    of these ranks, and `logprob` stays the model's.
+    Searches stay exact, because the largest value below a node bounds the rank of the members below it. `probabilities`
+    are computed from these ranks; `logprob` stays the model's own.
 
     Parameters
     ----------
     values : array of float, shape (n,)
-        One a choice, in their order; of a set, one a leaf, whether it is filtered out or not. Finite. Not to be written
-        to afterwards.
+        One finite value for each choice, in their order; for a `TokenTrie`, one for each leaf, also for leaves that are
+        filtered out. Do not write to the array afterwards.
     scale : float, optional
-        Nats that one unit is worth.
+        How many nats a value of 1 adds.
     """
 
     values: npt.ArrayLike

@@ -33,23 +33,23 @@ def choose(llm: Llama, prompt: Prompt, choices: Iterable[T], **options: Unpack[C
 def choose(llm: Llama, prompt: Prompt, choices: object, **options: Unpack[ChooseKeywords]) -> Decision[Any]: ...
 @takes(ChooseOptions)
 def choose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> Decision[Any]:
-    """Let the model answer a prompt with one of a set.
+    """Let the model answer a prompt with one of several choices.
 
-    The work is done by a `StreamHandle` that is made for the model on the first call and kept as long as the model is:
-    the model's own context is not touched, and what a prompt shares with the one before is not evaluated again.
+    The first call makes a `StreamHandle` for the model, which is kept as long as the model. So the model's own context
+    is not changed, and the beginning that a prompt shares with the previous prompt is not evaluated again.
 
     Parameters
     ----------
     llm : llama_cpp.Llama
         The model.
     prompt : str, sequence of int, or sequence of chat messages
-        Text is a template of the caller's, tokenized as `Llama.create_completion` does it: names of control tokens in
-        it become these. Messages go through the model's chat template; what they say is text, never control tokens.
+        A text is tokenized as by `Llama.create_completion`: names of control tokens in it become control tokens.
+        Messages go through the model's chat template; their contents are plain text and never become control tokens.
     choices : iterable of str, mapping of str to any value, Enum class, range, Literal, or TokenTrie
-        The answers, and thereby what `Decision.value` is: the text, the mapping's value, the Enum's member, the number.
-        Texts are tokenized as they follow this very prompt; the last sets of them are remembered. The text of an Enum's
-        member is its value where all of them are str, else its name; of a bool "true" or "false". A trie's sequences
-        follow the prompt as they are.
+        The possible answers. They determine `Decision.value`: the text, the mapping's value, the Enum's member, or the
+        number. Texts are tokenized as they follow this prompt; the last sets are remembered. The text of an Enum's
+        member is its value if all values are str, else its name. The text of a bool is "true" or "false". The token
+        sequences of a `TokenTrie` follow the prompt as they are.
     **options
         Those of `ChooseOptions`.
 
@@ -60,17 +60,17 @@ def choose(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> 
     Raises
     ------
     ArgumentError, VocabularyError, ContextError
-        For choices, prompts or options that fit neither each other nor the model.
+        Choices, prompt, options and model do not fit together.
     BusyError
-        This very thread is choosing with this model already, and asks from a callback or a signal's handler.
+        The call comes from a callback or signal handler of a thread that is already choosing with this model.
     CancelledError
-        The model was closed meanwhile.
+        The model was closed during the call.
 
     Notes
     -----
-    Threads may choose with one model at the same time. A second one that comes while a first is at work makes a context
-    of the Llama's size, which is kept as long as the model is, and from then on those who come together are answered in
-    the same batches, as by `choose_many`: up to llama.cpp's rounding, which depends on the size of a batch, with the
-    same answers. Those of recurrent and hybrid models wait for their turn.
+    Several threads may choose with one model at the same time. The first such call makes a context of the Llama's size,
+    which is kept as long as the model. Calls that arrive together are then answered in shared batches, as by
+    `choose_many`. The answers are the same up to llama.cpp's rounding, which depends on the size of a batch. With
+    recurrent and hybrid models, the calls run one after the other.
     """
     return run(llm, prompt, ChoiceRequest.read(choices, ChooseOptions.read("choose", options)))

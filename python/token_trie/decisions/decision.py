@@ -29,29 +29,29 @@ class Candidate(Generic[T]):
     value: T = field(compare=False)
     text: str
     index: int
-    """Its position among the choices; of a `TokenTrie`, the leaf's."""
+    """Its position among the choices; for a `TokenTrie`, the index of the leaf."""
     logprob: float
     """Natural logarithm of its probability."""
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What one decision took."""
+    """What one decision cost."""
 
     n_prompt: int
     """Tokens of the prompt."""
     n_branches: int
     """Branch points passed: where two or more tokens were allowed."""
     n_forced: int
-    """Tokens that the set left no choice about."""
+    """Forced tokens: those that were the only one allowed."""
     n_passes: int
     """Forward passes of the model after the prompt's."""
     prompt_ms: float
-    """Time to evaluate what the context did not hold of the prompt."""
+    """Time to evaluate the part of the prompt that was not in the context yet."""
     decide_ms: float
-    """Time from there to the last token."""
+    """Time from the end of the prompt to the last token."""
     n_evaluated: int = 0
-    """Nodes of the trie that the model was asked about, in the modes that score whole answers."""
+    """Nodes of the trie that were evaluated, in the modes that score whole answers."""
 
 
 @dataclass(frozen=True)
@@ -61,39 +61,42 @@ class Decision(Generic[T]):
     Attributes
     ----------
     value : object
-        The choice as it was given: the text, what a mapping gives for it, the Enum's member, the number; of a
-        `TokenTrie`, the leaf's name.
+        The choice as it was given: the text, the mapping's value, the Enum's member, or the number. For a `TokenTrie`,
+        the name of the leaf.
     text : str
-        What the model chose to write.
+        The text of the choice.
     index : int
-        Its position among the choices; of a `TokenTrie`, the leaf's.
+        Its position among the choices; for a `TokenTrie`, the index of the leaf.
     tokens : tuple of int
         Its tokens.
     logprob : float or None
-        Exact, aligned and beam: natural logarithm of the model's own probability for the whole answer. None of greedy
-        and sampled ones, which do not ask for it.
+        Exact, aligned and beam: natural logarithm of the model's own probability for the whole answer. None in greedy
+        and sampled mode, which do not compute it.
     branch_logprob : float or None
-        Greedy and sampled: natural logarithm of the product, over the branch points passed, of the model's probability
-        for what was taken, renormalized over what was allowed; temperature and top_p are left out of it; 0 for a single
-        choice.
+        Greedy and sampled: natural logarithm of the product of the probabilities of the chosen tokens at all branch
+        points, each renormalized over the allowed tokens. It does not include temperature and top_p. 0 if there is only
+        one choice.
     stats : Stats
-        What it took.
+        What the decision cost.
     candidates : tuple of Candidate
-        Exact and beam: the n_best best answers, by whole probability.
+        Exact and beam: the n_best best answers, by the probability of the whole answer.
     gap : float
-        Exact and beam: nats that an answer left out may be above the last candidate at most. 0: proved that none is.
+        Exact and beam: by how many nats an answer that is no candidate could at most be above the last candidate. 0: it
+        is proved that none is.
     proved : bool
-        Exact and beam: whether that is 0.
+        Exact and beam: whether `gap` is 0.
     lead : float or None
-        Exact and beam: nats by which it is above every other answer, at least; negative as far as that is not proved,
-        inf if there is no other. Of calibrated scores where these decided.
+        Exact and beam: by how many nats, at least, the answer is above every other answer. Negative if that is not
+        proved; inf if there is no other answer. With a calibration, the difference of the calibrated scores.
     probabilities : ndarray of float64, shape (n_choices,), or None
-        Where they were asked for, and in aligned mode: of each choice, in the order given, that it is the answer, given
-        that one of them is. Equal choices have the same one; those of different answers sum up to 1.
+        On request, and in aligned mode: the probability of each choice, in the order given, under the condition that
+        one of the choices is the answer. Equal choices have the same probability. The probabilities of different
+        answers sum to 1.
     calibration : str
-        "raw": probabilities are the model's own, renormalized over the set; else the kind of calibration they are of.
+        "raw": the probabilities are the model's own, renormalized over the set. Otherwise the kind of calibration.
     mass : float or None
-        With probabilities: the model's own probability for the set. Near 0, none of the answers fits.
+        With probabilities: the model's own probability for all choices together. If it is near 0, none of the choices
+        fits.
     thought : str or None
         With `think`: what the model wrote before the marker.
     trie : TokenTrie
@@ -124,12 +127,12 @@ class Decision(Generic[T]):
 
     @property
     def proved(self) -> bool:
-        """Whether the candidates are proved to be the most probable answers; of drawn and greedy ones False."""
+        """Whether the candidates are proved to be the most probable answers; False in greedy and sampled mode."""
         return bool(self.candidates) and self.gap == 0
 
     @property
     def entropy(self) -> float:
-        """Of the probabilities, in nats: 0 if the model is certain, ln(n) if all n answers are alike to it."""
+        """Entropy of the probabilities, in nats: 0 if the model is certain, ln(n) if n answers are equally probable."""
         p = self._known()[self._choices.firsts()]
         return float(-np.sum(p[p > 0] * np.log(p[p > 0]))) + 0.0
 
@@ -141,10 +144,10 @@ class Decision(Generic[T]):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the model gives the set 1 % or more of what it could write here; None where that is not known.
+        """Whether `mass` is 1 % or more; None if that is not known.
 
-        Where it does not, the answer is the least bad of what may all be wrong. Examples in the prompt, each followed
-        by its answer, help.
+        If False, the model would rather write something else, and all choices may be wrong. It helps to put examples
+        into the prompt, each followed by its answer.
         """
         if self.mass is not None:
             return self.mass >= LOW_MASS
@@ -158,18 +161,18 @@ class Decision(Generic[T]):
         Raises
         ------
         ArgumentError
-            It is no choice, or there are no probabilities.
+            It is not one of the choices, or there are no probabilities.
         """
         return float(self._known()[self._choices.find(choice)])
 
     def top(self, k: int) -> list[tuple[T, float]]:
-        """Return the k most probable answers with their probabilities, best first; of equal ones by their tokens."""
+        """Return the k most probable answers with their probabilities, best first; equal ones by their tokens."""
         check_counts(0, k=k)
         p = self._known()
         return [(self._choices.value(i), float(p[i])) for i in self._ranked()[:k]]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON: what is not finite or not known is None, values that JSON has not are their texts."""
+        """Return all attributes for JSON; unknown and infinite figures are None, values that JSON lacks their texts."""
         choices = self._choices
 
         def entry(index: int, value: Any, text: str, **figures: float) -> dict[str, Any]:

@@ -37,18 +37,18 @@ ListEnd: TypeAlias = Literal["end", "max_items", "none_left", "max_tokens"]
 
 @dataclass(frozen=True)
 class ListItem(Candidate[T]):
-    """One of a list; its logprob is of its shares among what was allowed where it stands, token by token."""
+    """One item of a list; `logprob` is computed token by token, among the tokens that were allowed there."""
 
     name: str
-    """Of its leaf."""
+    """Name of its leaf."""
     begin: int
-    """The position of its first token in the sequence,"""
+    """Position of its first token in the sequence."""
     end: int
-    """and of what is behind its last."""
+    """Position after its last token."""
 
     @property
     def probability(self) -> float:
-        """Its probability among what was allowed where it stands, token by token."""
+        """Product of the probabilities of its tokens, each among the tokens that were allowed there."""
         return math.exp(self.logprob)
 
 
@@ -65,16 +65,16 @@ class ListDecision(Generic[T]):
     tokens : tuple of int
         Its tokens.
     stop : {"end", "max_items", "none_left", "max_tokens"}
-        Why it ended: the model ended it, there are as many items as there may be, nothing is left to choose, or the
-        tokens were out. The item under way then is no part of the list, nor of the sequence.
+        Why the list ended: the model ended it, it has `max_items` items, no choice is left, or `max_tokens` was
+        reached. An unfinished item is then removed from the list and from the sequence.
     logprob : float
-        Of all that was chosen, separators and the end among it.
+        Sum of the logarithms for all chosen tokens, also those of separators and of the end.
     stats : Stats
-        What it took.
+        What the list cost.
     trie : TokenTrie
         The set.
     thought : str or None
-        What the model wrote before it, up to the marker; None where it was not asked to think.
+        What the model wrote before the list, up to the marker; None without `think`.
     """
 
     items: tuple[ListItem[T], ...]
@@ -253,7 +253,7 @@ def choose_list(
 def choose_list(llm: Llama, prompt: Prompt, choices: object, **options: Unpack[ListKeywords]) -> ListDecision[Any]: ...
 @takes(ListOptions)
 def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any) -> ListDecision[Any]:
-    """Let the model answer a prompt with several of a set, one after the other, until it ends the list.
+    """Let the model answer a prompt with a list of choices, one after the other, until it ends the list.
 
     Parameters
     ----------
@@ -269,9 +269,9 @@ def choose_list(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Any
     Raises
     ------
     ArgumentError, VocabularyError, ContextError
-        For choices, prompts or options that fit neither each other nor the model: among them fewer choices than
-        min_items without repeats, and none that is not excluded.
+        Choices, prompt, options and model do not fit together. Examples: there are fewer choices than min_items and
+        repeats are not allowed, or all choices are excluded.
     BusyError
-        This very thread is choosing with this model already, and asks from a callback or a signal's handler.
+        The call comes from a callback or signal handler of a thread that is already choosing with this model.
     """
     return run(llm, prompt, ListRequest.read(choices, ListOptions.read("choose_list", options)))

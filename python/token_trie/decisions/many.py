@@ -43,41 +43,41 @@ def choose_many(
     n_ctx: int | None = None,
     **options: Unpack[ChooseKeywords],
 ) -> Iterator[Any]:
-    """Let the model answer many prompts, each with one of a set, as `choose` answers one.
+    """Let the model answer many prompts with one choice each, as `choose` does for one prompt.
 
-    The prompts go through a context of their own together: what some of them begin with is evaluated once, the rest in
-    full batches. They are read as there is room for them, and decisions are handed out lazily, so that a generator of
-    millions takes no more memory than one of hundreds.
+    All prompts share one context, which is not the model's own. A beginning that several prompts share is evaluated
+    once, the rest in full batches. Prompts are read only when there is space for them, and decisions are yielded as the
+    caller asks for them. So a generator of millions of prompts takes no more memory than one of hundreds.
 
     Parameters
     ----------
     llm : llama_cpp.Llama
         The model. Its own context is not touched, and it may be used meanwhile.
     prompts : iterable of prompts
-        Each as of `choose`.
+        Each as for `choose`.
     choices
-        The answers, as of `choose`, for all prompts; one-shot iterables are read once.
+        The choices for all prompts, as for `choose`; an iterator is read once.
     sets : iterable of choices
-        In place of choices: those of each prompt.
+        Instead of `choices`: the choices for each prompt.
     as_ready : bool
-        Whether to hand out pairs (position, decision) as they are ready, in place of decisions in order.
+        Whether to yield pairs (position, decision) as soon as they are ready, instead of decisions in order.
     on_error : {"raise", "return"}
-        What becomes of a prompt that cannot be answered: its error, which names its position, is raised, which ends the
-        iteration, or handed out in place of a decision, and the others go on.
+        What happens if a prompt cannot be answered. "raise" raises the error, which names the prompt's position, and
+        ends the iteration. "return" yields the error instead of a decision, and continues with the other prompts.
     progress : bool
         Whether to show on standard error how far it is, with the rate and, if prompts have a length, the time left: a
         bar on a terminal, and elsewhere a line every ten seconds.
     n_parallel : int, optional
-        Sequences at most, at least 2; by default as many as do well with the model.
+        Largest number of sequences in the context, at least 2; by default a number that suits the model.
     n_ctx : int, optional
-        Tokens of the context, which all prompts under way share; by default as many as the Llama's. Its memory is taken
-        when the first decision is asked for.
+        Tokens of the context, which all current prompts share; by default as many as in the Llama's context. Its memory
+        is allocated when the first decision is requested.
 
     Yields
     ------
     Decision
-        What `choose` would decide, up to llama.cpp's rounding, which depends on the size of a batch. Of its stats,
-        times are of the prompt among others, and passes are shared with them.
+        The decision of `choose`, up to llama.cpp's rounding, which depends on the size of a batch. In its stats, times
+        include the work for other prompts, and passes are shared with them.
 
     Raises
     ------
@@ -90,9 +90,9 @@ def choose_many(
 
     Notes
     -----
-    Whatever the prompts themselves raise is raised behind the decisions about those before. An interrupt, and closing
-    the iterator, ends what is under way within a pass and leaves the Llama usable. Recurrent and hybrid models, whose
-    sequences cannot share cells, answer one prompt after the other.
+    If the iterable of prompts raises an error, the decisions for the prompts before it are yielded first. Ctrl-C, and
+    closing the iterator, end the work within one pass; the Llama can still be used. Recurrent and hybrid models, whose
+    sequences cannot share cells of the cache, answer one prompt after the other.
     """
     read = ChooseOptions.read("choose_many", options)
     many = Many(llm, prompts, "prompt", "choose", progress, n_parallel, n_ctx, on_error, as_ready)
@@ -125,7 +125,7 @@ def score_many(
     n_ctx: int | None = None,
     **options: Unpack[ScoreKeywords],
 ) -> Floats:
-    """Score every answer behind each of many prompts, as `score` does behind one.
+    """Score every choice after each of many prompts, as `score` does after one prompt.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def score_many(
     choices
         The answers, as of `score`, for all prompts.
     **options
-        Those of `score`; the normalization "prior", which scores something else besides, is for one prompt at a time.
+        Those of `score`, except the normalization "prior", which works for one prompt at a time.
 
     Returns
     -------

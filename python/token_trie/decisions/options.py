@@ -38,48 +38,48 @@ class ChooseOptions(Options):
     Parameters
     ----------
     mode : {"exact", "greedy", "sampled", "aligned", "beam"}, optional
-        "exact", the default: the most probable whole answer, proved as far as max_nodes goes. "greedy": the best token
-        at each branch point, which is fastest, may miss the most probable answer, and is the default for any
-        tokenization; "sampled": one drawn at random there. "aligned": one whole answer drawn from the model's
-        probabilities for them, which drawing token by token does not do. "beam": the best answer that going on from the
-        beam_width best beginnings of each length finds.
+        "exact", the default: the most probable whole answer, with a proof if max_nodes allows it. "greedy": the best
+        token at each branch point; this is the fastest mode and the default for any tokenization, but it may miss the
+        most probable answer. "sampled": a token drawn at random at each branch point. "aligned": a whole answer drawn
+        at random, by the model's probabilities of whole answers. "beam": the best answer that is found by keeping the
+        beam_width best beginnings of each length.
     probabilities : bool
-        For exact: score the whole set, however large, in place of searching it, for `Decision.probabilities` and what
-        is made of them. Aligned mode always does.
-    calibration : Contextual or Calibration, optional
-        What weighs whole answers beside the model's own probabilities, for exact, aligned and beam: a `Calibration`
-        fitted on rows for these very choices, or `Contextual`, for which the prompt without its content is enough; of
-        `choose_many` also "batch", or a `BatchPrior`, which takes the rows themselves, and hands out decisions by
-        windows.
-        `probabilities` are then calibrated; `logprob` and mass stay the model's own. None: raw.
+        For exact: score the whole set, however large, instead of searching it, for `Decision.probabilities` and what is
+        computed from them. Aligned mode always does this.
+    calibration : Contextual, Calibration, Weights or BatchPrior, optional
+        For exact, aligned and beam: what changes the weights of whole answers. A `Calibration` is fitted on rows for
+        the same choices. `Contextual` needs only the prompt without its content. `Weights` adds a number to each
+        choice. For `choose_many` also "batch" or a `BatchPrior`, which uses the rows themselves and yields decisions in
+        windows. `probabilities` are then calibrated; `logprob` and `mass` stay the model's own. None: raw.
     temperature, top_p : float
-        For sampled mode, as everywhere in llama.cpp; temperature above 0, by default 1; top_p in (0, 1].
+        For sampled mode, as in llama.cpp; temperature above 0, by default 1; top_p in (0, 1].
     seed : int, optional
         For sampled and aligned mode: the same seed draws the same answer.
     leaf_end : {"longest", "any", "follow"}
-        For exact, aligned and beam: what the probability of an answer has beside its tokens; see `score`. By default
-        that the text does not go on towards a longer answer.
+        For exact, aligned and beam: what the probability of an answer contains besides its tokens; see `score`. By
+        default, that the text does not continue towards a longer answer.
     n_best : int
-        For exact and beam: answers to return as candidates.
+        For exact and beam: the number of answers to return as candidates.
     beam_width : int
-        For beam.
+        For beam: the number of beginnings that are kept.
     max_nodes : int or None
-        For exact: nodes of the trie to evaluate about, before the best answer until then is given; None: as many as the
-        proof needs. Good answers come first; among hundreds of thousands of improbable ones a proof takes thousands.
-        `Decision.proved` and `Decision.gap` tell, and a warning does once (logger ``token_trie.search``).
+        For exact: about how many nodes of the trie are evaluated before the best answer so far is returned. None: as
+        many as the proof needs. Good answers come first; a proof among hundreds of thousands of improbable answers can
+        need thousands of nodes. `Decision.proved` and `Decision.gap` tell whether there is a proof; if not, a warning
+        says so once (logger ``token_trie.search``).
     timeout : float, optional
-        For exact: likewise, seconds from the prompt's last token on, looked at between passes.
+        For exact: the same with a time limit in seconds, from the prompt's last token on, checked between passes.
     leading_space, tokenization
-        As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam are for the canonical
-        tokenization alone.
+        As for `TokenTrie.from_choices`; for choices given as texts. Exact, aligned and beam need the canonical
+        tokenization.
     heal : bool
-        With ``tokenization="any"``, for a prompt that may end inside a token, such as in a space or in ``"Fra"``: its
-        last token is taken back, and what it spells begins each choice, to be spelled in any way. The tokens of the
-        decision then begin there. Choices go on just where the prompt ends: no space is added unless leading_space
-        says so. The canonical tokenization always mends the seam by itself.
+        With ``tokenization="any"``, for a prompt that may end inside a token, such as in a space or in ``"Fra"``. The
+        last token of the prompt is removed, and its text is put before each choice, in any spelling. The tokens of the
+        decision then begin there. No space is added before the choices, unless leading_space is True. The canonical
+        tokenization needs no `heal`.
     think : Think, optional
-        Lets the model write freely up to a marker first, for `Decision.thought`. The answer, in any mode, follows the
-        marker, and choices are tokenized as they follow that.
+        Lets the model write freely up to a marker first, for `Decision.thought`. The answer follows the marker, in any
+        mode, and choices are tokenized as they follow it.
     """
 
     mode: Mode | None = None
@@ -152,27 +152,28 @@ class ListOptions(Options):
     Parameters
     ----------
     max_items : int, optional
-        Items at most.
+        Largest number of items.
     min_items : int
-        Items at least; a list has one or more.
+        Smallest number of items, at least 1.
     unique : bool
-        Whether no choice comes twice, as by default; the list then ends when none is left.
+        Whether no choice occurs twice (the default). The list then ends when no choice is left.
     exclude : iterable
-        Choices, as values or texts, that are out from the beginning; of a `TokenTrie`, names.
+        Choices that are not allowed, as values or texts; for a `TokenTrie`, names.
     separator : str or sequence of int, optional
-        What stands between two items; by default ``", "``, or a line break where the list begins a line. Of items that
-        bring a space along, as behind a word, a space at its end is theirs.
+        What is written between two items; by default ``", "``, or a line break if the list begins a line. If the tokens
+        of the items begin with a space, a space at the end of the separator is part of the item instead.
     end_tokens : str or sequence of int, optional
-        Text of one token, or tokens each of which ends the list, beside those that end generation; by default a line
-        break, unless there is one in the separator. It is no part of the list.
+        Text of one token, or tokens, each of which ends the list, besides the tokens that end generation; by default a
+        line break, unless the separator contains one. It is not part of the list.
     mode : {"greedy", "sampled"}, optional
-        The best token at each branch point, which is the default, or a drawn one.
+        "greedy", the default: the best token at each branch point. "sampled": a token drawn at random.
     temperature, top_p : float
         For sampled mode; temperature above 0, by default 1; top_p in (0, 1].
     seed : int, optional
         For sampled mode: the same seed draws the same list.
     max_tokens : int, optional
-        Tokens at most; by default as many as there is room for. Fewer than min_items come only if these are out.
+        Largest number of tokens; by default as many as fit into the context. Only this limit can end the list before
+        min_items.
     think : Think, optional
         Lets the model write freely up to a marker first, for `ListDecision.thought`. The list follows the marker.
     leading_space, tokenization
@@ -216,18 +217,19 @@ class ScoreOptions(Options):
     Parameters
     ----------
     leaf_end : {"any", "longest", "follow"}
-        What a score has beside the probability of the tokens: nothing; that no token comes next by which a longer
-        answer of the set goes on, so that answers exclude each other; that an end-of-generation token follows.
+        What a score contains besides the probability of the tokens. "any": nothing. "longest": also the probability
+        that the text does not continue as a longer answer of the set, so that answers exclude each other. "follow":
+        also the probability that an end-of-generation token follows.
     branches : bool
-        Whether to take, instead of the model's own probabilities, those renormalized over what the set allows, at
-        branch points alone. This is the probability that sampled mode takes an answer with, ends included, and cheaper.
-        It favours answers with an improbable beginning that leaves no choice afterwards; the README has how far the two
-        distributions are apart.
+        Whether to use probabilities that are renormalized over the allowed tokens, at branch points only, instead of
+        the model's own. This is the probability with which sampled mode draws an answer, ends included. It is cheaper,
+        but favours answers with an improbable beginning after which only one token is allowed; docs/promises.md tells
+        how much the two distributions differ.
     normalize : {"tokens", "prior"}, optional
-        "tokens": divided by the number of tokens. "prior": less the score behind the token that begins a text, so that
-        what counts is how much the prompt speaks for an answer.
+        "tokens": the score is divided by the number of tokens. "prior": the score of the answer without a prompt is
+        subtracted, so that only the effect of the prompt counts.
     calibration : Contextual or Calibration, optional
-        As of `choose`: scores are then log-weights, of which a softmax makes calibrated probabilities.
+        As for `choose`. Scores are then log-weights, from which a softmax makes calibrated probabilities.
     leading_space : bool, optional
         As for `TokenTrie.from_choices`.
     """
@@ -255,26 +257,26 @@ class RecordOptions(Options):
     Parameters
     ----------
     mode : {"exact", "greedy", "sampled"}, optional
-        How choices are made: "exact", the default, searches for the most probable whole value, as far as `max_nodes`
-        goes; "greedy" takes the best token at each branch point, which is fastest; "sampled" draws there. Integers
-        between near bounds are written digit by digit in every mode.
+        How choices are made. "exact", the default, searches for the most probable whole value, within `max_nodes`.
+        "greedy" takes the best token at each branch point and is the fastest. "sampled" draws a token there. Integers
+        between close bounds are written digit by digit in every mode.
     temperature : float, optional
-        Of free text, and of draws; by default 0, the best token each, and in sampled mode 1.
+        For free text and for draws. By default 0, which takes the best token; in sampled mode 1.
     top_p : float
-        In (0, 1].
+        For free text and for draws, in (0, 1].
     seed : int, optional
         The same seed draws the same record.
     max_nodes : int, optional
-        Nodes of a choice's trie that exact mode asks the model about at most; None for no limit, so that the most
-        probable value is proved. `RecordStats.n_unproved` counts the choices that it ended.
+        Largest number of nodes that exact mode evaluates for one choice. None: no limit, so that the most probable
+        value is proved. `RecordStats.n_unproved` counts the choices that this limit ended.
     max_tokens : int
-        Tokens of a slot of free text at most. A string that is not closed by then is, and stands in
-        `Record.truncated`; where the schema does not let it end there, and for other values, that is a LimitError.
+        Largest number of tokens for one free text. A longer string is closed there, and listed in `Record.truncated`.
+        If the schema does not allow this, and for other values, a LimitError is raised.
     indent : int, optional
-        Spaces a level, each field on a line of its own; by default there is no white space.
+        Number of spaces for each level, with each field on a line of its own; by default there is no white space.
     on_text : callable, optional
-        Is given the record's text, part by part, as it is decided, on the thread that works. What it raises ends the
-        record.
+        It is called with each part of the record's text as soon as it is decided, on the working thread. If it raises
+        an error, the record ends.
     think : Think, optional
         Lets the model write freely up to a marker first, for `Record.thought`. The record follows the marker.
     """

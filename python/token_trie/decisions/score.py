@@ -35,32 +35,32 @@ Floats = npt.NDArray[np.float64]
 
 @takes(ScoreOptions)
 def score(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Unpack[ScoreKeywords]) -> Floats:
-    """Score every answer behind a prompt.
+    """Score every choice as the answer to a prompt.
 
-    All answers are evaluated as one tree behind the prompt, what they share once, in as few batches as the context has
-    room for.
+    All choices are evaluated as one tree after the prompt, in as few batches as fit into the context. A beginning that
+    several choices share is evaluated once.
 
     Parameters
     ----------
     llm : llama_cpp.Llama
         The model.
     prompt : str, sequence of int, or sequence of chat messages
-        What the answers follow; what the last two share is not evaluated again.
+        What the choices follow. The beginning that it shares with the previous prompt is not evaluated again.
     choices : TokenTrie, or choices as for `choose`
-        The answers. Texts are tokenized as they follow this very prompt.
+        The choices. Texts are tokenized as they follow this prompt.
     **options
         Those of `ScoreOptions`.
 
     Returns
     -------
     ndarray of float64, shape (n_choices,)
-        Natural logarithms, in the order of the trie's leaves; for texts, in the order of the texts. Texts of equal
-        tokens have one score.
+        Natural logarithms of the probabilities, in the order of the choices; for a `TokenTrie`, of its leaves. Texts
+        with equal tokens have the same score.
 
     Raises
     ------
     ArgumentError, VocabularyError, ContextError, BusyError
-        As of `choose`.
+        As in `choose`.
     """
     return run(llm, prompt, ScoreRequest.read(choices, ScoreOptions.read("score", options)))
 

@@ -20,27 +20,27 @@ from token_trie.sets.trie import TokenTrie
 class Think:
     """Let the model write freely before it answers.
 
-    The text goes on until the marker comes, wherever it lies, as these very tokens or, of a marker given as text, in
-    any others. When max_tokens or seconds are out, what is missing of it is forced. The model cannot end its text
-    before.
+    The thought ends at the marker. If the marker is a text, any tokens may spell it. After `max_tokens` or `seconds`,
+    the missing part of the marker is forced. The model cannot end its text before the marker.
     """
 
     marker: str | Sequence[int] = "\nAnswer:"
-    """Text, in which control tokens may be written out, or tokens."""
+    """Tokens, or a text, in which names of control tokens become control tokens."""
     max_tokens: int = 256
-    """Tokens at most, the marker apart; 0 for the marker alone."""
+    """Largest number of tokens, without the marker; 0: the marker alone."""
     temperature: float | None = None
-    """0, the default, takes the best token each time."""
+    """None, the default, and 0: the best token is taken each time."""
     top_p: float = 1.0
     seconds: float | None = None
-    """For how long at most, looked at every few tokens; None, the default, as long as it takes. Such thoughts are not
-    had in batches: `choose_many` refuses it."""
+    """Time limit, checked every few tokens; None, the default: no limit. Thoughts with a time limit cannot run in
+    batches: `choose_many` refuses them."""
     margin: float = 0.5
-    """Of `decide` alone: decisions think whose two best probabilities are not as far apart without a thought."""
+    """For `decide` only: the model thinks if the two best probabilities, without a thought, differ by less than
+    this."""
     share: float = 0.2
-    """Of `decide` alone: how many decisions may think, of all that were made in this process with this Llama, or this
-    handle on a file, and a think of this share: of n, ``share * n`` rounded up. Of the questions about a state, the
-    closest ones do."""
+    """For `decide` only: the share of decisions that may think. If n decisions were made in this process with this
+    Llama (or this handle on a file) and a `Think` of this share, at most ``share * n`` of them, rounded up, think.
+    Among the questions about one state, the closest ones think."""
 
     def __post_init__(self) -> None:
         if not len(self.marker):

@@ -50,54 +50,55 @@ def constrain(
 ) -> Constraint:
     """Constrain every call of ``llm`` in a ``with`` block: completion, chat, streaming, `Llama.generate`.
 
-    Each call begins at the trie's root. The model is restored on leaving the block, also by an exception. A call needs
-    ``max_tokens`` enough for the longest member (`Llama.__call__` has 16 by default); one that stops short of a member
-    says so with ``finish_reason="length"`` and a warning of the logger ``token_trie``.
+    Each call begins at the root of the trie. At the end of the block, the model is as before, also after an exception.
+    ``max_tokens`` has to be large enough for the longest member (the default of `Llama.__call__` is 16). If a call ends
+    inside a member, it has ``finish_reason="length"``, and the logger ``token_trie`` gives a warning.
 
-    The set is applied on the host, also where the model is on a device: llama-cpp-python makes a chain a call, and
-    setting one on a backend makes llama.cpp plan its graphs anew, for a context whose logits others may want to read.
-    `StreamHandle` has a context of its own, and chooses on the device.
+    The set is applied on the host, even if the model is on a device. The reason: llama-cpp-python makes a sampler chain
+    for each call, and a new chain on a device would make llama.cpp plan its graphs again. A `StreamHandle` has a
+    context of its own, and chooses on the device.
 
-    A stream has to be read to its end inside the block: llama-cpp-python begins on it when it is read. While a thread
-    is inside a call, or has a stream half read, a call of another is refused and changes nothing.
+    Read a stream to its end inside the block, because llama-cpp-python only begins when it is read. While one thread is
+    inside a call, or has not read its stream to the end, a call of another thread is refused and changes nothing.
 
     Parameters
     ----------
     llm : llama_cpp.Llama
-        The model; one `constrain` at a time.
+        The model. It can be constrained only once at a time.
     trie : TokenTrie
         The set.
     mode : {"greedy", "sampled"}, optional
-        Greedy, the default, takes the best allowed token at each step, whatever the call's sampling options; sampled
-        leaves all allowed tokens to them.
+        "greedy", the default, takes the best allowed token at each step and ignores the call's sampling options.
+        "sampled" applies these options to the allowed tokens.
     **options
         Those of `SpanOptions`.
 
     Returns
     -------
     Constraint
-        To be used in a ``with`` statement, once or again.
+        For a ``with`` statement. It can be used more than once.
 
     Raises
     ------
     ArgumentError, VocabularyError
-        At once, for options that fit neither each other nor the model nor the set.
+        At once: the options, the model and the set do not fit together.
     BusyError
-        On entering, where the model is constrained already; from a call, where another thread is inside one; and from
-        a stream that is read after its block, or after another call of its thread.
+        At the start of the block: the model is constrained already. In a call: another thread is inside a call. In a
+        stream: it is read after the block, or after another call of its thread.
     """
     return Constraint(llm, trie, mode, SpanOptions.read("constrain", options))
 
 
 class Constraint:
-    """What `constrain` returns; a context manager that tells of the last call inside it.
+    """What `constrain` returns: a context manager, with information about the last call inside the block.
 
     Attributes
     ----------
     complete : bool
         Whether the last call ended at the end of a member.
     names : list of str
-        Names of the members that it produced, one unless ``on_complete="restart"``. One that a stop string cut is none.
+        Names of the members that the call produced: one, unless ``on_complete="restart"``. A member that a stop string
+        cut is not included.
     """
 
     def __init__(self, llm: Llama, trie: TokenTrie, mode: StepMode | None, options: SpanOptions) -> None:

@@ -16,11 +16,12 @@ from token_trie.native.arguments import check_integers, check_numbers
 
 
 class Generation(Iterator[Step], AsyncIterator[Step]):
-    """Steps of one `StreamHandle.generate`, each computed when it is asked for.
+    """An iterator over the steps of one `StreamHandle.generate`; each step is computed when it is requested.
 
-    From its first step on it has the handle for itself: until it ends, is closed, or is garbage, another generation
-    raises BusyError, and so does what changes the handle from another thread than the one that asked for the last step.
-    Under ``async for`` a worker thread computes; a task cancelled meanwhile cancels the stream.
+    From its first step on, it occupies the handle, until it ends, is closed, or is garbage-collected. In the meantime,
+    another generation raises BusyError. So does a change of the handle by another thread than the one that requested
+    the last step. With ``async for``, a worker thread computes the steps; if the task is cancelled, the stream is
+    cancelled.
     """
 
     def __init__(self, stream: Stream, max_tokens: int, temperature: float | None, top_p: float) -> None:

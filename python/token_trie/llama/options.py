@@ -21,22 +21,23 @@ class StreamOptions(Options):
     Parameters
     ----------
     n_ctx : int, optional
-        Tokens that it holds at most; by default as many as the Llama, or for a file what the model was trained with.
-        The context is small at first and grows with what is asked of it.
+        Largest number of tokens in the context; by default as in the Llama, or for a file, as the model was trained
+        with. The context is small at first and grows when needed.
     seed : int, optional
-        For draws: the same seed draws the same tokens; by default others each time.
+        For random draws: the same seed draws the same tokens; by default a new seed each time.
     top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
-        Sampling beside temperature and top_p; 0 is off, as is ``penalty_repeat=1``.
+        Sampling options besides temperature and top_p; 0 turns them off, and so does ``penalty_repeat=1``.
     jump_forward : bool
-        Whether forced tokens are passed on unevaluated and join the next batch. Without, each token is evaluated alone,
-        which is slower and bit-exact to other one-token loops on quantized models too.
+        Whether forced tokens are returned without evaluation and evaluated in the next batch. If False, each token is
+        evaluated alone. This is slower, but equal, bit by bit, to other loops of single tokens, also on quantized
+        models.
     n_threads, n_gpu_layers : int
-        For a file: as in llama-cpp-python; ``n_gpu_layers=-1`` for all.
+        For a file: as in llama-cpp-python; ``n_gpu_layers=-1`` for all layers.
     device_sampling : {"auto", True, False}
-        Whether steps under a trie choose where the logits are, inside llama.cpp's compute graph, so that 8 bytes leave
-        a device in place of a row of the vocabulary, or the logits of the allowed tokens where one is drawn. "auto":
-        where the model's last layer is on a device. Answers are the same; `state.n_on_device` counts such passes, and
-        is 0 where the model or llama.cpp has no such way, as models that are not attention alone.
+        Whether steps under a trie choose inside llama.cpp's compute graph. Then only 8 bytes leave a device, or the
+        logits of the allowed tokens if one is drawn, instead of a whole row of logits. "auto": if the model's last
+        layer is on a device. Answers are the same. `state.n_on_device` counts such passes. It is 0 if the model or
+        llama.cpp does not support this, for example with models that have other layers than attention.
     """
 
     n_ctx: int | None = None

@@ -40,21 +40,21 @@ class SpanOptions(Options):
     separator : str or sequence of int, optional
         For restart: text or tokens between two members; by default nothing.
     max_items : int, optional
-        For restart: members at most.
+        For restart: largest number of members.
     min_items : int
-        For restart: members at least; the answer does not end before.
+        For restart: smallest number of members; the answer does not end before.
     unique : bool
-        For restart: whether no member comes twice, as by default; the list then ends when none is left.
+        For restart: whether no member occurs twice (the default). The list then ends when no member is left.
     exclude : iterable of str
-        Names of members that are out from the beginning.
+        Names of members that are not allowed.
     start_after : str or sequence of int
-        Text, in which control tokens may be written out, or tokens, behind which the set begins, wherever they come.
-        Until then the model writes what it likes, as the call's options say, but no end of generation.
+        A marker: tokens, or a text in which names of control tokens become control tokens. The constraint begins after
+        the marker. Before it, the model generates freely, by the call's options, but cannot end the generation.
     max_before : int, optional
-        With `start_after`: tokens that it writes at most; what is missing of `start_after` then is forced.
+        With `start_after`: largest number of tokens before the marker; then the missing part of the marker is forced.
     max_span : int, optional
-        For restart: tokens after which the member under way is the last one, `min_items` permitting, with a warning: a
-        list that was forgotten open ends. None for no limit.
+        For restart: after so many tokens, the current member is the last one (if `min_items` allows it), and a warning
+        is given. This ends a list that the model does not end. None: no limit.
     """
 
     on_complete: OnComplete = "end"

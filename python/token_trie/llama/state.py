@@ -16,7 +16,7 @@ class Step(NamedTuple):
     text: str
     """The characters it completes; ``""`` if it ends inside one."""
     logprob: float
-    """Natural logarithm of its share among the allowed tokens; 0 if forced, NaN in free text."""
+    """Natural logarithm of its probability among the allowed tokens; 0 if forced, NaN in free text."""
     forced: bool
     """Whether it was the only token allowed."""
 
@@ -34,7 +34,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamState:
-    """Where a stream stands. Counts are since it was opened."""
+    """The state of a stream. Counts begin when it is opened."""
 
     stop: str
     """Why the last `generate` ended: "none", "max_tokens", "complete", "end", "callback", "cancelled" or "string"."""
@@ -42,11 +42,11 @@ class StreamState:
     """"thinking", "walking", "complete" or "escaped"; "none" without a trie."""
     n_items: int
     leaf: int | None
-    """Index of the member finished last,"""
+    """Index of the member that was finished last."""
     name: str | None
-    """and its name."""
+    """Name of the member that was finished last."""
     logprob: float
-    """Of this span: the sum over its branch points, ends among them."""
+    """Sum of the logarithms over the branch points of this span, ends included."""
     n_tokens: int
     n_cached: int
     n_forced: int
@@ -57,20 +57,20 @@ class StreamState:
     decode_ns: int
     generate_ns: int
     n_context: int
-    """Tokens that the context holds; it grows when more are needed,"""
+    """Number of tokens for which the context has space; it grows up to `n_context_max`."""
     n_context_max: int
-    """to so many."""
+    """Largest number of tokens to which the context can grow."""
     cache_bytes: int
     """Memory of the context's cache; 0 until something is evaluated."""
     n_imported: int
-    """Tokens that were not evaluated because the Llama had."""
+    """Tokens that were copied from the Llama's context instead of being evaluated."""
     n_closed: int
     """Lists that `max_span` ended."""
     n_on_device: int
-    """Passes whose branch point was decided by what the device alone had gathered."""
+    """Passes whose branch point was decided on the device."""
     ending: str
-    """Why the span is over behind the member finished last, known as soon as nothing but its end may come: "token",
-    "max_items", "none_left" or "max_span"; "none" as long as a member may go on or begin."""
+    """Why the span ends after the member that was finished last: "token", "max_items", "none_left" or "max_span";
+    "none" as long as a member can continue or begin."""
 
 
 STOPS = ("none", "max_tokens", "complete", "end", "callback", "cancelled", "string")

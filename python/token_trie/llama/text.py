@@ -27,9 +27,9 @@ class TextOptions(Options):
     Parameters
     ----------
     stop : str or sequence of str
-        Texts before which it ends, wherever in a token they begin; they do not become part of the sequence.
+        The text ends before any of these texts, even inside a token. They do not become part of the sequence.
     temperature : float, optional
-        0, the default, takes the best token; above 0 draws.
+        0, the default, takes the best token; above 0, tokens are drawn.
     top_p : float
         In (0, 1].
     """
@@ -48,13 +48,13 @@ class Text:
     """What `StreamHandle.text` has generated."""
 
     text: str
-    """Without the stop string."""
+    """The text, without the stop string."""
     stop: str
     """Why it ended: "stop", "end", "max_tokens", "complete" under a grammar, or "cancelled"."""
     stop_string: str | None
-    """The one that was found."""
+    """The stop string that was found."""
     n_tokens: int
-    """Tokens by which the sequence has become longer."""
+    """Number of tokens that were added to the sequence."""
 
     def __str__(self) -> str:
         return self.text

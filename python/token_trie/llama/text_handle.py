@@ -45,10 +45,10 @@ class TextHandle:
         self.close()
 
     def close(self) -> None:
-        """Free the context; a call that another thread is in ends first. Closing twice does nothing.
+        """End and wait for a running call of another thread, then free the context. Closing twice does nothing.
 
-        From a signal's handler or a log callback inside a call of this very thread, it returns at once, and the context
-        is freed after that call.
+        If it is called from a signal handler or a log callback during a call of the same thread, it returns at once,
+        and the context is freed after that call.
         """
         self._stream.close()
 
@@ -56,18 +56,18 @@ class TextHandle:
         raise ArgumentError("a StreamHandle cannot be copied or pickled: its context is one; open another")
 
     def fork(self) -> Self:
-        """Make a second handle, whose sequence goes on from here: same text, trie, grammar and draws.
+        """Make a second handle that continues from here, with the same text, trie, grammar and random draws.
 
-        The two share the context, and the cache of what their sequences begin with alike: nothing is evaluated twice,
-        and n_ctx is what all forks hold together. (Of recurrent and hybrid models, each has a copy of its state.) Each
-        may be forked again, and is closed by itself; what they share goes with the last.
+        Both share the context, and the cache of the common beginning of their sequences. Nothing is evaluated twice,
+        and all forks together have `n_ctx` tokens. (With recurrent and hybrid models, each has a copy of its state.)
+        Each can be forked again and must be closed; the last one that is closed frees what they share.
 
         Raises
         ------
         ArgumentError
             The handle is closed.
         BusyError
-            It, or another fork of it, is in a call. As they share a context, one of them is at a time.
+            The handle, or another fork of it, is in a call. Forks share a context, so only one works at a time.
         """
         stream = self._stream.fork()
         other = object.__new__(type(self))
@@ -75,24 +75,24 @@ class TextHandle:
         return other
 
     def cancel(self) -> None:
-        """End what is under way in another thread, and any `generate` begun, within one forward pass."""
+        """End the running call of another thread, and any `generate` that has begun, within one forward pass."""
         self._stream.cancel()
 
     @property
     def tokens(self) -> list[int]:
-        """The sequence; BusyError while a call is under way."""
+        """The tokens of the sequence. Raises BusyError during a call of another thread."""
         return self._stream.tokens
 
     @property
     def state(self) -> StreamState:
-        """Where the stream stands."""
+        """The state of the stream."""
         return self._stream.state
 
     def prefill(self, prompt: Prompt) -> None:
-        """Make the sequence this prompt, evaluated; what it shares with the one before is not evaluated again.
+        """Replace the sequence by this prompt and evaluate it; a beginning shared with the old one is kept.
 
-        Nor is what the Llama has evaluated: where that is more, and nobody is at work in it, it is copied. The Llama
-        stays as it is.
+        If the Llama itself has evaluated a longer beginning of the prompt, and is not in use, its cache is copied. The
+        Llama does not change.
 
         Parameters
         ----------
@@ -103,15 +103,15 @@ class TextHandle:
         ------
         ArgumentError, VocabularyError, ContextError, CancelledError
         BusyError
-            Another call is under way, or a generation of another thread. One of this thread is over.
+            Another call is running, or another thread reads a generation. A generation of this thread ends.
         """
         self._stream.prefill(self._stream.tokenize(prompt))
 
     def append(self, text: str | Sequence[int]) -> None:
-        """Put text or tokens behind the sequence, to be evaluated with what follows.
+        """Add text or tokens to the sequence; they are evaluated together with what follows.
 
-        Text is tokenized as it follows what stands there; where its beginning merges with the last tokens, these are
-        taken back. Names of control tokens in it become these. Trie and grammar begin anew.
+        A text is tokenized as it follows the sequence. If its beginning merges with the last tokens of the sequence,
+        these tokens are replaced. Names of control tokens in it become control tokens. Trie and grammar start again.
 
         Raises
         ------
@@ -121,21 +121,21 @@ class TextHandle:
         append(self._stream, text)
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
-        """Put what is generated from here on under a GBNF grammar; None for none. A trie takes its place while set.
+        """Constrain what is generated from here on by a GBNF grammar; None removes it.
 
-        GrammarError where it does not parse.
+        While a trie is set, it replaces the grammar. Raises GrammarError if the grammar does not parse.
         """
         self._stream.set_grammar(gbnf, root)
 
     def set_seed(self, seed: int | None) -> None:
-        """Begin draws anew from a seed in [0, 2**32); None for others each time."""
+        """Restart random draws from a seed in [0, 2**32); None: a new seed each time."""
         self._stream.set_seed(seed)
 
     def set_payload(self, payload: str | bytes | Mapping[str, Any] | None) -> None:
-        """Give the sets of a TokenTreePayload, one a descriptor's path, to choose from by `path`; None takes them away.
+        """Read the sets of a TokenTreePayload, one for each path, for the parameter `path`; None removes them.
 
-        All are read now, at once; to set one of them later takes no time. The trie that is set stays. Errors are those
-        of `TokenTrie.from_payload`.
+        All sets are read now, so using one later takes no time. The trie that is set stays. Errors are those of
+        `TokenTrie.from_payload`.
         """
         self._stream.set_payload(payload)
 
@@ -148,10 +148,10 @@ class TextHandle:
         path: str | None = None,
         **options: Unpack[SpanKeywords],
     ) -> None:
-        """Put what is generated from here on under a trie, from its root.
+        """Constrain what is generated from here on by a trie, from its root.
 
-        Parameters are those of `constrain`, and a trie may also be a TokenTreePayload, as JSON or dict, with `path`.
-        Without one, it is the set of `path` in the payload that `set_payload` was given, which takes no time.
+        Parameters are those of `constrain`. The trie can also be a TokenTreePayload, as JSON or dict, with `path`.
+        Without a trie, the set of `path` in the payload of `set_payload` is used, which takes no time.
         `StreamState.n_closed` counts the spans that `max_span` ended. Errors are those of `TokenTrie.from_payload` and
         `constrain`.
         """
@@ -159,18 +159,19 @@ class TextHandle:
         self._stream.set_trie(self._stream.read_set(trie, path), mode, rules)
 
     def clear_token_trie(self) -> None:
-        """Take the trie away; a grammar set before is back."""
+        """Remove the trie; a grammar that was set before applies again."""
         self._stream.clear_span()
 
     def generate(self, max_tokens: int = 2**31 - 1, temperature: float | None = None, top_p: float = 1.0) -> Generation:
-        """Generate token by token until the span is complete, the text ends, or max_tokens are out: see `state`.
+        """Generate token by token until the span is complete, the text ends, or max_tokens is reached; see `state`.
 
         Parameters
         ----------
         max_tokens : int
-            Tokens at most.
+            Largest number of tokens.
         temperature : float, optional
-            0, the default, takes the best token; above 0 draws, in free text and under a trie in sampled mode.
+            0, the default, takes the best token. Above 0, tokens are drawn, in free text and under a trie in sampled
+            mode.
         top_p : float
             In (0, 1].
 
@@ -182,15 +183,15 @@ class TextHandle:
         Raises
         ------
         ArgumentError
-            An option is no number, or one that no float holds.
+            An option is not a number, or not representable as a float.
         ArgumentError, ContextError, GrammarError, BusyError
-            From the iterator; a further call goes on behind the tokens that it gave.
+            From the iterator; another call continues after the tokens that it yielded.
         """
         return Generation(self._stream, max_tokens, temperature, top_p)
 
     @takes(TextOptions)
     def text(self, max_tokens: int = 2**31 - 1, **options: Unpack[TextKeywords]) -> Text:
-        """Let the model go on, freely or under the grammar that is set; a trie is taken away first.
+        """Let the model write text, freely or by the grammar that is set; a trie is removed first.
 
         Parameters
         ----------

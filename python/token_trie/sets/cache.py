@@ -8,7 +8,7 @@ from token_trie.native.core import _core
 
 
 class CacheStats(NamedTuple):
-    """Counts of the process-wide cache of tries read from payloads; since the process began."""
+    """Counts of the process-wide cache of tries from payloads, since the start of the process."""
 
     hits: int
     misses: int
@@ -19,10 +19,10 @@ class CacheStats(NamedTuple):
 
 
 def cache_stats() -> CacheStats:
-    """Count what happened in the cache behind `TokenTrie.from_payload` and the C samplers."""
+    """Return the counts of the cache that `TokenTrie.from_payload` and the C samplers use."""
     return CacheStats(*_core.cache_stats())
 
 
 def cache_clear() -> None:
-    """Empty the cache. Tries in use live on."""
+    """Empty the cache. Tries that are in use stay valid."""
     _core.cache_clear()

@@ -32,15 +32,15 @@ _PUT_BASE = "INSERT OR IGNORE INTO bases (digest) VALUES (?)"
 
 
 class Catalogue:
-    """A set in a file, its base, with members added and removed since, which are in a file beside it.
+    """A set in a file, the base, with members that were added and removed later, which are in a file beside it.
 
-    `trie` is the set as it is now, and never changes: who holds one goes on with it, the next who asks gets the next.
-    Nothing of the base is copied by a change, which costs what all changes since the last `compact` take and a pass over
-    a byte a member; it is on disk when its call returns. Whenever the process or the machine stops, each change is there
-    whole or not at all; while `compact` writes, the old base or the new one is, with the same members.
+    `trie` is the current set. It is immutable: a caller that holds an older set can continue to use it. A change copies
+    nothing of the base. Its time grows with the number of changes since the last `compact`, and it reads one byte for
+    each member. A change is on disk when its call returns. If the process or the machine stops, each change is either
+    complete or absent. While `compact` writes, the file is the old base or the new base, with the same members.
 
-    Any thread may call any method; changes wait for each other, readers for nothing. A file has one `Catalogue` at a
-    time, on the whole machine. It is a context manager that closes it.
+    Any thread may call any method. Changes wait for each other; reads wait for nothing. Only one `Catalogue` on the
+    machine may have a file open. It is a context manager that closes the file.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Catalogue:
     ArgumentError
         A file cannot be opened, or is open as a catalogue elsewhere.
     PayloadError
-        A file is none of these, or damaged; or the changes are to another base, which somebody has replaced since.
+        A file has another format or is damaged, or the changes belong to another base, because the file was replaced.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class Catalogue:
 
     @property
     def trie(self) -> TokenTrie:
-        """The set as it is now."""
+        """The current set."""
         return self._trie
 
     @property
@@ -107,23 +107,23 @@ class Catalogue:
         return self._state.n_changes
 
     def add(self, members: TokenTrie | Mapping[str, Tokens]) -> None:
-        """Add members, behind all there are.
+        """Add members after all existing ones.
 
-        A token sequence that is there already is not there twice: under another name it moves behind all others.
-        Names need not differ; to give an item other tokens, remove it first.
+        If the token sequence is a member already, it is not added again; with another name, it moves after all others.
+        Names need not be unique. To give an item other tokens, remove it first.
 
         Parameters
         ----------
         members : TokenTrie, or mapping of names to token sequences
-            A set made as any other: of texts by `TokenTrie.from_choices`, of arrays by `TokenTrie.from_arrays`.
+            A set made by any builder, such as `TokenTrie.from_choices` or `TokenTrie.from_arrays`.
 
         Raises
         ------
         ArgumentError
-            Members of ``tokenization="any"``; two names for one sequence; or the changes cannot be written.
+            The members have ``tokenization="any"``, a sequence has two names, or the changes cannot be written.
         PayloadError, VocabularyError, LimitError
-            A sequence is empty or none; they were tokenized for another vocabulary, which is known where both sets
-            have a fingerprint; a token id is so large that sets with it have no file.
+            A sequence is empty or not valid; the members were tokenized for another vocabulary, which is known if both
+            sets have a fingerprint; or a token id is too large for a file.
         """
         given = members if isinstance(members, TokenTrie) else TokenTrie.from_sequences(members)
         if given.tokenization == "any":
@@ -141,13 +141,13 @@ class Catalogue:
             self._put([row for row in rows if state.add(*row)], state)
 
     def remove(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
-        """Remove all members with these names, or aliases. Costs a pass over all names.
+        """Remove all members with these names or aliases. This reads all names once.
 
         Raises
         ------
         ArgumentError
-            A name is no member's, unless missing_ok; no member would be left; or the changes cannot be written. Nothing
-            is removed then.
+            There is no member with a name (unless missing_ok), no member would be left, or the changes cannot be
+            written. Nothing is removed then.
         """
         given = [name.decode() for name in encode_names(names, "names")]
         with self._lock:
@@ -163,12 +163,12 @@ class Catalogue:
             self._put([(tokens, None) for tokens in gone], state)
 
     def compact(self) -> None:
-        """Write the set as it is now as a new base, and begin without changes. Readers go on meanwhile.
+        """Write the current set as a new base, and delete the list of changes. Readers can continue in the meantime.
 
         Raises
         ------
         ArgumentError
-            The file cannot be written, or somebody else has replaced it; all is as before.
+            The file cannot be written, or somebody else has replaced it. Nothing has changed.
         """
         with self._lock, self._database_errors():
             if not self._is_base(_core.trie_digest(self.path)):
@@ -186,7 +186,7 @@ class Catalogue:
             self._trie = self._state.trie()
 
     def close(self) -> None:
-        """Let another open it. The sets that `trie` gave stay, and no more changes are taken."""
+        """Close the file, so that another catalogue can open it. Sets that `trie` returned stay valid."""
         with self._lock:
             self._changes.close()
 

@@ -38,8 +38,8 @@ class Stored:
         ----------
         given : dict, str or os.PathLike
             The configuration, or the path of a file that holds it as JSON, which is read as a stream. Start token, end
-            token and separator are 225, 2 and ``"_"`` where left out. Ids in lists that are negative or beyond 32 bits
-            are skipped with a warning, as are keys that nothing leads to.
+            token and separator are 225, 2 and ``"_"`` by default. Ids in lists that are negative or have more than 32
+            bits are skipped with a warning, and so are keys that no other key leads to.
 
         Raises
         ------
@@ -47,7 +47,7 @@ class Stored:
             The file cannot be read.
         PayloadError
             A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
-            an answer that may end before it began; a separator that token ids cannot be told apart with.
+            an answer that can end before it begins; a separator that does not separate token ids.
         """
         return cls.of_core(*read_prefix_dict(given))
 
@@ -55,22 +55,22 @@ class Stored:
     def open(cls: type[T], path: str | os.PathLike[str], *, verify: bool = False) -> T:
         """Open a set that `save` wrote.
 
-        The file is mapped, read-only, and shared by all processes that have it open; whatever its size, this takes
-        milliseconds. It may be replaced or deleted meanwhile, as `save` does, but must not be written into.
+        The file is mapped read-only, and shared by all processes that have it open. This takes milliseconds for a file
+        of any size. An open file may be replaced (as `save` does) or deleted, but must not be written into.
 
         Parameters
         ----------
         path : str or os.PathLike
         verify : bool, optional
-            Compare the checksums, which reads all of it. Without, a damaged file gives wrong answers, but no call
-            leaves it.
+            Whether to compare the checksums, which reads the whole file. Otherwise, a damaged file can give wrong
+            answers, but no call reads outside of it.
 
         Raises
         ------
         ArgumentError
             The file cannot be opened.
         PayloadError
-            It is no set, or truncated, or of another version, or damaged.
+            The file is not a set, is truncated, has another version, or is damaged.
         """
         file = os.fsencode(path)
         if verify:
@@ -80,13 +80,13 @@ class Stored:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the set to a file for `open`, with its names and aliases.
 
-        Whenever the process or the machine stops, the old file is there, or the new one; who has the old one open keeps
-        it. The start token of `from_prefix_dict` is not kept.
+        If the process or the machine stops, the file is the old or the new one, never a part. A process that has the
+        old file open can continue to use it. The start token of `from_prefix_dict` is not saved.
 
         Raises
         ------
         ArgumentError
-            The file cannot be written; or the set is one of ``tokenization="any"``: save its `payload`.
+            The file cannot be written, or the set has ``tokenization="any"``; save its `payload` instead.
         """
         save_image(_core.TrieImage(self.core), path)
 

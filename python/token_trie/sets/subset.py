@@ -31,7 +31,7 @@ class Subsets:
         raise NotImplementedError
 
     def only(self: T, names: Iterable[str], *, llm: Llama | None = None) -> T:
-        """Build the set of some of its members, in its own order, for the same vocabulary.
+        """Build a set of some of the members, in the same order, for the same vocabulary.
 
         Parameters
         ----------
@@ -43,33 +43,33 @@ class Subsets:
         Raises
         ------
         ArgumentError
-            A name is none of the set's, or no member is left.
+            There is no member with a name, or no member is left.
         """
         return self._subset(names, llm, keep=True)
 
     def without(self: T, names: Iterable[str], *, llm: Llama | None = None) -> T:
-        """Build the set without some of its members; all else as of `only`."""
+        """Build a set without some of the members; everything else is as in `only`."""
         return self._subset(names, llm, keep=False)
 
     def filtered(self: T, mask: npt.ArrayLike) -> T:
-        """Return the set of some of its members, without building one: in stock, allowed here, not seen yet.
+        """Return a set of some of the members without building it: for example those that are in stock.
 
-        Members keep their indices and names, so that an answer's index is one into what the set was made of. Nothing is
-        copied but the mask, a bit a member; what is left below a node is looked up when an answer comes there, and kept
-        with the set that is returned. Masks combine as arrays do (``&``, ``|``, ``~``); a filtered set may be filtered
-        again. A set of few members is laid out anew first, as large ones are.
+        Members keep their indices and names, so an answer's index is still an index into the original data. Only the
+        mask is copied, as one bit for each member. The children that remain at a node are found when they are needed,
+        and are kept with the returned set. Masks can be combined as arrays (``&``, ``|``, ``~``). A filtered set can be
+        filtered again. A small set is first converted to the layout of large sets.
 
         Parameters
         ----------
         mask : array of bool, shape (n,), or of integers
-            Which leaves are left, of all there were when the set was made; or their indices. An Arrow column of
-            booleans without nulls will do.
+            A boolean for each leaf that the set had when it was made, or the indices of the leaves to keep. It can be
+            an Arrow column of booleans without nulls.
 
         Raises
         ------
         ArgumentError
-            A mask of another length or type, an index that no leaf has or that comes twice, no leaf left, or a set
-            of ``tokenization="any"``.
+            The mask has another length or type, an index does not exist or occurs twice, no leaf is left, or the set
+            has ``tokenization="any"``.
         """
         n = self.core.n_leaves
         try:

@@ -38,14 +38,14 @@ class Leaf(NamedTuple):
 class TokenTrie(Subsets, Stored, Collection[Leaf]):
     """An immutable set of token sequences, each with a name, as a prefix tree.
 
-    Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays` or `from_prefix_dict`. Leaves keep the
-    order they were given in. Leaves without tokens are skipped; leaves of equal tokens become one, under the smallest
-    name, at the position of the first; `aliases` has the other names. Tries may be shared between threads and
-    models of one vocabulary.
+    Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays`, `from_prefix_dict` or `open`. Leaves
+    (members) keep the order in which they were given. Leaves without tokens are skipped. Leaves with equal tokens
+    become one leaf, with the smallest name, at the position of the first; `aliases` has the other names. Tries may be
+    shared between threads, and between models with the same vocabulary.
 
     ``len(trie)`` is the number of leaves; iteration yields `Leaf`; ``trie[i]`` is leaf ``i``; ``"READ" in trie`` looks
-    for a name and ``[7, 8] in trie`` for a token sequence. Of a `filtered` set the leaves that are left count, and keep
-    their indices.
+    for a name and ``[7, 8] in trie`` for a token sequence. In a `filtered` set, only the remaining leaves count; they
+    keep their indices.
     """
 
     __slots__ = ("_c_sets", "_names", "_start", "core")
@@ -82,27 +82,28 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         Parameters
         ----------
         llm : llama_cpp.Llama
-            The model whose tokenizer is used. Its vocabulary's fingerprint is kept, so that the set cannot be used with
-            another.
+            The model whose tokenizer is used. The set keeps the fingerprint of its vocabulary, and cannot be used with
+            another vocabulary.
         choices : iterable of str, mapping of str to any value, Enum class, range, or Literal
             The answers, as for `choose`; the names of the leaves are their texts.
         prompt : str, sequence of int or of chat messages, optional
-            What the answers will follow. Without it, they are tokenized as at the start of an answer, which is right
-            after the usual chat template.
+            What the answers will follow. Without a prompt, they are tokenized as at the start of an answer, which is
+            right after the usual chat template.
         leading_space : bool, optional
-            Whether a space stands between prompt and answer. By default, where written text has one: after a word or
-            ``:``, for example, but not after a line break, an opening bracket, or a chat template's control token.
+            Whether there is a space between prompt and answer. By default, there is one where written text has one: for
+            example after a word or ``:``, but not after a line break, an opening bracket, or a control token of a chat
+            template.
         tokenization : {"canonical", "any"}
-            The tokens that the tokenizer makes of a choice, the ones that models are trained on; or any tokens that
-            spell it. A graph then takes the tree's place, at the same cost a step.
+            "canonical": the tokens that the tokenizer makes of a choice; models are trained on these. "any": all tokens
+            that spell it. The set is then a graph instead of a tree; a step costs the same.
 
         Raises
         ------
         VocabularyError
-            A choice cannot be spelled, or, canonically, the prompt ends in a token that merges with the choices, such
-            as a trailing space; `choose` handles the latter by itself.
+            A choice cannot be spelled. Or, with "canonical", the prompt ends in a token that merges with the choices,
+            such as a trailing space; `choose` handles this case by itself.
         ArgumentError
-            No choices, or an empty one.
+            There are no choices, or one is empty.
         """
         check_tokenization(tokenization)
         read = read_choices(choices)
@@ -146,11 +147,12 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         ----------
         payload : str, bytes or dict
             ``{"modelId": str, "descriptors": [{"path": str, "leaves": [{"name": str, "tokens": [int, ...]}]}]}``.
-            The trie comes from a process-wide cache of the 128 used last, keyed by SHA-256 of the text.
+            The trie comes from a process-wide cache of the last 128 tries, keyed by SHA-256 of the text.
         path : str, optional
-            Only the descriptors with this path; by default all of them are one set.
+            Use only the descriptors with this path. By default, all descriptors form one set.
         llm : llama_cpp.Llama, optional
-            Checks the tokens, and spells descriptors with ``"tokenization": "any"``, whose leaves have a ``"text"``.
+            If given, the tokens are checked against its vocabulary. It is required for descriptors with
+            ``"tokenization": "any"``, whose leaves have a ``"text"``.
 
         Raises
         ------
@@ -179,16 +181,16 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         offsets: npt.NDArray[np.int64],
         names: Sequence[str] | None = None,
     ) -> TokenTrie:
-        """Build the set from flat arrays, the fast way in for catalogues.
+        """Build the set from flat arrays; this is the fastest way for large sets.
 
         Parameters
         ----------
         tokens : ndarray of int32, shape (n_tokens,)
-            All sequences, one after the other. Not to be written to meanwhile.
+            All sequences, one after the other. Do not write to the array during the call.
         offsets : ndarray of int64, shape (n_leaves + 1,)
             Leaf ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``.
         names : sequence of str, optional
-            One name a leaf; by default its position, ``"0"``, ``"1"``, …
+            One name for each leaf; by default its position, ``"0"``, ``"1"``, …
 
         Raises
         ------
@@ -254,7 +256,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         return leaf is not None and name in (None, self.core.name(leaf))
 
     def children(self, prefix: Tokens = ()) -> npt.NDArray[np.int32]:
-        """Return the tokens that may follow a prefix, ascending; none at the end of a leaf, and where it is no prefix.
+        """Return the tokens that may follow a prefix, ascending; empty if none can, or if no leaf has this prefix.
 
         Parameters
         ----------
@@ -269,7 +271,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         return np.empty(0, np.int32) if node is None else self.core.children(node)
 
     def payload(self, model_id: str = "", path: str = "") -> str:
-        """Write the set, aliases too, as TokenTreePayload JSON for `from_payload`, C and other hosts.
+        """Return the set, with its aliases, as TokenTreePayload JSON for `from_payload`, C and other hosts.
 
         With ``tokenization="any"`` it holds the texts, and fits any model.
         """
@@ -294,7 +296,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
 
     @property
     def tokenization(self) -> Tokenization:
-        """Whether a member is one token sequence, or any that spells its text."""
+        """Whether a member is one token sequence ("canonical") or any that spells its text ("any")."""
         return "canonical" if self.core.is_tree else "any"
 
     @property
@@ -314,7 +316,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Names of leaves with the tokens of another leaf, and the name of that one, which stands for both."""
+        """Names that were given to equal token sequences, each with the name that the leaf has."""
         return {name: self.core.name(leaf) for name, leaf in self.core.aliases if self.core.has_leaf(leaf)}
 
     @property
@@ -324,7 +326,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
 
     @property
     def start_token(self) -> int | None:
-        """Token that prompts have to end in, of a set read by `from_prefix_dict`."""
+        """Token with which prompts have to end, for a set from `from_prefix_dict`; otherwise None."""
         return self._start
 
     @property

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Evaluated):
-    """What answers are worth, by several ways of answering: `Evaluated`. Print it with rich, or write `html`."""
+    """How good answers are, for several ways to answer: an `Evaluated` that rich can print and `html` can write."""
 
     @classmethod
     def of(cls, evaluated: Evaluated) -> Evaluation:
@@ -31,10 +31,10 @@ class Evaluation(Evaluated):
         return cls(**{name: getattr(evaluated, name) for name in evaluated.__dataclass_fields__})
 
     def html(self) -> str:
-        """Write a page that needs nothing beside itself, and asks nobody for anything.
+        """Return a page in one file, which loads nothing from elsewhere.
 
-        It has, of each way, the reliability diagram, the curve of accuracy against the share of rows that are decided,
-        with a slider for the confidence, the confusion matrix, and the rows that were wrong, surest first.
+        For each way it shows the reliability diagram, the accuracy by the share of rows that are decided, with a slider
+        for the confidence, the confusion matrix, and the wrong rows, those with the highest confidence first.
         """
         from token_trie.show.evaluation_page import render
 
@@ -66,37 +66,37 @@ def evaluate(
 ) -> Evaluation:
     """Measure how good a model's answers are, on rows whose answers are known.
 
-    Several ways of answering are measured side by side. The model reads each row once, and most ways are arithmetic on
-    what it says; those named after an end rule, a form or "orders" and "greedy" ask it once more each. What is fitted
-    on labels is judged by cross-validation: each row by what was fitted on others. It needs scikit-learn, by the extra
-    `calibration`.
+    Several ways to answer are compared. The model evaluates each row once, and most ways are computed from these
+    scores. The ways named after an end rule or a form, "orders" and "greedy" evaluate it once more each. What is fitted
+    on labels is judged by cross-validation: each row by a fit on other rows. This needs scikit-learn (extra
+    ``calibration``).
 
     Parameters
     ----------
     llm : llama_cpp.Llama
         The model. Its own context is not touched.
     prompts : iterable
-        The rows: prompts as of `choose`, or, of a question, states as of `decide`.
+        The rows: prompts as for `choose`, or, with a question, states as for `decide`.
     gold : iterable
-        The right answer of each: a text of the choices, or a value that they stand for.
-    choices : choices as of `choose`, Choice, Predicate or Score
+        The right answer for each row: a text or a value of the choices.
+    choices : choices as for `choose`, Choice, Predicate or Score
         The answers, or a question.
     ways : iterable of str, optional
-        Which; for prompts of exact, longest, any, follow, greedy, contextual, mean, batch, fitted, temperature, bias,
-        head, majority and words, for a question of unlisted, listed, letters and orders in place of end rules and
-        greedy. By default exact, contextual, mean, batch, fitted, and for honesty majority, the most frequent class,
-        and words, TF-IDF with logistic regression.
+        The ways to compare. For prompts: exact, longest, any, follow, greedy, contextual, mean, batch, fitted,
+        temperature, bias, head, majority and words. For a question, unlisted, listed, letters and orders replace the
+        end rules and greedy. By default exact, contextual, mean, batch and fitted, and two baselines without the model:
+        majority, the most frequent class, and words, TF-IDF with logistic regression.
     empty : str, sequence of int, or sequence of chat messages, optional
-        The prompt without its content, which contextual takes; a question has its own.
+        The prompt without its content, which the way contextual needs; a question has its own.
     texts : iterable of str, optional
-        What the rows say, for words and for people; by default the prompts.
+        The texts of the rows, for the way words and for the report; by default the prompts.
     n_folds : int
-        Folds of the cross-validation.
+        Number of folds of the cross-validation.
     cache : path, optional
-        A folder that keeps what the model says of rows, without the rows themselves, so that no row is read again: not
-        for another metric, nor by a run that goes on where one was interrupted.
+        A folder that keeps the scores of rows, but not the rows themselves. No row is then evaluated again for another
+        metric, or when an interrupted run is started again.
     progress, n_parallel, n_ctx
-        As of `choose_many`.
+        As for `choose_many`.
     **options
         Those of `RowOptions`.
 
@@ -107,9 +107,9 @@ def evaluate(
     Raises
     ------
     ArgumentError
-        A label is none of the choices, with its position; options that do not fit each other; scikit-learn is missing.
+        A label is not one of the choices (with its position), options do not fit together, or scikit-learn is missing.
     ArgumentError, VocabularyError, ContextError
-        Of a prompt, with its position.
+        An error of a prompt, with its position.
     """
     read = RowOptions.read("evaluate", options)
     reading = {"progress": progress, "n_parallel": n_parallel, "n_ctx": n_ctx}

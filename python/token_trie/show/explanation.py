@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation(Explained):
-    """How a decision comes about: `Explained`. Print it with rich, or write `html` to a file."""
+    """How a decision comes about: an `Explained` that rich can print and `html` can write."""
 
     @classmethod
     def of(cls, explained: Explained) -> Explanation:
@@ -27,12 +27,12 @@ class Explanation(Explained):
         return cls(**vars(explained))
 
     def html(self, max_branches: int = MAX_BRANCHES) -> str:
-        """Write a page that needs nothing beside itself: no network, no script.
+        """Return a page in one file, without scripts, which loads nothing from elsewhere.
 
         Parameters
         ----------
         max_branches : int
-            Branches to draw beside those of the two answers: the most probable ones.
+            How many branches to draw besides those of the two answers; the most probable ones are drawn.
         """
         from token_trie.show.page import render
 
@@ -63,7 +63,7 @@ def explain(
 ) -> Explanation:
     """Take a decision greedily and exactly, and keep the probability of every branch of the set.
 
-    The whole set is scored, however large: every node of it is evaluated, and what has a branch behind it twice.
+    The whole set is scored, however large it is: every node is evaluated, and nodes before a branch point twice.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def explain(
     prompt, choices
         As for `choose`.
     leaf_end : {"longest", "any", "follow"}
-        What the probability of an answer has beside its tokens; see `score`.
+        What the probability of an answer contains besides its tokens; see `score`.
     leading_space : bool, optional
         As for `TokenTrie.from_choices`.
 

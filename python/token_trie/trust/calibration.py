@@ -45,28 +45,28 @@ _SEED = 0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Calibration(Fit):
-    """What makes probabilities of a model's scores of some choices, or of its state behind a prompt.
+    """Turns a model's scores of choices, or its hidden state after a prompt, into probabilities.
 
     All kinds but the head are ``softmax((scores + bias) / temperature)``.
 
     Attributes
     ----------
     kind : {"contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
-        contextual: a question's contextual prior is taken out, as `decide` does by default. batch, mean: what the rows
-        give each class in the mean, of probabilities (Zhou et al. 2023) or of their logarithms. domain: what words of
-        the rows, drawn at random, give each class (Fei et al. 2023). temperature, bias: fitted on labels. head: a
-        linear one on the hidden state of the prompt's last token.
+        contextual: a question's contextual prior is subtracted, as `decide` does by default. batch, mean: the mean of
+        each class over the rows is subtracted, of probabilities (Zhou et al. 2023) or of their logarithms. domain: the
+        scores after random words of the rows are subtracted (Fei et al. 2023). temperature, bias: fitted on labels.
+        head: a linear model on the hidden state of the prompt's last token.
     binding : Binding
-        What it was fitted on, and holds for.
+        What it was fitted on. It can be used only with the same.
     base : {"raw", "contextual"}
-        Which scores it takes.
+        The scores that it takes.
     bias : ndarray of float64, shape (n_classes,)
     temperature : float
     head : Head or None
     held_out : HeldOut or None
-        What it is worth on rows that it has not seen; of rows with labels.
+        Figures on rows that it has not seen, if the rows had labels.
     n_rows : int
-        Rows that it was fitted on.
+        Number of rows on which it was fitted.
     """
 
     binding: Binding
@@ -96,8 +96,8 @@ class Calibration(Fit):
         prompts : iterable of prompts, or of states
             The rows: what the choices follow, or what the question is about.
         gold : iterable, or None
-            What is right of each row, as a value of the choices or as its text. None: no labels; then the rows' own
-            mean is taken out.
+            The right answer for each row, as a value or a text of the choices. None: there are no labels, and the mean
+            over the rows is subtracted.
         choices : choices as of `choose`; or Choice, Predicate or Score
             What the answers are.
         progress, n_parallel, n_ctx
@@ -163,7 +163,7 @@ class Calibration(Fit):
         return self.binding.classes
 
     def gate(self, target_accuracy: float = 0.95, assurance: float = 0.95) -> Gate:
-        """Find the least probability of an answer from which on answers are right so often.
+        """Find the smallest probability above which answers reach a target accuracy.
 
         Parameters
         ----------
@@ -173,7 +173,7 @@ class Calibration(Fit):
         Returns
         -------
         Gate
-            Whose threshold is None where there is no such probability. See `find_gate` for the method.
+            Its threshold is None if there is no such probability. `find_gate` describes the method.
 
         Raises
         ------
@@ -185,7 +185,7 @@ class Calibration(Fit):
         return find_gate(self.held_out.confidence, self.held_out.is_right, target_accuracy, assurance)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it to a file, which is there whole or as it was before; OSError as of files."""
+        """Write it to a file. If the process is killed, the file is the old or the new one. Raises OSError."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
         write_whole(Path(path), f"{text}\n".encode())
 
@@ -209,7 +209,7 @@ class Calibration(Fit):
             raise CalibrationError(f"{path}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all attributes, for JSON."""
         return {
             "format": _FORMAT,
             "version": _VERSION,

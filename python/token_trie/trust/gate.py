@@ -21,22 +21,22 @@ N_STARTS = 4
 
 @dataclass(frozen=True)
 class Gate:
-    """From which confidence on answers are right so often, with assurance.
+    """A threshold above which answers reach a target accuracy, with a given confidence.
 
     Attributes
     ----------
     target_accuracy, assurance : float
-        What was asked for.
+        The requested accuracy, and the requested confidence that it is reached.
     threshold : float or None
-        Answers of at least this confidence are decided; None: no such confidence was found, and none is.
+        Answers with at least this probability are accepted; None: no threshold was found, and no answer is accepted.
     n : int
-        Rows that it was looked for on.
+        Number of rows that were used.
     n_decided : int
-        Those of them that it decides.
+        Number of these rows with an accepted answer.
     accuracy : float or None
-        Theirs.
+        Accuracy of the accepted answers.
     lower_bound : float or None
-        What the accuracy is at least, with the assurance.
+        Lower bound of this accuracy, with the requested confidence.
     """
 
     target_accuracy: float
@@ -49,11 +49,11 @@ class Gate:
 
     @property
     def coverage(self) -> float:
-        """The share of rows that it decides."""
+        """The share of rows with an accepted answer."""
         return self.n_decided / self.n if self.n else 0.0
 
     def decides(self, confidence: float) -> bool:
-        """Tell whether an answer needs nobody to look at it."""
+        """Tell whether an answer is accepted, so that no person needs to check it."""
         return self.threshold is not None and confidence >= self.threshold
 
     def __str__(self) -> str:

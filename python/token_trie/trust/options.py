@@ -23,23 +23,23 @@ _KINDS = dict.fromkeys(get_args(FitKind), 0)
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(Options):
-    """How rows are asked.
+    """How rows are written for the model.
 
     Parameters
     ----------
     template : str
-        Of prompts of one's own: what they are made of, such as the text with ``{text}`` in it. It is kept with what is
-        fitted, and compared where both sides tell it; prompts themselves do not tell it.
+        For your own prompts: the template from which they are made, such as the text with ``{text}`` in it. It is saved
+        with a calibration, and compared if both sides have one.
     leaf_end : {"longest", "any", "follow"}
-        Of prompts of one's own, as of `choose`.
+        For your own prompts, as for `choose`.
     leading_space : bool, optional
-        Likewise.
+        For your own prompts, as for `choose`.
     form : {"unlisted", "listed", "letters", "both"} or Form, optional
-        Of a question, as of `decide`.
+        For a question, as for `decide`.
     orders : int
-        Likewise.
+        For a question, as for `decide`.
     examples : Examples, optional
-        Likewise; rows that stand among them cannot be rows, too.
+        For a question, as for `decide`. A row that is an example cannot be a row, too.
     """
 
     template: str = ""
@@ -74,14 +74,14 @@ class FitOptions(Options):
     Parameters
     ----------
     kind : {"auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
-        What is fitted; see `Calibration`. "auto": with labels what has the least log loss on rows held out; without,
-        "mean".
+        The kind of calibration; see `Calibration`. "auto": with labels, the kind with the lowest log loss on held-out
+        rows; without labels, "mean".
     frequencies : mapping of values to float, optional
-        Of what takes no labels: how frequent each answer is, where they are not all alike.
+        For kinds without labels: how frequent each answer is, if they are not equally frequent.
     n_folds : int
-        Parts that the rows are cut into, each of which is answered by what is fitted on the others.
+        Number of parts of the rows. Each part is answered by a calibration that was fitted on the other parts.
     template, leaf_end, leading_space, form, orders, examples
-        As of `RowOptions`: how rows are asked.
+        As for `RowOptions`.
     """
 
     kind: FitKind = "auto"

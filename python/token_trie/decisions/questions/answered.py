@@ -52,22 +52,22 @@ class Answered(Generic[T]):
     Attributes
     ----------
     value : object
-        The most probable of those that there may be, as it was given; of equal ones the first.
+        The most probable value of the question, as it was given; if several are equal, the first one.
     probabilities : dict
-        Of each, in the order given. They sum up to 1.
+        The probability of each value, in the order given. They sum to 1.
     mass : float or None
-        The model's own probability that what it writes is one of their texts, before any calibration. Near 0, none of
-        them is what it would write; of long descriptions that is the rule, and says little. None where a head has
-        decided by the hidden state alone.
+        The model's own probability that it would write one of the options' texts, before any calibration. If it is near
+        0, the model would write something else; but it is always small for long descriptions. None if a head on the
+        hidden state has answered.
     calibration : {"raw", "contextual", "batch", "running", "trained", "fitted"}
         How the probabilities were made.
     stats : QuestionStats
-        What it took.
+        What the answer cost.
     instead : str or None
-        Where it was asked for: what the model would write itself, a line of it at most: a refusal, another answer; a
-        line break for a blank line, and empty where it would end.
+        With ``instead=True``: what the model would write without a constraint, at most one line, such as a refusal or
+        another answer. A line break stands for a blank line; the text is empty if the model would end.
     thought : str or None
-        Where the model thought first: what it wrote.
+        The model's thought, if it thought first.
     """
 
     value: T
@@ -80,19 +80,19 @@ class Answered(Generic[T]):
 
     @property
     def confidence(self) -> float:
-        """How far the best is above an even share, from 0 to 1; 1 where there is no other."""
+        """How far the best probability is above an equal share, from 0 to 1; 1 if there is only one option."""
         n = len(self.probabilities)
         return 1.0 if n == 1 else max(0.0, (self.probabilities[self.value] - 1 / n) / (1 - 1 / n))
 
 
 @dataclass(frozen=True)
 class ChoiceAnswer(Answered[T]):
-    """What a `Choice` is answered with.
+    """The answer to a `Choice`.
 
     Attributes
     ----------
     other : float or None
-        Where it was offered: the probability of "none of these", against all options together.
+        With `Choice.other`: the probability of "none of these", against all options together.
     """
 
     other: float | None = None
@@ -100,17 +100,17 @@ class ChoiceAnswer(Answered[T]):
 
 @dataclass(frozen=True)
 class PredicateAnswer(Answered[bool]):
-    """What a `Predicate` is answered with."""
+    """The answer to a `Predicate`."""
 
     @property
     def probability(self) -> float:
-        """Of True."""
+        """The probability of True."""
         return self.probabilities[True]
 
 
 @dataclass(frozen=True)
 class ScoreAnswer(Answered[int]):
-    """What a `Score` is answered with; the value is the number of a level."""
+    """The answer to a `Score`; the value is the number of a level."""
 
     legend: dict[int, str] = field(default_factory=dict, repr=False)
     """The levels by their numbers."""
@@ -122,7 +122,7 @@ class ScoreAnswer(Answered[int]):
 
     @property
     def confidence(self) -> float:
-        """How near the levels are to the best, against levels that are all alike: from 0 to 1."""
+        """How close the levels are to the best one, from 0 to 1; 1 if the best level has all the probability."""
         n = len(self.probabilities)
         even = sum(abs(level - (n - 1) / 2) for level in range(n)) / n
         return max(0.0, 1 - sum(p * abs(level - self.value) for level, p in self.probabilities.items()) / even)

@@ -56,37 +56,37 @@ def decide(
 def decide(llm: Llama, state: object, questions: object, **options: Unpack[DecideKeywords]) -> Any:
     """Answer questions about a state.
 
-    The state is evaluated once, and each question behind it: its answer does not depend on the others, nor on their
-    order or names.
+    The state is evaluated once, and each question is evaluated directly after it. So an answer does not depend on the
+    other questions, on their order or on their names.
 
     Parameters
     ----------
     llm : llama_cpp.Llama
-        The model. What the last two states share is not evaluated again.
+        The model. The beginning that a state shares with the previous state is not evaluated again.
     state : str, JSON value, or sequence of chat messages
-        What the questions are about. Names of control tokens in it are text, as they are in the questions.
+        What the questions are about. Names of control tokens are plain text in it, and in the questions.
     questions : mapping of names to Choice, Predicate or Score; or one of these
-        What is asked. Names are for the caller alone.
+        The questions. The model does not see their names.
     **options
         Those of `DecideOptions`.
 
     Returns
     -------
     dict of str to ChoiceAnswer, PredicateAnswer or ScoreAnswer
-        By the names of the questions, in their order; of one question, its answer.
+        The answers by the names of the questions, in their order. For a single question, its answer.
 
     Raises
     ------
     ArgumentError, VocabularyError, ContextError
-        The state, a question or an option is none for the model, or there is no room for it. Of a question, with its
-        name.
+        The state, a question or an option cannot be given to the model, or does not fit into the context. The message
+        names the question.
     BusyError, CancelledError
-        As of `choose`.
+        As in `choose`.
 
     Notes
     -----
-    Without training for it, models of some hundred million parameters answer many a `Choice` well, and a `Predicate` or
-    a `Score` hardly better than chance: measure on answers that you know.
+    Models of some hundred million parameters that were not trained for decisions answer a `Choice` well in many cases,
+    but a `Predicate` or a `Score` hardly better than chance. Measure on rows with known answers.
     """
     read = DecideOptions.read("decide", options)
     return answer_about(llm, state, read_questions(questions, read, llm), read)

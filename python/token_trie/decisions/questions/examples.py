@@ -33,26 +33,26 @@ class Shot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """States with their right answers, which a model reads before the state that it is asked about.
+    """States with known answers, which the model reads before the state of a question.
 
     Parameters
     ----------
     states : sequence of states
-        Each as of `decide`.
+        Each as for `decide`.
     gold : sequence
-        The right answer of each: a value of the question, or its name.
+        The right answer for each state: a value of the question, or its name.
     n_each : int
-        So many of each answer, the first that there are, stand before the state. They are the same for all states, and
-        are evaluated once.
+        Number of examples for each answer. The first ones are taken. They are the same for all states, and are
+        evaluated once.
     nearest : int, optional
-        In place of these so many that have most words in common with the state (cosine of TF-IDF, by scikit-learn), the
-        nearest last, but for the state itself. They are evaluated for each state anew, and there is no contextual prior
-        then, as it would be another for each state.
+        Instead: the number of examples that have most words in common with the state (cosine of TF-IDF, by
+        scikit-learn), the nearest one last. The state itself is never an example. The examples are evaluated anew for
+        each state. There is then no contextual prior, because it would differ for each state.
 
     Raises
     ------
     ArgumentError
-        A state is none; there are not as many answers as states.
+        A state is not valid, or the numbers of states and answers differ.
     """
 
     states: Sequence[object]

@@ -30,31 +30,33 @@ _READS = dict.fromkeys(get_args(Reads), 0)
 
 @dataclass(frozen=True)
 class Form:
-    """How a question is put.
+    """How a question is written for a model.
 
     Parameters
     ----------
     template : str
-        Jinja, of `state`, `instructions` and, where they are to be listed, `options`: of each `name`, `description` and
-        `letter`. What stands up to the state's end is the same for all questions, so that it is evaluated once.
+        A Jinja template with the variables `state`, `instructions` and, if the options are to be listed, `options`.
+        Each option has `name`, `description` and `letter`. The part up to the end of the state must be the same for all
+        questions, because it is evaluated once.
     reads : {"descriptions", "names", "letters"}
-        What is scored behind it as the answer: each option's description, or its name where it has none; its name; the
-        letter of its place.
+        What is scored as the answer after the template: each option's description (its name if it has none), its name,
+        or the letter of its position.
     chat : bool
-        Whether it goes through the model's own chat template, as what a user says. A model without one is asked in
-        plain text.
+        Whether the text goes through the model's own chat template, as a user message. A model without a chat template
+        gets plain text.
     absent : str
-        What stands for the state where there is none, as for the contextual prior.
+        The text that replaces the state for the contextual prior.
     temperature : float
-        What an option's difference to the contextual prior is divided by, beside the root of its number of tokens.
+        The difference between an option's score and its contextual prior is divided by this number and by the square
+        root of its number of tokens.
     negation : str, optional
-        Jinja, of `instructions`: how the opposite of a `Predicate` is asked, which is then answered by the mean of the
-        log-odds of both.
+        A Jinja template with the variable `instructions`, for the opposite of a `Predicate`. The answer is then the
+        mean of the log-odds of both questions.
 
     Raises
     ------
     ArgumentError
-        The template is none, does not have the state just once, or has more than the state in what is evaluated once.
+        The template is not valid, does not contain the state exactly once, or has another variable before the state.
     """
 
     template: str

@@ -47,39 +47,40 @@ def decide_many(
 ) -> Iterator[Any]:
     """Answer questions about many states, as `decide` does about one.
 
-    States are read as there is room for them, and answers are handed out lazily, in the order of the states.
+    States are read only when there is space for them. Answers are yielded as the caller asks for them, in the order of
+    the states.
 
     Parameters
     ----------
     llm : llama_cpp.Llama
         The model. Its own context is not touched, and it may be used meanwhile.
     states : iterable of states
-        Each as of `decide`.
+        Each as for `decide`.
     questions
-        As of `decide`, about all states.
+        The questions about each state, as for `decide`.
     on_error : {"raise", "return"}
-        What becomes of a state that cannot be answered about: its error, which names its position, is raised, which
-        ends the iteration, or handed out in place of answers, and the others go on.
+        What happens if a state cannot be used. "raise" raises the error, which names the state's position, and ends the
+        iteration. "return" yields the error instead of answers, and continues with the other states.
     progress, n_parallel, n_ctx
-        As of `choose_many`.
+        As for `choose_many`.
     **options
         Those of `DecideOptions`.
 
     Yields
     ------
     dict of answers, or an answer
-        What `decide` would return, up to llama.cpp's rounding, which depends on the size of a batch; with
-        ``reproducible`` the same bit by bit. With that, with ``instead``, ``orders="auto"`` and thoughts of so many
-        seconds, one state at a time. With others, some tens of states are answered about before any is thought about.
+        The result of `decide`, up to llama.cpp's rounding, which depends on the size of a batch; with ``reproducible``
+        the same, bit by bit. States are answered one at a time with ``reproducible``, ``instead``, ``orders="auto"``,
+        and a `Think` with `seconds`. Otherwise, some tens of states are answered before the model thinks about any.
 
     Raises
     ------
     ArgumentError
-        At once: questions or options that are none.
+        At once: invalid questions or options.
     ArgumentError, VocabularyError, ContextError
-        Of a state, with its position; of a question alone, with its name.
+        An error of a state, with its position, or of a question, with its name.
     CancelledError
-        The Llama was closed meanwhile.
+        The Llama was closed during the iteration.
     """
     read = DecideOptions.read("decide_many", options)
     asked = read_questions(questions, read, llm)

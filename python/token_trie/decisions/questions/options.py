@@ -70,29 +70,29 @@ class DecideOptions(Options):
     Parameters
     ----------
     form : {"unlisted", "listed", "letters", "both"} or Form, optional
-        How questions are put; see `FORMS`. By default unlisted; a model whose GGUF says that it was trained for
-        decisions is asked as it says, each question alone, and then `calibration` and `orders` do nothing.
+        How questions are written; see `FORMS`. By default "unlisted". If the GGUF file says that the model was trained
+        for decisions, its own template is the default; each question is then asked alone, and `calibration` and
+        `orders` have no effect.
     calibration : {"contextual"} or Calibration, optional
-        "contextual", the default: what a question gives its options without a state is taken out of what it gives them
-        with one (contextual calibration, Zhao et al. 2021). It is evaluated once a question and remembered. A
-        `Calibration` that was fitted for this very question: its probabilities. Of `decide_many` also "batch", or a
-        `BatchPrior`: what the states themselves give the options in the mean is taken out, and answers are handed out
-        by windows. None: the model's own, which of models that were not trained for it are far too sure of themselves.
+        "contextual", the default: the scores of the options without a state are subtracted from their scores with the
+        state (contextual calibration, Zhao et al. 2021). They are computed once for each question and remembered. A
+        `Calibration` that was fitted for this question gives its probabilities. For `decide_many` also "batch", or a
+        `BatchPrior`: the mean scores over the states are subtracted, and answers are yielded in windows. None: the
+        model's own probabilities, which are far too extreme in models that were not trained for decisions.
     orders : int or "auto"
-        Where the form lists the options: over how many cyclic orders of them to average; "auto": two, and more, up to
-        eight, until the two best are far apart.
+        If the form lists the options: the number of cyclic orders over which to average. "auto": two orders, and more,
+        up to eight, until the two best options are far apart.
     instead : bool
-        Whether to tell what the model would write if it were free to, which is where the rest of the mass is; that
-        takes some tokens a question.
+        Whether to return what the model would write without a constraint. It costs some tokens for each question.
     think : Think, optional
-        Lets the model write before it answers where its answer is close, as far as the share of a `Think` goes; what it
-        wrote is the answer's `thought`. It writes behind the question, and the answer is read behind its marker.
+        Lets the model think before it answers a close question, within the share of the `Think`. The thought follows
+        the question, the answer follows the marker, and the text is the answer's `thought`.
     examples : Examples or mapping of names to Examples, optional
-        States whose right answers are known, which the model reads before this one; of several questions, by name.
+        States with known answers, which the model reads before this state; for several questions, by their names.
     reproducible : bool
-        Whether the answer is to be the same bit by bit whatever is asked beside it, before and in which order; each
-        text is evaluated by itself then, which takes longer. Otherwise a quantized model's scores move by some tenths
-        of a nat with what is evaluated together.
+        Whether the answer has to be the same, bit by bit, whatever else is asked, and in which order. Each text is then
+        evaluated alone, which takes longer. Otherwise, scores of a quantized model change by some tenths of a nat with
+        the other texts of a batch.
     """
 
     form: FormName | Form | None = None

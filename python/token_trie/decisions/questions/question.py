@@ -29,30 +29,30 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice(Generic[T]):
-    """Asks which one of several options it is.
+    """A question with several options, of which one is the answer.
 
     Parameters
     ----------
     instructions : str or JSON value
         The question.
     options : mapping of values to descriptions, or choices as for `choose`
-        What the answer may be. A description is a text, a JSON object, or several texts in a list, any of which stands
-        for the option. An option without one, or with a blank one, is described by its name, as words: ``book_flight``
-        as "book flight". The names of others do not reach a model.
+        The possible answers. A description is a text, a JSON object, or a list of several texts for the same option. An
+        option without a description, or with a blank one, is described by its name as words (``book_flight`` as "book
+        flight"). The model does not see the names of the other options.
     other : bool
-        Whether to offer "none of these" too. Its share is told beside the probabilities of the options.
+        Whether to offer "none of these", too. Its probability is an attribute of the answer.
 
     Raises
     ------
     ArgumentError
-        There are no options, or a text is none for a model.
+        There are no options, or a text is empty or not valid.
     """
 
     instructions: Wording
     options: Mapping[T, Wording | None] | Iterable[T]
     other: bool = False
     values: tuple[T, ...] = field(init=False, repr=False, compare=False)
-    """What the options are for the caller, in the order given."""
+    """The values of the options, in the order given."""
     wording: tuple[Option, ...] = field(init=False, repr=False, compare=False)
     """What they are for a model."""
 
@@ -74,19 +74,19 @@ class Choice(Generic[T]):
 
 @dataclass(frozen=True)
 class Predicate:
-    """Asks whether it is so.
+    """A yes-or-no question.
 
     Parameters
     ----------
     instructions : str or JSON value
         The question.
     true, false : str or JSON value, optional
-        What it means that it is so, and that it is not.
+        Descriptions of the answers True and False; by default "Yes" and "No".
 
     Raises
     ------
     ArgumentError
-        A text is none for a model.
+        A text is empty or not valid.
     """
 
     instructions: Wording
@@ -122,19 +122,19 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Score:
-    """Asks how much of it there is.
+    """A question about a level on a scale.
 
     Parameters
     ----------
     instructions : str or JSON value
         The question.
     levels : sequence of str or JSON values
-        Two or more, the lowest first.
+        Descriptions of two or more levels, the lowest first.
 
     Raises
     ------
     ArgumentError
-        There are fewer, or a text is none for a model.
+        There are fewer than two levels, or a text is empty or not valid.
     """
 
     instructions: Wording

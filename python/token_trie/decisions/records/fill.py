@@ -30,10 +30,10 @@ def fill(llm: Llama, prompt: Prompt, schema: Mapping[str, Any], **options: Unpac
 def fill(llm: Llama, prompt: Prompt, schema: object, **options: Unpack[RecordKeywords]) -> Record[Any]: ...
 @takes(RecordOptions)
 def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[Any]:
-    """Let the model answer a prompt with a record by a schema.
+    """Let the model answer a prompt with a record that is valid by a schema.
 
-    Keys, punctuation and constants are forced; enums, booleans, integers between near bounds, optional fields and
-    unions are decided; strings, other numbers and values of no schema run under llama.cpp's grammar for these alone.
+    Keys, punctuation and constants are forced. Enums, booleans, integers between close bounds, optional fields and
+    unions are decisions. Strings, other numbers and values without a schema are generated with a grammar of llama.cpp.
 
     Parameters
     ----------
@@ -42,9 +42,8 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     prompt : str, sequence of int, or sequence of chat messages
         As for `choose`.
     schema : dict, pydantic model, dataclass, TypedDict, or another type that pydantic reads
-        A dict is a JSON Schema. Fields are written in its order. Lists and maps that do not say how many items they
-        have at most end after 64, and references inside each other are followed 16 deep. Types need the extra
-        ``records``.
+        A dict is a JSON Schema. Fields are written in its order. Lists and maps without a maximum size end after 64
+        items. Nested references are followed to a depth of 16. Types other than dict need the extra ``records``.
     **options
         Those of `RecordOptions`.
 
@@ -55,22 +54,23 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     Raises
     ------
     ArgumentError
-        The schema has something that is not supported, or nothing can be valid by it: with a JSON pointer to the place,
-        before the model runs. Or a validator of the type's own refuses what its schema allows.
+        The schema contains something that is not supported, or no value can be valid. This is raised before the model
+        runs, with a JSON pointer to the place. Or a custom validator of the type refuses a value that its schema
+        allows.
     VocabularyError, ContextError, LimitError, GrammarError
-        The record does not fit the vocabulary or the context, or a slot did not end.
+        The record does not fit the vocabulary or the context, or a generated value did not end.
     BusyError
-        This very thread is choosing with this model already, and asks from a callback or a signal's handler.
+        The call comes from a callback or signal handler of a thread that is already choosing with this model.
 
     Notes
     -----
-    Of JSON Schema there are type, enum, const; properties, required, additionalProperties, minProperties,
-    maxProperties; items, prefixItems, minItems, maxItems, and uniqueItems where items are chosen; minLength, maxLength,
-    pattern (without looking around, back references and flags) and format (date, time, date-time, uuid); minimum,
-    maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that exclude each other,
-    allOf around one; $ref into the schema itself. Notes such as title are passed over, all else is refused. Properties
-    that are not listed are not written. Integers between bounds are a choice where there are up to 1,000 of them;
-    numbers between bounds have up to six digits behind the point.
-    Alternatives that begin alike, so that no first token tells them apart, run under one grammar of them all.
+    These parts of JSON Schema are supported: type, enum, const; properties, required, additionalProperties,
+    minProperties, maxProperties; items, prefixItems, minItems, maxItems, and uniqueItems where items are chosen;
+    minLength, maxLength, pattern (without looking around, back references and flags) and format (date, time, date-time,
+    uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that
+    exclude each other, allOf around one; $ref into the schema itself. Annotations such as title are ignored; everything
+    else is refused. Properties that are not listed are not written. Integers between bounds are a choice if there are
+    up to 1,000 of them; numbers between bounds have up to six digits after the point. Alternatives that the first token
+    cannot tell apart are generated under one grammar for all of them.
     """
     return run(llm, prompt, record_request(read_template(schema), RecordOptions.read("fill", options)))

@@ -10,25 +10,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Record(Generic[T]):
-    """A record, valid by its schema.
+    """A record that is valid by its schema.
 
     Attributes
     ----------
     value : object
-        An instance of the model or type that was given; by a JSON Schema, what `json.loads` makes of the text.
+        An instance of the given model or type; for a JSON Schema, the result of `json.loads`.
     text : str
         The JSON that was written.
     probabilities : dict of str to float
-        Of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``): exact, the model's own
-        probability for what tells it from the others, to its last character, and to its end where another goes on from
-        there; step by step, as integers are in every mode, the product of its shares among what was allowed. At the
-        pointer of an object or list, and ``""`` for the whole: of which fields it has, and of where it ends.
+        The probability of every value that was chosen, by its JSON pointer (``"/unit"``, ``"/tags/0"``). In exact mode
+        it is the model's own probability of the value's text; it includes the end of the value only if another value
+        continues from there. In the modes that go step by step, and for integers in every mode, it is the product of
+        the probabilities of its tokens among the allowed ones. The pointer of an object or list (``""`` for the whole
+        record) has the probability of the choice of its fields, or of its number of items.
     truncated : tuple of str
-        Pointers of strings that were closed because their tokens were out.
+        Pointers of strings that were closed because they reached `max_tokens`.
     stats : RecordStats
-        What it took.
+        What the record cost.
     thought : str or None
-        What the model wrote before it, up to the marker; None where it was not asked to think.
+        What the model wrote before the record, up to the marker; None without `think`.
     """
 
     value: T
@@ -44,7 +45,7 @@ class Record(Generic[T]):
 
 @dataclass(frozen=True)
 class RecordStats:
-    """What one record took."""
+    """What one record cost."""
 
     n_prompt: int
     """Tokens before it."""

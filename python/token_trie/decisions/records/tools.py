@@ -39,24 +39,24 @@ class ToolCall(Generic[T]):
     id, type, function
         As in OpenAI's ``tool_calls``: function is a dict of name and arguments, these as JSON; see `to_dict`.
     name : str
-        Of the tool.
+        Name of the tool.
     arguments : dict
-        What it is called with, as JSON has it; valid by its parameters.
+        The arguments as JSON values; valid by the tool's parameters.
     value : object
-        The same as the tool has it: an instance of a model, the keyword arguments of a function
-        (``call.tool(**call.value)``), and of a tool in OpenAI's shape the arguments.
+        The arguments in the tool's own form: an instance of a model, the keyword arguments of a function
+        (``call.tool(**call.value)``), or `arguments` for a tool in OpenAI's format.
     tool : object
         The tool, as it was given.
     probability : float
-        Of the name, as of the values in `Record.probabilities`.
+        The probability of the name, computed as in `Record.probabilities`.
     probabilities : dict of str to float
-        Of the arguments, by JSON pointer.
+        The probabilities of the arguments, by JSON pointer.
     truncated : tuple of str
-        Pointers of arguments that were closed because their tokens were out.
+        Pointers of arguments that were closed because they reached `max_tokens`.
     stats : RecordStats
-        What it took.
+        What the call cost.
     thought : str or None
-        What the model wrote before the call, up to the marker; None where it was not asked to think.
+        What the model wrote before the call, up to the marker; None without `think`.
     """
 
     name: str
@@ -132,10 +132,10 @@ def choose_tool(
         Chat messages.
     tools : sequence of dict, class or function
         As OpenAI has them: ``{"type": "function", "function": {"name": …, "description": …, "parameters": schema}}``,
-        with schemas that `fill` takes, of objects. Or pydantic models and other classes that `fill` takes, by their
-        names; or functions whose parameters have type hints. Both tell what they are for in their docstrings, and of
-        each parameter by ``Annotated[…, pydantic.Field(description=…)]``. Classes and functions need the extra
-        ``records``.
+        with object schemas that `fill` supports. Or pydantic models and other classes that `fill` supports, whose names
+        are the tools' names; or functions whose parameters have type hints. The docstring of a class or function is the
+        tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes and
+        functions need the extra ``records``.
     **options
         Those of `RecordOptions`.
 
@@ -147,13 +147,13 @@ def choose_tool(
     Raises
     ------
     TokenTrieError
-        As of `fill`; also where messages and template do not fit each other.
+        As in `fill`; also if the messages do not fit the model's chat template.
 
     Notes
     -----
-    Where the model's chat template knows tools, it tells of them, and the call is written as it writes one. Otherwise
-    the system message ends in "Answer with one call of these tools, as JSON of this form:", the form
-    ``{"name":…,"arguments":{…}}``, and each tool's function as JSON on a line, and so the call is written.
+    If the model's chat template supports tools, it describes them to the model, and the call is written in its format.
+    Otherwise, this is added to the system message: "Answer with one call of these tools, as JSON of this form:", the
+    form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The call has this form.
     """
     asked, read = RecordOptions.read("choose_tool", options), read_tools(tools)
     shown = [tool.shown for tool in read]
