@@ -60,7 +60,7 @@ def measure(n: int) -> list[CatalogueRow]:
     ids = drawn(n)
     shuffled = _built(to, ids[np.random.default_rng(5).permutation(n)], "")
     mask = np.random.default_rng(6).random(len(shuffled)) < 0.1
-    to.put(_OURS, "filter, members in no order", _seconds(lambda: shuffled.filtered(mask), 3) * 1e3, "ms")
+    to.put(_OURS, "filter, members in no order", _seconds(partial(shuffled.filtered, mask), 3) * 1e3, "ms")
     del shuffled, mask
     trie = _built(to, ids, ", in token order")
     with tempfile.TemporaryDirectory() as folder:

@@ -85,8 +85,8 @@ class Catalogue:
                     rows = self._changes.execute("SELECT tokens, name FROM changes ORDER BY id").fetchall()
                     if rows and not self._is_base(digest):
                         raise PayloadError(
-                            f"{self.path}{SUFFIX}: changes to another base than {self.path} is now; delete them, or put "
-                            "that base back"
+                            f"{self.path}{SUFFIX}: changes to another base than {self.path} is now; delete them, or "
+                            "put that base back"
                         )
                     self._changes.execute("DELETE FROM bases")
                     self._changes.execute(_PUT_BASE, [digest])
