@@ -206,7 +206,6 @@ void register_trie(py::module_ & module) {
         "path"_a, py::call_guard<py::gil_scoped_release>());
     module.def(
         "trie_digest", [](const std::string & path) { return py::bytes(trie_file_digest(path)); }, "path"_a);
-    module.attr("MAX_COMPACT_TOKEN") = kMaxCompactToken;
     module.def("verify_trie", &verify_trie_file, "path"_a, py::call_guard<py::gil_scoped_release>());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 
 from token_trie.cli.app import command, console
+from token_trie.cli.members import Members, checked, in_batches, read_members, text_in
 from token_trie.cli.models import Vocabulary
-from token_trie.cli.tables import Format, Row, format_of, open_table
+from token_trie.cli.tables import Format, Table, format_of, open_table
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core
 from token_trie.progress import Progress
-from token_trie.sets.tokens import to_tokens
 from token_trie.sets.trie import TokenTrie, fit
 from token_trie.show.trie import plain
 
@@ -69,15 +67,19 @@ def build(
     if text is not None and (model is None or name is not None):
         raise ArgumentError("--text: goes with --model, and texts are their own names: leave out --name")
     vocabulary = None if model is None else Vocabulary(model)
-    columns = [column for column in (text or ids, name) if column is not None]
-    rows = _rows(table, format_of(table, table_format, "--format"), columns)
-    if text is not None:
-        assert vocabulary is not None
-        sets = _sets_of_texts(rows, text, vocabulary, leading_space, batch)
-    else:
-        assert ids is not None
-        sets = _sets_of_ids(rows, ids, name, "" if vocabulary is None else vocabulary.vocab.fingerprint(), batch)
-    trie, n_rows = _merged(sets, output.absolute().parent)
+    with (
+        closing(open_table(table, format_of(table, table_format, "--format"))) as opened,
+        Progress(opened.size, "rows") as progress,
+    ):
+        sets: Iterator[tuple[_core.Trie | None, int]]
+        if text is not None:
+            assert vocabulary is not None
+            sets = _sets_of_texts(opened, text, vocabulary, leading_space, batch, progress)
+        else:
+            assert ids is not None
+            fingerprint = "" if vocabulary is None else vocabulary.vocab.fingerprint()
+            sets = _sets_of_ids(opened, ids, name, fingerprint, batch, progress)
+        trie, n_rows = _merged(sets, output.absolute().parent)
     if ids is not None and vocabulary is not None:
         vocabulary.check(trie)
     trie.save(output)
@@ -88,50 +90,47 @@ def build(
         console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none")
 
 
-def _rows(path: Path, kind: Format, columns: list[str]) -> Iterator[Row]:
-    """Yield the rows of a table, all of which have these columns."""
-    with closing(open_table(path, kind)) as table, Progress(table.size, "rows") as progress:
-        for row in table.rows():
-            if row.bad is not None:
-                raise ArgumentError(f"{row.where}: {row.bad}")
-            for column in columns:
-                if column not in row.values:
-                    raise ArgumentError(f"{row.where}: no column {column!r}; there are {', '.join(row.values)}")
-            yield row
+def _sets_of_texts(
+    table: Table, column: str, vocabulary: Vocabulary, leading_space: bool | None, batch: int, progress: Progress
+) -> Iterator[tuple[_core.Trie, int]]:
+    """Yield each batch of rows as a set, with the number of rows."""
+
+    def texts() -> Iterator[str]:
+        for row in checked(table.rows(), [column]):
+            yield text_in(row, column)
             if row.number % 1024 == 0:
                 progress.move(row.number, row.read)
 
-
-def _sets_of_texts(
-    rows: Iterator[Row], column: str, vocabulary: Vocabulary, leading_space: bool | None, batch: int
-) -> Iterator[tuple[_core.Trie, int]]:
-    """Yield each batch of rows as a set, with the number of rows."""
-    while texts := tuple(_text(row, column) for row in islice(rows, batch)):
-        yield fit(vocabulary.vocab, {}, [], texts, leading_space).trie.core, len(texts)
+    rest = texts()
+    while some := tuple(islice(rest, batch)):
+        yield fit(vocabulary.vocab, {}, [], some, leading_space).trie.core, len(some)
 
 
 def _sets_of_ids(
-    rows: Iterator[Row], column: str, name: str | None, fingerprint: str, batch: int
+    table: Table, ids: str, name: str | None, fingerprint: str, batch: int, progress: Progress
 ) -> Iterator[tuple[_core.Trie | None, int]]:
     """Likewise; None for a batch without tokens."""
-    while True:
-        # As they come, at what the ids take: objects of Python's would take ten times as much.
-        tokens, offsets, names = array("i"), array("q", [0]), []
-        for row in islice(rows, batch):
-            tokens.frombytes(_tokens(row, column).tobytes())
-            offsets.append(len(tokens))
-            if name is not None:
-                names.append(_text(row, name))
-        if len(offsets) == 1:
-            return
-        made = _core.Trie.build(np.asarray(tokens), np.asarray(offsets), names, fingerprint) if tokens else None
-        yield made, len(offsets) - 1
+
+    def parts() -> Iterator[Members]:
+        n_rows = 0
+        for part in read_members(table, ids, name):
+            n_rows += len(part.lengths)
+            progress.move(n_rows, part.read)
+            yield part
+
+    for members in in_batches(parts(), batch):
+        offsets = np.concatenate([[0], np.cumsum(members.lengths)])
+        made = None
+        if len(members.tokens):
+            made = _core.Trie.build(members.tokens, offsets, members.names, fingerprint)
+        yield made, len(members.lengths)
 
 
 def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tuple[TokenTrie, int]:
     """Return the set of all batches and the number of rows; several batches are files in the folder meanwhile."""
     first, second = next(sets, (None, 0)), next(sets, None)
-    runs, first_rows, n_rows = [], [], 0
+    runs: list[_core.Trie] = []
+    first_rows, n_rows = [], 0
     with TemporaryDirectory(prefix=".token-trie-", dir=folder) as home:
         for core, n in [first] if second is None else chain([first, second], sets):
             if core is not None and second is not None:
@@ -148,33 +147,3 @@ def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tupl
             return TokenTrie.of_core(runs[0]), n_rows
         console.print(f"merging {len(runs)} sorted batches")
         return TokenTrie.of_core(_core.Trie.merged(runs, first_rows)), n_rows
-
-
-def _text(row: Row, column: str) -> str:
-    value = row.values[column]
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        raise ArgumentError(f"{row.where}, {column}: {value!r} where a text belongs")
-    return str(value)
-
-
-def _tokens(row: Row, column: str) -> Any:
-    value = row.values[column]
-    where = f"{row.where}, {column}"
-    if isinstance(value, str):
-        try:
-            value = json.loads(value) if value.lstrip().startswith("[") else list(map(_number, value.split()))
-        except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"{where}: {value[:80]!r} where token ids belong") from error
-    if not isinstance(value, (list, np.ndarray)) or any(isinstance(token, bool) for token in value):
-        raise ArgumentError(f"{where}: {value!r} where a list of token ids belongs")
-    tokens = to_tokens(value, where)
-    if len(tokens) and tokens.min() < 0:
-        raise ArgumentError(f"{where}: {tokens.min()} is not a token id")
-    return tokens
-
-
-def _number(digits: str) -> int:
-    """Return a number; ValueError for what Python takes beside: ``1_0``, digits of other scripts."""
-    if not (digits.isascii() and digits.removeprefix("-").isdigit()):
-        raise ValueError(digits)
-    return int(digits)

@@ -218,20 +218,25 @@ class ParquetTable(Table):
 
     def rows(self) -> Iterator[Row]:
         """Read the rows; a row with a cell that Python has no value for is bad."""
-        readers = [reader_of(field.type) for field in self.schema]
         number = 0
         for batch in self.batches(256):
-            for cells in zip(*batch.columns, strict=True):
-                number += 1
-                values, bad = {}, None
-                try:
-                    read = (reader(cell) for reader, cell in zip(readers, cells, strict=True))
-                    values = dict(zip(self.columns or (), read, strict=True))
-                except UnicodeDecodeError as error:
-                    bad = f"not UTF-8 ({error})"
-                except (ArgumentError, ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
-                    bad = str(error)
-                yield Row(number, f"{self.name}, row {number}", values, bad, number)
+            yield from self.rows_of(batch, number)
+            number += batch.num_rows
+
+    def rows_of(self, batch: Any, number: int) -> Iterator[Row]:
+        """Read the rows of a batch, that many of the table before it."""
+        readers = [reader_of(field.type) for field in self.schema]
+        for cells in zip(*batch.columns, strict=True):
+            number += 1
+            values, bad = {}, None
+            try:
+                read = (reader(cell) for reader, cell in zip(readers, cells, strict=True))
+                values = dict(zip(self.columns or (), read, strict=True))
+            except UnicodeDecodeError as error:
+                bad = f"not UTF-8 ({error})"
+            except (ArgumentError, ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
+                bad = str(error)
+            yield Row(number, f"{self.name}, row {number}", values, bad, number)
 
     def batches(self, n: int) -> Iterator[Any]:
         """Read the rows as ``pyarrow.RecordBatch`` of at most n rows."""

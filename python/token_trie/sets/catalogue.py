@@ -130,8 +130,8 @@ class Catalogue:
             raise ArgumentError("members: of any tokenization, where token sequences belong")
         for alias, name in given.aliases.items():
             raise ArgumentError(f"members: {alias!r} and {name!r} have the same tokens; give one of them")
-        if given.core.max_token >= _core.MAX_COMPACT_TOKEN:
-            raise LimitError(f"members: token {given.core.max_token}; at most {_core.MAX_COMPACT_TOKEN - 1} in a file")
+        if not given.core.laid_out(True).is_compact:
+            raise LimitError(f"members: token {given.core.max_token} is too large for a file of a set")
         rows = [(np.asarray(leaf.tokens, np.int32).tobytes(), leaf.name) for leaf in given]
         with self._lock:
             theirs, ours = given.core.vocab, self._base.vocab
