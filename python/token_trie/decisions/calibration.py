@@ -194,7 +194,16 @@ def bind_calibration(
 def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
     if len(added) != len(bound):
         raise ArgumentError(f"calibration: {len(added):,} weights for {len(bound):,} choices")
-    return Added("weighted", added[bound.firsts()])
+    firsts = bound.firsts()
+    first_of = firsts if bound.leaf_of is None else firsts[bound.leaf_of]
+    others = np.flatnonzero(added != added[first_of]).tolist()
+    if others:
+        i, first = others[0], first_of[others[0]]
+        raise ArgumentError(
+            f"calibration: values[{i}] adds {added[i]:g} to {bound.text(i)!r} and values[{first}] {added[first]:g} to "
+            f"{bound.text(first)!r}, which are the same answer here"
+        )
+    return Added("weighted", added[firsts])
 
 
 def _fitted(reader: Reader, calibration: Calibrator, bound: BoundChoices[Any], leaf_end: LeafEnd) -> Fitted:
