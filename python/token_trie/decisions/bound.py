@@ -18,6 +18,7 @@ from token_trie.native.lease import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization
+from token_trie.sets.subset import left_of
 from token_trie.sets.tokens import check_start
 from token_trie.sets.trie import TokenTrie, fit
 
@@ -66,6 +67,22 @@ class BoundChoices(Generic[T]):
     def aligned(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return figures of the leaves in the order of the choices."""
         return of_leaves if self.leaf_of is None else of_leaves[self.leaf_of]
+
+    def of_left(self, of_leaves: npt.NDArray[np.float64], out: float) -> npt.NDArray[np.float64]:
+        """Return figures of the leaves, with another for those that are filtered out."""
+        return np.where(left_of(self.trie.core), of_leaves, out) if self.trie.core.is_view else of_leaves
+
+    def left(self) -> npt.NDArray[np.int64]:
+        """Return the positions of the choices that are not filtered out, ascending."""
+        return np.arange(len(self)) if self.leaf_of is not None else np.flatnonzero(left_of(self.trie.core))
+
+    def ranked(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the leaves that are left, those of larger figures first.
+
+        Of equal ones by their tokens, so that the order in which the choices were given changes nothing.
+        """
+        leaves = np.flatnonzero(left_of(self.trie.core))
+        return leaves[np.lexsort((self.trie.core.leaf_nodes()[leaves], -of_leaves[leaves]))]
 
     def firsts(self) -> npt.NDArray[np.int64]:
         """Return the position of each leaf among the choices, in the order of the leaves."""

@@ -23,7 +23,7 @@ from token_trie.decisions.calibrator import (
 )
 from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.options import LeafEnd
-from token_trie.errors import ArgumentError
+from token_trie.errors import ArgumentError, CalibrationError
 from token_trie.llama.stream import Stream
 from token_trie.native.core import _core
 from token_trie.sets.choices import Choices
@@ -82,18 +82,25 @@ class Fitted(BoundCalibration):
 
     calibrator: Calibrator
     choices: BoundChoices[Any]
+    classes: npt.NDArray[np.int64]
+    """Which of the choices it was fitted on."""
 
     def __post_init__(self) -> None:
         weights = self.calibrator.weights
         for name in ("kind", "needs_scores", "needs_state"):
             object.__setattr__(self, name, getattr(self.calibrator, name))
-        object.__setattr__(self, "weights", None if weights is None else weights[self.choices.firsts()])
+        object.__setattr__(self, "weights", None if weights is None else self._of_leaves(weights))
 
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
         """Return log-weights of the leaves."""
-        scores = None if leaves is None else self.choices.aligned(leaves)[None]
+        scores = None if leaves is None else self.choices.aligned(leaves)[None, self.classes]
         found = self.calibrator.log_weights(scores, None if state is None else state[None])
-        of_leaves: Floats = found[0][self.choices.firsts()]
+        return self._of_leaves(found[0])
+
+    def _of_leaves(self, of_classes: Floats) -> Floats:
+        of_choices = np.zeros(len(self.choices))
+        of_choices[self.classes] = of_classes
+        of_leaves: Floats = of_choices[self.choices.firsts()]
         return of_leaves
 
 
@@ -141,7 +148,12 @@ class Prior(BoundCalibration):
         return self.empty.trie, tuple(self.tokens), self.leaf_end
 
     def _added(self, scores: Floats) -> Added:
-        return Added(self.kind, -self.empty.aligned(scores)[self.of.firsts()])
+        return less(self.of, self.empty.aligned(scores))
+
+
+def less(choices: BoundChoices[Any], scores: Floats) -> Added:
+    """Return what takes out of each leaf's score that of its choice behind a prompt without content."""
+    return Added("contextual", -choices.of_left(scores[choices.firsts()], 0.0))
 
 
 def bind_calibration(
@@ -165,19 +177,44 @@ def bind_calibration(
     if calibration is None:
         return None
     if isinstance(calibration, Weights):
-        if len(calibration.added) != len(bound):
-            raise ArgumentError(f"calibration: {len(calibration.added):,} weights for {len(bound):,} choices")
-        return Added("weighted", calibration.added[bound.firsts()])
+        return _weighted(calibration.added, bound)
     if not isinstance(calibration, (Contextual, Calibrator)):
         refuse_batch_prior(calibration)
         return None
     if isinstance(calibration, Evaluated):
-        return Added("contextual", -calibration.scores[bound.firsts()])
+        return less(bound, calibration.scores)
     if isinstance(calibration, Contextual):
         if reader.owner == "handle":
             raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
         tokens, empty = bind(reader, reader.tokenize(calibration.prompt), given, *spelled)
         return Prior(tokens, empty, bound, leaf_end, reader.known)
-    texts = tuple(bound.text(i) for i in range(len(bound)))
+    return _fitted(reader, calibration, bound, leaf_end)
+
+
+def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
+    if len(added) != len(bound):
+        raise ArgumentError(f"calibration: {len(added):,} weights for {len(bound):,} choices")
+    firsts = bound.firsts()
+    first_of = firsts if bound.leaf_of is None else firsts[bound.leaf_of]
+    others = np.flatnonzero(added != added[first_of]).tolist()
+    if others:
+        i, first = others[0], first_of[others[0]]
+        raise ArgumentError(
+            f"calibration: values[{i}] adds {added[i]:g} to {bound.text(i)!r} and values[{first}] {added[first]:g} to "
+            f"{bound.text(first)!r}, which are the same answer here"
+        )
+    return Added("weighted", added[firsts])
+
+
+def _fitted(reader: Reader, calibration: Calibrator, bound: BoundChoices[Any], leaf_end: LeafEnd) -> Fitted:
+    """Bind what was fitted on all of the choices, or on what a filter has left of them."""
+    left = bound.left()
+    classes = left if len(calibration.binding.classes) == len(left) else np.arange(len(bound))
+    texts = tuple(map(bound.text, classes.tolist()))
     calibration.binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end))
-    return Fitted(calibration, bound)
+    if calibration.needs_scores and calibration.needs_state and len(left) < len(classes):
+        raise CalibrationError(
+            "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "
+            "filtered out; fit it anew"
+        )
+    return Fitted(calibration, bound, classes)

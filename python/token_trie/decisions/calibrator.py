@@ -85,8 +85,8 @@ class Weights:
     Parameters
     ----------
     values : array of float, shape (n,)
-        One finite value for each choice, in their order; for a `TokenTrie`, one for each leaf, also for leaves that are
-        filtered out. Do not write to the array afterwards.
+        One finite value for each choice, in their order, and the same value for equal choices; for a `TokenTrie`, one
+        for each leaf, also for leaves that are filtered out. Do not write to the array afterwards.
     scale : float, optional
         How many nats a value of 1 adds.
     """

@@ -210,7 +210,7 @@ class Decision(Generic[T]):
 
     def _ranked(self) -> list[int]:
         firsts = self._choices.firsts()
-        order: list[int] = firsts[np.lexsort((self.trie.core.leaf_nodes(), -self._known()[firsts]))].tolist()
+        order: list[int] = firsts[self._choices.ranked(self._known()[firsts])].tolist()
         return order
 
 

@@ -154,4 +154,4 @@ def score_many(
     many = Many(llm, prompts, "prompt", "score", progress, n_parallel, n_ctx)
     requests = zip(prompts, itertools.repeat(cache(lambda: request.evaluated(llm))))
     rows = list(many.results(lambda batch: Admission(llm, batch, requests).results(in_order=True)))
-    return np.stack(rows) if rows else np.empty((0, len(request.choices)))
+    return np.stack(rows) if rows else np.empty((0, request.n_choices))

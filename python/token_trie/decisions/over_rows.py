@@ -97,9 +97,11 @@ def decided(
         total = (total if n else np.zeros(len(shares[0]))) + np.exp(shares).sum(axis=0)
         n += len(shares)
         first = next(one for _, one in window if isinstance(one, Undecided))
-        weights = prior.shift([first.bound.choices.value(i) for i in range(len(total))])
+        left = first.bound.choices.left()
+        weights = np.zeros(len(total))
+        weights[left] = prior.shift([first.bound.choices.value(i) for i in left.tolist()])
         if n >= LEAST:
-            weights = weights - np.log(np.maximum(total / n, np.finfo(np.float64).tiny))
+            weights -= np.log(np.maximum(total / n, np.finfo(np.float64).tiny))
         for position, one in window:
             yield position, one.decide(weights) if isinstance(one, Undecided) else one
 

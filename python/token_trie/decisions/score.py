@@ -88,6 +88,11 @@ class ScoreRequest(Request[Floats]):
             check_scorable(read.tokenization)
         return cls(read, options)
 
+    @property
+    def n_choices(self) -> int:
+        """How many there are a score of: what is filtered out has one, too."""
+        return self.choices.core.n_leaves if isinstance(self.choices, TokenTrie) else len(self.choices)
+
     def evaluated(self, llm: Llama) -> ScoreRequest:
         """Return it with all that its calibration needs of a Llama."""
         return replace(self, options=evaluated(llm, self.choices, self.options))
@@ -181,12 +186,12 @@ class BoundScores(Bound[Floats], Batched[Floats]):
 
         scores = behind(prefix)
         if self.beginning:
-            scores = scores - behind(self.beginning)
+            scores = scores - self.choices.of_left(behind(self.beginning), 0.0)
         return self._of_choices(scores, calibration, state)
 
     def _of_choices(self, scores: Floats, calibration: BoundCalibration | None, state: States | None) -> Floats:
         if calibration is not None:
-            scores = calibration.log_weights(scores, state)
+            scores = self.choices.of_left(calibration.log_weights(scores, state), -np.inf)
         if self.options.normalize == "tokens":
             scores = scores / np.diff(self.choices.trie.core.arrays()[1])
         return self.choices.aligned(scores)

@@ -42,20 +42,19 @@ def by_scores(
     own = None if scores is None else scores.leaves
     ranks = own if calibration is None else calibration.log_weights(own, state)
     assert ranks is not None  # as there is one of the two
+    ranks = choices.of_left(ranks, -np.inf)
     best = float(ranks.max())
     if not np.isfinite(best):
         raise InternalError("the model gives no answer of the set a finite score")
     weights = np.exp(ranks - best)
     p = weights / weights.sum()
-    # By tokens, so that the order in which the choices were given changes nothing.
-    nodes = choices.trie.core.leaf_nodes()
-    order = np.lexsort((nodes, -ranks))
     if drawn is None:
+        order = choices.ranked(ranks)
         leaf = int(order[0])
         first = [(int(i), float(np.log(p[i]) if own is None else own[i])) for i in order[:n_best]]
         lead = float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf))
     else:
-        by_tokens = np.argsort(nodes)
+        by_tokens = np.argsort(choices.trie.core.leaf_nodes())
         leaf = int(np.random.default_rng(*drawn).choice(by_tokens, p=p[by_tokens]))
         first, lead = [], None
     return _decision(

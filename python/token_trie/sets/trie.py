@@ -17,6 +17,7 @@ from token_trie.native.lease import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
 from token_trie.sets.memory import Memory
 from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts
+from token_trie.sets.pickled import View, made_of, view_of
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
 from token_trie.sets.stored import Stored
@@ -223,6 +224,8 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
                 "a trie of any tokenization belongs to a loaded vocabulary and cannot be pickled; "
                 "take payload() along, and from_payload(…, llm=llm) at the other end"
             )
+        if self.core.is_view:  # whose members keep their indices
+            return _of_view, (view_of(self.core), self._start)
         return TokenTrie.from_payload, (self.payload(),), (None, {"_start": self._start})
 
     def __len__(self) -> int:
@@ -339,6 +342,10 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         dots = ", …" if len(self) > len(shown) else ""
         leaves = "1 leaf" if len(self) == 1 else f"{len(self):,} leaves"
         return f"<TokenTrie: {leaves}, {self.n_nodes:,} nodes: {', '.join(map(repr, shown))}{dots}>"
+
+
+def _of_view(view: View, start_token: int | None) -> TokenTrie:
+    return TokenTrie.of_core(made_of(view), start_token)
 
 
 class FittedSet(NamedTuple):

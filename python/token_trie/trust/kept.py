@@ -162,7 +162,7 @@ def key_of(choices: object, options: RowOptions, binding: Binding) -> str:
     """Return the digest of all that figures depend on beside the prompts."""
     spelled: object = options.leading_space
     if isinstance(choices, TokenTrie):
-        spelled = [hashlib.sha256(array.tobytes()).hexdigest() for array in choices.core.arrays()]
+        spelled = [hashlib.sha256(array.tobytes()).hexdigest() for array in choices.core.kept_alone().arrays()]
     asked = binding.to_dict()
     if options.template:  # of which the prompts are made, and they are told apart themselves
         asked["asked"] = ""

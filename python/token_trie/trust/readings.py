@@ -166,7 +166,8 @@ class _OfChoices(Reader):
             if isinstance(found, TokenTrieError):
                 yield found
             else:
-                scores = found.bound.choices.aligned(found.scores.leaves)
+                choices = found.bound.choices
+                scores = choices.aligned(found.scores.leaves)[choices.left()]
                 yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), found.seen.state)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, TokenTrie, Weights, choose, score
+from token_trie import ArgumentError, TokenTrie, Weights, choose, choose_many, score
 
 CITIES = ["Lisbon", "Oslo", "Bergen", "Paris", "Porto", "Par", "Osaka"]
 PROMPT = "The capital of France is"
@@ -40,6 +40,25 @@ def test_weights_of_texts_are_in_their_order(precise: Any) -> None:
     values[2] = 50.0
     assert choose(precise, PROMPT, CITIES, calibration=Weights(values)).value == "Bergen"
     assert choose(precise, PROMPT, CITIES, calibration=Weights(values, -1)).value != "Bergen"
+
+
+@pytest.mark.parametrize("options", [{}, {"probabilities": True}, {"mode": "beam"}], ids=str)
+def test_equal_choices_have_equal_weights_or_are_refused(precise: Any, options: Any) -> None:
+    twice = ["Oslo", "Bergen", "Oslo", "Paris", "Bergen"]
+    for values, message in (
+        ([0, 0, 9, 0, 0], r"values\[2\] adds 9 to 'Oslo' and values\[0\] 0 to 'Oslo', which are the same answer"),
+        ([1, 2, 1, 0, 3], r"values\[4\] adds 3 to 'Bergen' and values\[1\] 2 to 'Bergen'"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            choose(precise, PROMPT, twice, calibration=Weights(values), **options)
+        with pytest.raises(ArgumentError, match=r"prompts\[0\]: .*" + message):
+            list(choose_many(precise, [PROMPT], twice, calibration=Weights(values), **options))
+        with pytest.raises(ArgumentError, match=message):
+            score(precise, PROMPT, twice, calibration=Weights(values))
+    for value in (-30.0, 0.0, 30.0):
+        once = choose(precise, PROMPT, twice[:2] + twice[3:4], calibration=Weights([0, value, 0]), **options)
+        found = choose(precise, PROMPT, twice, calibration=Weights([0, value, 0, 0, value]), **options)
+        assert (found.value, found.logprob) == (once.value, pytest.approx(once.logprob, abs=1e-3))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import signal
 import sqlite3
@@ -82,6 +83,19 @@ class Changes(RuleBasedStateMachine):
         assert len(trie) == len(self.expected)
         assert tree_of(trie) == tree_of(trie_of(self.expected))
         assert all(tokens in trie for tokens in self.expected)
+
+    @invariant()
+    def a_pickled_set_has_the_same_indices(self) -> None:
+        if not hasattr(self, "catalogue"):
+            return
+        trie = self.catalogue.trie
+        n = trie.core.n_leaves if trie.core.is_view else len(self.expected)
+        left = [i for i in range(n) if trie.core.has_leaf(i)]
+        for some in (left, left[::2], left[-1:]):
+            again = pickle.loads(pickle.dumps(trie.filtered(some) if some is not left else trie))
+            assert [(i, again[i]) for i in range(n) if again.core.has_leaf(i)] == [(i, trie[i]) for i in some]
+            assert tree_of(again) == tree_of(trie_of({trie[i].tokens: trie[i].name for i in some}))
+            assert again.core.n_leaves == n
 
     def teardown(self) -> None:
         if hasattr(self, "catalogue"):

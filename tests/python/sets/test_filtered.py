@@ -39,7 +39,15 @@ def test_what_is_left_is_as_a_set_built_of_it(members: list[tuple[int, ...]], da
     assert left.names == expected.names
     assert len(left) == len(expected)
     assert TokenTrie.from_payload(left.payload()).names == expected.names
-    assert pickle.loads(pickle.dumps(left)).names == expected.names
+    pickled = pickle.loads(pickle.dumps(left))
+    for some in (left, pickled):
+        require_left(some, trie, members, mask)
+    by_index = trie.filtered(np.flatnonzero(mask))
+    assert tree_of(by_index) == tree_of(pickled) == tree_of(expected)
+
+
+def require_left(left: TokenTrie, trie: TokenTrie, members: list[tuple[int, ...]], mask: Any) -> None:
+    assert left.names == [str(i) for i in np.flatnonzero(mask)]
     for i, member in enumerate(members):
         assert (list(member) in left) == (str(i) in left) == mask[i]
         if mask[i]:
@@ -47,8 +55,38 @@ def test_what_is_left_is_as_a_set_built_of_it(members: list[tuple[int, ...]], da
         else:
             with pytest.raises(IndexError, match="filtered out"):
                 left[i]
-    by_index = trie.filtered(np.flatnonzero(mask))
-    assert tree_of(by_index) == tree_of(expected)
+
+
+@given(st.lists(st.tuples(sequences, st.sampled_from("abcdef")), min_size=1, max_size=20), st.data())
+def test_a_pickled_filter_keeps_indices_names_and_aliases(
+    rows: list[tuple[tuple[int, ...], str]], data: st.DataObject
+) -> None:
+    flat = np.array([token for tokens, _ in rows for token in tokens], np.int32)
+    offsets = np.cumsum([0, *(len(tokens) for tokens, _ in rows)])
+    trie = TokenTrie.from_arrays(flat, offsets, [name for _, name in rows])
+    keep = data.draw(st.sets(st.integers(0, len(trie) - 1), min_size=1))
+    left = trie.filtered(sorted(keep))
+    again = pickle.loads(pickle.dumps(left))
+    of = {tokens: i for i, tokens in enumerate(dict.fromkeys(tokens for tokens, _ in rows))}
+    for tokens, i in of.items():
+        named = sorted({name for own, name in rows if own == tokens})
+        assert (list(tokens) in again) == (i in keep)
+        if i in keep:
+            assert again[i] == (named[0], tokens)
+    assert again.aliases == left.aliases
+    assert sorted(again.core.aliases) == sorted(trie.core.aliases)
+    assert again.vocab == left.vocab
+    # What is filtered out has its name still, and a filter of the filter goes by the same indices.
+    assert [again.core.name(i) for i in range(len(trie))] == trie.names
+    first = min(keep)
+    assert list(again.filtered([first])) == [trie[first]]
+    assert list(pickle.loads(pickle.dumps(again))) == list(left)
+
+
+def test_a_pickled_filter_keeps_its_start_token() -> None:
+    trie = TokenTrie.from_prefix_dict({"prefix_dict": {"225": [7], "225_7": [8, 9], "225_7_8": [2], "225_7_9": [2]}})
+    left = pickle.loads(pickle.dumps(trie.filtered([1])))
+    assert (left.start_token, list(left)) == (225, [trie[1]])
 
 
 def test_a_column_of_arrow_is_a_mask() -> None:

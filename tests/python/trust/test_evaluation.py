@@ -12,7 +12,7 @@ import token_trie
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from token_trie import ArgumentError, CalibrationError, Choice, Predicate, choose_many, evaluate
+from token_trie import ArgumentError, CalibrationError, Choice, Predicate, TokenTrie, choose_many, evaluate
 from token_trie.trust.folds import folds_of
 from token_trie.trust.metrics import figures_of
 
@@ -49,6 +49,28 @@ def test_a_row_is_read_once_for_all_ways_that_are_arithmetic(precise: Any, tmp_p
     assert again["exact"].figures == first["exact"].figures
     other = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["follow"], cache=tmp_path)
     assert other.n_read == len(PROMPTS)
+
+
+def test_a_filtered_set_is_evaluated_as_one_of_what_is_left(precise: Any, tmp_path: Path) -> None:
+    # Two leaves of one name: what is kept of one filter is not taken for the other.
+    whole = TokenTrie.of_core(
+        TokenTrie.from_choices(precise, ["yes", "no", "maybe"]).core.joined(
+            TokenTrie.from_sequences({"yes": [3 + byte for byte in b"Yes"]}).core, np.ones(3, np.bool_)
+        )
+    )
+    ways = ["exact", "greedy", "contextual", "batch", "fitted", "words"]
+    options: Any = {"ways": ways, "empty": "N/A: yes or no?", "cache": tmp_path}
+    for keep in ([0, 1], [1, 3]):
+        left, alone = whole.filtered(keep), whole.filtered(keep).only(["yes", "no"])
+        found, expected = (evaluate(precise, PROMPTS, GOLD, some, **options) for some in (left, alone))
+        assert found.n_read > expected.n_read  # as a set of the same tokens is the same
+        assert found.classes == expected.classes
+        for way in found.ways:
+            assert way.answers.tolist() == expected[way.name].answers.tolist()
+            if way.probabilities is not None:
+                assert way.probabilities == pytest.approx(expected[way.name].probabilities, abs=1e-3)
+    with pytest.raises(ArgumentError, match=r"gold\[0\]: 'yes' is none of the 2 choices"):
+        evaluate(precise, PROMPTS, GOLD, whole.filtered([1, 2]))
 
 
 def test_end_rules_are_read_only_where_they_make_a_difference(precise: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, CalibrationError, Choice, ContextError, Form, Predicate, decide, score
+from token_trie import ArgumentError, CalibrationError, Choice, ContextError, Form, Predicate, TokenTrie, decide, score
 from token_trie.decisions.binding import Binding
 from token_trie.trust.options import RowOptions
 from token_trie.trust.readings import read_rows
@@ -38,6 +38,15 @@ def test_rows_of_a_question_have_what_decide_makes_probabilities_of(precise: Any
             answer = decide(precise, state, question, calibration=calibration, **options)
             p = softmax(weights)[: len(question.values)]
             assert list(answer.probabilities.values()) == pytest.approx(p / p.sum(), abs=1e-4)
+
+
+def test_rows_of_a_filtered_set_are_of_what_is_left(precise: Any) -> None:
+    whole = TokenTrie.from_choices(precise, ["yes", "no", "yes and no", "maybe"])
+    left, alone = whole.filtered([1, 2]), TokenTrie.from_choices(precise, ["no", "yes and no"])
+    read, expected = (read_rows(precise, PROMPTS, some) for some in (left, alone))
+    assert read.texts == read.binding.classes == expected.texts == ("no", "yes and no")
+    assert read.raw == pytest.approx(expected.raw, abs=1e-4)
+    assert read.mass == pytest.approx(expected.mass, abs=1e-4)
 
 
 def test_no_rows_are_none(precise: Any) -> None:
