@@ -7,32 +7,44 @@
 namespace token_trie {
 
 // NOLINTBEGIN(misc-no-recursion): of a joined trie into its parts, which are not joined
+namespace {
+
+std::uint32_t find_between(const TokenSpan & span, const Token * low, const Token * high, Token token) noexcept {
+    const Token * at = std::lower_bound(low, high, token);
+    return at != span.end() && *at == token ? static_cast<std::uint32_t>(at - span.begin()) : span.size;
+}
+
+// Begins where it would be if they were spread evenly, and goes on from there in steps that double.
+[[gnu::noinline]] std::uint32_t find_in_wide(const TokenSpan & span, Token token) noexcept {
+    const Token first = span.data[0];
+    const Token last = span.data[span.size - 1];
+    if (token < first || token > last) {
+        return span.size;
+    }
+    const auto width = static_cast<std::uint64_t>(std::max(1, last - first));
+    const Token * low = span.begin();
+    const Token * high = span.end();
+    const Token * guess = low + static_cast<std::uint64_t>(token - first) * (span.size - 1) / width;
+    std::ptrdiff_t step = 16;
+    if (*guess < token) {
+        for (low = guess + 1; high - low > step && low[step] < token; step *= 2) {
+            low += step;
+        }
+        high = high - low > step ? low + step + 1 : high;
+    } else {
+        for (high = guess + 1; high - low > step && high[-1 - step] >= token; step *= 2) {
+            high -= step;
+        }
+        low = high - low > step ? high - step : low;
+    }
+    return find_between(span, low, high, token);
+}
+
+}  // namespace
+
 std::uint32_t TokenSpan::find(Token token) const noexcept {
     constexpr std::uint32_t wide = 64;  // four cache lines
-    const Token * low = begin();
-    const Token * high = end();
-    if (size > wide) {
-        if (token < data[0] || token > data[size - 1]) {
-            return size;
-        }
-        // Where it would be if they were spread evenly, and from there in steps that double.
-        const auto width = static_cast<std::uint64_t>(std::max(1, data[size - 1] - data[0]));
-        const Token * guess = data + static_cast<std::uint64_t>(token - data[0]) * (size - 1) / width;
-        std::ptrdiff_t step = 16;
-        if (*guess < token) {
-            for (low = guess + 1; high - low > step && low[step] < token; step *= 2) {
-                low += step;
-            }
-            high = high - low > step ? low + step + 1 : high;
-        } else {
-            for (high = guess + 1; high - low > step && high[-1 - step] >= token; step *= 2) {
-                high -= step;
-            }
-            low = high - low > step ? high - step : low;
-        }
-    }
-    const Token * at = std::lower_bound(low, high, token);
-    return at != end() && *at == token ? static_cast<std::uint32_t>(at - begin()) : size;
+    return size > wide ? find_in_wide(*this, token) : find_between(*this, begin(), end(), token);
 }
 
 void LeafList::append(LeafList more) {
