@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.engines.masks import Bitmask, host_array
-from token_trie.errors import ArgumentError, VocabularyError
+from token_trie.errors import ArgumentError
 from token_trie.llama.span import SpanOptions, follow_set, read_span
 from token_trie.native.arguments import check_counts
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import lease
 from token_trie.native.options import takes
-from token_trie.sets.tokens import Tokens, check_start, to_tokens
+from token_trie.sets.tokens import Tokens, check_start, to_token, to_tokens
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class TrieMatcher:
         ArgumentError
             The matcher is terminated and the token ends nothing, or it is no integer.
         """
-        return self._handle.accept(self._token(token_id))
+        return self._handle.accept(to_token(token_id, self.vocab_size, "token_id"))
 
     def accept_tokens(self, token_ids: Tokens) -> int:
         """Step over tokens up to the first that is not allowed, and return how many these were.
@@ -212,15 +211,6 @@ class TrieMatcher:
     def num_accepted(self) -> int:
         """Tokens accepted since the beginning, less those taken back."""
         return self._handle.n_accepted
-
-    def _token(self, token: int, what: str = "token_id") -> int:
-        try:
-            number = operator.index(token)
-        except TypeError as error:
-            raise ArgumentError(f"{what}: {type(token).__name__} where a token id belongs") from error
-        if not 0 <= number < self.vocab_size:
-            raise VocabularyError(f"{what}: {number} is outside the vocabulary ({self.vocab_size} tokens)")
-        return number
 
 
 class BatchMatcher:

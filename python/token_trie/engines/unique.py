@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from token_trie.engines.masks import Bitmask, host_array
 from token_trie.engines.matcher import BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts
-from token_trie.sets.tokens import to_tokens
+from token_trie.sets.tokens import to_token, to_tokens
 from token_trie.sets.trie import TokenTrie
 
 _ENDED = -1
@@ -76,8 +77,15 @@ class UniqueMatchers:
         bool
             Whether it was allowed. If not, the sequence stays where it is. Of two that drew the last place in one
             step, the second is refused: fill its mask again, and draw again.
+
+        Raises
+        ------
+        ArgumentError, VocabularyError
+            There is no such row, or as of `TrieMatcher.accept_token`.
         """
+        row = self._row(row)
         matcher, node = self._matchers[row], self._nodes[row]
+        token_id = to_token(token_id, matcher.vocab_size, "token_id")
         is_over = matcher.is_terminated()
         if not is_over and token_id in self._closed(row):
             return False
@@ -96,6 +104,7 @@ class UniqueMatchers:
 
     def allowed_tokens(self, row: int) -> list[int]:
         """Return the tokens that are legal next for one sequence, ascending."""
+        row = self._row(row)
         closed = self._closed(row)
         return [token for token in self._matchers[row].allowed_tokens().tolist() if token not in closed]
 
@@ -110,7 +119,16 @@ class UniqueMatchers:
 
     def is_terminated(self, row: int) -> bool:
         """Tell whether a sequence has accepted an end token."""
-        return self._matchers[row].is_terminated()
+        return self._matchers[self._row(row)].is_terminated()
+
+    def _row(self, row: int) -> int:
+        try:
+            number = operator.index(row)
+        except TypeError as error:
+            raise ArgumentError(f"row: {type(row).__name__} where an integer belongs") from error
+        if not 0 <= number < len(self):
+            raise ArgumentError(f"row: {number} of {len(self)}")
+        return number
 
     def _closed(self, row: int) -> set[int]:
         """Tokens of the set behind which the others hold every place."""

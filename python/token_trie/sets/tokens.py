@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -30,6 +31,17 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
             raise ArgumentError(f"{what}: a token id does not fit 32 bits")
         array = array.astype(np.int32)
     return array
+
+
+def to_token(token: object, n_vocab: int, what: str) -> int:
+    """Return a token id, be it a scalar of numpy or torch, as Python's own; an error where it is none."""
+    try:
+        number = operator.index(token)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ArgumentError(f"{what}: {type(token).__name__} where a token id belongs") from error
+    if not 0 <= number < n_vocab:
+        raise VocabularyError(f"{what}: {number} is outside the vocabulary ({n_vocab} tokens)")
+    return number
 
 
 def joined(rows: Sequence[Tokens]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:

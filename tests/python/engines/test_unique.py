@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,3 +89,29 @@ def test_a_filtered_set_has_places_for_what_is_left() -> None:
     assert rows.allowed_tokens(1) == [2]
     with pytest.raises(ArgumentError, match="3 sequences, and 2 members"):
         UniqueMatchers(trie, 3, V, end_tokens=[END])
+
+
+class Scalar:
+    """As a scalar tensor: an index that hashes by identity."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __index__(self) -> int:
+        return self._value
+
+
+@pytest.mark.parametrize("scalar", [Scalar, np.int64])
+def test_scalars_of_another_library_are_the_tokens_that_they_stand_for(scalar: Any) -> None:
+    rows = UniqueMatchers(trie_of([[5], [6], [7, 8]]), 2, V, end_tokens=[END])
+    assert [rows.accept_token(row, scalar(5)) for row in range(2)] == [True, False]
+    assert rows.allowed_tokens(1) == [6, 7]
+
+
+def test_rows_that_there_are_none_of_are_refused() -> None:
+    rows = UniqueMatchers(trie_of([[5], [6]]), 2, V, end_tokens=[END])
+    for row, message in ((-1, "row: -1 of 2"), (2, "row: 2 of 2"), (None, "row: NoneType")):
+        for call in (lambda row: rows.accept_token(row, 5), rows.allowed_tokens, rows.is_terminated):
+            with pytest.raises(ArgumentError, match=message):
+                call(row)
+    assert [rows.allowed_tokens(row) for row in range(2)] == [[5, 6], [5, 6]]
