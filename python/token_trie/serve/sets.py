@@ -23,7 +23,7 @@ from token_trie.native.arguments import encode_names
 from token_trie.native.core import Llama
 from token_trie.native.files import UNFINISHED, sync_folder, write_whole
 from token_trie.serve.engine import Engine
-from token_trie.serve.filters import filtered
+from token_trie.serve.filters import KEYS, filtered
 from token_trie.serve.refusal import Place, RefusedError, invalid, refusal_of
 from token_trie.sets.choices import Choices, read_choices
 from token_trie.sets.memory import Memory
@@ -66,6 +66,13 @@ class Registered:
     made: AnySet
     n_bytes: int
 
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether some of its leaves became one or none, so that those behind them have moved up."""
+        if not isinstance(self.made, TokenTrie):
+            return False
+        return self.made.core.n_leaves < sum(len(each.get("leaves", ())) for each in self.given["descriptors"])
+
     def told(self, name: str) -> dict[str, Any]:
         """Return what there is to know of it."""
         return {"object": "set", "name": name, "choices": len(self.made), "bytes": self.n_bytes}
@@ -101,6 +108,8 @@ class Filed:
 
     n_bytes = 0
     """Of JSON."""
+    has_collapsed = False
+    """As members are counted as the file has them."""
 
     def told(self, name: str) -> dict[str, Any]:
         """Return what there is to know of it."""
@@ -152,8 +161,15 @@ class Sets:
             raise RefusedError("not_found", refusal.message, refusal.faults)
         return found
 
-    def filtered(self, made: AnySet, given: dict[str, Any]) -> AnySet:
+    def filtered(self, registered: Registered | Filed, given: dict[str, Any]) -> AnySet:
         """Return those of its members that a request leaves; those of the last requests are kept."""
+        made = registered.made
+        if registered.has_collapsed:
+            key = next(key for key in KEYS if key in given)
+            raise ArgumentError(
+                f"{key}: this set was registered with leaves of equal tokens, or of none, and has fewer members than "
+                "leaves; one that is filtered needs each once"
+            )
         if not isinstance(made, TokenTrie) or not isinstance(given.get("mask"), str):
             return filtered(made, given)
 

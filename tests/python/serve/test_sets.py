@@ -86,6 +86,23 @@ def test_a_request_leaves_some_members_of_a_set(server: str, smollm2: Any) -> No
         httpx.delete(f"{server}/v1/sets/towns")
 
 
+@pytest.mark.parametrize("more", [{"name": "A2", "tokens": [10]}, {"name": "A", "tokens": [10]}, {"tokens": []}])
+def test_a_set_whose_leaves_have_become_one_is_not_filtered_by_positions(url: str, more: dict[str, Any]) -> None:
+    leaves = [{"name": name, "tokens": [token]} for name, token in (("A", 10), ("B", 11), ("C", 12))]
+    for given, refused in (([leaves], False), ([leaves[:1], [{"name": "A2", **more}], leaves[1:]], True)):
+        payload = {"descriptors": [{"path": str(i), "leaves": each} for i, each in enumerate(given)]}
+        assert httpx.put(f"{url}/v1/sets/letters", json=payload).is_success
+        assert choose(url, "letters") in ("A", "B", "C")
+        for left in ({"indices": [2]}, {"mask": bits_of(2, n=3)}, {"mask": bits_of(2, n=4)}):
+            found = choose(url, "letters", **left)
+            if refused:
+                assert f"{next(iter(left))}: this set was registered with leaves of equal" in found["error"]["message"]
+                assert found["error"]["param"] == "structured_outputs.choice"
+            else:
+                assert found == "C"
+    httpx.delete(f"{url}/v1/sets/letters")
+
+
 def test_a_catalogue_in_the_folder_is_a_set_that_its_owner_changes(tmp_path: Path, model_paths: Any, llm: Any) -> None:
     file = tmp_path / "sets" / "towns.trie"
     file.parent.mkdir()

@@ -86,7 +86,7 @@ def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
     if isinstance(given, dict) and "set" in given and set(given) <= {"set", *KEYS} and len(given) <= 2:
         registered = sets.get(given["set"], (*place, "set"))
         if len(given) == 2:
-            return OneOf(lambda _: sets.filtered(registered.made, given)), place
+            return OneOf(lambda _: sets.filtered(registered, given)), place
         return OneOf(lambda _: registered.made), place
     return OneOf(lambda llm: read_set(llm, given)), place
 
