@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.cli.arrow import import_pyarrow
 from token_trie.cli.tables import ParquetTable, Row, Table
+from token_trie.engines.arrow import import_pyarrow
 from token_trie.errors import ArgumentError
 from token_trie.sets.tokens import to_tokens
 

@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from token_trie.cli.arrow import import_pyarrow
 from token_trie.cli.tables import ParquetTable, Table, reopen
+from token_trie.engines.arrow import import_pyarrow
 from token_trie.errors import ArgumentError
 from token_trie.sets.template import text_of
 

@@ -21,9 +21,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from token_trie.cli.arrow import import_pyarrow
 from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table, reopen
 from token_trie.cli.written import AddedRows, CsvRows, JsonRows, Rows, WholeLines
+from token_trie.engines.arrow import import_pyarrow
 from token_trie.errors import ArgumentError
 
 _ROWS: dict[Format, Callable[[], Rows]] = {Format.csv: CsvRows, Format.jsonl: JsonRows, Format.parquet: AddedRows}

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from token_trie.cli.arrow import import_pyarrow, reader_of
+from token_trie.engines.arrow import import_pyarrow, reader_of
 from token_trie.errors import ArgumentError
 
 

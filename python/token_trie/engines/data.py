@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
+from token_trie.decisions.options import ChooseOptions
+from token_trie.engines.cells import cells_of, plain
 from token_trie.engines.loaded import loaded
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.arguments import check_counts
-from token_trie.sets.choices import read_choices
 from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
 
@@ -40,21 +42,32 @@ class Labeller:
     prompt : str
         With columns in braces, and ``{{`` for a brace. What is filled in is data: names of control tokens stay text.
     choices
-        The labels, as of `choose`; pickled with it. A label is the text that the model writes.
+        The labels, as of `choose`; pickled with it, a `TokenTrie` too. A label is the text that the model writes.
     calibration : str, os.PathLike, Calibration, Contextual or Weights, optional
         As of `choose`; or the path of a `Calibration`'s file.
     columns : mapping of str to str, optional
         Other names for columns of `COLUMNS`, where a batch has these.
     n_ctx, n_gpu_layers, n_threads : int
         Of the Llama. Where several workers share a machine, give each its share of the cores.
+    n_parallel : int, optional
+        As of `choose_many`.
     **options
-        More of `choose_many`, such as ``leaf_end`` or ``n_parallel``.
+        Those of `choose`, such as ``leaf_end``, for the modes that give probabilities.
 
     Raises
     ------
     ArgumentError
-        At once: a prompt without columns, choices that are none. Of a batch: a column that is not there, or one that
-        is there already; a model that cannot be loaded.
+        At once: a prompt without columns, choices that are none, options out of range or that do not fit. Of a batch:
+        a column that is not there or there twice, or one that is there already, or columns of unequal lengths; a model
+        that cannot be loaded.
+    TypeError
+        There is no such option.
+
+    Notes
+    -----
+    A cell reads the same from numpy, pandas and Arrow: a number has its shortest text, lists and dicts are JSON, bytes
+    are UTF-8. What stands for nothing (None, NaN, NaT, NA) is that row's error. A column whose name is no text is
+    called by the text of it.
 
     Examples
     --------
@@ -74,9 +87,12 @@ class Labeller:
         n_ctx: int = 4096,
         n_gpu_layers: int = 0,
         n_threads: int | None = None,
+        n_parallel: int | None = None,
         **options: Any,
     ) -> None:
         check_counts(n_ctx=n_ctx)
+        if n_parallel is not None:
+            check_counts(2, n_parallel=n_parallel)
         for name in ("on_error", "as_ready", "progress", "sets", "probabilities"):
             if name in options:
                 raise TypeError(f"Labeller() takes no {name!r}")
@@ -85,11 +101,14 @@ class Labeller:
             raise ArgumentError(f"columns: {unknown[0]!r} is none of {', '.join(COLUMNS)}")
         self.model = os.fspath(model)
         self.template = Template(prompt, has_escapes=False, what="prompt")
-        self.choices = read_choices(choices)
+        known = None if _is_file(calibration) else calibration
+        self.options = {"mode": "exact", "probabilities": True, **options}
+        read = ChooseOptions.read("Labeller", {**self.options, "calibration": known})
+        self.choices = ChoiceRequest.read(choices, read).choices
         self.calibration = calibration
         self.columns = {name: (columns or {}).get(name, name) for name in COLUMNS}
         self.n_ctx, self.n_gpu_layers, self.n_threads = n_ctx, n_gpu_layers, n_threads
-        self.options = options
+        self.n_parallel = n_parallel
 
     def __call__(self, batch: Any) -> Any:
         """Return a batch with its labels.
@@ -101,33 +120,26 @@ class Labeller:
         """
         kind = type(batch).__module__.partition(".")[0]
         if isinstance(batch, Mapping):
-            return {**batch, **self._labelled({name: list(batch[name]) for name in batch}, list(batch))}
+            return {**batch, **self._labelled(batch.items())}
         if kind == "pandas":
-            names = list(map(str, batch.columns))
-            given = {name: batch[name].tolist() for name in self.template.columns if name in names}
             pandas: Any = sys.modules["pandas"]
-            made = self._labelled(given, names)
+            made = self._labelled(batch.items())
             return batch.assign(
                 **{name: pandas.array(each, "string") if each.dtype == object else each for name, each in made.items()}
             )
         if kind == "pyarrow":
             import pyarrow
 
-            given = {
-                name: batch.column(name).to_pylist() for name in self.template.columns if name in batch.schema.names
-            }
-            for name, values in self._labelled(given, batch.schema.names).items():
+            for name, values in self._labelled(zip(batch.schema.names, batch.columns, strict=True)).items():
                 type_ = pyarrow.string() if values.dtype == object else pyarrow.float64()
                 batch = batch.append_column(pyarrow.field(name, type_), pyarrow.array(values, type_))
             return batch
         raise ArgumentError(f"batch: {type(batch).__name__} where a dict, a DataFrame or an Arrow table belongs")
 
-    def _labelled(self, given: dict[str, list[Any]], names: list[str]) -> dict[str, npt.NDArray[Any]]:
-        self.template.check(names, "batch: ")
-        for name in self.columns.values():
-            if name in names:
-                raise ArgumentError(f"batch: it has a column {name!r} already; columns={{…}} names another")
-        n = len(given[self.template.columns[0]])
+    def _labelled(self, named: Iterable[tuple[Any, Any]]) -> dict[str, npt.NDArray[Any]]:
+        columns = [(str(name), column) for name, column in named]
+        n = self._check(columns)
+        given = {name: cells_of(column) for name, column in columns if name in self.template.columns}
         found: dict[str, npt.NDArray[Any]] = {
             name: np.full(n, "", object) if kind is str else np.full(n, np.nan) for name, kind in COLUMNS.items()
         }
@@ -136,7 +148,7 @@ class Labeller:
         def prompts() -> Iterator[Any]:
             for i in range(n):
                 try:
-                    prompt = self.template.fill({name: _plain(given[name][i]) for name in self.template.columns})
+                    prompt = self.template.fill({name: _cell(name, cells[i]) for name, cells in given.items()})
                 except ArgumentError as error:
                     found["error"][i] = str(error)
                 else:
@@ -146,14 +158,35 @@ class Labeller:
         if n == 0:
             return {self.columns[name]: values for name, values in found.items()}
         llm = loaded(self.model, self.n_ctx, self.n_gpu_layers, self.n_threads)
-        calibration = self.calibration
-        if isinstance(calibration, (str, os.PathLike)) and calibration != "batch":
-            calibration = Calibration.load(calibration)
-        options = {"mode": "exact", **self.options, "calibration": calibration}
-        answers = choose_many(llm, prompts(), self.choices, on_error="return", probabilities=True, **options)
+        calibration = Calibration.load(self.calibration) if _is_file(self.calibration) else self.calibration
+        answers = choose_many(
+            llm,
+            prompts(),
+            self.choices,
+            on_error="return",
+            n_parallel=self.n_parallel,
+            calibration=calibration,
+            **self.options,
+        )
         for k, answer in enumerate(answers):
             self._put(found, asked[k], answer)
         return {self.columns[name]: values for name, values in found.items()}
+
+    def _check(self, columns: list[tuple[str, Any]]) -> int:
+        """Return how many rows there are; ArgumentError where the columns are not those of a batch."""
+        names = [name for name, _ in columns]
+        self.template.check(names, "batch: ")
+        for name in self.template.columns:
+            if names.count(name) > 1:
+                raise ArgumentError(f"batch: {names.count(name)} columns {name!r}, which the prompt has")
+        for name in self.columns.values():
+            if name in names:
+                raise ArgumentError(f"batch: it has a column {name!r} already; columns={{…}} names another")
+        first, n = columns[0][0], _count(*columns[0])
+        for name, column in columns:
+            if _count(name, column) != n:
+                raise ArgumentError(f"batch: column {name!r} has {len(column):,} rows, where {first!r} has {n:,}")
+        return n
 
     def _put(self, found: dict[str, npt.NDArray[Any]], i: int, answer: Decision[Any] | TokenTrieError) -> None:
         if isinstance(answer, TokenTrieError):
@@ -170,10 +203,20 @@ class Labeller:
                 found[name][i] = figure
 
 
-def _plain(value: Any) -> Any:
-    """Return a cell as Python's own; None for what stands for none."""
-    plain = value.item() if isinstance(value, np.generic) else value
+def _is_file(calibration: Any) -> bool:
+    return isinstance(calibration, (str, os.PathLike)) and calibration != "batch"
+
+
+def _count(name: str, column: Any) -> int:
+    if not isinstance(column, Sized) or isinstance(column, (str, bytes)) or getattr(column, "ndim", 1) == 0:
+        raise ArgumentError(f"batch: column {name!r} is {type(column).__name__}, where a list or an array belongs")
+    return len(column)
+
+
+def _cell(name: str, cell: Any) -> Any:
     try:
-        return None if plain is None or bool(plain != plain) else plain
-    except (TypeError, ValueError):  # of arrays, and of pandas' NA
-        return plain.tolist() if isinstance(plain, np.ndarray) else None
+        return plain(cell)
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"column {name!r}: not UTF-8 ({error})") from error
+    except (ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
+        raise ArgumentError(f"column {name!r}: {error}") from error

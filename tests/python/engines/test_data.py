@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import math
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, choose_many
+from token_trie import ArgumentError, TokenTrie, choose_many
 from token_trie.engines import loaded as loading
 from token_trie.engines.data import COLUMNS, Labeller
 
@@ -66,6 +67,94 @@ def test_a_row_that_fails_is_its_own_rows_error(labeller: Labeller) -> None:
         assert found["error"][1] == "nothing in column 'text', which the prompt has"
         assert "context" in found["error"][2]
         assert [math.isnan(p) for p in found["probability"]] == [False, True, True, False]
+
+
+def test_bytes_are_utf_8_or_that_rows_error(labeller: Labeller) -> None:
+    as_texts = columns_of(labeller({"text": ["good", "bad"]}))
+    for batch in batches([b"good", b"\xff", b"bad"]):
+        found = columns_of(labeller(batch))
+        assert [found["label"][i] for i in (0, 2)] == as_texts["label"]
+        assert found["error"][1].startswith("column 'text': not UTF-8")
+        assert found["label"][1] == found["error"][0] == ""
+
+
+def test_the_prompt_has_the_texts_of_the_cells(labeller: Labeller) -> None:
+    day = np.array(["2024-01-02T03:04:05"], "datetime64[ns]")
+    assert labeller({"text": day})["probability"] == labeller({"text": ["2024-01-02 03:04:05"]})["probability"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"text": ["a", "b"], "n": [1]}, "column 'n' has 1 rows, where 'text' has 2"),
+        ({"text": ["a"], "n": [1, 2]}, "column 'n' has 2 rows, where 'text' has 1"),
+        ({"id": [1, 2], "text": ["a", "b"], "n": [1, 2, 3]}, "column 'n' has 3 rows, where 'id' has 2"),
+        ({"text": "ab", "n": [1, 2]}, "column 'text' is str, where a list"),
+        ({"text": ["a"], "n": 1}, "column 'n' is int, where a list"),
+        ({"text": np.array("a"), "n": [1]}, "column 'text' is ndarray, where a list"),
+    ],
+)
+def test_columns_of_unequal_lengths_are_refused(labeller: Labeller, batch: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"batch: {message}"):
+        labeller(batch)
+
+
+def test_a_column_may_be_called_by_a_number(model_paths: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    labeller = Labeller(model_paths["tiny"], "Review: {0}\nSentiment:", CHOICES, n_ctx=512)
+    expected = labeller({"0": TEXTS})["label"].tolist()
+    for batch in (pandas.DataFrame({0: TEXTS, 1: TEXTS}), {0: TEXTS}):
+        assert columns_of(labeller(batch))["label"] == expected
+    with pytest.raises(ArgumentError, match="batch: no column '0', which the prompt has; there are 1"):
+        labeller({1: TEXTS})
+
+
+def test_a_column_that_is_there_twice_is_refused_where_the_prompt_has_it(labeller: Labeller) -> None:
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    for names, is_refused in ((["text", "text", "n"], True), (["text", "n", "n"], False)):
+        for batch in (
+            pandas.DataFrame([["a", "b", "c"]], columns=names),
+            pyarrow.table([["a"], ["b"], ["c"]], names=names),
+        ):
+            if is_refused:
+                with pytest.raises(ArgumentError, match="batch: 2 columns 'text', which the prompt has"):
+                    labeller(batch)
+            else:
+                assert type(labeller(batch)) is type(batch)
+
+
+def test_a_set_may_be_the_choices(model_paths: Any, precise: Any, tmp_path: Path) -> None:
+    trie = TokenTrie.from_choices(precise, [*CHOICES, "mixed"], prompt=PROMPT)
+    trie.save(tmp_path / "labels.trie")
+    opened = TokenTrie.open(tmp_path / "labels.trie")
+    expected = Labeller(model_paths["tiny"], PROMPT, [*CHOICES, "mixed"], n_ctx=512)({"text": TEXTS})
+    for made in (trie, opened, opened.filtered([0, 1, 2])):
+        labeller = Labeller(model_paths["tiny"], PROMPT, made, n_ctx=512)
+        for each in (labeller, pickle.loads(pickle.dumps(labeller))):
+            found = each({"text": TEXTS})
+            assert found["label"].tolist() == expected["label"].tolist()
+            assert found["probability"] == pytest.approx(expected["probability"], abs=1e-3)
+    labeller = Labeller(model_paths["tiny"], PROMPT, opened.filtered([2]), n_ctx=512)
+    for each in (labeller, pickle.loads(pickle.dumps(labeller))):
+        assert each({"text": TEXTS})["label"].tolist() == ["mixed"] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"foo": 1}, TypeError, r"Labeller\(\) got an unexpected keyword argument 'foo'"),
+        ({"leafend": "any"}, TypeError, "did you mean 'leaf_end'"),
+        ({"mode": "best"}, ArgumentError, "mode: 'best' is none of"),
+        ({"mode": "greedy"}, ArgumentError, "probabilities score the whole set"),
+        ({"max_nodes": 5}, ArgumentError, "probabilities score the whole set"),
+        ({"leaf_end": "none"}, ArgumentError, "leaf_end: 'none' is none of"),
+        ({"n_parallel": 1}, ArgumentError, "n_parallel: 1 is not a count from 2"),
+        ({"calibration": 3}, ArgumentError, "calibration: int where"),
+    ],
+)
+def test_options_are_refused_when_it_is_made(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Labeller("nowhere.gguf", PROMPT, CHOICES, **options)
 
 
 def test_types_are_the_same_whatever_fails() -> None:

@@ -1,8 +1,9 @@
-"""Cells of Parquet as values of Python; one that no type of Python holds, such as nanoseconds, as its exact text."""
+"""Cells of Arrow as values of Python; one that no type of Python holds, such as nanoseconds, as its exact text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from operator import methodcaller
 from typing import Any
 
@@ -23,6 +24,7 @@ def import_pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
+@cache
 def reader_of(kind: Any) -> Callable[[Any], Any]:
     """Return a function that makes a value of Python of a cell, a ``pyarrow.Scalar`` of this type.
 
@@ -32,6 +34,9 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
     read: Callable[[Any], Any]
     if types.is_temporal(kind):
         read = _temporal
+    elif types.is_float16(kind) or types.is_float32(kind):
+        narrow = kind.to_pandas_dtype()
+        read = lambda cell: float(str(narrow(cell.as_py())))  # noqa: E731 - the shortest that is read as this one
     elif types.is_dictionary(kind):
         inner = reader_of(kind.value_type)
         read = _plain if inner is _plain else lambda cell: inner(cell.value)
@@ -75,7 +80,7 @@ def _temporal(cell: Any) -> Any:
         if unit != "ns":
             return cell.as_py()
         microseconds, nanoseconds = divmod(cell.value, 1000)
-        return _with_nanoseconds(arrow.scalar(microseconds, _in_microseconds(kind)).as_py(), nanoseconds)
+        return with_nanoseconds(arrow.scalar(microseconds, _in_microseconds(kind)).as_py(), nanoseconds)
     except (ValueError, OverflowError, LookupError):  # out of Python's years, or in a time zone that is not known here
         if not arrow.types.is_timestamp(kind) and not arrow.types.is_date(kind):
             return f"{cell.value} {unit}"
@@ -92,8 +97,8 @@ def _in_microseconds(kind: Any) -> Any:
     return arrow.time64("us") if arrow.types.is_time(kind) else arrow.duration("us")
 
 
-def _with_nanoseconds(value: Any, nanoseconds: int) -> str:
-    """Return the text of a value in microseconds with what is behind these."""
+def with_nanoseconds(value: Any, nanoseconds: int) -> str:
+    """Return the text of a time in microseconds with what is behind these."""
     text = str(value)
     if not nanoseconds:
         return text
