@@ -19,7 +19,7 @@ NONE = -1
 
 
 class Beams(NamedTuple):
-    """The best members of each row of a batch, best first; where a set has fewer, logprobs are ``-inf``."""
+    """The best members of each row of a batch, best first; where fewer are found, logprobs are ``-inf``."""
 
     tokens: torch.Tensor
     """int64, shape (batch, beams, steps): a member and the end token behind it, then -1."""
@@ -48,7 +48,9 @@ def search(tables: JoinedTables, logits_of: LogitsOf, roots: torch.Tensor, width
         is_open = ~tables.is_terminated(nodes)[:, :, None]
         shape = batch, n_beams, -1
         # What is complete may stay as it is, beside what goes on from it.
-        grown = torch.where(is_open, found.logprobs.reshape(shape), -torch.inf)
+        grown = found.logprobs.reshape(shape)
+        # Of logits that are no numbers, or none above -inf, no token is better than another: the beam is lost.
+        grown = torch.where(is_open & ~grown.isnan(), grown, -torch.inf)
         stays = torch.where(may_stop, 0.0, -torch.inf)[:, :, None]
         total = (scores[:, :, None] + torch.cat([stays, grown], 2)).reshape(batch, -1)
         scores, best = total.topk(min(width, total.shape[1]), dim=1)

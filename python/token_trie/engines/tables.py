@@ -166,8 +166,10 @@ class JoinedTables:
             matrix = _matrix(logprobs, self.vocab_size)
             self.host.candidates(*matrix, rows, values.data_ptr(), tokens.numpy(), targets.numpy())
             return Candidates(values, tokens, targets)
-        if width is None:
-            width = self.width if torch.compiler.is_compiling() else int(self._n_children(nodes).max().clamp(min=1))
+        if width is None and torch.compiler.is_compiling():
+            width = self.width
+        elif width is None:
+            width = max(1, int(self._n_children(nodes).max())) if len(nodes) else 1
         tokens, targets, is_child = self._children(nodes, width)
         values = torch.where(is_child, logprobs.gather(1, tokens), -torch.inf)
         return Candidates(values, tokens, targets)

@@ -180,7 +180,7 @@ class DeviceTries:
             ``logits_of(tokens, parents)``: tokens so far, int64 of shape (batch, beams, steps), -1 behind the end of
             one; and which beam of the step before each one goes on, int64 of shape (batch, beams), for
             the model's cache. Returns logits of shape (batch, beams, at least vocab_size). At first, beams is 1 and
-            steps 0.
+            steps 0. A beam whose logits are no distribution (NaN among them, or all ``-inf``) is lost.
         roots : torch.Tensor of int64, shape (batch,)
             What `add` returned, of a set for each row.
         beam_width : int

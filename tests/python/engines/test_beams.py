@@ -73,6 +73,36 @@ def test_a_beam_that_is_not_complete_in_time_is_lost() -> None:
     assert found.logprobs.isfinite().tolist() == [[True, False]]
 
 
+@pytest.mark.parametrize("is_native", [True, False])
+@pytest.mark.parametrize("options", [{"end_tokens": [END]}, {"on_complete": "release"}], ids=["end", "release"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_a_beam_whose_logits_are_no_distribution_is_lost(value: str, options: Any, is_native: bool) -> None:
+    tries = DeviceTries(V)
+    root = tries.add(TokenTrie.from_sequences({"A": [3, 4], "B": [5, 6], "C": [5, 7]}), **options)
+    if not is_native:
+        tries._tables.host = None
+
+    def broken(where: int) -> Any:
+        """Return a model that is broken behind a token, or behind whatever there is."""
+
+        def logits_of(tokens: Any, parents: Any) -> Any:
+            logits = model(tokens, parents)
+            is_there = (tokens == where).any(2) if where else torch.ones(tokens.shape[:2], dtype=torch.bool)
+            return logits.masked_fill(is_there[:, :, None], float(value))
+
+        return logits_of
+
+    lost = tries.beam(broken(0), torch.tensor([root, root]), beam_width=2)
+    assert lost.tokens.eq(-1).all()
+    assert lost.logprobs.eq(-torch.inf).all()
+    assert lost.nodes.eq(FREE).all()
+    found = tries.beam(broken(3), torch.tensor([root]), beam_width=5)
+    there = found.logprobs[0].isfinite()
+    assert sorted(beam[:2] for beam in found.tokens[0][there].tolist()) == [[5, 6], [5, 7]]
+    assert found.tokens[0][~there].eq(-1).all()
+    assert found.logprobs[0][~there].eq(-torch.inf).all()
+
+
 def test_parents_name_the_beams_that_go_on() -> None:
     tries = DeviceTries(V)
     root = tries.add(TokenTrie.from_sequences({str(t): [t, 3, t] for t in range(3, V)}), on_complete="release")

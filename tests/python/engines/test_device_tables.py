@@ -84,6 +84,20 @@ def test_candidates_are_as_wide_as_asked(is_native: bool) -> None:
 
 
 @pytest.mark.parametrize("is_native", [True, False])
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_no_rows_have_no_candidates(requires_grad: bool, is_native: bool) -> None:
+    tries = DeviceTries(V)
+    tries.add(trie_of({(3, 4)}), end_tokens=[2])
+    if not is_native:
+        tries._tables.host = None
+    logprobs, nodes = torch.zeros(0, V, requires_grad=requires_grad), torch.zeros(0, dtype=torch.int64)
+    for found in tries.candidates(logprobs, nodes):
+        assert found.shape == (0, 1)
+    for found in tries.candidates(logprobs, nodes, width=3):
+        assert found.shape == (0, 3)
+
+
+@pytest.mark.parametrize("is_native", [True, False])
 def test_what_is_left_of_a_filtered_set_is_walked(is_native: bool) -> None:
     trie = TokenTrie.from_sequences({"A": [5], "B": [7], "C": [7, 8, 4, 4], "D": [7, 8, 6]})
     tries = DeviceTries(V)
