@@ -36,22 +36,26 @@ def releases() -> list[str]:
 
 
 def _release(package: Any) -> str:
-    return str(package.__version__).partition("+")[0]  # a build of one's own may say more behind a plus
+    return str(getattr(package, "__version__", "")).partition("+")[0]  # a build of one's own may say more behind a plus
 
 
 def _find() -> Any:
     # Before the engine, which then binds to the very libllama that is in the process.
     try:
         import llama_cpp
-    except ModuleNotFoundError as error:
-        if error.name != "llama_cpp":
-            raise
-        return Absent(f"no llama-cpp-python is installed: pip install llama-cpp-python=={releases()[-1]}")
-    if (BUILDS / _release(llama_cpp)).is_dir():
+    except Exception as error:  # of its libraries, too: no libcuda, say
+        if isinstance(error, ModuleNotFoundError) and error.name == "llama_cpp":
+            return Absent(f"no llama-cpp-python is installed: pip install llama-cpp-python=={releases()[-1]}")
+        return Absent(
+            f"the llama-cpp-python that is installed cannot be imported ({type(error).__name__}: {error}); mend it, or "
+            f"pip install --force-reinstall llama-cpp-python=={releases()[-1]}"
+        )
+    if _release(llama_cpp) in releases():
         return llama_cpp
+    version = getattr(llama_cpp, "__version__", None) or "of no version"
     return Absent(
-        f"llama-cpp-python {llama_cpp.__version__} is installed, and this token-trie has builds for "
-        f"{', '.join(releases())}; compile one beside it: {COMPILE}"
+        f"llama-cpp-python {version} is installed, and this token-trie has builds for {', '.join(releases())}; compile "
+        f"one beside it: {COMPILE}"
     )
 
 

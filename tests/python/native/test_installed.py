@@ -10,6 +10,16 @@ from token_trie.native.installed import BUILDS, releases
 WITHOUT = 'import sys; sys.modules["llama_cpp"] = None'
 UNKNOWN = 'import llama_cpp; llama_cpp.__version__ = "99.0.1"'
 
+BROKEN = """
+import sys
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "llama_cpp":
+            raise {error}
+sys.meta_path.insert(0, Broken())
+"""
+WITHOUT_CUDA = BROKEN.format(error='OSError("libcuda.so.1: cannot open shared object file")')
+
 SETS_AND_MATCHERS = """
 import numpy as np
 import token_trie
@@ -37,7 +47,9 @@ def run(before: str, code: str, *, names: dict[str, Path] | None = None) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("before", [WITHOUT, UNKNOWN], ids=["no llama_cpp", "a release without a build"])
+@pytest.mark.parametrize(
+    "before", [WITHOUT, UNKNOWN, WITHOUT_CUDA], ids=["no llama_cpp", "a release without a build", "broken"]
+)
 def test_sets_files_catalogues_and_matchers_need_no_llama(before: str, tmp_path: Path) -> None:
     run(before, SETS_AND_MATCHERS, names={"FILE": tmp_path / "a.trie"})
 
@@ -64,6 +76,42 @@ except token_trie.LlamaVersionError as error:
     assert releases()[-1] in told
     if before == UNKNOWN:
         assert "llama-cpp-python 99.0.1" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ('OSError("libcuda.so.1: cannot open")', "OSError: libcuda.so.1: cannot open"),
+        ("RuntimeError(\"Failed to load 'libllama.so'\")", "RuntimeError: Failed to load 'libllama.so'"),
+        (
+            'ModuleNotFoundError("No module named \'jinja2\'", name="jinja2")',
+            "ModuleNotFoundError: No module named 'jinja2'",
+        ),
+    ],
+)
+def test_a_llama_cpp_that_cannot_be_imported_is_absent_and_the_reason_is_told(
+    error: str, reason: str, tmp_path: Path
+) -> None:
+    code = """
+try:
+    token_trie.choose(object(), "Well?", ["yes", "no"])
+except token_trie.LlamaVersionError as error:
+    print(error)
+"""
+    told = run(BROKEN.format(error=error), SETS_AND_MATCHERS + code, names={"FILE": tmp_path / "a.trie"})
+    assert f"cannot be imported ({reason})" in told
+
+
+@pytest.mark.parametrize("version", ["''", "'none'", "'.'", "'..'", "'+cu124'", "None", None])
+def test_what_is_no_release_has_no_build(version: str | None, tmp_path: Path) -> None:
+    before = "import llama_cpp; " + (
+        "del llama_cpp.__version__" if version is None else f"llama_cpp.__version__ = {version}"
+    )
+    code = "import token_trie.native.installed as i; print(i.build, i.has_llama, i.llama_cpp.why, sep='\\n')"
+    told = run(before, SETS_AND_MATCHERS + code, names={"FILE": tmp_path / "a.trie"})
+    build, has_llama, why = told.splitlines()
+    assert (build, has_llama) == (str(BUILDS / "none"), "False")
+    assert f"builds for {', '.join(releases())}" in why
 
 
 def test_the_build_is_that_of_the_installed_release() -> None:
