@@ -260,8 +260,9 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_open(const char * path);
 
 /*
  * Some of a set's members, without building another: member i is left if keep[i] is not 0, of n_members, which is the
- * set's own number of them. Those left keep their indices; those of a filtered set that are out stay out. keep is
- * copied, a bit a member. Refused for texts in any tokenization, and where none is left.
+ * set's own number of them. Those left keep their indices, so that n_members stays, and n_left of struct
+ * token_trie_set_info tells how many they are; those of a filtered set that are out stay out. keep is copied, a bit a
+ * member. Refused for texts in any tokenization, and where none is left.
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_filter(const struct token_trie_set * set,
                                                              const unsigned char * keep,
@@ -276,12 +277,13 @@ TOKEN_TRIE_API void token_trie_set_free(const struct token_trie_set * set);
 /* What a set has, all paths together. Set size to sizeof(struct token_trie_set_info) before the call. */
 struct token_trie_set_info {
     size_t size;
-    uint64_t n_members;
+    uint64_t n_members;  /* filtered out or not: indices are below it */
     uint64_t n_nodes;    /* the root included */
     uint64_t max_tokens; /* of the longest member, in its longest spelling */
     uint64_t n_bytes;    /* of memory, names included */
     uint64_t n_paths;    /* 0 where it was not read from a payload */
     int32_t any;         /* not 0: members are texts, in any tokenization */
+    uint64_t n_left;     /* of n_members, those that are not filtered out */
 };
 
 /* Fills *info. Fails where descriptors of tokens and of texts do not make one set, and a path is to be selected. */
@@ -293,6 +295,7 @@ TOKEN_TRIE_API const char * token_trie_set_get_path(const struct token_trie_set 
 /*
  * Member i's name into *name, which may be NULL: NULL if it has none of its own, else valid as long as the set; and up
  * to `capacity` of its tokens, of which *n tells how many there are; in any tokenization, those of a shortest spelling.
+ * Fails for an index from the set's n_members on, and for a member that is filtered out.
  */
 TOKEN_TRIE_API int32_t token_trie_set_get_member(
     const struct token_trie_set * set, size_t i, const char ** name, llama_token * tokens, size_t capacity, size_t * n);

@@ -153,6 +153,7 @@ int32_t token_trie_set_get_info(const token_trie_set * set, token_trie_set_info 
         out.n_bytes = trie.total_bytes();
         out.n_paths = read.by_path().size();
         out.any = trie.is_tree() ? 0 : 1;
+        out.n_left = trie.n_members();
         write_struct(out, info, "info");
     });
 }
@@ -176,6 +177,9 @@ int32_t token_trie_set_get_member(
                         "i: " + std::to_string(i) + " of " + std::to_string(trie.n_leaves()) + " members");
         }
         const auto leaf = static_cast<LeafId>(i);
+        if (!trie.has_leaf(leaf)) {
+            throw Error(Status::argument, "i: member " + std::to_string(i) + " is filtered out");
+        }
         write_tokens(trie.sequence(leaf), tokens, capacity, n);
         if (name != nullptr) {
             *name = trie.stored_name(leaf);

@@ -104,6 +104,20 @@ TEST_F(AbiSet, IsFilteredByAByteAMember) {
     ASSERT_NE(left, nullptr) << token_trie_last_error();
     ASSERT_EQ(pick(stream_, left, nullptr), TOKEN_TRIE_OK) << token_trie_last_error();
     EXPECT_EQ(name_of(stream_), "b");
+    EXPECT_EQ(info(left).n_members, 3U) << "indices stay";
+    EXPECT_EQ(info(left).n_left, 1U);
+    EXPECT_EQ(info(set).n_left, 3U);
+    std::string name;
+    EXPECT_EQ(member(left, 1, name), (Tokens{80, 82}));
+    EXPECT_EQ(name, "b");
+    for (const std::size_t out : {0U, 2U}) {
+        const char * own = "before";
+        std::size_t n = 7;
+        EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_set_get_member(left.get(), out, &own, nullptr, 0, &n)),
+                  "i: member " + std::to_string(out) + " is filtered out");
+        EXPECT_STREQ(own, "before");
+        EXPECT_EQ(n, 7U);
+    }
     const std::array<unsigned char, 3> none = {0, 0, 0};
     EXPECT_EQ(token_trie_set_filter(set.get(), none.data(), none.size()), nullptr);
     EXPECT_STREQ(token_trie_last_error(), "no member of the set is left");
