@@ -1,10 +1,10 @@
 /*
- * token_trie.h: llama.cpp answers with one of a known set.
+ * token_trie.h: makes llama.cpp answer with one member of a known set.
  *
- * The set is a prefix tree (trie) of token sequences, read from a JSON payload. A sampler placed in a llama.cpp
- * sampler chain lets only the children of the current node through, so that the output is always a member.
+ * The set is a prefix tree (trie) of token sequences, read from a JSON payload. A sampler in a llama.cpp sampler chain
+ * allows only the children of the current node, so the output is always a member.
  *
- * Use, with the chain's other members in the order they have to stand:
+ * Use, with the samplers of the chain in the required order:
  *
  *     struct llama_sampler * trie = llama_sampler_init_token_trie(vocab, json, TOKEN_TRIE_GREEDY);
  *     if (trie == NULL) {
@@ -24,41 +24,43 @@
  *      "descriptors": [{"path": "action", "leaves": [{"name": "READ", "tokens": [7]},
  *                                                    {"name": "READ_FILE", "tokens": [7, 8]}]}]}
  *
- * "modelId", "vocab" and "path" may be left out and unknown keys are ignored. A leaf with no tokens is skipped; leaves
- * of equal tokens become one leaf, under the name that is smallest in byte order. "vocab" is the fingerprint of the
+ * "modelId", "vocab" and "path" are optional. Unknown keys are ignored. A leaf without tokens is skipped. Leaves with
+ * equal tokens become one leaf, under the name that is smallest in byte order. "vocab" is the fingerprint of the
  * vocabulary that the tokens were made with: SHA-256 over the number of tokens and then, for every token, the length
- * and the bytes of its text (numbers as 32-bit little-endian); where present, any other vocabulary is refused. What a
- * token is for (control, end of generation) is no part of it, as sequences mean the same whatever it is: a payload made
- * with a base model fits the models tuned from it, and every release of llama.cpp.
+ * and the bytes of its text (numbers as 32-bit little-endian). If it is present, every other vocabulary is refused. The
+ * types of the tokens (control, end of generation) are not part of the fingerprint, because they do not change what a
+ * sequence means. A payload made with a base model therefore fits the models tuned from it, and every release of
+ * llama.cpp.
  *
- * Members may also be given as texts, which any tokens may spell:
+ * Members may also be given as texts. Every sequence of tokens that spells a text is then allowed:
  *
  *     {"descriptors": [{"tokenization": "any", "leaves": [{"name": "yes", "text": " yes"},
  *                                                         {"name": "no", "text": " no"}]}]}
  *
- * In place of the tree there is then a graph, made for the vocabulary of the model at hand, which is needed, and shared
- * by all that use the payload with a vocabulary whose tokens have the same texts and spell the same; the rest is as
- * above. A text is what follows the prompt, a space before a word included. A token spells what llama_token_to_piece
- * gives without special text, as in llama.cpp's own grammars, but control tokens never spell anything. "tokenization"
- * is "canonical" where it is left out; descriptors of both kinds do not make one set. A vocabulary is prepared once a
- * process (tenths of a second for 262,144 tokens); each sampler made from such a payload looks through its tokens again
- * (hundredths of one), a stream once.
+ * Such a set is a graph instead of a tree. It is built for the vocabulary of a model, so the vocabulary must be given.
+ * All users of the payload share the graph if the tokens of their vocabularies have the same texts and spell the same.
+ * Everything else is as above. A text is what follows the prompt; a space before a word is part of it. A token spells
+ * what llama_token_to_piece returns without special text, as in llama.cpp's own grammars, but control tokens never
+ * spell anything. The default of "tokenization" is "canonical". Descriptors of both kinds cannot be combined into one
+ * set. A vocabulary is prepared once per process (tenths of a second for 262,144 tokens). After that, each sampler that
+ * is made from such a payload scans the vocabulary (hundredths of a second); a stream scans it only once.
  *
- * Limits: 1 GiB a payload, 64 levels of nesting, 65,535 bytes a name or text, 65,535 tokens a leaf, 2^32 - 2 nodes;
- * texts of 2^28 bytes together, and 2^27 edges of their graph.
+ * Limits: 1 GiB per payload, 64 levels of nesting, 65,535 bytes per name or text, 65,535 tokens per leaf, 2^32 - 2
+ * nodes. For texts in any tokenization: 2^28 bytes of text in total, and 2^27 edges of their graph.
  *
- * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and leaves a
- * message for token_trie_last_error() of the calling thread. Nothing here throws, prints, or ends the process, but
- * llama.cpp underneath does: it logs (llama_log_set), prints what is wrong with a grammar, and ends the process where
- * memory runs out, where a context or model is freed or used elsewhere while a stream is open on it, and where a
- * sampler chain is set on a backend that has been set on one before. A model file is trusted as llama.cpp trusts it.
+ * Errors: a function that fails returns NULL or a negative enum token_trie_status, changes nothing, and sets the
+ * message that token_trie_last_error() returns on the calling thread. This library never throws, prints, or ends the
+ * process. llama.cpp does: it logs (llama_log_set), and prints what is wrong with a grammar. It ends the process if
+ * memory runs out, if a context or model is freed or used elsewhere while a stream is open on it, or if a sampler chain
+ * is set on a backend a second time. A model file is trusted as far as llama.cpp trusts it.
  *
- * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp, and so is a matcher. All else may be
- * called from any; a stream that is in a call refuses another with TOKEN_TRIE_ERROR_BUSY, token_trie_stream_cancel,
- * _close and _get_vocab excepted. Calls from llama.cpp's log callback are calls like others; where it runs on the
- * thread that is in a call of a stream, that stream refuses them too, and a close frees it when that call returns.
+ * Threads: a sampler is used by one thread at a time, as everywhere in llama.cpp, and so is a matcher. All other
+ * functions may be called from any thread. While a stream is in a call, it refuses other calls with
+ * TOKEN_TRIE_ERROR_BUSY, except token_trie_stream_cancel, _close and _get_vocab. Calls from llama.cpp's log callback
+ * follow the same rules. If the callback runs on the thread that is in the call, the stream refuses its calls too, and
+ * a close from there frees the stream when the call returns.
  *
- * Strings are UTF-8 and end in NUL unless a length goes with them; lengths are in bytes.
+ * Strings are UTF-8, and NUL-terminated unless a length is passed with them. Lengths are in bytes.
  */
 #ifndef TOKEN_TRIE_H
 #define TOKEN_TRIE_H
@@ -93,129 +95,133 @@ typedef int32_t llama_token;
 enum token_trie_status {
     TOKEN_TRIE_OK = 0,
     TOKEN_TRIE_ERROR_ARGUMENT = -1,  /* a null pointer, an unknown mode, a value out of range */
-    TOKEN_TRIE_ERROR_PAYLOAD = -2,   /* the payload is not what this header describes */
+    TOKEN_TRIE_ERROR_PAYLOAD = -2,   /* the payload does not have the format described above */
     TOKEN_TRIE_ERROR_VOCAB = -3,     /* the tokens do not fit the vocabulary, or a text cannot be spelled in it */
     TOKEN_TRIE_ERROR_LIMIT = -4,     /* larger than the limits above */
-    TOKEN_TRIE_ERROR_LLAMA = -5,     /* another llama.cpp is loaded than the one compiled against */
+    TOKEN_TRIE_ERROR_LLAMA = -5,     /* the loaded llama.cpp is not the one that this library was compiled against */
     TOKEN_TRIE_ERROR_MEMORY = -6,    /* out of memory */
     TOKEN_TRIE_ERROR_INTERNAL = -7,  /* a defect in this library; please report it */
     TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, or llama_decode failed */
-    TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill, score or search was cancelled */
+    TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill, score, search or prompt of a batch was cancelled */
     TOKEN_TRIE_ERROR_GRAMMAR = -10,  /* a grammar does not parse, or does not fit the text so far */
-    TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is in a call already, or its context in another stream */
+    TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is already in a call, or another stream uses its context */
 };
 
 enum token_trie_mode {
-    TOKEN_TRIE_GREEDY = 0, /* apply leaves the best allowed token, alone and selected */
-    TOKEN_TRIE_SAMPLED = 1 /* apply leaves all allowed tokens, logits untouched, for the chain's selector */
+    TOKEN_TRIE_GREEDY = 0, /* apply keeps only the best allowed token, and selects it */
+    TOKEN_TRIE_SAMPLED = 1 /* apply keeps all allowed tokens with their logits; a later sampler of the chain selects */
 };
 
-/* What may follow a finished leaf. A longer member that begins with the finished one always stays reachable. */
+/* What may follow a finished member. A longer member that begins with the finished one can always still be reached. */
 enum token_trie_on_complete {
-    TOKEN_TRIE_RELEASE = 0, /* any token: the span is over and text is free again */
-    TOKEN_TRIE_END = 1,     /* an end token: the whole answer is the choice */
-    TOKEN_TRIE_RESTART = 2  /* the separator, then another member; or an end token */
+    TOKEN_TRIE_RELEASE = 0, /* any token: the span is over, and text is free again */
+    TOKEN_TRIE_END = 1,     /* an end token: the member is the whole answer */
+    TOKEN_TRIE_RESTART = 2  /* the separator and then another member, or an end token: a list */
 };
 
 /*
- * Options. Set size to sizeof(struct token_trie_params) and the rest to zero for the defaults.
- * What the pointers point to is copied.
+ * Options. Set size to sizeof(struct token_trie_params), and all other members to zero for the defaults. What the
+ * pointers point to is copied. An option marked END or RESTART is only for that on_complete.
  */
 struct token_trie_params {
     size_t size;
     int32_t mode;                   /* enum token_trie_mode */
     int32_t on_complete;            /* enum token_trie_on_complete */
-    const char * path;              /* only the payload's descriptors of this path; NULL for all of them as one set */
-    const llama_token * end_tokens; /* END, RESTART: tokens that end the span; NULL for the vocabulary's own */
+    const char * path;              /* use only the payload's descriptors of this path; NULL: all of them, as one set */
+    const llama_token * end_tokens; /* END, RESTART: tokens that end the span; NULL: the vocabulary's own */
     size_t n_end_tokens;
-    const llama_token * separator; /* RESTART: tokens between two members; NULL for none */
+    const llama_token * separator; /* RESTART: tokens between two members; NULL: none */
     size_t n_separator;
-    int32_t max_items; /* RESTART: members in the list at most, 0 for no limit; behind the last one an end token,
-                          or where there are none (null vocab), anything as after RELEASE */
+    int32_t max_items; /* RESTART: the largest number of members in the list; 0: no limit. After the last member, only
+                          an end token is allowed. Without end tokens (null vocab), any token is allowed then, as with
+                          RELEASE */
     int32_t reserved;  /* not read */
-    int32_t min_items; /* RESTART: members in the list at least; no end token before */
-    int32_t unique;    /* RESTART: not 0: no member twice, nor what only leads to those that have been; behind the last
-                          one that there is, the list ends as behind max_items. A text is one member in all its
-                          spellings. A step costs no more for it, a finished member a copy of what is out so far */
-    const char * const * exclude; /* names of members that are out from the beginning; NULL for none. Costs a pass over
-                                     the set */
+    int32_t min_items; /* RESTART: the smallest number of members in the list; no end token is allowed before */
+    int32_t unique;    /* RESTART: if not 0, no member occurs twice. A token that leads only to members that are already
+                          in the list is not allowed. When no member is left, the list ends as with max_items. A text
+                          counts as one member in all its spellings. A step costs no more than without unique; each
+                          finished member costs a copy of the record of the members used so far */
+    const char * const * exclude; /* names of members that are never allowed; NULL: none. Costs one pass over the set */
     size_t n_exclude;
-    const llama_token * start_after; /* the span begins behind this sequence of tokens, wherever it comes; until then
-                                        any token is free, save the vocabulary's end-of-generation tokens (with a null
-                                        vocab: end_tokens) that are no part of it; NULL to begin at once */
+    const llama_token * start_after; /* the span begins after this sequence of tokens, wherever it occurs. Before that,
+                                        any token is allowed except the vocabulary's end-of-generation tokens (null
+                                        vocab: end_tokens), unless they are part of the sequence. NULL: the span begins
+                                        at once */
     size_t n_start_after;
-    int32_t max_before; /* with start_after: free tokens at most, beginnings of it included; what is missing of it then
-                           is forced. 0: all of it at once; negative: no limit */
-    int32_t max_span;   /* RESTART: tokens, from the beginning of the span, after which the member under way is the last
-                           one, min_items permitting: a span that was forgotten open ends, with a warning to llama.cpp's
-                           log. 0: 500; negative: no limit. A list without end tokens is not ended so */
+    int32_t max_before; /* with start_after: the largest number of free tokens, including those that begin start_after.
+                           After that, the missing rest of start_after is forced. 0: all of it is forced at once;
+                           negative: no limit */
+    int32_t max_span;   /* RESTART: when the span has this many tokens, the current member is the last one, or as many
+                           follow as min_items needs. Prevents a list that never ends; llama.cpp's log gets a warning.
+                           0: 500; negative: no limit. Has no effect on a list without end tokens */
 };
 
-/* Where a sampler stands. */
+/* The state of a sampler. */
 enum token_trie_state {
     TOKEN_TRIE_WALKING = 0,  /* inside the set: the next token is constrained */
-    TOKEN_TRIE_COMPLETE = 1, /* ended as it should: released, or an end token was accepted */
-    TOKEN_TRIE_ESCAPED = 2,  /* a token outside the allowed set was accepted; no constraint since */
-    TOKEN_TRIE_THINKING = 3  /* before start_after */
+    TOKEN_TRIE_COMPLETE = 1, /* the span ended normally: it was released, or an end token was accepted */
+    TOKEN_TRIE_ESCAPED = 2,  /* a token outside the allowed set was accepted; there has been no constraint since */
+    TOKEN_TRIE_THINKING = 3  /* start_after has not occurred yet */
 };
 
-/* Why a span is over behind the member finished last; known as soon as nothing but its end may come. */
+/* Why a span ends after the last finished member. Known as soon as only the end of the span can follow. */
 enum token_trie_ending {
-    TOKEN_TRIE_ENDING_NONE = 0,      /* it is not: a member may go on or begin; or the span was escaped from */
-    TOKEN_TRIE_ENDING_TOKEN = 1,     /* what ends it came; under END and RELEASE also where nothing else may come */
-    TOKEN_TRIE_ENDING_MAX_ITEMS = 2, /* RESTART: there are max_items members */
-    TOKEN_TRIE_ENDING_NONE_LEFT = 3, /* RESTART, unique: all members there are have been */
-    TOKEN_TRIE_ENDING_MAX_SPAN = 4   /* RESTART: it had become as long as max_span */
+    TOKEN_TRIE_ENDING_NONE = 0,      /* it does not end here: a member can continue or begin; or the span was escaped */
+    TOKEN_TRIE_ENDING_TOKEN = 1,     /* its end was accepted; with END and RELEASE also: no member can continue */
+    TOKEN_TRIE_ENDING_MAX_ITEMS = 2, /* RESTART: the list has max_items members */
+    TOKEN_TRIE_ENDING_NONE_LEFT = 3, /* RESTART, unique: the list has all members of the set */
+    TOKEN_TRIE_ENDING_MAX_SPAN = 4   /* RESTART: the span reached max_span */
 };
 
 /* Set size to sizeof(struct token_trie_sampler_state) before the call. */
 struct token_trie_sampler_state {
     size_t size;
     int32_t state;          /* enum token_trie_state */
-    int32_t n_items;        /* members finished so far */
-    const char * leaf_name; /* the member finished last, NULL while another is under way and for one without a name;
-                               valid until the sampler is freed */
+    int32_t n_items;        /* number of finished members */
+    const char * leaf_name; /* name of the last finished member; NULL while another one is in progress, and if it has
+                               no name; valid until the sampler is freed */
     int64_t leaf;           /* its index in the set, -1 if none */
-    uint64_t n_escaped;     /* accepts of a token outside the allowed set */
-    uint64_t n_restored;    /* applies where upstream samplers had cut every allowed token away */
+    uint64_t n_escaped;     /* number of accepted tokens that were outside the allowed set */
+    uint64_t n_restored;    /* calls of apply in which earlier samplers had removed every allowed token */
     uint64_t n_closed;      /* spans that max_span ended */
     int32_t ending;         /* enum token_trie_ending */
-    uint64_t n_applied;     /* applies in all, which is: on the host */
-    uint64_t n_in_graph;    /* batches for which the constraint was put into the compute graph instead */
+    uint64_t n_applied;     /* calls of apply, that is, steps on the host */
+    uint64_t n_in_graph;    /* batches whose compute graph applied the constraint instead */
 };
 
-/* Set size to sizeof(struct token_trie_cache_stats) before the call. Counts are since the process began. */
+/* Set size to sizeof(struct token_trie_cache_stats) before the call. Counts are since the start of the process. */
 struct token_trie_cache_stats {
     size_t size;
     uint64_t hits;
-    uint64_t misses; /* includes payloads that turned out to be refused */
+    uint64_t misses; /* including payloads that were then refused */
     uint64_t evictions;
     uint64_t entries;
     uint64_t capacity;
-    uint64_t bytes; /* held by the cached tries */
+    uint64_t bytes; /* memory of the cached tries */
 };
 
 /*
- * A set: what answers may be, read once and used by any number of samplers, matchers, streams and batches, which share
- * it. It never changes and may be used by any threads. Handles to it are counted: whoever has one frees it, in any
- * order, and what was made with a set does not need its handle.
+ * A set: the possible answers, read once and shared by any number of samplers, matchers, streams and batches. A set
+ * never changes, and any threads may use it. Its handles are counted. Each owner of a handle frees it once, in any
+ * order. What was made with a set keeps what it needs, so the handle may be freed before it.
  *
  *     struct token_trie_set * set = token_trie_set_read(vocab, 0, json, strlen(json));
  *     struct token_trie_params params = {sizeof params, .on_complete = TOKEN_TRIE_END, .path = "action"};
  *     token_trie_stream_set_token_trie_ext(stream, set, &params);
  *     token_trie_set_free(set);
  *
- * Where a set is used, tokens and fingerprint are compared with the vocabulary there.
+ * Each use compares the tokens and the fingerprint of the set with the vocabulary that it is used with.
  */
 struct token_trie_set;
 
 /*
- * Reads all of a payload: each path is a set to be used by params.path, and all together are one.
+ * Reads a payload. The set of each path can be selected with params.path; without a path, all of them are one set.
  *
- * vocab    the model's, for texts in any tokenization; NULL where there are none
- * n_vocab  refuses tokens from n_vocab on; 0 for vocab's number, or with a null vocab for no such check
+ * vocab    the model's; needed for texts in any tokenization, otherwise it may be NULL
+ * n_vocab  token ids from n_vocab on are refused; 0: the size of vocab, or no such check if vocab is NULL
  *
- * Returns a handle that the caller owns, NULL on failure. Tries come from the cache and go there, one a path.
+ * Returns a handle that the caller owns, NULL on failure. The tries, one for each path, are taken from the cache or put
+ * into it.
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_read(const struct llama_vocab * vocab,
                                                            int32_t n_vocab,
@@ -223,12 +229,12 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_read(const struct llama_vo
                                                            size_t payload_len);
 
 /*
- * Makes a set of token sequences: member i is tokens[offsets[i]] up to tokens[offsets[i + 1]], of n_members. What a
- * payload's leaves are told above holds for them.
+ * Makes a set of token sequences. Member i of n_members is tokens[offsets[i]] up to, not including,
+ * tokens[offsets[i + 1]]. The rules above for the leaves of a payload hold for the members too.
  *
- * offsets      n_members + 1 of them, ascending from 0
- * names        one a member; NULL: its position, "0", "1", ...
- * fingerprint  of the vocabulary, as a payload's "vocab"; NULL if it is not known
+ * offsets      n_members + 1 offsets, in ascending order, beginning with 0
+ * names        one name for each member; NULL: the names are the positions, "0", "1", ...
+ * fingerprint  of the vocabulary, as "vocab" in a payload; NULL: not known
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_tokens(const llama_token * tokens,
                                                                   const uint64_t * offsets,
@@ -237,40 +243,40 @@ TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_tokens(const llama_to
                                                                   const char * fingerprint);
 
 /*
- * Makes a set of texts, which are their names too. Each begins where the vocabulary's tokenizer has it begin alone: a
- * space before a word is part of the text.
+ * Makes a set of texts, which are also the names of the members. A text is spelled as the vocabulary's tokenizer spells
+ * it alone: a space before a word is part of the text.
  *
- * any  false: the tokens that the tokenizer makes of a text; true: any tokens that spell it
+ * any  false: the tokens that the tokenizer makes of a text; true: all tokens that spell it
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_from_texts(const struct llama_vocab * vocab,
                                                                  const char * const * texts,
                                                                  size_t n_texts,
                                                                  bool any);
 
-/* The set of one path of a payload, as a handle of its own that the caller owns too. NULL on failure. */
+/* The set of one path of a payload, as a new handle that the caller owns. NULL on failure. */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_select(const struct token_trie_set * set, const char * path);
 
 /*
- * Opens a set in a file, which `token-trie build` or TokenTrie.save in Python wrote: mapped, read-only, shared with all
- * who map it, in milliseconds whatever its size. The file may be replaced or deleted meanwhile, but not be written
- * into. What is no such file is refused by name; damage that only its checksums tell makes answers wrong, but no call
- * leaves the file.
+ * Opens a set in a file that `token-trie build`, or TokenTrie.save in Python, wrote. The file is mapped read-only, and
+ * all processes that map it share the memory. This takes milliseconds for any size. While the set is in use, the file
+ * may be replaced or deleted, but not written to. Files of other formats are refused with a message that has the name
+ * of the file. Damage that only the checksums reveal can make answers wrong, but no call reads outside the file.
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_open(const char * path);
 
 /*
- * Some of a set's members, without building another: member i is left if keep[i] is not 0, of n_members, which is the
- * set's own number of them. Those left keep their indices; those of a filtered set that are out stay out. keep is
- * copied, a bit a member. Refused for texts in any tokenization, and where none is left.
+ * Makes a set of some of a set's members, without building a new trie. Member i is kept if keep[i] is not 0. n_members
+ * is the number of members before any filter. Kept members keep their indices. Filtering a filtered set does not bring
+ * members back. keep is copied, as one bit per member. Fails for texts in any tokenization, and if no member is kept.
  */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_filter(const struct token_trie_set * set,
                                                              const unsigned char * keep,
                                                              size_t n_members);
 
-/* Counts one handle more, which is the same pointer; NULL gives NULL. */
+/* Counts one more handle, and returns the same pointer. NULL returns NULL. */
 TOKEN_TRIE_API struct token_trie_set * token_trie_set_retain(struct token_trie_set * set);
 
-/* Gives a handle back; the set goes with the last, and with what uses it. NULL is ignored. */
+/* Frees a handle. The set is freed with its last handle and its last user. NULL is ignored. */
 TOKEN_TRIE_API void token_trie_set_free(const struct token_trie_set * set);
 
 /* What a set has, all paths together. Set size to sizeof(struct token_trie_set_info) before the call. */
@@ -287,7 +293,7 @@ struct token_trie_set_info {
 /* Fills *info. Fails where descriptors of tokens and of texts do not make one set, and a path is to be selected. */
 TOKEN_TRIE_API int32_t token_trie_set_get_info(const struct token_trie_set * set, struct token_trie_set_info * info);
 
-/* The path number i, in byte order, valid as long as the set; NULL on failure. */
+/* The path with index i, in byte order. Valid as long as the set; NULL on failure. */
 TOKEN_TRIE_API const char * token_trie_set_get_path(const struct token_trie_set * set, size_t i);
 
 /*
@@ -298,56 +304,57 @@ TOKEN_TRIE_API int32_t token_trie_set_get_member(
     const struct token_trie_set * set, size_t i, const char ** name, llama_token * tokens, size_t capacity, size_t * n);
 
 /*
- * Makes a sampler from a payload, with the defaults of struct token_trie_params: on completion, release.
+ * Makes a sampler from a payload, with the defaults of struct token_trie_params. After a member, text is free again.
  *
- * vocab                 the model's; NULL for no range check and no end-of-generation tokens, and no texts
+ * vocab                 the model's; if it is NULL, token ids are not checked against its size, there are no
+ *                       end-of-generation tokens, and texts in any tokenization are refused
  * trie_descriptor_json  the payload
  * mode                  enum token_trie_mode
  *
- * Returns a sampler that the caller owns (llama_sampler_free, or llama_sampler_chain_add, which takes it), NULL on
- * failure. The trie comes from a process-wide cache of the 128 used last, keyed by the SHA-256 of the payload, so a
- * repeated call costs little more than hashing it; a new payload costs one pass and a sort.
+ * Returns a sampler that the caller owns, NULL on failure. Free it with llama_sampler_free, or give it to a chain with
+ * llama_sampler_chain_add. The trie comes from a process-wide cache of the 128 most recently used tries. Its key is the
+ * SHA-256 of the payload, so a repeated call costs little more than the hash. A new payload costs one pass and a sort.
  */
 TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie(const struct llama_vocab * vocab,
                                                                     const char * trie_descriptor_json,
                                                                     int mode);
 
 /*
- * The same with a set and every option. With TOKEN_TRIE_END and TOKEN_TRIE_RESTART and no
- * end_tokens, the vocabulary is scanned for its end-of-generation tokens (a millisecond or two for 262,144 tokens).
+ * The same with a set and all options. For TOKEN_TRIE_END and TOKEN_TRIE_RESTART without end_tokens, the vocabulary is
+ * scanned for its end-of-generation tokens (one or two milliseconds for 262,144 tokens).
  */
 TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_ext(const struct llama_vocab * vocab,
                                                                         const struct token_trie_set * set,
                                                                         const struct token_trie_params * params);
 
 /*
- * Makes what lets a trie sampler be part of the compute graph, where the logits are, and be followed by nothing but the
- * token's 4 bytes. It goes to the end of the trie's chain, which is set on the backend:
+ * Makes a tail. With a tail, a trie sampler can run inside the compute graph, where the logits are. Only the selected
+ * token, 4 bytes, then leaves the device. The tail is the last sampler of the chain, and the chain is set on a context:
  *
  *     struct llama_sampler * tail = llama_sampler_init_token_trie_tail(trie, vocab);
  *     llama_sampler_chain_add(chain, trie);
- *     llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));  // not in greedy mode, where the trie selects
+ *     llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));  // not in greedy mode: there the trie selects
  *     llama_sampler_chain_add(chain, tail);
  *     llama_set_sampler(ctx, 0, chain);                               // before the prompt is decoded
- *     llama_sampler_sample(chain, ctx, -1);                           // as ever; the trie's apply is not called
+ *     llama_sampler_sample(chain, ctx, -1);                           // as always; does not call apply of the trie
  *
- * trie   a sampler made here, which has no tail
+ * trie   a sampler that this library made, without a tail so far
  * vocab  the model's
  *
- * Of equal logits, and where one is NaN, the backend's argmax decides; temp, top_p, min_p and dist draw what they draw
- * on the host, and llama.cpp's top_k, which does not sort there, other members of the set. Where nothing has selected,
- * the tail takes the best candidate. Without a tail, a trie stays on the host.
+ * If logits are equal or NaN, the backend's argmax decides. temp, top_p, min_p and dist draw the same tokens as on the
+ * host. llama.cpp's top_k does not sort in the graph, so other members of the set can be drawn. If no sampler has
+ * selected a token, the tail selects the best candidate.
  *
- * It stays there with its tail, and answers the same, where the device lacks an operation, where another llama.cpp is
- * loaded than the one compiled against or one without these callbacks, where a sampler before it in the chain stays
- * there, where the context has n_outputs_max_per_seq other than 1, as there is one output of a sequence in a batch, and
- * where the span has start_after.
- * token_trie_sampler_get_state tells. A trie is part of one graph in its life; in a second chain it stays on the host,
- * and so do clones.
+ * The trie stays on the host, with the same answers, in these cases: it has no tail; the device lacks an operation; the
+ * loaded llama.cpp is not the one compiled against, or has no callbacks for samplers in the graph; a sampler before the
+ * trie in the chain stays on the host; n_outputs_max_per_seq of the context is not 1 (in a batch, a sequence can have
+ * only one output); the span has start_after. token_trie_sampler_get_state tells where the trie ran. A trie can be part
+ * of only one graph in its life. In a second chain it stays on the host, and so does a clone.
  *
- * llama.cpp ends the process where a chain is set a second time, also for another sequence, where a sampler stands
- * behind the tail, and where one that truncates stands before a trie made with another model's vocab. It uses what has
- * been freed where a chain that is set, or a member of it, is freed before the context or before the chain is replaced.
+ * llama.cpp ends the process if a chain is set a second time, also if for another sequence; if a sampler follows the
+ * tail; and if a sampler that truncates stands before a trie that was made with the vocab of another model. It uses
+ * freed memory if a chain that is set, or one of its samplers, is freed before the context is freed or the chain
+ * replaced.
  *
  * Returns a sampler that the caller owns, NULL on failure.
  */
@@ -355,65 +362,66 @@ TOKEN_TRIE_API struct llama_sampler * llama_sampler_init_token_trie_tail(struct 
                                                                          const struct llama_vocab * vocab);
 
 /*
- * Fills *state with where a sampler stands. The sampler must be one made here, not the chain it was added to.
+ * Fills *state. The sampler must be a sampler that this library made, not the chain that it was added to.
  */
 TOKEN_TRIE_API int32_t token_trie_sampler_get_state(const struct llama_sampler * sampler,
                                                     struct token_trie_sampler_state * state);
 
 /*
- * A matcher is for a host that has logits of its own, from whatever engine: it tells what of a set is legal next, as a
- * mask of a bit a token or as a list, and takes tokens in and back.
+ * A matcher is for a host that has its own logits, from any engine. It tells which tokens of a set are allowed next, as
+ * a bit mask or as a list. The host passes each token that it takes to token_trie_matcher_accept, and can undo this
+ * with token_trie_matcher_rollback.
  *
  *     struct token_trie_params params = {sizeof params, .on_complete = TOKEN_TRIE_END, .end_tokens = &eos,
  *                                        .n_end_tokens = 1};
- *     struct token_trie_matcher * matcher = token_trie_matcher_init(NULL, n_vocab, json, strlen(json), &params);
+ *     struct token_trie_matcher * matcher = token_trie_matcher_init(NULL, n_vocab, set, &params);
  *     const struct token_trie_matcher * one = matcher;
  *     token_trie_matcher_fill_masks(&one, 1, NULL, mask, 1, (n_vocab + 31) / 32, NULL);
- *     ...                                                      // what the mask leaves out gets no probability
+ *     ...                                                      // tokens whose bit is 0 get no probability
  *     token_trie_matcher_accept(matcher, token, &accepted);
  *     token_trie_matcher_free(matcher);
  *
- * A token that is not allowed is not accepted, and the matcher stays where it is. When an end token was accepted the
- * matcher is terminated, and from then on end tokens alone are legal. Where a span ends without one
- * (TOKEN_TRIE_RELEASE, a list without end tokens) every token is legal from then on.
+ * A token that is not allowed is not accepted, and does not change the matcher. When an end token has been accepted,
+ * the matcher is terminated: from then on only end tokens are allowed. If a span ends without an end token
+ * (TOKEN_TRIE_RELEASE, a list without end tokens), every token is allowed from then on.
  */
 struct token_trie_matcher;
 
 /*
  * Makes a matcher at the beginning of a set.
  *
- * vocab    the model's, for its end-of-generation tokens and the fingerprint; may be NULL: no llama.cpp model is needed
- * n_vocab  tokens of the vocabulary, which is what a row of a mask has bits for; with a vocab, 0 for its own number, or
- *          more where the logits are padded
- * params   as of a sampler; mode is not of use
+ * vocab    the model's, for its end-of-generation tokens and its fingerprint; NULL: no llama.cpp model is needed
+ * n_vocab  size of the vocabulary, which is the number of bits in a row of a mask; with a vocab, 0 for its own size, or
+ *          a larger number if the logits are padded
+ * params   as for a sampler; mode is not used
  *
- * Returns a matcher that the caller owns (token_trie_matcher_free), NULL on failure. vocab is not used later.
+ * Returns a matcher that the caller owns (token_trie_matcher_free), NULL on failure. vocab is not used after the call.
  */
 TOKEN_TRIE_API struct token_trie_matcher * token_trie_matcher_init(const struct llama_vocab * vocab,
                                                                    int32_t n_vocab,
                                                                    const struct token_trie_set * set,
                                                                    const struct token_trie_params * params);
 
-/* Another matcher where this one stands, which the caller owns too. The set is shared. NULL on failure. */
+/* Makes a matcher with the same set and state, which the caller owns too. The set is shared. NULL on failure. */
 TOKEN_TRIE_API struct token_trie_matcher * token_trie_matcher_clone(const struct token_trie_matcher * matcher);
 
 /* Frees a matcher; NULL is ignored. */
 TOKEN_TRIE_API void token_trie_matcher_free(struct token_trie_matcher * matcher);
 
-/* Back to the beginning. */
+/* Returns to the beginning of the set. */
 TOKEN_TRIE_API int32_t token_trie_matcher_reset(struct token_trie_matcher * matcher);
 
 /*
- * Steps over a token; *accepted tells whether it was allowed. Fails with TOKEN_TRIE_ERROR_VOCAB for a token outside the
- * vocabulary, and with TOKEN_TRIE_ERROR_ARGUMENT for one that is no end token on a terminated matcher.
+ * Accepts a token if it is allowed, and sets *accepted to whether it is. Fails with TOKEN_TRIE_ERROR_VOCAB for a token
+ * outside the vocabulary, and with TOKEN_TRIE_ERROR_ARGUMENT for a token other than an end token after termination.
  */
 TOKEN_TRIE_API int32_t token_trie_matcher_accept(struct token_trie_matcher * matcher,
                                                  llama_token token,
                                                  bool * accepted);
 
 /*
- * Steps over n tokens up to the first that is not allowed; *n_accepted tells how many these were. Fails, and takes
- * none, with TOKEN_TRIE_ERROR_VOCAB where any of them is outside the vocabulary.
+ * Accepts n tokens, up to the first that is not allowed. *n_accepted is set to the number of accepted tokens. Fails
+ * with TOKEN_TRIE_ERROR_VOCAB if any of the tokens is outside the vocabulary; then none is accepted.
  */
 TOKEN_TRIE_API int32_t token_trie_matcher_accept_tokens(struct token_trie_matcher * matcher,
                                                         const llama_token * tokens,
@@ -421,25 +429,25 @@ TOKEN_TRIE_API int32_t token_trie_matcher_accept_tokens(struct token_trie_matche
                                                         size_t * n_accepted);
 
 /*
- * Takes back the last n tokens accepted, be they all; fails with TOKEN_TRIE_ERROR_ARGUMENT where there are fewer. Costs
- * at most 255 tokens accepted again.
+ * Undoes the last n accepted tokens. n may be their total number. Fails with TOKEN_TRIE_ERROR_ARGUMENT if fewer have
+ * been accepted. Costs at most as much as accepting 255 tokens.
  */
 TOKEN_TRIE_API int32_t token_trie_matcher_rollback(struct token_trie_matcher * matcher, size_t n);
 
-/* Tells whether an end token was accepted. */
+/* Tells whether the matcher is terminated, that is, whether an end token was accepted. */
 TOKEN_TRIE_API int32_t token_trie_matcher_is_terminated(const struct token_trie_matcher * matcher,
                                                         bool * is_terminated);
 
 /*
- * Fills a row of bits for each of n matchers: token t is bit t % 32 of word t / 32, 1 where it is legal. Bits beyond
- * the vocabulary mean nothing.
+ * Fills a row of bits for each of n matchers. Token t is bit t % 32 of word t / 32, which is 1 if it is allowed. Bits
+ * beyond the vocabulary have no meaning.
  *
- * rows       the row that each one fills; NULL for the row of its number
- * masks      n_rows rows of n_words words, one behind the other; rows that no matcher fills are left alone
- * n_words    (n_vocab + 31) / 32 of every matcher
- * is_needed  NULL, or set for each matcher: false where every token is legal, so that its row need not be applied
+ * rows       the index of the row for each matcher; NULL: matcher i fills row i
+ * masks      n_rows rows of n_words words, one after the other; other rows are not changed
+ * n_words    (n_vocab + 31) / 32, which must be the same for all matchers
+ * is_needed  NULL, or set for each matcher: false if every token is allowed, so that its row need not be applied
  *
- * Costs the writing of the rows and a step for each legal token. On failure nothing is written.
+ * Costs the writing of the rows, and one step for each allowed token. On failure nothing is written.
  */
 TOKEN_TRIE_API int32_t token_trie_matcher_fill_masks(const struct token_trie_matcher * const * matchers,
                                                      size_t n,
@@ -449,15 +457,15 @@ TOKEN_TRIE_API int32_t token_trie_matcher_fill_masks(const struct token_trie_mat
                                                      size_t n_words,
                                                      bool * is_needed);
 
-/* Copies up to `capacity` of the tokens that are legal next, ascending, and tells in *n how many there are. */
+/* Copies up to `capacity` of the allowed tokens, in ascending order, and sets *n to the number of allowed tokens. */
 TOKEN_TRIE_API int32_t token_trie_matcher_get_allowed(const struct token_trie_matcher * matcher,
                                                       llama_token * tokens,
                                                       size_t capacity,
                                                       size_t * n);
 
 /*
- * Copies up to `capacity` tokens that have to come next, each the only legal one behind those before it, and tells in
- * *n how many were copied. An end token is not among them. Changes nothing; costs a step a token.
+ * Copies up to `capacity` forced tokens: each is the only token allowed after those before it. *n is set to the number
+ * of copied tokens. End tokens are not among them. Does not change the matcher. Costs one step per token.
  */
 TOKEN_TRIE_API int32_t token_trie_matcher_get_forced(const struct token_trie_matcher * matcher,
                                                      llama_token * tokens,
@@ -465,7 +473,7 @@ TOKEN_TRIE_API int32_t token_trie_matcher_get_forced(const struct token_trie_mat
                                                      size_t * n);
 
 /*
- * A stream generates text token by token on a context of its own, under a trie, under a grammar, or free.
+ * A stream generates text token by token in its own context: under a trie, under a grammar, or free.
  *
  *     struct token_trie_stream_params params = {sizeof params};
  *     struct token_trie_stream * stream = token_trie_stream_open_file("model.gguf", &params);
@@ -476,58 +484,64 @@ TOKEN_TRIE_API int32_t token_trie_matcher_get_forced(const struct token_trie_mat
  *     token_trie_stream_generate(stream, 100, 0.7f, 0.95f, on_token, NULL); // free text after it
  *     token_trie_stream_close(stream);
  *
- * Forced tokens, the only ones allowed where they stand, are never sampled and never evaluated alone. They are passed
- * on at once and evaluated in one batch with the next branch point's; after the last branch point nothing is evaluated
- * until a later call needs it. So a decision costs as many forward passes as it has branch points after its first
- * token's, and a pass whose branch point allows few tokens is cut short: see token_trie_stream_context_params.
+ * A forced token, the only allowed one at its position, is never sampled and never evaluated alone. It is passed on at
+ * once, and evaluated in one batch with the token of the next branch point. After the last branch point, nothing is
+ * evaluated until a later call needs it. So a choice costs one forward pass for each branch point, except for one at
+ * its first token. If only few tokens are allowed at a branch point, the pass is cut short: see
+ * token_trie_stream_context_params.
  *
- * A closed or null stream is refused with TOKEN_TRIE_ERROR_ARGUMENT.
+ * A closed stream and NULL are refused with TOKEN_TRIE_ERROR_ARGUMENT.
  */
 struct token_trie_stream;
 
 /*
- * Where a stream with contexts of its own chooses under a trie. Inside the compute graph, where the logits are, the
- * best token and its probability leave the device, 8 bytes; where it is drawn, or penalties are on, the logits of the
- * allowed tokens, their number rounded up to a power of 2, if that is at most a sixteenth of the vocabulary. Whatever
- * else a stream does, free text, scores and searches among it, fetches whole rows. Tokens are the same, as far
- * as the backend's argmax takes the first of equals; logprob is computed in floats.
+ * Where a stream with its own contexts chooses under a trie: on the host, or inside the compute graph, where the logits
+ * are. In the graph, only the best token and its probability leave the device, 8 bytes. If the token is drawn, or
+ * penalties are on, the logits of the allowed tokens leave it instead. Their number is rounded up to a power of 2. This
+ * is done if at most a sixteenth of the vocabulary is allowed. In all other cases, such as free text, scores and
+ * searches, whole rows of logits are copied. The tokens are the same as on the host if the backend's argmax takes the
+ * first of equal logits. logprob is computed in float.
  *
- * It stays on the host, and state.n_on_device tells, where llama.cpp has no samplers inside the graph, of a model that
- * is not attention alone, of params with one sequence id, and on a caller's context (token_trie_stream_open).
+ * The stream chooses on the host, and n_on_device of its state does not grow, if llama.cpp has no samplers inside the
+ * graph, if the model does not consist of attention alone, if the context params have only one sequence id, and on a
+ * context of the caller (token_trie_stream_open).
  */
 enum token_trie_device_sampling {
-    TOKEN_TRIE_DEVICE_AUTO = 0, /* where the model's last layer is on a device; not where its params had a cb_eval */
-    TOKEN_TRIE_DEVICE_ON = 1,   /* on any backend, the CPU's included */
+    TOKEN_TRIE_DEVICE_AUTO = 0, /* in the graph if the last layer is on a device, unless the context params had a cb_eval */
+    TOKEN_TRIE_DEVICE_ON = 1,   /* in the graph on any backend, including the CPU's */
     TOKEN_TRIE_DEVICE_OFF = 2
 };
 
-/* Set size to sizeof(struct token_trie_stream_params) and the rest to zero for the defaults. */
+/* Set size to sizeof(struct token_trie_stream_params), and all other members to zero for the defaults. */
 struct token_trie_stream_params {
     size_t size;
-    /* token_trie_stream_open_file alone: */
-    int32_t n_ctx;        /* tokens; 0: as many as the model was trained with, and at most 16 times as many */
+    /* only for token_trie_stream_open_file: */
+    int32_t n_ctx;        /* tokens; 0: the number that the model was trained with; at most 16 times that number */
     int32_t n_batch;      /* tokens evaluated at once; 0: llama.cpp's default */
     int32_t n_threads;    /* 0: llama.cpp's default; at most GGML_MAX_N_THREADS */
     int32_t n_gpu_layers; /* layers on a GPU; negative: all of them */
-    /* sampling, beside what token_trie_stream_generate takes: */
-    uint32_t seed;          /* the same seed draws the same tokens; 0xFFFFFFFF: another each time */
+    /* sampling, in addition to the arguments of token_trie_stream_generate: */
+    uint32_t seed;          /* the same seed draws the same tokens; 0xFFFFFFFF: a random seed */
     int32_t top_k;          /* 0: off */
     float min_p;            /* 0: off */
-    int32_t penalty_last_n; /* generated tokens that the penalties look back on; 0: off */
+    int32_t penalty_last_n; /* number of last generated tokens that the penalties apply to; 0: off */
     float penalty_repeat;   /* 0 or 1: off */
     float penalty_freq;     /* 0: off */
     float penalty_present;  /* 0: off */
-    int32_t
-        step_by_step; /* not 0: evaluate every token alone, forced ones too, and whole. Slower; on quantized models,
-                         whose logits change a little with the size of a batch, bit-exact to other one-token loops */
-    /* token_trie_stream_open_model alone: the adapters that every context it makes gets; to outlive the stream */
+    int32_t step_by_step; /* if not 0, every token is evaluated alone, also forced ones, and no pass is cut short. This
+                             is slower. The logits of quantized models change a little with the batch size; with this
+                             option they are bit-exact with other loops that evaluate one token at a time */
+    /* only for token_trie_stream_open_model: adapters for every context that the stream makes; must outlive it */
     struct llama_adapter_lora * const * adapters;
-    const float * adapter_scales; /* one an adapter; NULL: 1 */
+    const float * adapter_scales; /* one for each adapter; NULL: 1 */
     size_t n_adapters;
     int32_t device_sampling; /* enum token_trie_device_sampling */
 };
 
-/* A token passed on by token_trie_stream_generate, valid during the callback, or by token_trie_stream_next. */
+/*
+ * A token that token_trie_stream_generate passes to its callback, valid during the callback, or that
+ * token_trie_stream_next returns.
+ */
 struct token_trie_token {
     size_t size;
     llama_token id;    /* -1: none */
