@@ -30,23 +30,29 @@ from token_trie.show.trie import plain
     "token-trie build items.parquet --ids semantic_id --name sku -o items.trie",
 )
 def build(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, JSON lines or Parquet; a member a row.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.trie", help="Where the set is written.")],
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Members are these texts, by --model.")] = None,
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="A file in CSV, JSON lines or Parquet. Each row is a member.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.trie", help="The file to write.")],
+    text: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the texts of the members. Needs --model.")
+    ] = None,
     ids: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Members are these token ids: a list, or numbers between spaces."),
+        typer.Option(metavar="COLUMN", help="Column with the token ids of the members: lists, or numbers and spaces."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="With --ids: what members are called; by default their row.")
+        str | None, typer.Option(metavar="COLUMN", help="With --ids: column with the names. Default: row numbers.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", metavar="FILE.gguf", help="Whose tokens they are.")
+        Path | None,
+        typer.Option("--model", "-m", metavar="FILE.gguf", help="The model whose vocabulary the token ids belong to."),
     ] = None,
     leading_space: Annotated[
         bool | None,
         typer.Option(
-            "--leading-space/--no-leading-space", help="Whether texts follow a space; by default as they are."
+            "--leading-space/--no-leading-space",
+            help="With --text: whether a space comes before each text. Default: texts are used as they are.",
         ),
     ] = None,
     batch: Annotated[
@@ -54,20 +60,20 @@ def build(
         typer.Option(
             min=1,
             metavar="ROWS",
-            help="Rows in memory at a time. More go through sorted files beside the output, which are merged.",
+            help="Number of rows in memory. More rows are sorted in temporary files next to the output, and merged.",
         ),
     ] = 5_000_000,
     table_format: Annotated[
-        Format | None, typer.Option("--format", help="By default what the table's name ends in.")
+        Format | None, typer.Option("--format", help="Format of TABLE. Default: by the ending of its name.")
     ] = None,
 ) -> None:
-    """Write a set of many members to a file, which `TokenTrie.open` maps in milliseconds."""
+    """Write a set to a file. `TokenTrie.open` opens it in milliseconds, whatever its size."""
     if (text is None) == (ids is None):
-        raise ArgumentError("--text and --ids: one of them")
+        raise ArgumentError("--text and --ids: use exactly one of them")
     if ids is not None and leading_space is not None:
-        raise ArgumentError("--leading-space: goes with --text; token ids are as they are")
+        raise ArgumentError("--leading-space: only with --text")
     if text is not None and (model is None or name is not None):
-        raise ArgumentError("--text: goes with --model, and texts are their own names: leave out --name")
+        raise ArgumentError("--text: needs --model, and does not allow --name, because texts are their own names")
     vocabulary = None if model is None else Vocabulary(model)
     columns = [column for column in (text or ids, name) if column is not None]
     rows = _rows(table, format_of(table, table_format, "--format"), columns)
@@ -96,7 +102,7 @@ def _rows(path: Path, kind: Format, columns: list[str]) -> Iterator[Row]:
                 raise ArgumentError(f"{row.where}: {row.bad}")
             for column in columns:
                 if column not in row.values:
-                    raise ArgumentError(f"{row.where}: no column {column!r}; there are {', '.join(row.values)}")
+                    raise ArgumentError(f"{row.where}: no column {column!r}; the columns are {', '.join(row.values)}")
             yield row
             if row.number % 1024 == 0:
                 progress.move(row.number, row.read)
@@ -153,7 +159,7 @@ def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tupl
 def _text(row: Row, column: str) -> str:
     value = row.values[column]
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        raise ArgumentError(f"{row.where}, {column}: {value!r} where a text belongs")
+        raise ArgumentError(f"{row.where}, {column}: {value!r} is not a text")
     return str(value)
 
 
@@ -164,9 +170,9 @@ def _tokens(row: Row, column: str) -> Any:
         try:
             value = json.loads(value) if value.lstrip().startswith("[") else list(map(_number, value.split()))
         except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"{where}: {value[:80]!r} where token ids belong") from error
+            raise ArgumentError(f"{where}: {value[:80]!r} is not a list of token ids") from error
     if not isinstance(value, (list, np.ndarray)) or any(isinstance(token, bool) for token in value):
-        raise ArgumentError(f"{where}: {value!r} where a list of token ids belongs")
+        raise ArgumentError(f"{where}: {value!r} is not a list of token ids")
     tokens = to_tokens(value, where)
     if len(tokens) and tokens.min() < 0:
         raise ArgumentError(f"{where}: {tokens.min()} is not a token id")
