@@ -497,10 +497,10 @@ struct token_trie_stream;
 /*
  * Where a stream with its own contexts chooses under a trie: on the host, or inside the compute graph, where the logits
  * are. In the graph, only the best token and its probability leave the device, 8 bytes. If the token is drawn, or
- * penalties are on, the logits of the allowed tokens leave it instead. Their number is rounded up to a power of 2. This
- * is done if at most a sixteenth of the vocabulary is allowed. In all other cases, such as free text, scores and
- * searches, whole rows of logits are copied. The tokens are the same as on the host if the backend's argmax takes the
- * first of equal logits. logprob is computed in float.
+ * penalties are on, and at most a sixteenth of the vocabulary is allowed, the logits of the allowed tokens leave it
+ * instead, their number rounded up to a power of 2. In all other cases, such as free text, scores and searches, whole
+ * rows of logits are copied. The tokens are the same as on the host if the backend's argmax takes the first of equal
+ * logits. logprob is computed in float.
  *
  * The stream chooses on the host, and n_on_device of its state does not grow, if llama.cpp has no samplers inside the
  * graph, if the model does not consist of attention alone, if the context params have only one sequence id, and on a
@@ -524,7 +524,7 @@ struct token_trie_stream_params {
     uint32_t seed;          /* the same seed draws the same tokens; 0xFFFFFFFF: a random seed */
     int32_t top_k;          /* 0: off */
     float min_p;            /* 0: off */
-    int32_t penalty_last_n; /* number of last generated tokens that the penalties apply to; 0: off */
+    int32_t penalty_last_n; /* the penalties count this many of the last generated tokens; 0: off */
     float penalty_repeat;   /* 0 or 1: off */
     float penalty_freq;     /* 0: off */
     float penalty_present;  /* 0: off */
@@ -962,10 +962,10 @@ TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
  *     }
  *     token_trie_batch_close(batch);
  *
- * The library starts no thread. The threads that wait in token_trie_batch_next do the work: one of them at a time makes
- * the passes, for the prompts of all. Submit, next, cancel and close may be called from any thread at any time. An
- * answer is the same as from a stream, except for llama.cpp's rounding, which depends on the number of rows in a pass
- * and on where a sequence's cells are in the cache.
+ * A batch has no thread of its own. The threads that wait in token_trie_batch_next do the work: one of them at a time
+ * makes the passes, for the prompts of all. Submit, next, cancel and close may be called from any thread at any time.
+ * An answer is the same as from a stream, except for llama.cpp's rounding, which depends on the number of rows in a
+ * pass and on where a sequence's cells are in the cache.
  */
 struct token_trie_batch;
 
