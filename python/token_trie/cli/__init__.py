@@ -70,12 +70,12 @@ def main() -> None:
     ),
 )
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Show versions and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the versions and exit.")] = False,
     library: Annotated[
-        bool, typer.Option("--library", help="Show the library that other hosts load, and exit.")
+        bool, typer.Option("--library", help="Print the path of the shared library for other programs and exit.")
     ] = False,
     cmake_dir: Annotated[
-        bool, typer.Option("--cmake-dir", help="Show where find_package(token_trie) finds it, and exit.")
+        bool, typer.Option("--cmake-dir", help="Print the folder for CMake's find_package(token_trie) and exit.")
     ] = False,
 ) -> None:
     if version:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 app = typer.Typer(
-    help="llama.cpp answers with one of a known set.",
+    help="Make llama.cpp answer with one member of a known set.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,

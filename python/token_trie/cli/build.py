@@ -28,23 +28,29 @@ from token_trie.show.trie import plain
     "token-trie build items.parquet --ids semantic_id --name sku -o items.trie",
 )
 def build(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV, JSON lines or Parquet; a member a row.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.trie", help="Where the set is written.")],
-    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="Members are these texts, by --model.")] = None,
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="A file in CSV, JSON lines or Parquet. Each row is a member.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE.trie", help="The file to write.")],
+    text: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the texts of the members. Needs --model.")
+    ] = None,
     ids: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Members are these token ids: a list, or numbers between spaces."),
+        typer.Option(metavar="COLUMN", help="Column with the token ids of the members: lists, or numbers and spaces."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="With --ids: what members are called; by default their row.")
+        str | None, typer.Option(metavar="COLUMN", help="With --ids: column with the names. Default: row numbers.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option("--model", "-m", metavar="FILE.gguf", help="Whose tokens they are.")
+        Path | None,
+        typer.Option("--model", "-m", metavar="FILE.gguf", help="The model whose vocabulary the token ids belong to."),
     ] = None,
     leading_space: Annotated[
         bool | None,
         typer.Option(
-            "--leading-space/--no-leading-space", help="Whether texts follow a space; by default as they are."
+            "--leading-space/--no-leading-space",
+            help="With --text: whether a space comes before each text. Default: texts are used as they are.",
         ),
     ] = None,
     batch: Annotated[
@@ -52,20 +58,20 @@ def build(
         typer.Option(
             min=1,
             metavar="ROWS",
-            help="Rows in memory at a time. More go through sorted files beside the output, which are merged.",
+            help="Number of rows in memory. More rows are sorted in temporary files next to the output, and merged.",
         ),
     ] = 5_000_000,
     table_format: Annotated[
-        Format | None, typer.Option("--format", help="By default what the table's name ends in.")
+        Format | None, typer.Option("--format", help="Format of TABLE. Default: by the ending of its name.")
     ] = None,
 ) -> None:
-    """Write a set of many members to a file, which `TokenTrie.open` maps in milliseconds."""
+    """Write a set to a file. `TokenTrie.open` opens it in milliseconds, whatever its size."""
     if (text is None) == (ids is None):
-        raise ArgumentError("--text and --ids: one of them")
+        raise ArgumentError("--text and --ids: use exactly one of them")
     if ids is not None and leading_space is not None:
-        raise ArgumentError("--leading-space: goes with --text; token ids are as they are")
+        raise ArgumentError("--leading-space: only with --text")
     if text is not None and (model is None or name is not None):
-        raise ArgumentError("--text: goes with --model, and texts are their own names: leave out --name")
+        raise ArgumentError("--text: needs --model, and does not allow --name, because texts are their own names")
     vocabulary = None if model is None else Vocabulary(model)
     with (
         closing(open_table(table, format_of(table, table_format, "--format"))) as opened,

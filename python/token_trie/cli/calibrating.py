@@ -38,7 +38,7 @@ class Calibrating:
         if calibration is None or calibration in _NAMES:
             if target_accuracy is not None:
                 raise ArgumentError(
-                    "--target-accuracy: goes with --calibration FILE, fitted by token-trie evaluate --fit"
+                    "--target-accuracy: needs --calibration FILE, a file from token-trie evaluate --fit"
                 )
             return cls(None if calibration is None else _NAMES[calibration])
         found = Calibration.load(Path(calibration))

@@ -25,18 +25,18 @@ from token_trie.trust.calibration import Calibration
 @flags_of(
     ChooseOptions,
     without=("probabilities", "calibration", "leading_space", "think"),
-    mode="The most probable whole answer, which is the default; the best step by step, which is the default for "
-    "--tokenization any, or one drawn at random that way; one drawn from the probabilities of whole answers; the best "
-    "that a beam search finds.",
-    temperature="For --mode sampled; by default 1.",
+    mode="exact: the most probable choice (the default); greedy: the best token at each branch point (the default for "
+    "--tokenization any); sampled: a random token at each branch point; aligned: a random choice, by the probabilities "
+    "of whole choices; beam: the best choice that a beam search finds.",
+    temperature="For --mode sampled. Default: 1.",
     top_p="For --mode sampled.",
-    seed="For --mode sampled and aligned: the same seed draws the same answer.",
+    seed="For --mode sampled and aligned: the same seed gives the same answer.",
     leaf_end=LEAF_END_HELP,
-    n_best="For --mode exact and beam: answers to show.",
-    beam_width="For --mode beam.",
-    max_nodes="For --mode exact: nodes to evaluate before the best is given; 0: no limit.",
-    timeout="Likewise, seconds.",
-    tokenization="The tokenizer's spelling of each choice, or any.",
+    n_best="For --mode exact and beam: number of answers to show.",
+    beam_width="For --mode beam: number of beginnings that are kept.",
+    max_nodes="For --mode exact: number of nodes after which the search ends with the best so far; 0: no limit.",
+    timeout="For --mode exact: seconds after which the search ends.",
+    tokenization="canonical: a choice has the tokens that the tokenizer makes of it; any: all tokens that spell it.",
     heal="For --tokenization any: the prompt may end inside a token.",
 )
 class AnswerOptions(Flags):
@@ -56,23 +56,23 @@ def choose(
     model: ModelOptions,
     answer: AnswerOptions,
     top: Annotated[
-        int | None, typer.Option(min=1, help="Score all choices, and show so many with their probabilities.")
+        int | None, typer.Option(min=1, help="Score all choices, and show this many with probabilities.")
     ] = None,
     contextual: Annotated[
-        str | None, typer.Option(help="The prompt without its content, whose answers are taken out of the scores.")
+        str | None, typer.Option(help="The prompt without its content. Its scores are subtracted.")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="A file by `token-trie evaluate --fit`, of a prompt's choices.")
+        Path | None, typer.Option(help="A calibration that `evaluate --fit` made for a prompt.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Answer a prompt with one of the choices."""
     if contextual is not None and calibration is not None:
-        raise ArgumentError("--contextual and --calibration: one of them")
+        raise ArgumentError("--contextual and --calibration: use only one of them")
     options = answer.given
     mode = options["mode"]
     if top is not None and mode not in (None, "exact", "aligned"):
-        raise ArgumentError(f"--top: scores all choices, which --mode {mode} does not; leave one of them out")
+        raise ArgumentError(f"--top: not with --mode {mode}, which does not score all choices")
     text, texts = prompt.read_beside_set(choices)
     llm = model.load()
     decision = choose_(

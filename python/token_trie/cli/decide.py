@@ -25,8 +25,8 @@ _N_MAX = 1 << 20
 @flags_of(
     DecideOptions,
     without=("form", "calibration", "orders", "think", "examples"),
-    instead="Tell what the model would write if it were free to.",
-    reproducible="Answer the same bit by bit, whatever is asked beside it; takes longer.",
+    instead="Also show what the model would write without a constraint.",
+    reproducible="Give bit-identical answers, whatever other questions are asked. Takes longer.",
 )
 class AskOptions(Flags):
     """How questions are asked."""
@@ -46,31 +46,31 @@ def decide(
         list[str] | None,
         typer.Option("--choice", "-c", help="NAME=QUESTION:OPTION,OPTION… An option may be OPTION=DESCRIPTION."),
     ] = None,
-    predicate: Annotated[
-        list[str] | None, typer.Option("--predicate", help="NAME=QUESTION, answered yes or no.")
-    ] = None,
+    predicate: Annotated[list[str] | None, typer.Option("--predicate", help="NAME=QUESTION for yes or no.")] = None,
     score: Annotated[
-        list[str] | None, typer.Option("--score", help="NAME=QUESTION:LEVEL,LEVEL… The lowest comes first.")
+        list[str] | None, typer.Option("--score", help="NAME=QUESTION:LEVEL,LEVEL… with the lowest level first.")
     ] = None,
-    state: Annotated[str | None, typer.Option(help="What the questions are about.")] = None,
+    state: Annotated[str | None, typer.Option(help="The text that the questions are about.")] = None,
     state_file: Annotated[
-        Path | None, typer.Option(help="A file with that; - for standard input, which is the default.")
+        Path | None, typer.Option(help="A file with the state. Default: - for standard input.")
     ] = None,
     request: Annotated[
         Path | None,
-        typer.Option(help="A file with a body of POST /v1/systemone instead: state and questions; - standard input."),
+        typer.Option(
+            help="A file with a body of POST /v1/systemone, which has state and questions; - reads standard input."
+        ),
     ] = None,
     form: Annotated[
-        FormName | None, typer.Option(help="How questions are put; by default unlisted, or as the model was trained.")
+        FormName | None, typer.Option(help="The form of the questions. Default: unlisted, or the model's own.")
     ] = None,
     orders: Annotated[
-        str, typer.Option(help="Where the form lists the options: over how many orders of them to average, or auto.")
+        str, typer.Option(help="For forms that list the options: the number of orders to average over, or auto.")
     ] = "1",
     raw: Annotated[
-        bool, typer.Option("--raw", help="The model's own probabilities: a question's prior is not taken out of them.")
+        bool, typer.Option("--raw", help="Give the model's own probabilities, without the correction by the prior.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as where standard output is no terminal.")
+        bool, typer.Option("--json", help="Print JSON. Default if the output is not a terminal.")
     ] = False,
 ) -> None:
     """Answer questions about a state, with a probability for each option."""
@@ -83,12 +83,12 @@ def decide(
     questions = _questions(choice or [], predicate or [], score or [])
     if request is not None:
         if questions or state is not None or state_file is not None:
-            raise ArgumentError("--request: has state and questions; leave the other options out")
+            raise ArgumentError("--request: not with options for the state or questions, which the file has")
         given = _json(request)
     elif not questions:
-        raise ArgumentError("no question: ask one with --choice, --predicate or --score, or give --request")
+        raise ArgumentError("no question: use --choice, --predicate, --score or --request")
     elif state is not None and state_file is not None:
-        raise ArgumentError("--state and --state-file: one of them")
+        raise ArgumentError("--state and --state-file: use only one of them")
     else:
         given = {"state": read(state_file or Path("-")) if state is None else state, "questions": questions}
     try:
@@ -119,14 +119,14 @@ def _questions(choices: list[str], predicates: list[str], scores: list[str]) -> 
         if not (name.strip() and equals and instructions.strip()):
             raise ArgumentError(f"{option}: {given!r} is not NAME=QUESTION")
         if name.strip() in questions:
-            raise ArgumentError(f"{option}: {name.strip()!r} is asked twice")
+            raise ArgumentError(f"{option}: the name {name.strip()!r} occurs twice")
         questions[name.strip()] = {"instructions": instructions.strip(), **question}
 
     for given in choices:
         asked, options = _split(given, "--choice", "OPTION")
         described = [option.partition("=") for option in options]
         if len({name.strip() for name, _, _ in described}) < len(described):
-            raise ArgumentError(f"--choice: an option of {given!r} comes twice")
+            raise ArgumentError(f"--choice: an option of {given!r} occurs twice")
         criteria = {name.strip(): text.strip() or None for name, _, text in described}
         add("--choice", asked, type="choice", criteria=criteria)
     for given in predicates:
@@ -149,7 +149,7 @@ def _orders(given: str) -> int | Literal["auto"]:
     if given == "auto":
         return "auto"
     if not (given.isascii() and given.isdigit() and int(given)):
-        raise ArgumentError(f"--orders: {given!r} is neither a number from 1 on nor auto")
+        raise ArgumentError(f"--orders: {given!r} is neither a number of at least 1 nor auto")
     return int(given)
 
 
@@ -157,7 +157,7 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(read(path))
     except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"--request: {path}: no JSON ({error})") from error
+        raise ArgumentError(f"--request: {path}: not JSON ({error})") from error
 
 
 def _drawn(name: str, answer: dict[str, Any]) -> Table:

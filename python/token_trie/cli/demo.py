@@ -121,5 +121,5 @@ def run(llm: Llama, console: Console) -> None:
 
 @command("token-trie demo --model model.gguf")
 def demo(model: ModelOptions) -> None:
-    """Answer agent requests with one of 30 actions, beside the same job by a GBNF grammar."""
+    """Answer agent requests with one of 30 actions, and compare with a GBNF grammar."""
     run(model.load(2048), console)

@@ -17,7 +17,7 @@ from token_trie.native.core import _core, llama_cpp
 
 @command("token-trie devices", "token-trie devices --json")
 def devices(as_json: JsonOption = False) -> None:
-    """List what llama.cpp can compute on here, and what it was built with."""
+    """List the devices that llama.cpp can use here, and how it was built."""
     seen = list_devices()
     built_with = llama_cpp.llama_print_system_info().decode(errors="replace").strip()
     if as_json:

@@ -18,10 +18,9 @@ _N_CTX = 2048
 
 @command("token-trie doctor", "token-trie doctor -m model.gguf", "token-trie doctor -m model.gguf --json")
 def doctor(model: ModelOptions, as_json: JsonOption = False) -> None:
-    """Tell whether a model and this machine are fit for decisions, and what to change.
+    """Check whether a model and this machine are suitable for decisions, and tell what to change.
 
-    Some questions whose answers are known are asked, and one is timed. The exit status is 1 where something does not
-    work.
+    The command asks some questions with known answers, and times one. The exit status is 1 if something does not work.
     """
     llm = model.load(_N_CTX)
     with status.status(f"examining {model.path.name}"):

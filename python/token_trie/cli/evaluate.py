@@ -51,7 +51,7 @@ from token_trie.show.trie import plain
 )
 def evaluate(
     table: TableArgument,
-    gold: Annotated[str, typer.Option("--gold", help="The column with the right answers.")],
+    gold: Annotated[str, typer.Option("--gold", help="The column with the correct answers.")],
     choices: ChoiceOptions,
     model: ModelOptions,
     question: QuestionOption = None,
@@ -64,63 +64,64 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--way",
-            help="A way of answering; repeat for each. Of a prompt: exact, longest, any, follow, greedy, contextual, "
-            "mean, batch, fitted, temperature, bias, head, majority, words; of a question unlisted, listed, letters "
-            "and orders in place of longest, any, follow and greedy. By default those that one reading serves.",
+            help="A method to compare; repeat the option for each. For a prompt: exact, longest, any, follow, greedy, "
+            "contextual, mean, batch, fitted, temperature, bias, head, majority, words. For a question: unlisted, "
+            "listed, letters and orders instead of longest, any, follow and greedy. Default: the methods for which the "
+            "model reads each row only once.",
         ),
     ] = None,
     examples: ExamplesOption = None,
     examples_each: EachOption = 1,
     nearest: NearestOption = None,
-    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation of what is fitted.")] = 10,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation of fitted methods.")] = 10,
     target_accuracy: Annotated[
         float | None,
         typer.Option(
             min=0.0,
             max=1.0,
-            help="Tell the least confidence from which on the best way is right so often, with 95 % assurance, and how "
-            "many rows that decides.",
+            help="Find the lowest confidence from which the best method reaches this accuracy, with 95 % assurance, "
+            "and tell how many rows reach it.",
         ),
     ] = None,
     fit: Annotated[
-        Path | None, typer.Option(help="Fit a calibration on all rows, and write it there, for `label --calibration`.")
+        Path | None,
+        typer.Option(help="Fit a calibration on all rows, and write it to this file, for `label --calibration`."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page of its own: reliability, confusions, and the rows that are wrong.")
+        Path | None, typer.Option(help="Write an HTML page with reliability, confusions and wrong rows.")
     ] = None,
     as_json: JsonOption = False,
     cache: Annotated[
         Path | None,
         typer.Option(
             file_okay=False,
-            help="A folder that keeps what the model says of rows, so that none is read twice; by default the user's.",
+            help="Folder that keeps the model's results, so that no row is read twice. Default: the user's cache.",
         ),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Keep nothing.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Do not keep results.")] = False,
     on_error: Annotated[
-        OnError, typer.Option(help="A row whose label is none of the choices ends the run, or is reported and skipped.")
+        OnError, typer.Option(help="For a row whose label is not a choice: stop, or report and skip it.")
     ] = OnError.stop,
     input_format: InputFormatOption = None,
 ) -> None:
-    """Measure how good answers are, on a table whose answers are known: several ways of answering side by side.
+    """Compare methods on a table with known answers.
 
-    It is told how often each way is right, with the interval in which that lies on all such rows; whether its
-    probabilities can be trusted (log loss, Brier, ECE); and what only the sure answers would be worth (risk area).
-    What is fitted on labels is judged on rows that it has not seen. Rows without a label are left out. It needs
-    token-trie[calibration].
+    For each method, the command shows the accuracy with a confidence interval, whether the probabilities can be trusted
+    (log loss, Brier, ECE), and the accuracy of only the confident answers (risk area). Fitted methods are tested on
+    rows that were not used to fit them. Rows without a label are left out. The command needs token-trie[calibration].
     """
     if question is None and form is not None:
-        raise ArgumentError("--form: goes with --question")
+        raise ArgumentError("--form: only with --question")
     if question is not None and leaf_end != "longest":
-        raise ArgumentError("--leaf-end: goes with a prompt of your own, without --question")
+        raise ArgumentError("--leaf-end: not with --question")
     if cache is not None and no_cache:
-        raise ArgumentError("--cache and --no-cache: one of them")
+        raise ArgumentError("--cache and --no-cache: use only one of them")
     texts = list(dict.fromkeys(choices.read()))
     template = read_template(prompt, prompt_file, is_needed=question is None)
     if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
-        raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
+        raise ArgumentError("-: only one option can read standard input")
     if template is not None and gold in template.columns:
-        raise ArgumentError(f"--gold: column {gold!r} is in the prompt, too")
+        raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
     asked: ByQuestion | ByPrompt
     empty: Any = None
     if question is not None:
@@ -139,7 +140,7 @@ def evaluate(
         evaluation = rows.evaluated(llm, {"ways": way, "empty": empty, "n_folds": folds, "cache": place})
     except KeyboardInterrupt:
         if place is not None:
-            status.print("the same command goes on from here: what was read is kept", highlight=False)
+            status.print("run the same command again to continue: the results so far are kept", highlight=False)
         raise
     if html is not None:
         html.write_text(evaluation.html(), encoding="utf-8")
@@ -174,7 +175,7 @@ class _Rows:
         if table.columns is not None:
             if gold not in table.columns:
                 raise ArgumentError(
-                    f"{table.name}: no column {gold!r}, which --gold names; there are {', '.join(table.columns)}"
+                    f"{table.name}: no column {gold!r}, which --gold names; the columns are {', '.join(table.columns)}"
                 )
             if template is not None:
                 template.check(table.columns, f"{table.name}: ")

@@ -19,20 +19,20 @@ ExamplesOption = Annotated[
     Path | None,
     typer.Option(
         "--examples",
-        help="With --question: a table whose rows stand before each row, with their answers from column --gold, so "
-        "that the model sees how it is done.",
+        help="With --question: a table with examples. The model reads some of its rows, with their answers from column "
+        "--gold, before each row.",
     ),
 ]
 EachOption = Annotated[
-    int, typer.Option("--examples-each", min=1, help="How many --examples of each answer, the first there are.")
+    int, typer.Option("--examples-each", min=1, help="Number of --examples for each answer; the first ones are used.")
 ]
 NearestOption = Annotated[
     int | None,
     typer.Option(
         "--nearest",
         min=1,
-        help="In place of those: so many --examples that have most words in common with the row; slower, as they are "
-        "evaluated for each row.",
+        help="Instead of the first ones, use this many --examples that share the most words with the row. Slower, "
+        "because the model reads them again for each row.",
     ),
 ]
 
@@ -47,12 +47,12 @@ def put_examples(way: Way, path: Path | None, gold: str | None, n_each: int, nea
     """
     if path is None:
         if nearest is not None or n_each != 1:
-            raise ArgumentError("--examples-each and --nearest: go with --examples")
+            raise ArgumentError("--examples-each and --nearest: only with --examples")
         return
     if not isinstance(way, ByQuestion):
-        raise ArgumentError("--examples: go with --question; a prompt of your own may have them in its text")
+        raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
     if gold is None:
-        raise ArgumentError("--examples: --gold is to name the column with their answers")
+        raise ArgumentError("--examples: needs --gold, the column with their answers")
     states, answers = [], []
     with closing(open_table(path, format_of(path, None, "the ending of its name"))) as table:
         if table.columns is not None and gold not in table.columns:

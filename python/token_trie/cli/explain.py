@@ -25,12 +25,10 @@ def explain(
     choices: ChoiceOptions,
     model: ModelOptions,
     leaf_end: LeafEndOption = "longest",
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write it as a page, which needs nothing beside itself.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a self-contained HTML page.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the probability at every branch, and where greedy and exact part ways."""
+    """Show the probability at every branch, and where greedy and exact choose differently."""
     if html is not None and not html.parent.is_dir():
         raise ArgumentError(f"--html: no folder {str(html.parent)!r}")
     text, texts = prompt.read(choices)

@@ -24,25 +24,27 @@ def inspect(
     payload: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="A TokenTreePayload, - for standard input; or a set by `token-trie build`, .trie."
+            metavar="FILE", help="A payload in JSON (- reads standard input), or a .trie file of `token-trie build`."
         ),
     ],
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="FILE.gguf", help="Show token texts, check the vocabulary, spell texts."),
+        typer.Option(
+            "--model", "-m", metavar="FILE.gguf", help="Show the tokens' texts, check the vocabulary, and spell texts."
+        ),
     ] = None,
-    path: Annotated[str | None, typer.Option(help="Only the descriptors of this path.")] = None,
-    max_lines: Annotated[int, typer.Option(min=1, help="Lines drawn at most.")] = 200,
-    verify: Annotated[bool, typer.Option("--verify", help="Of a .trie: compare the checksums of all of it.")] = False,
+    path: Annotated[str | None, typer.Option(help="Use only the descriptors of this path.")] = None,
+    max_lines: Annotated[int, typer.Option(min=1, help="The largest number of lines.")] = 200,
+    verify: Annotated[bool, typer.Option("--verify", help="Check all checksums of a .trie file.")] = False,
 ) -> None:
-    """Draw a set, with names, tokens and counts."""
+    """Draw a set with its names, tokens and counts."""
     vocabulary = None if model is None else Vocabulary(model)
     if is_set(payload):
         if path is not None:
-            raise ArgumentError("--path: a .trie is one set")
+            raise ArgumentError("--path: not with a .trie file, which is one set")
         trie = TokenTrie.open(payload, verify=verify)
     elif verify:
-        raise ArgumentError("--verify: goes with a .trie, which has checksums")
+        raise ArgumentError("--verify: only with a .trie file")
     else:
         trie = TokenTrie.read_payload(read(payload), path, None if vocabulary is None else vocabulary.vocab)
     piece = None

@@ -62,28 +62,30 @@ def label(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="The table to write, a row as soon as it is labelled; - is standard output."
+            "--output",
+            "-o",
+            help="The table to write. Each row is written as soon as it is labelled; - is standard output.",
         ),
     ] = Path("-"),
     chat: ChatOption = False,
     mode: Annotated[
         LabelMode,
         typer.Option(
-            help="exact scores every choice and adds figures; greedy takes the best token at each branch point, which "
-            "is faster with thousands of choices, and adds none."
+            help="exact: scores every choice, and adds columns with probabilities; greedy: takes the best token at "
+            "each branch point. This is faster with thousands of choices, but gives no probabilities."
         ),
     ] = "exact",
     leaf_end: LeafEndOption = "longest",
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Add a column for the probability of each choice, p_CHOICE.")
+        bool, typer.Option("--probabilities", help="Add a column p_CHOICE with the probability of each choice.")
     ] = False,
     calibration: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="What makes probabilities: contextual takes out what an empty row is given, and is the default of "
-            "--question; batch what the rows are given in the mean, for labels that are about equally frequent; raw "
-            "nothing, the default of a prompt; or a file by `token-trie evaluate --fit`.",
+            help="The correction of the probabilities. contextual: by those of an empty row (default with --question); "
+            "batch: by the mean over the rows, for labels that are about equally frequent; raw: none (default with "
+            "--prompt alone); or a file from `evaluate --fit`.",
         ),
     ] = None,
     target_accuracy: Annotated[
@@ -91,44 +93,47 @@ def label(
         typer.Option(
             min=0.0,
             max=1.0,
-            help="With a file: add a column review, 1 where a person is to look so that so many of the others are "
-            "right, with 95 % assurance.",
+            help="With a file in --calibration: add a column review, which is 1 for rows that a person should check. "
+            "The other rows have this accuracy, with 95 % assurance.",
         ),
     ] = None,
     examples: ExamplesOption = None,
-    gold: Annotated[str | None, typer.Option("--gold", help="The column of --examples with the right answers.")] = None,
+    gold: Annotated[
+        str | None, typer.Option("--gold", help="The column of --examples with the correct answers.")
+    ] = None,
     examples_each: EachOption = 1,
     nearest: NearestOption = None,
-    prefix: Annotated[str, typer.Option(help="In front of the names of the columns added.")] = "",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run that wrote --output was interrupted.")
-    ] = False,
+    prefix: Annotated[str, typer.Option(help="Text before the names of the added columns.")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted run that wrote --output.")] = False,
     on_error: Annotated[
-        OnError, typer.Option(help="A row that cannot be labelled ends the run, or is reported and skipped.")
+        OnError, typer.Option(help="For a row that cannot be labelled: stop, or report and skip it.")
     ] = OnError.stop,
     input_format: InputFormatOption = None,
-    output_format: Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")] = None,
+    output_format: Annotated[
+        Format | None, typer.Option(help="Format of --output. Default: by the ending of its name.")
+    ] = None,
 ) -> None:
-    """Answer a question, or a prompt, for each row of a table, many at once; write the table with the answers.
+    """Answer a question or a prompt for each row of a table, and write the table with the answers.
 
-    With --question, the columns added are value, probability (that it is this one of the choices), confidence (how far
-    that is above an even share) and mass (the model's own probability that it would write one of the texts). With
-    --prompt alone they are answer, probability, margin (by which it is above the next) and mass (near 0, none of the
-    choices fits); greedy answers have none but the first. Then come row (its number in TABLE) and run (a digest of
-    choices and options). Rows that cannot be labelled are named on standard error.
+    With --question, the added columns are value, probability (of this choice among the choices), confidence (how far
+    the probability is above an even share) and mass (the probability that the model, without the constraint, writes one
+    of the choices). With --prompt alone, they are answer, probability, margin (the distance to the next best
+    probability) and mass (near 0 if none of the choices fits); with --mode greedy, only answer. The last two columns
+    are row (the number of the row in TABLE) and run (a digest of choices and options). Rows that cannot be labelled are
+    reported on standard error.
     """
     if str(output) == "-" and sys.stdout is None:
-        raise ArgumentError("--output: standard output is closed; name a file")
+        raise ArgumentError("--output: standard output is closed; use a file")
     if mode == "greedy" and (probabilities or leaf_end != "longest" or calibration is not None):
-        raise ArgumentError("--probabilities, --leaf-end and --calibration: go with --mode exact")
+        raise ArgumentError("--probabilities, --leaf-end and --calibration: only with --mode exact")
     if question is not None and (mode != "exact" or leaf_end != "longest"):
-        raise ArgumentError("--mode and --leaf-end: go with a prompt of your own, without --question")
+        raise ArgumentError("--mode and --leaf-end: not with --question")
     if question is None and form is not None:
-        raise ArgumentError("--form: goes with --question")
+        raise ArgumentError("--form: only with --question")
     texts = list(dict.fromkeys(choices.read()))
     template = read_template(prompt, prompt_file, is_needed=question is None)
     if [str(path) for path in (table, choices.choices_file, prompt_file)].count("-") > 1:
-        raise ArgumentError("-: standard input is one, and is asked for twice; give the other another way")
+        raise ArgumentError("-: only one option can read standard input")
     kind = format_of(table, input_format, "--input-format")
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
@@ -136,7 +141,7 @@ def label(
     calibrating = Calibrating.read(calibration, target_accuracy)
     if calibrating.given == "batch" and resume:
         raise ArgumentError(
-            "--resume: labels by --calibration batch depend on all rows; begin anew, or fit a file that stays the same"
+            "--resume: not with --calibration batch, which depends on all rows; use a calibration file instead"
         )
     way: Way
     if question is not None:
@@ -254,7 +259,7 @@ class _Labelling:
         """Print which file has the rows that are labelled."""
         if self._results.can_go_on:
             status.print(
-                f"{self._results.n_written:,} rows are in {plain(self._results.name)}; --resume goes on behind them",
+                f"{self._results.n_written:,} rows are in {plain(self._results.name)}; --resume continues after them",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -17,7 +17,7 @@ from token_trie.errors import ArgumentError
 def mcp(model: ModelOptions) -> None:
     """Serve decisions as tools of the Model Context Protocol, over standard input and output.
 
-    The tools are decide (a state, and typed questions about it) and choose (a prompt, and choices).
+    The tools are decide (takes a state and typed questions about it) and choose (takes a prompt and choices).
     """
     try:
         from token_trie.serve.engine import Engine

@@ -36,7 +36,7 @@ def checked(rows: Iterable[Row], columns: list[str]) -> Iterator[Row]:
             raise ArgumentError(f"{row.where}: {row.bad}")
         for column in columns:
             if column not in row.values:
-                raise ArgumentError(f"{row.where}: no column {column!r}; there are {', '.join(row.values)}")
+                raise ArgumentError(f"{row.where}: no column {column!r}; the columns are {', '.join(row.values)}")
         yield row
 
 
@@ -134,7 +134,7 @@ def text_in(row: Row, column: str) -> str:
     """Return a cell's text; ArgumentError where it has none."""
     value = row.values[column]
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        raise ArgumentError(f"{row.where}, {column}: {value!r} where a text belongs")
+        raise ArgumentError(f"{row.where}, {column}: {value!r} is not a text")
     return str(value)
 
 
@@ -145,9 +145,9 @@ def _tokens(row: Row, column: str) -> npt.NDArray[np.int32]:
         try:
             value = json.loads(value) if value.lstrip().startswith("[") else list(map(_number, value.split()))
         except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"{where}: {value[:80]!r} where token ids belong") from error
+            raise ArgumentError(f"{where}: {value[:80]!r} is not a list of token ids") from error
     if not isinstance(value, (list, np.ndarray)) or any(isinstance(token, bool) for token in value):
-        raise ArgumentError(f"{where}: {value!r} where a list of token ids belongs")
+        raise ArgumentError(f"{where}: {value!r} is not a list of token ids")
     tokens = to_tokens(value, where)
     if len(tokens) and tokens.min() < 0:
         raise ArgumentError(f"{where}: {tokens.min()} is not a token id")

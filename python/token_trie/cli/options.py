@@ -23,11 +23,11 @@ from token_trie.sets.trie import TokenTrie
 SERVED_N_CTX = 8192
 """Tokens of the context that all requests to a server share, by default."""
 LEAF_END_HELP = (
-    "What the probability of a whole answer has beside its tokens: longest, that no longer one goes on from it; any, "
-    "nothing; follow, that the text ends there."
+    "What the probability of an answer includes besides its tokens. longest: that no longer choice continues from it; "
+    "any: nothing; follow: that the text ends after it."
 )
 LeafEndOption = Annotated[LeafEnd, typer.Option(help=LEAF_END_HELP)]
-ChatOption = Annotated[bool, typer.Option("--chat", help="Put the prompt through the model's chat template.")]
+ChatOption = Annotated[bool, typer.Option("--chat", help="Apply the model's chat template to the prompt.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -39,31 +39,36 @@ class OnError(str, Enum):
 
 
 TableArgument = Annotated[
-    Path, typer.Argument(metavar="TABLE", help="CSV, JSON lines or Parquet; - for standard input.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="TABLE", help="A file in CSV, JSON lines or Parquet; - reads standard input.", show_default=False
+    ),
 ]
 QuestionOption = Annotated[
     str | None,
     typer.Option(
         "--question",
         "-q",
-        help="What is asked about each row, as `decide` asks it; a choice is then NAME=DESCRIPTION, or a name.",
+        help="The question to answer about each row, as in `decide`. Each choice is then NAME or NAME=DESCRIPTION.",
     ),
 ]
 FormOption = Annotated[
     FormName | None,
-    typer.Option(help="How --question is put. By default unlisted, or as the model was trained for it."),
+    typer.Option(help="The form of --question. Default: unlisted, or the form that the model was trained for."),
 ]
 RowPromptOption = Annotated[
     str | None,
     typer.Option(
         "--prompt",
         "-p",
-        help="Text with {column} for what a row has there, and \\n for a line break; with --question what that is "
-        "about, by default all columns.",
+        help="The text before the answer. {column} stands for the row's value in that column, and \\n for a line "
+        "break. With --question: the text that the question is about; default: all columns.",
     ),
 ]
-RowPromptFileOption = Annotated[Path | None, typer.Option(help="A file with that text, in which \\n is no line break.")]
-InputFormatOption = Annotated[Format | None, typer.Option(help="By default, what the name of the file tells.")]
+RowPromptFileOption = Annotated[
+    Path | None, typer.Option(help="A file with the text of --prompt. In it, \\n is not a line break.")
+]
+InputFormatOption = Annotated[Format | None, typer.Option(help="Format of TABLE. Default: by the ending of its name.")]
 
 
 @dataclass(frozen=True)
@@ -72,15 +77,17 @@ class ModelOptions:
 
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="FILE.gguf", help="By default the SmolLM2-135M of `token-trie[demo]`."),
+        typer.Option(
+            "--model", "-m", metavar="FILE.gguf", help="The model. Default: SmolLM2-135M from `token-trie[demo]`."
+        ),
     ] = None
     n_ctx: Annotated[
         int | None,
         typer.Option(
             min=2,
             max=2**31 - 1,
-            help="Tokens of the context. By default as many as the model was trained with; 2048 in demo, 4096 in label "
-            "and decide, and 8192 in serve, run-batch and mcp, where all that is under way shares them.",
+            help="Size of the context in tokens. Default: the size that the model was trained with; in demo 2048, in "
+            "label and decide 4096; in serve, run-batch and mcp 8192, shared by all requests in progress.",
             show_default=False,
         ),
     ] = None
@@ -88,12 +95,13 @@ class ModelOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Threads of llama.cpp, for batches of any size. By default llama-cpp-python's.",
+            help="Number of llama.cpp's threads, for batches of any size. Default: as in llama-cpp-python.",
             show_default=False,
         ),
     ] = None
     n_gpu_layers: Annotated[
-        int, typer.Option(min=-1, help="Layers of the model on a GPU, where llama.cpp was built for one; -1: all.")
+        int,
+        typer.Option(min=-1, help="Number of the model's layers on a GPU, if llama.cpp was built for one; -1: all."),
     ] = 0
 
     @property
@@ -127,19 +135,23 @@ class ModelOptions:
 class ChoiceOptions:
     """The set that is answered with."""
 
-    choice: Annotated[list[str] | None, typer.Option("--choice", "-c", help="One answer; repeat for each.")] = None
+    choice: Annotated[
+        list[str] | None, typer.Option("--choice", "-c", help="A choice. Repeat the option for each one.")
+    ] = None
     choices_file: Annotated[
         Path | None,
-        typer.Option(help="A text file with one answer a line, - for standard input; for choose a .trie, too."),
+        typer.Option(
+            help="A text file with one choice per line; - reads standard input. choose also accepts a .trie file."
+        ),
     ] = None
 
     def read(self) -> list[str]:
         """Return the choices of both options."""
         if is_set(self.choices_file):
-            raise ArgumentError("--choices-file: this command takes texts, a line each; choose takes a .trie")
+            raise ArgumentError("--choices-file: only choose accepts a .trie; use a text file with one choice per line")
         choices = list(self.choice or []) + (read_lines(self.choices_file) if self.choices_file else [])
         if not choices:
-            raise ArgumentError("no choices: give some with --choice or --choices-file")
+            raise ArgumentError("no choices: use --choice or --choices-file")
         return choices
 
 
@@ -147,7 +159,7 @@ class ChoiceOptions:
 class PromptOptions:
     """The text that is answered."""
 
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text that the answer follows; - reads standard input.")]
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text before the answer; - reads standard input.")]
     chat: ChatOption = False
 
     def read_beside_set(self, choices: ChoiceOptions) -> tuple[Prompt, list[str] | TokenTrie]:
@@ -155,7 +167,7 @@ class PromptOptions:
         if not is_set(choices.choices_file):
             return self.read(choices)
         if choices.choice:
-            raise ArgumentError("--choice and a .trie: one of them")
+            raise ArgumentError("--choice and a .trie file: use only one of them")
         assert choices.choices_file is not None
         trie = TokenTrie.open(choices.choices_file)
         return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), trie
@@ -163,7 +175,7 @@ class PromptOptions:
     def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str]]:
         """Return the prompt and the choices; ArgumentError where both are to come from standard input."""
         if self.prompt == "-" and str(choices.choices_file) == "-":
-            raise ArgumentError("--prompt and --choices-file: standard input is one; give the other another way")
+            raise ArgumentError("--prompt and --choices-file: only one of them can be standard input")
         texts = choices.read()
         return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), texts
 

@@ -78,7 +78,7 @@ class Results:
             import_pyarrow()
             if self._is_standard_output or table.name == STANDARD_INPUT:
                 raise ArgumentError(
-                    "--output: a Parquet table goes from a file, which is read again at the end, to one"
+                    "--output: a Parquet table is written from a file to a file; the input is read again at the end"
                 )
         self._working = path.with_name(f"{path.name}.rows") if self._is_parquet else path
         self.name = "standard output" if self._is_standard_output else str(self._working)
@@ -102,20 +102,20 @@ class Results:
             return
         for path in (self._path, self._working):
             if path.is_file():
-                raise ArgumentError(f"--output: {str(path)!r} is there; go on with it by --resume, or remove it")
+                raise ArgumentError(f"--output: {str(path)!r} exists; continue it with --resume, or remove it")
         self._open("wb" if self._working.exists() else "xb")
 
     def go_on(self, choices: list[str], count: Callable[[str], None]) -> None:
         """Resume with the file, or create it; ArgumentError: it is another run's, or is being written."""
         if self._is_standard_output:
-            raise ArgumentError("--resume: goes on with a file; name it with --output")
+            raise ArgumentError("--resume: needs a file in --output")
         if self._working.exists() and not self._working.is_file() and self._working.stat().st_size:
-            raise ArgumentError(f"--resume: {self.name!r} is no file that a run can go on with")
+            raise ArgumentError(f"--resume: {self.name!r} is not a file that a run can continue")
         self._open("wb" if self._working.exists() and not self._working.is_file() else "a+b")
         if not self._working.stat().st_size:
             if self._is_parquet and self._path.is_file():
                 self._working.unlink()
-                raise ArgumentError(f"--resume: {str(self._path)!r} has all its rows; remove it to begin anew")
+                raise ArgumentError(f"--resume: {str(self._path)!r} is complete; remove it to start again")
             return
         with self._working.open("rb") as file:
             lines = WholeLines(file)
@@ -132,7 +132,7 @@ class Results:
             except ArgumentError as error:
                 raise ArgumentError(f"--resume: {self.name!r}: {error}") from error
         if end == 0:
-            raise ArgumentError(f"--resume: {self.name!r} has no row of such a run; remove it to begin anew")
+            raise ArgumentError(f"--resume: {self.name!r} has no row of such a run; remove it to start again")
         self._has_head = True
         self._cut = end
         self._begin_to_compare()
@@ -143,7 +143,7 @@ class Results:
             own = {column: value for column, value in self._oldest.items() if column not in self.added}
             if row.bad or not self._rows.is_same(own, row.values):
                 raise ArgumentError(
-                    f"{row.where} is not what {self.name!r} has as row {row.number}; the table has changed"
+                    f"{row.where} differs from row {row.number} of {self.name!r}; the table has changed"
                 )
             self._oldest = next(self._old, None)
         return row.number <= self._last
@@ -163,7 +163,7 @@ class Results:
                 self.columns = list(row.values)
             new = [column for column in row.values if column not in self.columns]
             if new:
-                raise ArgumentError(f"column {new[0]!r}, which the first row has not")
+                raise ArgumentError(f"column {new[0]!r}, which the first row does not have")
 
     def write(self, row: Row, added: list[Any]) -> None:
         """Write a row; OSError where the disk is full: then the rows before it are whole."""
@@ -250,7 +250,9 @@ class Results:
         clash = [column for column in columns if column in self.added]
         if clash:
             where = f"{name}: " if name else ""
-            raise ArgumentError(f"{where}column {clash[0]!r} is one that is added; name those otherwise by --prefix")
+            raise ArgumentError(
+                f"{where}column {clash[0]!r} has the name of an added column; rename the added columns with --prefix"
+            )
 
     def _require_columns(self, columns: list[str]) -> None:
         read = [column for column in columns if column not in self.added]
@@ -270,5 +272,5 @@ class Results:
             raise ArgumentError("was written with another prompt, model or option")
         number = str(values[self._row])
         if not number.isdecimal() or int(number) <= before:
-            raise ArgumentError(f"row {number} behind row {before}: it was changed since")
+            raise ArgumentError(f"row {number} after row {before}: the file was changed")
         return int(number)

@@ -44,19 +44,21 @@ class _Line(NamedTuple):
 )
 def run_batch(
     model: ModelOptions,
-    requests: Annotated[Path, typer.Option("--input", "-i", help="Requests, a JSON object a line.")],
-    answers: Annotated[Path, typer.Option("--output", "-o", help="Answers, each as soon as it is known.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run that wrote --output ended.")] = False,
+    requests: Annotated[Path, typer.Option("--input", "-i", help="The file of requests, one JSON object per line.")],
+    answers: Annotated[
+        Path, typer.Option("--output", "-o", help="The file for the answers. Each is written as soon as it is known.")
+    ],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run that wrote --output.")] = False,
     sets: Annotated[
         Path | None,
-        typer.Option(file_okay=False, exists=True, help="Folder of the sets that requests name, as of serve --sets."),
+        typer.Option(file_okay=False, exists=True, help="Folder of registered sets, as in serve."),
     ] = None,
 ) -> None:
-    """Answer a file of requests to the server, in OpenAI's batch format, many at once.
+    """Answer a file of server requests in OpenAI's batch format, many at once.
 
-    Each line has custom_id, method (POST), url (such as /v1/systemone, /v1/decisions, /v1/chat/completions) and body. A
-    line of the output has its custom_id, and response with status_code and body, or error. What the server refuses is
-    an answer, with its status.
+    Each line has custom_id, method (POST), url (for example /v1/systemone, /v1/decisions or /v1/chat/completions) and
+    body. Each line of the output has the custom_id and a response with status_code and body. A request that the server
+    refuses gets an answer with the status code of the refusal.
     """
     if not requests.is_file():
         raise ArgumentError(f"--input: no file {str(requests)!r}")
@@ -83,16 +85,16 @@ def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
                 request = json.loads(line)
                 body = json.dumps(request.get("body") if isinstance(request, dict) else None).encode()
             except (ValueError, RecursionError) as error:
-                raise ArgumentError(f"{at}: no JSON ({error})") from error
+                raise ArgumentError(f"{at}: not JSON ({error})") from error
             custom_id = request.get("custom_id") if isinstance(request, dict) else None
             if not isinstance(custom_id, str) or not custom_id:
                 raise ArgumentError(f"{at}: no custom_id")
             if custom_id in seen:
-                raise ArgumentError(f"{at}: custom_id {custom_id!r} comes twice")
+                raise ArgumentError(f"{at}: custom_id {custom_id!r} occurs twice")
             seen.add(custom_id)
             url = request.get("url")
             if request.get("method", "POST") != "POST" or not isinstance(url, str) or not url.startswith("/"):
-                raise ArgumentError(f"{at}: not a POST of a path, such as /v1/systemone")
+                raise ArgumentError(f"{at}: method must be POST, and url a path such as /v1/systemone")
             mark = digest(url, body.decode())
             if done.get(custom_id, mark) != mark:
                 raise ArgumentError(f"--resume: {at}: {custom_id!r} asked something else when it was answered")
@@ -153,7 +155,7 @@ class _Answers:
 
     def __init__(self, path: Path, resume: bool) -> None:
         if path.exists() and path.stat().st_size and not resume:
-            raise ArgumentError(f"--output: {str(path)!r} is there; go on with it by --resume, or remove it")
+            raise ArgumentError(f"--output: {str(path)!r} exists; continue it with --resume, or remove it")
         self._file = io.FileIO(path, "a+b")
         if not lock(self._file):
             self._file.close()
@@ -171,7 +173,7 @@ class _Answers:
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     self._file.close()
                     raise ArgumentError(
-                        f"--resume: {str(path)!r}: line {lines.n} is no answer of such a run"
+                        f"--resume: {str(path)!r}: line {lines.n} was not written by run-batch"
                     ) from error
         self._file.truncate(lines.end)
 

@@ -24,35 +24,41 @@ if TYPE_CHECKING:
 )
 def serve(
     model: ModelOptions,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for other machines.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="TOKEN_TRIE_API_KEY", help="What clients have to send; by default nothing."),
+        typer.Option(envvar="TOKEN_TRIE_API_KEY", help="The key that clients must send. Default: none."),
     ] = None,
-    n_parallel: Annotated[int, typer.Option(min=0, help="Sequences at once; 0: as many as suit the model.")] = 0,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests under way at most; more are told to wait.")] = 256,
-    max_options: Annotated[int, typer.Option(min=2, help="Options of a question at most; both formats say 255.")] = 255,
-    max_questions: Annotated[int, typer.Option(min=1, help="Questions of a request at most.")] = 400,
+    n_parallel: Annotated[
+        int, typer.Option(min=0, help="Number of parallel sequences; 0: as many as suit the model.")
+    ] = 0,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="The largest number of requests in progress; others are told to wait.")
+    ] = 256,
+    max_options: Annotated[
+        int, typer.Option(min=2, help="The largest number of options per question; 255 in both formats.")
+    ] = 255,
+    max_questions: Annotated[int, typer.Option(min=1, help="The largest number of questions per request.")] = 400,
     sets: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across a restart.")
+        Path | None, typer.Option(file_okay=False, help="Folder that keeps registered sets across restarts.")
     ] = None,
     calibration: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILE|running",
-            help="A file by `token-trie evaluate --fit`, or `Calibration.save`, of a question that is then answered by "
-            "it; repeat for each. running: what all states until then have given the options of any other question in "
-            "the mean takes the place of its contextual prior, so that an answer depends on those before it.",
+            help="A calibration file from `evaluate --fit` or `Calibration.save`, for one question. Repeat the option "
+            "for each file. running: other questions are corrected by the mean of their earlier answers instead of the "
+            "contextual prior, so that an answer depends on those before it.",
         ),
     ] = None,
     priors: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="File that keeps what --calibration running has seen.")
+        Path | None, typer.Option(dir_okay=False, help="File that keeps the means of --calibration running.")
     ] = None,
-    grammars: Annotated[bool, typer.Option(help="Whether requests may bring GBNF grammars.")] = True,
-    time_limit: Annotated[float, typer.Option(min=0.001, help="Seconds that a request may take.")] = 120,
+    grammars: Annotated[bool, typer.Option(help="Whether requests may contain GBNF grammars.")] = True,
+    time_limit: Annotated[float, typer.Option(min=0.001, help="The longest time of a request, in seconds.")] = 120,
 ) -> None:
-    """Serve decisions over HTTP, in TypeSafe's and OpenAI's formats."""
+    """Serve decisions over HTTP, in the formats of TypeSafe and OpenAI."""
     try:
         import uvicorn
 
@@ -68,7 +74,7 @@ def serve(
     files = [Path(name) for name in calibration or () if name != "running"]
     runs = len(files) < len(calibration or ())
     if priors is not None and not runs:
-        raise ArgumentError("--priors: goes with --calibration running")
+        raise ArgumentError("--priors: only with --calibration running")
     calibrations = Calibrations(files, Running(priors) if runs else None)
 
     def load() -> Engine:

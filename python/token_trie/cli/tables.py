@@ -36,7 +36,7 @@ def format_of(path: Path, given: Format | None, option: str) -> Format:
     found = given or _ENDINGS.get(path.suffix.lower())
     if found is None:
         endings = ", ".join(_ENDINGS)
-        raise ArgumentError(f"{path}: of no format that its name tells ({endings}); say which with {option}")
+        raise ArgumentError(f"{path}: the format is not clear from the name ({endings}); set it with {option}")
     return found
 
 
@@ -133,7 +133,7 @@ class _Csv(_Lines):
         except (csv.Error, ArgumentError) as error:
             raise ArgumentError(f"{self.name}: line 1: {error}") from error
         if not columns:
-            raise ArgumentError(f"{self.name}: empty, without the line of column names that begins a CSV table")
+            raise ArgumentError(f"{self.name}: empty; a CSV table begins with a line of column names")
         _check_columns(columns, self.name)
         return columns
 
@@ -153,13 +153,13 @@ class _Csv(_Lines):
                     _check_utf8("".join(record))
                     values = dict(zip(self.columns, record, strict=True))
                 else:
-                    bad = f"{len(record)} fields where there are {len(self.columns)} columns"
+                    bad = f"{len(record)} fields for {len(self.columns)} columns"
             except StopIteration:
                 return
             except csv.Error as error:
                 lines = f"line {line}" if line == self._n_lines else f"lines {line} to {self._n_lines}"
                 raise ArgumentError(
-                    f"{self.name}, {lines}: {error}; nothing is read from there on, as any line may be part of a cell"
+                    f"{self.name}, {lines}: {error}; the rest is not read, because any line may be part of a cell"
                 ) from error
             except ArgumentError as error:
                 bad = str(error)
@@ -179,7 +179,7 @@ class _JsonLines(_Lines):
             try:
                 values = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite)
                 if not isinstance(values, dict):
-                    values, bad = {}, f"{type(values).__name__} where an object belongs"
+                    values, bad = {}, f"{type(values).__name__} instead of an object"
                 elif line.count(b"[") + line.count(b"{") > _DEPTH and _is_deep(values):
                     bad = f"nested deeper than {_DEPTH}"
                 elif b"\\u" in line:
@@ -189,7 +189,7 @@ class _JsonLines(_Lines):
             except ArgumentError as error:
                 bad = str(error)
             except (ValueError, RecursionError) as error:
-                bad = f"no JSON ({error})"
+                bad = f"not JSON ({error})"
             yield self._row(number, self._n_lines, values if bad is None else {}, bad)
 
 
@@ -199,7 +199,7 @@ class ParquetTable(Table):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         if str(path) == "-":
-            raise ArgumentError("-: a Parquet table is not read from standard input; save it as a file")
+            raise ArgumentError("-: a Parquet table cannot be read from standard input; use a file")
         arrow, parquet = import_pyarrow()
         if not path.is_file():
             raise ArgumentError(f"{path}: no such file")
@@ -247,7 +247,7 @@ class ParquetTable(Table):
                 yield batch
                 number += batch.num_rows
         except (arrow.ArrowException, OSError) as error:
-            raise ArgumentError(f"{self.name}: behind row {number}: {error}") from error
+            raise ArgumentError(f"{self.name}: after row {number}: {error}") from error
 
 
 def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
@@ -267,7 +267,7 @@ def _is_deep(value: Any) -> bool:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is no number of 64 bits")
+        raise ValueError(f"{text} is not a 64-bit number")
     return value
 
 
@@ -286,4 +286,4 @@ def _check_columns(columns: list[str], name: str) -> None:
     """Raise ArgumentError if two columns have one name."""
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
-        raise ArgumentError(f"{name}: two columns of one name: {', '.join(map(repr, twice))}")
+        raise ArgumentError(f"{name}: two columns have the same name: {', '.join(map(repr, twice))}")

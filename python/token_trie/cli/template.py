@@ -17,4 +17,4 @@ def read_template(prompt: str | None, prompt_file: Path | None, *, is_needed: bo
         return Template(prompt, has_escapes=True)
     if prompt is None and prompt_file is not None:
         return Template(read(prompt_file), has_escapes=False)
-    raise ArgumentError("--question, or --prompt, or --prompt-file: one of them; a question goes with either")
+    raise ArgumentError("use --question, --prompt or --prompt-file, and not both of the last two")

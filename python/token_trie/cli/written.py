@@ -91,7 +91,7 @@ class CsvRows(Rows):
         try:
             for record in _csv_records(lines):
                 if len(record) != len(columns or ()):
-                    raise csv.Error(f"{len(record)} fields where there are {len(columns or ())} columns")
+                    raise csv.Error(f"{len(record)} fields for {len(columns or ())} columns")
                 yield dict(zip(columns or (), record, strict=True))
         except csv.Error as error:
             if not lines.are_over:
@@ -126,9 +126,9 @@ class JsonRows(Rows):
             try:
                 values = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ArgumentError(f"line {lines.n}: no JSON ({error})") from error
+                raise ArgumentError(f"line {lines.n}: not JSON ({error})") from error
             if not isinstance(values, dict):
-                raise ArgumentError(f"line {lines.n}: {type(values).__name__} where an object belongs")
+                raise ArgumentError(f"line {lines.n}: {type(values).__name__} instead of an object")
             yield values
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:

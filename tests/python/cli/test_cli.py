@@ -181,16 +181,16 @@ def test_version_names_what_it_runs_on() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["choose", "-p", "x"], "no choices: give some with --choice or --choices-file"),
+        (["choose", "-p", "x"], "no choices: use --choice or --choices-file"),
         (["choose", "-p", "x", "-c", "a", "-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),
         (["choose", "-p", "x", "-c", "a", "-m", __file__], "--model: "),
         (["choose", "-p", "x", "-c", "a", "-c", ""], "choices[1]: empty"),
         (["choose", "-p", "x", "-c", "a", "--mode", "beam", "--beam-width", "0"], "beam_width: 0 is not a count"),
         (
             ["choose", "-p", "x", "-c", "a", "--mode", "greedy", "--top", "2"],
-            "--top: scores all choices, which --mode greedy",
+            "--top: not with --mode greedy",
         ),
-        (["explain", "-p", "x"], "no choices: give some with --choice or --choices-file"),
+        (["explain", "-p", "x"], "no choices: use --choice or --choices-file"),
         (["explain", "-p", "x", "-c", "a", "--html", "/nowhere/why.html"], "--html: no folder '/nowhere'"),
         (["choose", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
         (["explain", "-p", "word " * 300, "-c", "a", "--n-ctx", "256"], "do not fit the context of 256 tokens"),
@@ -214,8 +214,8 @@ def test_an_error_is_one_line_that_says_what_to_do(args: list[str], message: str
         (["choose", "-p", "-", "-c", "a"], b"caf\xe9", "-: not UTF-8"),
         (["explain", "-p", "x", "--choices-file", "-"], b"caf\xe9", "-: not UTF-8"),
         (["inspect", "-"], b"\xff\xfe", "-: not UTF-8"),
-        (["choose", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "standard input is one"),
-        (["explain", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "standard input is one"),
+        (["choose", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "only one of them can be standard input"),
+        (["explain", "-p", "-", "--choices-file", "-"], b"yes\nno\n", "only one of them can be standard input"),
     ],
 )
 def test_what_standard_input_cannot_give_is_one_line(args: list[str], stdin: bytes | None, message: str) -> None:

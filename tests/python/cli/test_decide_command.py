@@ -82,12 +82,12 @@ def test_context_stands_before_the_state_as_the_server_has_it(smollm2: Any) -> N
         (["--choice", "team"], "--choice: 'team' is not NAME=QUESTION:OPTION"),
         (["--choice", "team=Which?:a"], "is not NAME=QUESTION:OPTION"),
         (["--choice", "Which?:a,b"], "is not NAME=QUESTION"),
-        (["--choice", "team=Which?:a,a"], "comes twice"),
-        (["--predicate", "a=b", "--predicate", "a=c"], "'a' is asked twice"),
+        (["--choice", "team=Which?:a,a"], "occurs twice"),
+        (["--predicate", "a=b", "--predicate", "a=c"], "the name 'a' occurs twice"),
         (["--predicate", "a=b", "--request", "x.json"], "--request"),
-        (["--predicate", "a=b", "--state", "x", "--state-file", "y"], "one of them"),
+        (["--predicate", "a=b", "--state", "x", "--state-file", "y"], "use only one of them"),
         (["--predicate", "a=b", "--state", "x", "--orders", "none"], "--orders: 'none'"),
-        (["--request", "-"], "--request: -: no JSON"),
+        (["--request", "-"], "--request: -: not JSON"),
     ],
 )
 def test_what_is_wrong_is_told_before_a_model_is_loaded(options: list[str], message: str) -> None:

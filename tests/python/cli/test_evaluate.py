@@ -178,14 +178,14 @@ def test_a_row_that_is_too_long_is_told_by_its_line_or_left_out(cli: Cli) -> Non
 @pytest.mark.parametrize(
     ("options", "asked", "message"),
     [
-        (["--gold", "teem"], ("-p", PROMPT), "no column 'teem', which --gold names; there are id, text, team"),
-        ([], ("-p", "{text} {team}"), "--gold: column 'team' is in the prompt, too"),
+        (["--gold", "teem"], ("-p", PROMPT), "no column 'teem', which --gold names; the columns are id, text, team"),
+        ([], ("-p", "{text} {team}"), "--gold: column 'team' must not be in the prompt"),
         ([], ("-p", "{txt}"), "no column 'txt'"),
-        ([], (), "--question, or --prompt, or --prompt-file"),
+        ([], (), "use --question, --prompt or --prompt-file"),
         (["--way", "best"], ("-p", PROMPT), "ways: 'best' is none of exact"),
-        (["--form", "listed"], ("-p", PROMPT), "--form: goes with --question"),
-        (["--leaf-end", "any"], ("-q", "Is it?"), "--leaf-end: goes with a prompt"),
-        (["--cache", "x", "--no-cache"], ("-p", PROMPT), "--cache and --no-cache: one of them"),
+        (["--form", "listed"], ("-p", PROMPT), "--form: only with --question"),
+        (["--leaf-end", "any"], ("-q", "Is it?"), "--leaf-end: not with --question"),
+        (["--cache", "x", "--no-cache"], ("-p", PROMPT), "--cache and --no-cache: use only one of them"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(cli: Cli, options: list[str], asked: Any, message: str) -> None:

@@ -119,7 +119,7 @@ def test_greedy_answers_are_those_of_choose_and_have_no_figures(cli: Cli, tiny: 
         assert row["answer"] == choose(tiny, f"Review: {row['text']}\nAnswer:", CHOICES, mode="greedy").value
         assert list(row) == ["id", "text", "answer", "row", "run"]
     done = cli.label(cli.table(TEXTS), "--mode", "greedy", "--probabilities")
-    assert (done.code, "go with --mode exact" in done.err) == (1, True)
+    assert (done.code, "only with --mode exact" in done.err) == (1, True)
 
 
 def test_a_run_of_another_mode_is_not_gone_on_with(cli: Cli) -> None:

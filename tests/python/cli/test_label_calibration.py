@@ -75,10 +75,10 @@ def test_a_question_is_calibrated_too(cli: Cli, named: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--calibration", "batch", "--resume"], "--resume: labels by --calibration batch depend on all rows"),
-        (["--calibration", "batch", "--target-accuracy", "0.9"], "--target-accuracy: goes with --calibration"),
-        (["--target-accuracy", "0.9"], "--target-accuracy: goes with --calibration"),
-        (["--calibration", "batch", "--mode", "greedy"], "--calibration: go with --mode exact"),
+        (["--calibration", "batch", "--resume"], "--resume: not with --calibration batch"),
+        (["--calibration", "batch", "--target-accuracy", "0.9"], "--target-accuracy: needs --calibration"),
+        (["--target-accuracy", "0.9"], "--target-accuracy: needs --calibration"),
+        (["--calibration", "batch", "--mode", "greedy"], "--calibration: only with --mode exact"),
         (["--calibration", "missing.json"], "missing.json"),
     ],
 )
@@ -109,4 +109,4 @@ def test_choose_answers_by_a_file_too(cli: Cli) -> None:
     kind = Calibration.load(cli.folder / "f.json").kind
     assert json.loads(done.out)["calibration"] == kind
     done = cli.call([*asked, "--calibration", "f.json", "--contextual", "Review:\nAnswer:"])
-    assert "--contextual and --calibration: one of them" in " ".join(done.err.split())
+    assert "--contextual and --calibration: use only one of them" in " ".join(done.err.split())

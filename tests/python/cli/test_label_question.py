@@ -92,8 +92,8 @@ def test_examples_of_a_table_stand_before_each_row(
 @pytest.mark.parametrize(
     ("rows", "options", "told"),
     [
-        (None, ["--nearest", "2"], "go with --examples"),
-        (['{"text": "a", "team": "billing"}'], [], "--gold is to name the column"),
+        (None, ["--nearest", "2"], "only with --examples"),
+        (['{"text": "a", "team": "billing"}'], [], "needs --gold"),
         (
             ['{"text": "a", "team": "billing"}', '{"text": "b", "team": "none"}'],
             ["--gold", "team"],
@@ -115,8 +115,8 @@ def test_examples_that_are_none_are_told(cli: Cli, rows: list[str] | None, optio
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--mode", "greedy"], "--mode and --leaf-end: go with a prompt"),
-        (["--leaf-end", "any"], "--mode and --leaf-end: go with a prompt"),
+        (["--mode", "greedy"], "--mode and --leaf-end: not with --question"),
+        (["--leaf-end", "any"], "--mode and --leaf-end: not with --question"),
         (["-c", "billing=else"], "'billing' is given twice"),
         (["-c", "=else"], "no name before the ="),
         (["-p", "{nothing}"], "no column 'nothing'"),
@@ -131,4 +131,4 @@ def test_what_does_not_go_together_is_told(cli: Cli, options: list[str], told: s
 
 def test_a_form_wants_a_question(cli: Cli) -> None:
     done = cli.label(cli.table(TEXTS), "--form", "listed")
-    assert (done.code, "--form: goes with --question" in done.err) == (1, True)
+    assert (done.code, "--form: only with --question" in done.err) == (1, True)

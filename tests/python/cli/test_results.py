@@ -107,7 +107,7 @@ def test_a_whole_table_needs_nothing_more(cli: Cli) -> None:
     assert cli.out.read_bytes() == before
     again = cli.label(table)
     assert (again.code, cli.out.read_bytes()) == (1, before)
-    assert "is there; go on with it by --resume, or remove it" in again.err
+    assert "exists; continue it with --resume, or remove it" in again.err
 
 
 def changed(cli: Cli, what: str) -> tuple[list[str], str]:
@@ -125,16 +125,16 @@ def changed(cli: Cli, what: str) -> tuple[list[str], str]:
         return cli.arguments(table, "--resume"), "has the columns name, age; this run writes"
     if what == "broken":
         cli.out.write_text("".join([lines[0], lines[1], "1,2\n", *lines[2:]]))
-        return cli.arguments(table, "--resume"), "line 3: 2 fields where there are 8 columns"
+        return cli.arguments(table, "--resume"), "line 3: 2 fields for 8 columns"
     if what == "twice":
         cli.out.write_text("".join([*lines[:2], *lines[1:]]))
-        return cli.arguments(table, "--resume"), "row 1 behind row 1"
+        return cli.arguments(table, "--resume"), "row 1 after row 1"
     if what == "shorter":
         cli.table(TEXTS[:2])
         return cli.arguments(table, "--resume"), "has 2 rows, and row 8 was labelled before"
     assert what == "table"
     cli.table([*TEXTS[:-1], "another"])
-    return cli.arguments(table, "--resume"), "is not what"
+    return cli.arguments(table, "--resume"), "differs from row"
 
 
 @pytest.mark.parametrize("what", ["choices", "prompt", "columns", "foreign", "broken", "twice", "shorter", "table"])
@@ -159,7 +159,7 @@ def test_where_there_is_no_more_room_the_rows_before_stay(cli: Cli) -> None:
     done = subprocess.run(command, capture_output=True, check=False, preexec_fn=limited, timeout=600)
     assert done.returncode == 1
     assert b"File too large" in done.stderr
-    assert b"--resume goes on behind them" in done.stderr
+    assert b"--resume continues after them" in done.stderr
     assert cli.out.stat().st_size == 3000
     assert cli.label(table, "--resume").code == 0
     assert [row["text"] for row in cli.rows()] == TEXTS * 20
@@ -198,5 +198,5 @@ def test_an_interrupt_says_how_to_go_on(cli: Cli) -> None:
         assert process.stderr is not None
         err = process.stderr.read().decode()
         assert process.wait(timeout=600) != 0
-    assert "--resume goes on behind them" in err
+    assert "--resume continues after them" in err
     assert "Traceback" not in err

@@ -61,11 +61,11 @@ def test_every_request_has_an_answer_by_its_id_and_what_is_wrong_its_refusal(fol
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: no JSON"),
+        ("{", "line 2: not JSON"),
         ("[]", "line 2: no custom_id"),
-        (json.dumps(request(0)), "line 2: custom_id 'case-0' comes twice"),
-        (json.dumps({**request(1), "method": "GET"}), "line 2: not a POST"),
-        (json.dumps({**request(1), "url": "http://elsewhere/"}), "line 2: not a POST"),
+        (json.dumps(request(0)), "line 2: custom_id 'case-0' occurs twice"),
+        (json.dumps({**request(1), "method": "GET"}), "line 2: method must be POST"),
+        (json.dumps({**request(1), "url": "http://elsewhere/"}), "line 2: method must be POST"),
     ],
 )
 def test_a_line_that_is_no_request_is_told_by_its_number(folder: Path, line: str, message: str) -> None:

@@ -24,8 +24,8 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
         )
         return path, {
             3: "not UTF-8",
-            7: "1 fields where there are 2 columns",
-            8: "3 fields where there are 2 columns",
+            7: "1 fields for 2 columns",
+            8: "3 fields for 2 columns",
             9: "NUL",
             10: "tokens do not fit the context of 512",
         }
@@ -49,16 +49,16 @@ def bad_table(cli: Cli, kind: str) -> tuple[Path, dict[int, str]]:
     path.write_bytes(b"\n".join(lines))
     return path, {
         2: "not UTF-8",
-        5: "no JSON",
-        6: "list where an object belongs",
+        5: "not JSON",
+        6: "list instead of an object",
         7: "NaN is not JSON",
         8: "nothing in column 'text'",
         9: "no column 'text', which the prompt has; there are txt",
         10: "not UTF-8",
-        11: "no JSON",
-        12: "column 'answer' is one that is added; name those otherwise by --prefix",
+        11: "not JSON",
+        12: "column 'answer' has the name of an added column; rename the added columns with --prefix",
         14: "nested deeper than 200",
-        13: "-1e999 is no number of 64 bits",
+        13: "-1e999 is not a 64-bit number",
     }
 
 
@@ -159,28 +159,32 @@ def test_json_of_other_columns_than_the_first_is_no_row_of_csv(cli: Cli) -> None
     table = cli.folder / "in.jsonl"
     table.write_text('{"text": "a", "n": [1]}\n{"text": "b", "m": 1}\n{"text": "c"}\n')
     done = cli.label(table, "--on-error", "skip")
-    assert "line 2: column 'm', which the first row has not" in done.err
+    assert "line 2: column 'm', which the first row does not have" in done.err
     assert [(row["text"], row["n"]) for row in cli.rows()] == [("a", "[1]"), ("c", "")]
 
 
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (b"", [], "empty, without the line of column names"),
+        (b"", [], "empty; a CSV table begins with a line of column names"),
         (b"id,name\n1,2\n", [], "in.csv: no column 'text', which the prompt has; there are id, name"),
-        (b"text,text\n", [], "two columns of one name: 'text'"),
-        (b"text,answer\n", [], "column 'answer' is one that is added"),
+        (b"text,text\n", [], "two columns have the same name: 'text'"),
+        (b"text,answer\n", [], "column 'answer' has the name of an added column"),
         (b"\xff\xfet\0e\0x\0t\0\n", [], "line 1: not UTF-8"),
         (b'"text\n', [], "line 1: unexpected end of data"),
         (b"text\n", ["-p", "no column"], "--prompt: no {column} in it"),
         (b"text\n", ["-p", "{text"], "--prompt: expected '}'"),
         (b"text\n", ["-c", ""], "choices[3]: empty"),
-        (b"text\n", ["--output-format", "parquet", "-o", "-"], "a Parquet table goes from a file"),
-        (b"text\n", ["-o", "-", "--resume"], "--resume: goes on with a file"),
+        (b"text\n", ["--output-format", "parquet", "-o", "-"], "a Parquet table is written from a file to a file"),
+        (b"text\n", ["-o", "-", "--resume"], "--resume: needs a file in --output"),
         (b"text\n", ["--input-format", "parquet"], "Parquet"),
-        (b"text\n", ["-o", "out.txt"], "out.txt: of no format that its name tells (.csv, .jsonl, .ndjson, .parquet)"),
+        (
+            b"text\n",
+            ["-o", "out.txt"],
+            "out.txt: the format is not clear from the name (.csv, .jsonl, .ndjson, .parquet)",
+        ),
         (b"text\n", ["-o", "/nowhere/out.csv"], "/nowhere/out.csv"),
-        (b"text\n", ["--prompt-file", "p.txt"], "--prompt, or --prompt-file: one of them"),
+        (b"text\n", ["--prompt-file", "p.txt"], "use --question, --prompt or --prompt-file"),
         (b"text\n", ["-m", "nowhere.gguf"], "--model: no file 'nowhere.gguf'"),
     ],
 )

@@ -92,6 +92,7 @@ def run(engine: str, folder: Path, model: Path, *, kills: bool) -> Watch:
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.table(rows()), folder / "reviews.parquet")
+    model = Path(shutil.copy(model, folder / "model.gguf"))  # as a child has its parent's files until it is another
     script = folder / "recipe.py"
     script.write_text(f"MODEL = {str(model)!r}\n{recipe(engine)}")
     environment = {**os.environ, "GOMP_SPINCOUNT": "1000", "PYSPARK_PYTHON": sys.executable}

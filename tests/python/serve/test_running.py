@@ -106,7 +106,7 @@ def test_who_is_killed_leaves_the_file_as_it_was(model_paths: dict[str, Path], t
 
 def test_a_file_wants_priors_that_run_along(model_paths: dict[str, Path], tmp_path: Path) -> None:
     with (
-        pytest.raises(AssertionError, match="--priors: goes with --calibration running"),
+        pytest.raises(AssertionError, match="--priors: only with --calibration running"),
         Serving(model_paths["tiny"], "--priors", str(tmp_path / "p.json")),
     ):
         pass
