@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Watch:
         self._file, self._kills = str(file.resolve()), kills
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self._counts: Counter[int] = Counter()
+        self._seen: set[int] = set()
         self.killed: int | None = None
 
     def _holders(self) -> list[int]:
@@ -61,7 +61,7 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.wait(0.05):
             holders = self._holders()
-            self._counts.update(holders)
+            self._seen.update(holders)
             if self._kills and self.killed is None and holders:
                 time.sleep(0.3)
                 self.killed = holders[0]
@@ -69,8 +69,8 @@ class Watch:
 
     @property
     def seen(self) -> set[int]:
-        """Those seen more than once: between fork and exec, a child has its parent's files."""
-        return {pid for pid, n in self._counts.items() if n > 1}
+        """All that had it mapped."""
+        return set(self._seen)
 
     def __enter__(self) -> Watch:
         self._thread.start()
