@@ -168,7 +168,7 @@ def test_a_change_in_any_row_before_is_seen(cli: Cli, of: str, to: str, place: i
     done = cli.label(table, "--resume", output=output)
     assert done.code == 1
     where = f"line {place + 1}" if of == "jsonl" else f"row {place + 1}"
-    assert f"error: {table}, {where} is not what '{growing(output)}' has as row {place + 1}; the table" in done.err
+    assert f"error: {table}, {where} differs from row {place + 1} of '{growing(output)}'; the table" in done.err
     assert growing(output).read_bytes() == before
 
     # The order of an object's keys says nothing.
