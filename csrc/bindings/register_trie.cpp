@@ -204,8 +204,7 @@ void register_trie(py::module_ & module) {
     module.def(
         "open_trie", [](const std::string & path) { return std::const_pointer_cast<Trie>(open_trie_file(path)); },
         "path"_a, py::call_guard<py::gil_scoped_release>());
-    module.def(
-        "trie_digest", [](const std::string & path) { return py::bytes(trie_file_digest(path)); }, "path"_a);
+    module.def("trie_digest", [](const std::string & path) { return py::bytes(trie_file_digest(path)); }, "path"_a);
     module.def("verify_trie", &verify_trie_file, "path"_a, py::call_guard<py::gil_scoped_release>());
     py::class_<Trie, std::shared_ptr<Trie>>(module, "Trie")
         .def_static("build", &build, "tokens"_a, "offsets"_a, "names"_a, "vocab"_a, "compact"_a = py::none())

@@ -317,8 +317,6 @@ const char * CompactTree::stored_name(LeafId leaf) const noexcept {
     return has_names() ? names_ + std::min(names_at_[leaf], shape_.n_name_bytes - 1) : nullptr;
 }
 
-std::string CompactTree::name(LeafId leaf) const {
-    return has_names() ? stored_name(leaf) : std::to_string(row(leaf));
-}
+std::string CompactTree::name(LeafId leaf) const { return has_names() ? stored_name(leaf) : std::to_string(row(leaf)); }
 
 }  // namespace token_trie
