@@ -133,10 +133,11 @@ void CompactBuilder::put_ascending(AscendingBuilder & from, CompactTree::Section
 
 void CompactBuilder::set_order(const std::vector<std::uint32_t> & leaves) {
     std::uint64_t member = 0;
-    shape_.is_ordered = std::all_of(leaves.begin(), leaves.end(), [&](std::uint32_t leaf) { return leaf == member++; });
-    if (shape_.is_ordered != 0) {
+    const auto is_its_own = [&](std::uint32_t leaf) { return leaf == member++; };
+    if (std::all_of(leaves.begin(), leaves.end(), is_its_own)) {
         return;
     }
+    shape_.is_ordered = 0;
     PackedBuilder order(width_of(leaves.size() - 1));
     std::for_each(leaves.begin(), leaves.end(), [&](std::uint32_t leaf) { order.push(leaf); });
     (*owned_)[CompactTree::order] = order.take();

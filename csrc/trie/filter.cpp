@@ -9,7 +9,7 @@ Filter::Filter(std::shared_ptr<const CompactTree> tree, Kept kept)
       words_(std::move(kept.words)),
       kept_({words_.data(), words_.size()}, tree_->shape().n_members, kept.n_ones) {}
 
-Filter::Filter(std::shared_ptr<const CompactTree> tree, const std::uint8_t * keep, const Filter * before)
+Filter::Filter(const std::shared_ptr<const CompactTree> & tree, const std::uint8_t * keep, const Filter * before)
     : Filter(tree, kept_of(*tree, keep, before)) {}
 
 void Filter::list(Listed & out) const {

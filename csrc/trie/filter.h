@@ -16,7 +16,7 @@ namespace token_trie {
 class Filter {
    public:
     // Leaves whose byte is not 0 and, of a filter of the same tree before it, those it has. One pass over the bytes.
-    Filter(std::shared_ptr<const CompactTree> tree, const std::uint8_t * keep, const Filter * before);
+    Filter(const std::shared_ptr<const CompactTree> & tree, const std::uint8_t * keep, const Filter * before);
 
     std::uint64_t n_kept() const noexcept { return kept_.n_ones(); }
     bool has_leaf(LeafId leaf) const { return kept_[tree_->member_of(leaf)]; }
