@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace [[gnu::visibility("default")]] token_trie {
 namespace {
@@ -40,25 +41,28 @@ void Tables::mask(const Matrix & logits, const std::int64_t * nodes, std::int64_
     of_width(logits.n_bytes, [&](auto element) {
         using Element = decltype(element);
         const auto none = static_cast<Element>(logits.minus_infinity);
+        std::vector<Element> kept;
         for (std::int64_t i = 0; i < n; ++i) {
             Element * row = static_cast<Element *>(logits.data) + i * logits.stride;
-            Element * const end = row + logits.n_columns;
-            Element * at = row;
-            const auto keep = [&](std::int32_t token) {
-                std::fill(at, row + token, none);
-                at = row + token + 1;
-            };
             if (nodes[i] < 0) {
                 const std::int32_t tail = tails[static_cast<std::size_t>(~nodes[i])];
-                keep(tail < 0 ? ~tail : tail);
-            } else if (kinds[nodes[i]] == free) {
-                continue;
-            } else {
-                for (std::int32_t edge = first[nodes[i]]; edge < first[nodes[i] + 1]; ++edge) {
-                    keep(tokens[static_cast<std::size_t>(edge)]);
+                const std::int32_t token = tail < 0 ? ~tail : tail;
+                const Element value = row[token];
+                std::fill(row, row + logits.n_columns, none);
+                row[token] = value;
+            } else if (kinds[nodes[i]] != free) {
+                // All of a row at once, between reading what is kept and writing it back: gaps may be many.
+                const std::int32_t begin = first[nodes[i]];
+                const std::int32_t end = first[nodes[i] + 1];
+                kept.clear();
+                for (std::int32_t edge = begin; edge < end; ++edge) {
+                    kept.push_back(row[tokens[static_cast<std::size_t>(edge)]]);
+                }
+                std::fill(row, row + logits.n_columns, none);
+                for (std::int32_t edge = begin; edge < end; ++edge) {
+                    row[tokens[static_cast<std::size_t>(edge)]] = kept[static_cast<std::size_t>(edge - begin)];
                 }
             }
-            std::fill(at, end, none);
         }
     });
 }

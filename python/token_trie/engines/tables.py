@@ -162,7 +162,8 @@ class JoinedTables:
             rows = nodes.contiguous().numpy()
             shape = len(nodes), self.host.width(rows) if width is None else width
             values = torch.empty(shape, dtype=logprobs.dtype)
-            tokens, targets = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=torch.int64)
+            # As one, or allocators give memory of this size back to the system, and take it again at each step.
+            tokens, targets = torch.empty((2, *shape), dtype=torch.int64)
             matrix = _matrix(logprobs, self.vocab_size)
             self.host.candidates(*matrix, rows, values.data_ptr(), tokens.numpy(), targets.numpy())
             return Candidates(values, tokens, targets)
