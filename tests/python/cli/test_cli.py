@@ -79,7 +79,7 @@ def no_constant(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["greedy", "sampled"])
 def test_json_of_a_walk_has_what_a_walk_knows(mode: str) -> None:
-    numbers = json.loads(run(*FRANCE, "--mode", mode, "--json").stdout)
+    numbers = json.loads(run(*FRANCE, "--mode", mode, "--seed", "1", "--json").stdout)
     assert (numbers["value"], numbers["text"], numbers["index"]) == ("Paris", "Paris", 1)
     assert numbers["logprob"] is None
     assert numbers["branch_logprob"] < 0
