@@ -37,9 +37,11 @@ def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
         partial = folder / "gemma.partial"
         gemma_package.assemble(partial, overwrite=True)
         partial.rename(gemma)
-    write_tiny_model(tiny)
-    write_tiny_model(recurrent, is_recurrent=True)
-    write_tiny_model(bpe, is_bpe=True)
+    for path, kind in ((tiny, {}), (recurrent, {"is_recurrent": True}), (bpe, {"is_bpe": True})):
+        # Moved into place, as another run of the tests may have it mapped.
+        partial = folder / f"{path.stem}.{os.getpid()}.partial"
+        write_tiny_model(partial, **kind)
+        partial.rename(path)
     return {"smollm2": bundled_model(), "gemma": gemma, "tiny": tiny, "recurrent": recurrent, "bpe": bpe}
 
 
