@@ -132,13 +132,14 @@ bool Bits::is_consistent() const noexcept {
 }
 
 void BitsBuilder::append(const BitsBuilder & more) {
+    const Bits bits({more.words_.data(), more.words_.size()}, more.n_, more.n_ones_);
     for (std::uint64_t begin = 0; begin < more.n_; begin += 64) {
-        const std::uint64_t word = more.words_[begin / Bits::kBlock * 8 + 1 + begin % Bits::kBlock / 64];
+        const std::uint64_t word = bits.word(begin / 64);
         const std::uint64_t n = std::min<std::uint64_t>(64, more.n_ - begin);
         const std::uint64_t here = std::min(n, 64 - n_ % 64);
-        put(word << (64 - here) >> (64 - here), here);
+        push(word << (64 - here) >> (64 - here), here);
         if (here < n) {
-            put(word >> here, n - here);
+            push(word >> here, n - here);
         }
     }
 }

@@ -73,7 +73,18 @@ class Bits {
 class BitsBuilder {
    public:
     BitsBuilder() : words_(8) {}
-    void push(bool one) { put(std::uint64_t{one}, 1); }
+    void push(bool one) { push(std::uint64_t{one}, 1); }
+    // n bits, the lowest first, all of one word of what is written, and none above them.
+    void push(std::uint64_t bits, std::uint64_t n) {
+        const std::uint64_t at = n_ % Bits::kBlock;
+        words_[n_ / Bits::kBlock * 8 + 1 + at / 64] |= bits << at % 64;
+        n_ones_ += static_cast<std::uint64_t>(__builtin_popcountll(bits));
+        n_ += n;
+        if (n_ % Bits::kBlock == 0) {
+            words_.resize(words_.size() + 8);
+            words_[n_ / Bits::kBlock * 8] = n_ones_;
+        }
+    }
     void append(const BitsBuilder & more);
     void reserve(std::uint64_t n) { words_.reserve(Bits::n_words(n)); }
     void shrink_to_fit() { words_.shrink_to_fit(); }
@@ -85,18 +96,6 @@ class BitsBuilder {
     std::vector<std::uint64_t> take();
 
    private:
-    // Bits of one word, none above them.
-    void put(std::uint64_t bits, std::uint64_t n) {
-        const std::uint64_t at = n_ % Bits::kBlock;
-        words_[n_ / Bits::kBlock * 8 + 1 + at / 64] |= bits << at % 64;
-        n_ones_ += static_cast<std::uint64_t>(__builtin_popcountll(bits));
-        n_ += n;
-        if (n_ % Bits::kBlock == 0) {
-            words_.resize(words_.size() + 8);
-            words_[n_ / Bits::kBlock * 8] = n_ones_;
-        }
-    }
-
     std::vector<std::uint64_t> words_;
     std::uint64_t n_ = 0;
     std::uint64_t n_ones_ = 0;

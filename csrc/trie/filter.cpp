@@ -76,7 +76,8 @@ Filter::Kept Filter::kept_of(const CompactTree & tree, const std::uint8_t * keep
             by_leaf.push_back(in_64(begin, std::min(n, begin + 64), [&](std::uint64_t i) { return keep[i] != 0; }));
         }
     }
-    Kept kept{std::vector<std::uint64_t>(Bits::n_words(n)), 0};
+    BitsBuilder kept;
+    kept.reserve(n);
     for (std::uint64_t begin = 0; begin < n; begin += 64) {
         const std::uint64_t end = std::min(n, begin + 64);
         std::uint64_t word = by_leaf.empty()
@@ -88,17 +89,10 @@ Filter::Kept Filter::kept_of(const CompactTree & tree, const std::uint8_t * keep
         if (before != nullptr) {
             word &= before->kept_.word(begin / 64);
         }
-        std::uint64_t * block = kept.words.data() + begin / Bits::kBlock * 8;
-        if (begin % Bits::kBlock == 0) {
-            block[0] = kept.n_ones;
-        }
-        block[1 + begin % Bits::kBlock / 64] = word;
-        kept.n_ones += static_cast<std::uint64_t>(__builtin_popcountll(word));
+        kept.push(word, end - begin);
     }
-    if (n % Bits::kBlock == 0) {
-        kept.words[n / Bits::kBlock * 8] = kept.n_ones;
-    }
-    return kept;
+    const std::uint64_t n_ones = kept.n_ones();
+    return {kept.take(), n_ones};
 }
 
 }  // namespace token_trie
