@@ -66,6 +66,9 @@ std::shared_ptr<const Trie> Trie::joined(const std::shared_ptr<const Trie> & bas
             throw Error(Status::argument, "sets are joined of two that are laid out, of token sequences");
         }
     }
+    if (more->max_token() >= kMaxCompactToken) {
+        throw Error(Status::limit, "token " + std::to_string(more->max_token()) + " is too large for a file of a set");
+    }
     if (!base->vocab().empty() && !more->vocab().empty() && base->vocab() != more->vocab()) {
         throw Error(Status::vocab, "the sets belong to different vocabularies");
     }

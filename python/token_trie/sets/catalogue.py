@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.errors import ArgumentError, LimitError, PayloadError, VocabularyError
+from token_trie.errors import ArgumentError, PayloadError, VocabularyError
 from token_trie.native.arguments import encode_names
 from token_trie.native.core import _core
 from token_trie.sets.stored import save_image
@@ -130,8 +130,6 @@ class Catalogue:
             raise ArgumentError("members: of any tokenization, where token sequences belong")
         for alias, name in given.aliases.items():
             raise ArgumentError(f"members: {alias!r} and {name!r} have the same tokens; give one of them")
-        if not given.core.laid_out(True).is_compact:
-            raise LimitError(f"members: token {given.core.max_token} is too large for a file of a set")
         rows = [(np.asarray(leaf.tokens, np.int32).tobytes(), leaf.name) for leaf in given]
         with self._lock:
             theirs, ours = given.core.vocab, self._base.vocab
