@@ -153,6 +153,16 @@ py::array_t<NodeId> to_leaf_nodes(const Trie & trie) {
 
 using Mask = py::array_t<bool, py::array::c_style>;
 
+Mask to_left(const Trie & trie) {
+    Mask out(trie.n_leaves());
+    bool * left = out.mutable_data();
+    const py::gil_scoped_release unlocked;
+    for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
+        left[leaf] = trie.has_leaf(leaf);
+    }
+    return out;
+}
+
 const std::uint8_t * mask_of(const Trie & trie, const Mask & keep) {
     if (keep.ndim() != 1 || keep.size() != trie.n_leaves()) {
         throw Error(Status::argument,
@@ -266,6 +276,7 @@ void register_trie(py::module_ & module) {
         .def("arrays", &to_arrays)
         .def("tensors", &tensors_of)
         .def("leaf_nodes", &to_leaf_nodes)
+        .def("left", &to_left)
         .def(
             "name",
             [](const Trie & trie, LeafId leaf) {

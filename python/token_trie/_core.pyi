@@ -49,6 +49,9 @@ class Trie:
     def aliases(self) -> list[tuple[str, int]]: ...
     def arrays(self) -> tuple[IntArray, OffsetArray]: ...
     def leaf_nodes(self) -> npt.NDArray[np.uint32]: ...
+    def left(self) -> npt.NDArray[np.bool_]:
+        """Tell for each leaf whether it is there: not filtered out, nor removed."""
+
     def tensors(self) -> tuple[IntArray, IntArray, IntArray, IntArray, npt.NDArray[np.uint8]]:
         """First edge of each row, tokens and targets of edges, tails, ends; see csrc/trie/tensors.h."""
 

@@ -18,7 +18,6 @@ from token_trie.native.lease import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
 from token_trie.sets.prompt import Prompt, tokenize_prompt
 from token_trie.sets.spelling import Tokenization
-from token_trie.sets.subset import left_of
 from token_trie.sets.tokens import check_start
 from token_trie.sets.trie import TokenTrie, fit
 
@@ -70,18 +69,18 @@ class BoundChoices(Generic[T]):
 
     def of_left(self, of_leaves: npt.NDArray[np.float64], out: float) -> npt.NDArray[np.float64]:
         """Return figures of the leaves, with another for those that are filtered out."""
-        return np.where(left_of(self.trie.core), of_leaves, out) if self.trie.core.is_view else of_leaves
+        return np.where(self.trie.core.left(), of_leaves, out) if self.trie.core.is_view else of_leaves
 
     def left(self) -> npt.NDArray[np.int64]:
         """Return the positions of the choices that are not filtered out, ascending."""
-        return np.arange(len(self)) if self.leaf_of is not None else np.flatnonzero(left_of(self.trie.core))
+        return np.arange(len(self)) if self.leaf_of is not None else np.flatnonzero(self.trie.core.left())
 
     def ranked(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """Return the leaves that are left, those of larger figures first.
 
         Of equal ones by their tokens, so that the order in which the choices were given changes nothing.
         """
-        leaves = np.flatnonzero(left_of(self.trie.core))
+        leaves = np.flatnonzero(self.trie.core.left())
         return leaves[np.lexsort((self.trie.core.leaf_nodes()[leaves], -of_leaves[leaves]))]
 
     def firsts(self) -> npt.NDArray[np.int64]:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.native.core import _core
-from token_trie.sets.subset import left_of
 
 Ints = npt.NDArray[np.int32]
 
@@ -34,7 +33,7 @@ class View(NamedTuple):
 def view_of(trie: _core.Trie) -> View:
     """Return what a view is made of."""
     names = [trie.name(leaf) for leaf in range(trie.n_leaves)]
-    return View(*trie.arrays(), names, trie.aliases, np.packbits(left_of(trie)), trie.vocab)
+    return View(*trie.arrays(), names, trie.aliases, np.packbits(trie.left()), trie.vocab)
 
 
 def made_of(view: View) -> _core.Trie:

@@ -17,9 +17,6 @@ from token_trie.sets.tokens import joined
 
 T = TypeVar("T", bound="Subsets")
 
-_NO_NODE = 2**32 - 1
-"""kNoNode of csrc/trie/trie.h."""
-
 
 class Subsets:
     """The methods of a `TokenTrie` that make a smaller one."""
@@ -99,14 +96,6 @@ class Subsets:
 
     def _subset(self: T, names: Iterable[str], llm: Llama | None, *, keep: bool) -> T:
         return self.of_core(_subset(self.core, names, llm, keep=keep), self._start)
-
-
-def left_of(trie: _core.Trie) -> npt.NDArray[np.bool_]:
-    """Return which leaves are left, of all there were when the set was made."""
-    if not trie.is_view:
-        return np.ones(trie.n_leaves, np.bool_)
-    left: npt.NDArray[np.bool_] = trie.leaf_nodes() != _NO_NODE
-    return left
 
 
 def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
