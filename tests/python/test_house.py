@@ -160,9 +160,9 @@ def test_every_room_has_a_floor_of_its_own() -> None:
     assert {room(module) for module in MODULES} <= set.union(*FLOORS)
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
+def test_no_file_is_longer_than_1000_lines() -> None:
     root = Path(__file__).parents[2]
     folders = ("csrc", "python", "tests", "bench", "examples", "scripts")
     files = [file for folder in folders for file in (root / folder).rglob("*") if file.suffix in (".py", ".cpp", ".h")]
     assert len(files) > 100
-    assert [(str(f), n) for f in files if (n := len(f.read_text().splitlines())) > 400] == []
+    assert [(str(f), n) for f in files if (n := len(f.read_text().splitlines())) > 1000] == []
