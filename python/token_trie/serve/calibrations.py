@@ -10,6 +10,7 @@ from token_trie.decisions.binding import fingerprint
 from token_trie.decisions.questions.asked import Asked
 from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.options import DecideOptions
+from token_trie.decisions.questions.scores import LEAF_END
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
 from token_trie.serve.running import Running
@@ -48,11 +49,12 @@ class Calibrations:
             self.running.load(llm)
         for file, one in self._loaded:
             try:
-                if one.binding.leaf_end != "any" or not one.binding.asked.startswith("["):
+                asked = _question(one.binding.asked)
+                if len(asked) < 3:
                     raise CalibrationError("was fitted on prompts; a server answers questions")
-                if len(json.loads(one.binding.asked)) > 3:
+                if len(asked) > 3:
                     raise CalibrationError("was fitted behind examples, which a server has not")
-                own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, "any")
+                own = (fingerprint(llm), _core.llama_loaded(), one.binding.asked, one.classes, LEAF_END)
                 one.binding.require(type(one.binding)(*own))
             except CalibrationError as error:
                 raise CalibrationError(f"{file}: {error}") from error
@@ -65,3 +67,12 @@ class Calibrations:
         if found is None or (found.needs_state and options.reproducible):
             return asked
         return asked.calibrated(found)
+
+
+def _question(asked: str) -> list[object]:
+    """Return the form, orders and options of a question that something was fitted on; nothing for prompts."""
+    try:
+        read = json.loads(asked)
+    except ValueError:
+        return []
+    return read if isinstance(read, list) else []

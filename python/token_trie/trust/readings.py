@@ -21,7 +21,7 @@ from token_trie.decisions.over_rows import UndecidedRequest
 from token_trie.decisions.questions.decide import priors_of, read_questions
 from token_trie.decisions.questions.formed import FormAsked, FormView
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
-from token_trie.decisions.questions.scores import Reading, score_all
+from token_trie.decisions.questions.scores import LEAF_END, Reading, score_all
 from token_trie.decisions.questions.wording import state_text
 from token_trie.decisions.results import Many
 from token_trie.errors import ArgumentError, TokenTrieError
@@ -185,7 +185,7 @@ class _OfQuestion(Reader):
         other = (None,) if len(asked.classes) > len(question.values) else ()
         self.values = (*question.values, *other)
         _require_distinct(asked.classes)
-        self.binding = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, "any")
+        self.binding = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
         asked, views = self._asked, self._asked.views

@@ -11,6 +11,7 @@ from token_trie.decisions.questions.examples import Examples
 from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Question
+from token_trie.decisions.questions.scores import LEAF_END
 from token_trie.decisions.questions.trained import TrainedAsked, trained_of
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama, _core
@@ -44,5 +45,5 @@ def _in_form(question: Question, options: DecideOptions, llm: Llama | None) -> F
     calibrator = options.calibration
     if not isinstance(calibrator, Calibrator):
         return asked
-    calibrator.binding.require(Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, "any"))
+    calibrator.binding.require(Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END))
     return replace(asked, calibrator=calibrator)

@@ -38,7 +38,8 @@ class TextTree:
         """Return all branches, with the way to a text and where the best token at each step leads."""
         trie, answer = flat(self.choices.trie), self.leaf_of(text)
         shares = shares_of(trie, self.stepwise)
-        logprobs = self.scored.logprobs[self.choices.firsts()]
+        scores, logprobs = self.scored.logprobs, np.full(len(trie), -np.inf)
+        np.logaddexp.at(logprobs, [self.leaf_of(i) for i in range(len(scores))], scores)
         weights = np.exp(logprobs - logprobs.max())
         probabilities = weights / weights.sum()
         greedy = _greedy(trie, shares)

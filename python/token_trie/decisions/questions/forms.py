@@ -37,7 +37,9 @@ class Form:
     template : str
         A Jinja template with the variables `state`, `instructions` and, if the options are to be listed, `options`.
         Each option has `name`, `description` and `letter`. The part up to the end of the state must be the same for all
-        questions, because it is evaluated once.
+        questions, because it is evaluated once. Let it end in a word or a mark such as a colon. With a space, a
+        quotation mark or an opening bracket, an option can merge into one token. All options are then scored from
+        before it, which changes the odds of the others.
     reads : {"descriptions", "names", "letters"}
         What is scored as the answer after the template: each option's description (its name if it has none), its name,
         or the letter of its position.

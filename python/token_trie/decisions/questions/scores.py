@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from token_trie.decisions.admission import Admission
 from token_trie.decisions.bound import BoundChoices, Reader, bind, reader_of
 from token_trie.decisions.calibrator import States
 from token_trie.decisions.native_scores import score_leaves
-from token_trie.decisions.options import LEAF_ENDS
+from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Batched, Bound, Prefix, Request, Thought
 from token_trie.decisions.runner import read_on, run
 from token_trie.decisions.think import Think, think_first
@@ -36,7 +36,8 @@ from token_trie.sets.trie import TokenTrie
 
 Floats = npt.NDArray[np.float64]
 
-_ANY: Final = "any"  # of leaf_end: nothing beside the texts' own tokens, so that no text's score depends on another
+LEAF_END: Final[LeafEnd] = "longest"
+"""The rule of `choose`: texts that nest exclude each other, so that their probabilities may be added and compared."""
 
 
 class Reading(NamedTuple):
@@ -66,11 +67,14 @@ class Scored:
     """What it says."""
 
     logprobs: Floats
-    """Natural logarithm of the probability of each text; empty where none was wanted."""
+    """Natural logarithm of the probability of each text, and of no longer one; empty where none was wanted.
+
+    Texts of the same tokens share it evenly.
+    """
     lengths: Floats
     """Its tokens."""
     mass: float
-    """The probability of all texts together, in which one that another begins with counts for both."""
+    """The probability of all texts together."""
     n_prompt: int
     n_evaluated: int
     thought: str | None = None
@@ -104,7 +108,10 @@ def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
 
 
 def score_alone(llm: Llama, reading: Reading) -> Scored:
-    """Score texts, each by itself, so that its score is the same bit by bit among any others; errors as above."""
+    """Score texts, each by itself, so that its tokens' scores are the same bit by bit among any others.
+
+    Errors are those of `score_texts`.
+    """
     with lease(llm):
         reader = reader_of(llm)
         prefix = Prefix(reader.tokenize(reading.prompt))
@@ -112,16 +119,34 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
             TextsRequest((), None, (t,)) for t in reading.labels
         ]
     context = reproducible(llm)
-    sequences, scores = list[tuple[int, ...]](), list[Floats]()
+    sequences, scores = list[_Sequence](), list[Floats]()
     for part in parts:
         with lease(llm):
             bound = part.bind(reader, prefix)  # by itself, too: another might move the seam
-        sequences.append(tuple(bound.choices.trie[0].tokens))
-        scores += context.score(bound.tokens, sequences[-1:])
-    logprobs = np.array([of_tokens.sum() for of_tokens in scores])
-    n_evaluated = sum(len(own) - 1 for own in sequences)
-    lengths = np.array([len(own) for own in sequences], np.float64)
-    return Scored(logprobs, lengths, mass_of(sequences, logprobs), len(prefix.tokens), n_evaluated)
+        sequences.append((len(bound.tokens), tuple(bound.choices.trie[0].tokens)))
+        scores += context.score(bound.tokens, [sequences[-1][1]])
+    logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
+    mass = math.fsum(np.exp(list(dict(zip(sequences, logprobs, strict=True)).values())))
+    n_evaluated = sum(len(own) - 1 for _, own in sequences)
+    lengths = np.array([len(own) for _, own in sequences], np.float64)
+    shared = np.log([sequences.count(one) for one in sequences])
+    return Scored(logprobs - shared, lengths, mass, len(prefix.tokens), n_evaluated)
+
+
+_Sequence: TypeAlias = tuple[int, tuple[int, ...]]
+"""Tokens of the prompt, of which a merge with a text takes some, and those of the text."""
+
+
+def _ends(sequences: list[_Sequence], scores: list[Floats]) -> Floats:
+    """Return the natural logarithm of the probability that none of the longer sequences goes on from each."""
+    longer: dict[_Sequence, dict[int, float]] = {one: {} for one in sequences}
+    for (n_prompt, own), of_tokens in zip(sequences, scores, strict=True):
+        for n in range(1, len(own)):
+            if (n_prompt, own[:n]) in longer:
+                longer[n_prompt, own[:n]][own[n]] = float(of_tokens[n])
+    going_on = [math.fsum(map(math.exp, longer[one].values())) for one in sequences]
+    with np.errstate(divide="ignore"):
+        return np.log1p(-np.minimum(going_on, 1.0))
 
 
 def score_all(
@@ -281,7 +306,7 @@ class BoundTexts(BoundScored):
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
         mode = lib.TOKEN_TRIE_BATCH_SCORES
-        rule = LEAF_ENDS[_ANY]
+        rule = LEAF_ENDS[LEAF_END]
         return batch.submit(self.choices.trie, self.tokens, mode=mode, leaf_end=rule, with_state=int(self.with_state))
 
     def read(self, answer: Answer) -> Scored:
@@ -289,19 +314,11 @@ class BoundTexts(BoundScored):
         return self._scored(answer.logprobs, int(answer.figures.n_evaluated), answer.state if self.with_state else None)
 
     def _score(self, stream: Stream, prefix: list[int] | None, state: States | None = None) -> Scored:
-        scores = score_leaves(stream, self.choices.trie, leaf_end=_ANY, prefix=prefix)
+        scores = score_leaves(stream, self.choices.trie, leaf_end=LEAF_END, prefix=prefix)
         return self._scored(scores.leaves, scores.cost.n_evaluated, state)
 
     def _scored(self, of_leaves: Floats, n_evaluated: int, state: States | None) -> Scored:
-        tokens, offsets = self.choices.trie.core.arrays()
-        lengths = np.diff(offsets).astype(np.float64)
-        mass = mass_of([tuple(leaf) for leaf in np.split(tokens, offsets[1:-1])], of_leaves)
-        aligned = self.choices.aligned
-        return Scored(aligned(of_leaves), aligned(lengths), mass, len(self.tokens), n_evaluated, self.thought, state)
-
-
-def mass_of(sequences: list[tuple[int, ...]], logprobs: Floats) -> float:
-    """Return the probability of sequences together; one that goes on from another lies within it."""
-    there = set(sequences)
-    first = [not any(s[:n] in there for n in range(1, len(s))) for s in sequences]
-    return math.fsum(np.exp(logprobs[first]))
+        lengths = np.diff(self.choices.trie.core.arrays()[1]).astype(np.float64)
+        mass, aligned, leaf_of = math.fsum(np.exp(of_leaves)), self.choices.aligned, self.choices.leaf_of
+        shared = of_leaves if leaf_of is None else of_leaves - np.log(np.maximum(np.bincount(leaf_of), 1))
+        return Scored(aligned(shared), aligned(lengths), mass, len(self.tokens), n_evaluated, self.thought, state)

@@ -74,7 +74,7 @@ def contextual(raw: Floats, prior: Floats, lengths: Floats, temperature: float) 
     """Return how much more a state gives each answer than no state does, for every text to be compared with others.
 
     A difference is a sum over tokens, and spreads as the root of their number: by that it is divided, of each answer
-    for itself, so that the odds of two do not depend on a third.
+    for itself, so that the odds of two do not depend on a third whose texts are no part of theirs.
     """
     # What has none without a state has none with one, or is a rounding.
     known = np.where(np.isneginf(prior), raw, prior)

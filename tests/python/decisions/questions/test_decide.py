@@ -16,6 +16,7 @@ from token_trie import (
     Predicate,
     Score,
     adecide,
+    choose,
     decide,
     decide_many,
 )
@@ -89,12 +90,61 @@ def test_odds_of_two_options_do_not_depend_on_a_third(precise: Any) -> None:
     assert list(renamed.values()) == pytest.approx(list(p.values()), abs=1e-4)
 
 
+@pytest.mark.parametrize("end", ["Answer:", "It is", "'Answer' ->"])
+def test_odds_stay_beside_options_that_merge_where_a_form_ends_in_a_word_or_a_mark(smollm2: Any, end: str) -> None:
+    form = Form("{{ state }}\n\nQuestion: {{ instructions }}\n" + end)
+
+    def odds(*others: str) -> float:
+        question = Choice("How many?", ["1", "23", *others])
+        p = decide(smollm2, "There are three of them.", question, form=form).probabilities
+        return math.log(p["1"] / p["23"])
+
+    alone = odds()
+    for others in (["other"], [")x", "''"], ['"," he said', "://"]):
+        assert odds(*others) == pytest.approx(alone, abs=0.03)  # the rounding of a quantized model
+
+
 def test_several_texts_of_an_option_add_up(precise: Any) -> None:
     both = Choice("Which?", {"both": ["Paris", "Pizza"], "no": "no"})
     raw, _ = scores(precise, STATE, "Which?", ["Paris", "Pizza", "no"])
     mass = [math.exp(one) for one in raw]
     found = decide(precise, STATE, both, calibration=None).probabilities
     assert found["both"] == pytest.approx((mass[0] + mass[1]) / sum(mass), abs=1e-4)
+
+
+@pytest.mark.parametrize("is_reproducible", [False, True])
+def test_texts_of_an_option_that_go_on_from_one_another_count_once(precise: Any, is_reproducible: bool) -> None:
+    def ask(*texts: str) -> Any:
+        question = Choice("Which?", {"it": list(texts), "no": "no"})
+        return decide(precise, STATE, question, calibration=None, reproducible=is_reproducible)
+
+    alone = ask("Pa")
+    for texts in (("Pa", "Pa yes"), ("Pa", "Pa yes", "Pa yes no"), ("Pa", "Pa yes", " Pa", "Pa no")):
+        found = ask(*texts)
+        assert found.probabilities == pytest.approx(alone.probabilities, abs=1e-4)
+        assert found.mass == pytest.approx(alone.mass, rel=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"reproducible": True}])
+def test_options_that_go_on_from_one_another_are_weighed_as_choose_weighs_them(
+    precise: Any, options: dict[str, Any]
+) -> None:
+    prompt = f"{STATE}\n\nQuestion: Which?\nAnswer:"
+    for texts in (["Pa", "Paris", "no"], ["Pa", "Pa yes", "Pa yes no"], ["Pizza", "Pizza P", "P"]):
+        chosen = choose(precise, prompt, texts, probabilities=True)
+        found = decide(precise, STATE, Choice("Which?", texts), calibration=None, **options)
+        assert list(found.probabilities.values()) == pytest.approx(chosen.probabilities.tolist(), abs=1e-4)
+        assert found.mass == pytest.approx(chosen.mass, rel=1e-3)
+
+
+def test_a_longer_option_can_win(smollm2: Any) -> None:
+    state = "He flew to New York City. He stayed in New York City, as he likes New York City."
+    form = Form("{{ state }} {{ instructions }}")
+    found = decide(smollm2, state, Choice("He lives in", ["New York", "New York City"]), form=form, calibration=None)
+    assert found.value == "New York City"
+    chosen = choose(smollm2, f"{state} He lives in", ["New York", "New York City"], probabilities=True)
+    assert chosen.value == "New York City"
+    assert list(found.probabilities.values()) == pytest.approx(chosen.probabilities.tolist(), abs=1e-3)
 
 
 def test_mass_is_exact_where_texts_go_on_from_one_another(precise: Any) -> None:

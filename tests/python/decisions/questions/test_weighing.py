@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from token_trie.decisions.questions.formed import offsets
-from token_trie.decisions.questions.scores import mass_of
 from token_trie.decisions.questions.weighing import Weighing, contextual
 
 TEXTS = st.sampled_from("abcdef")
@@ -66,12 +65,6 @@ def test_a_difference_to_the_prior_counts_by_the_root_of_its_tokens() -> None:
     assert found.tolist() == [0.5, 1.5]
     found = contextual(np.array([-math.inf, -2.0]), np.array([-math.inf, -math.inf]), np.array([1.0, 1.0]), 1.0)
     assert found.tolist() == [-math.inf, 0]
-
-
-def test_mass_counts_what_texts_share_once() -> None:
-    half, quarter, eighth = np.log([0.5, 0.25, 0.125])
-    assert mass_of([(1,), (1, 2), (3, 4)], np.array([half, quarter, eighth])) == pytest.approx(0.625)
-    assert mass_of([(1, 2), (1, 3)], np.array([quarter, eighth])) == pytest.approx(0.375)
 
 
 def test_orders_are_spread() -> None:
