@@ -39,12 +39,14 @@ def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any])
     Returns
     -------
     ndarray of int64, shape (n_rows,)
-        Positions of classes.
+        Positions of classes. Where a label is the text of one class and the value of another, all are read the one way
+        that fits all of them.
 
     Raises
     ------
     ArgumentError
-        A label is none of them, with its place and how many others are not; or there are more or fewer than rows.
+        A label is none of them, with its place and how many others are not; both ways of reading fit; or there are more
+        or fewer than rows.
     """
     if isinstance(gold, (str, bytes)) or not isinstance(gold, Iterable):
         raise ArgumentError(f"gold: {type(gold).__name__} where a label a row belongs")
@@ -52,12 +54,19 @@ def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any])
     if len(labels) != n:
         raise ArgumentError(f"gold: {len(labels):,} labels for {n:,} rows")
     read = Labels(texts, values)
-    positions = [read.position(label) for label in labels]
-    wrong = [i for i, position in enumerate(positions) if position is None]
+    by_text, by_value = [read.by_text(label) for label in labels], [read.by_value(label) for label in labels]
+    wrong = [i for i, found in enumerate(zip(by_text, by_value, strict=True)) if found == (None, None)]
     if wrong:
         others = "" if len(wrong) == 1 else f" (and {len(wrong) - 1:,} more, the next gold[{wrong[1]}])"
         raise ArgumentError(f"gold[{wrong[0]}]: {read.refusal(labels[wrong[0]])}{others}")
-    return np.array(positions, np.int64)
+    for i, (a, b) in enumerate(zip(by_text, by_value, strict=True)):
+        if a is not None and b is not None and a != b and (None in by_text) == (None in by_value):
+            raise ArgumentError(
+                f"gold[{i}]: {labels[i]!r} is the text of one choice and the value of another, {texts[b]!r}; give texts "
+                "for all rows"
+            )
+    first, second = (by_value, by_text) if None in by_text else (by_text, by_value)
+    return np.array([b if a is None else a for a, b in zip(first, second, strict=True)], np.int64)
 
 
 class Labels:
@@ -66,6 +75,7 @@ class Labels:
     def __init__(self, texts: Sequence[str], values: Sequence[Any]) -> None:
         self._of_text = {text: i for i, text in reversed(list(enumerate(texts)))}
         self._of_value: dict[Any, int] = {}
+        self._has_numbers = any(type(value) is int for value in values)
         for i, value in enumerate(values):
             if value is None:  # "none of these", which is told by its text
                 continue
@@ -76,13 +86,25 @@ class Labels:
 
     def position(self, label: object) -> int | None:
         """Return the position of a label's class; None if there is none."""
+        found = self.by_text(label)
+        return self.by_value(label) if found is None else found
+
+    def by_text(self, label: object) -> int | None:
+        """Return the position of the class whose text a label is, or whose text is a number where classes are some."""
+        if isinstance(label, np.generic):
+            label = label.item()
+        if type(label) is int and self._has_numbers:
+            label = str(label)
+        return self._of_text.get(label) if isinstance(label, str) else None
+
+    def by_value(self, label: object) -> int | None:
+        """Return the position of the class whose value a label is."""
         if isinstance(label, np.generic):
             label = label.item()
         try:  # by its type too, as 1 is True for a dict
-            found = self._of_value.get((type(label), label))
+            return self._of_value.get((type(label), label))
         except TypeError:
             return None
-        return self._of_text.get(label) if found is None and isinstance(label, str) else found
 
     def refusal(self, label: object) -> str:
         """Say of a label that is none what it is."""

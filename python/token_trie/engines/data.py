@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.decisions.calibrator import batch_prior
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
@@ -44,7 +45,7 @@ class Labeller:
     choices
         The labels, as of `choose`; pickled with it, a `TokenTrie` too. A label is the text that the model writes.
     calibration : str, os.PathLike, Calibration, Contextual or Weights, optional
-        As of `choose`; or the path of a `Calibration`'s file.
+        As of `choose`, without "batch"; or the path of a `Calibration`'s file.
     columns : mapping of str to str, optional
         Other names for columns of `COLUMNS`, where a batch has these.
     n_ctx, n_gpu_layers, n_threads : int
@@ -101,6 +102,11 @@ class Labeller:
             raise ArgumentError(f"columns: {unknown[0]!r} is none of {', '.join(COLUMNS)}")
         self.model = os.fspath(model)
         self.template = Template(prompt, has_escapes=False, what="prompt")
+        if batch_prior(calibration) is not None:
+            raise ArgumentError(
+                "calibration: 'batch' would depend on how the engine cuts the batches; fit a Calibration of "
+                'kind="batch" on some rows, and give that'
+            )
         known = None if _is_file(calibration) else calibration
         self.options = {"mode": "exact", "probabilities": True, **options}
         read = ChooseOptions.read("Labeller", {**self.options, "calibration": known})
@@ -204,7 +210,7 @@ class Labeller:
 
 
 def _is_file(calibration: Any) -> bool:
-    return isinstance(calibration, (str, os.PathLike)) and calibration != "batch"
+    return isinstance(calibration, (str, os.PathLike))
 
 
 def _count(name: str, column: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -101,8 +102,11 @@ class Rows:
 
     @cached_property
     def is_prefix_free(self) -> bool:
-        """Whether no choice goes on from another, so that it is the same whether that is asked about."""
-        texts = sorted(self.reader.binding.classes)
+        """Whether no choice goes on from another, so that it is the same whether that is asked about.
+
+        A text may be spelled with a space before it, or normalized.
+        """
+        texts = sorted(unicodedata.normalize("NFKC", text).casefold().strip() for text in self.reader.binding.classes)
         return not isinstance(self.choices, TokenTrie) and not any(b.startswith(a) for a, b in pairwise(texts))
 
     def mass_of(self, readings: Readings) -> Floats | None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from token_trie import ArgumentError
+from token_trie import ArgumentError, Score
 from token_trie.decisions.gold import is_nothing, read_gold
 from token_trie.sets.choices import read_choices
 
@@ -32,10 +32,39 @@ def read(gold: Any, choices: Any, n: int | None = None) -> list[int]:
         ([Team.SALES, "billing"], Team, [1, 0]),
         ([3, np.int64(1), "2"], range(1, 4), [2, 0, 1]),
         ([True, "no", np.bool_(False)], {"yes": True, "no": False}, [0, 1, 1]),
+        (["a", "c"], {"a": "b", "b": "c", "c": "a"}, None),
+        ([1, 2], {"1": 2, "2": 1}, None),
+        ([1, "x"], {"1": 2, "x": 1}, [0, 1]),
+        (["a", "b"], {"b": "a", "c": "b"}, [0, 1]),
+        (["b", "c"], {"b": "a", "c": "b"}, [0, 1]),
     ],
 )
-def test_labels_are_texts_or_values_of_the_choices(gold: Any, choices: Any, expected: list[int]) -> None:
-    assert read(gold, choices, len(expected)) == expected
+def test_labels_are_texts_or_values_of_the_choices(gold: Any, choices: Any, expected: list[int] | None) -> None:
+    if expected is None:
+        with pytest.raises(ArgumentError, match="text of one choice and the value of another"):
+            read(gold, choices)
+    else:
+        assert read(gold, choices, len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "expected"),
+    [
+        ([1, 5, 3], [0, 4, 2]),  # texts of levels
+        ([0, 4, 2], [0, 4, 2]),  # their numbers
+        (["1", "3"], [0, 2]),
+        (np.array([5, 1]), [4, 0]),
+        ([1, 3, 4], None),  # of which nobody can tell
+    ],
+)
+def test_numbers_of_levels_called_by_numbers_are_read_one_way_or_refused(gold: Any, expected: list[int] | None) -> None:
+    score = Score("How good is it?", ["1", "2", "3", "4", "5"])
+    texts = [option.name for option in score.wording]
+    if expected is None:
+        with pytest.raises(ArgumentError, match=r"gold\[0\]: 1 is the text of one choice .* another, '2'"):
+            read_gold(gold, len(gold), texts, score.values)
+    else:
+        assert read_gold(gold, len(gold), texts, score.values).tolist() == expected
 
 
 @pytest.mark.parametrize(

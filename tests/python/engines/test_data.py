@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import ArgumentError, TokenTrie, choose_many
+from token_trie import ArgumentError, BatchPrior, TokenTrie, choose_many
 from token_trie.engines import loaded as loading
 from token_trie.engines.data import COLUMNS, Labeller
 
@@ -150,6 +150,8 @@ def test_a_set_may_be_the_choices(model_paths: Any, precise: Any, tmp_path: Path
         ({"leaf_end": "none"}, ArgumentError, "leaf_end: 'none' is none of"),
         ({"n_parallel": 1}, ArgumentError, "n_parallel: 1 is not a count from 2"),
         ({"calibration": 3}, ArgumentError, "calibration: int where"),
+        ({"calibration": "batch"}, ArgumentError, "calibration: 'batch' would depend on how the engine cuts"),
+        ({"calibration": BatchPrior(window=9)}, ArgumentError, "calibration: 'batch' would depend"),
     ],
 )
 def test_options_are_refused_when_it_is_made(options: dict[str, Any], error: type[Exception], message: str) -> None:
