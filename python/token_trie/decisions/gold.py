@@ -62,8 +62,8 @@ def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any])
     for i, (a, b) in enumerate(zip(by_text, by_value, strict=True)):
         if a is not None and b is not None and a != b and (None in by_text) == (None in by_value):
             raise ArgumentError(
-                f"gold[{i}]: {labels[i]!r} is the text of one choice and the value of another, {texts[b]!r}; give texts "
-                "for all rows"
+                f"gold[{i}]: {labels[i]!r} is the text of one choice and the value of another, {texts[b]!r}; "
+                "give texts for all rows"
             )
     first, second = (by_value, by_text) if None in by_text else (by_text, by_value)
     return np.array([b if a is None else a for a, b in zip(first, second, strict=True)], np.int64)

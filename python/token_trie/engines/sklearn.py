@@ -8,7 +8,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from token_trie.decisions.questions.question import Choice
 from token_trie.engines.loaded import loaded
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
+from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fitting import log_probabilities, scores_of
 from token_trie.trust.options import FitOptions, RowOptions
@@ -49,7 +49,8 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     model_path : str or path
         A GGUF.
     prompt : str
-        With ``{text}`` in it: what the classes follow as answers, or with a question what that is about.
+        With ``{text}`` in it: what the classes follow as answers, or with a question what that is about. Names of
+        control tokens in the texts of X stay text.
     question : str, optional
         What is asked about each text, as `decide` asks it.
     choices : mapping of classes to texts, optional
@@ -145,16 +146,17 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _read(self, texts: list[str], *, states: bool) -> Readings:
         return _shared(str(Path(self.model_path).resolve()), self.n_ctx, self.n_gpu_layers, self.n_threads).read(
-            texts, self._reader, self._put, states=states
+            texts, self._reader, self._template.fill, states=states
         )
 
-    def _put(self, text: str) -> str:
-        return self.prompt.format(text=text)
+    @property
+    def _template(self) -> Template:
+        template = Template(self.prompt, has_escapes=False, what="prompt")
+        if template.columns != ["text"]:
+            raise ArgumentError("prompt: is to have {text} in it, and nothing else in braces")
+        return template
 
     def _reader(self, llm: Llama) -> Reader:
-        names = [parameter for _, parameter, _, _ in Formatter().parse(self.prompt) if parameter is not None]
-        if set(names) != {"text"}:
-            raise ArgumentError("prompt: is to have {text} in it, and nothing else in braces")
         classes = self.classes_.tolist()
         if self.choices is not None:
             missing = [one for one in classes if one not in self.choices]
@@ -194,7 +196,7 @@ class _Shared:
         """Read what is not known yet."""
         with self._lock:
             reader: Reader = reader_of(self._llm)
-            keys = [(reader.binding, put(text)) for text in texts]
+            keys = [(reader.binding, put({"text": text})) for text in texts]
             new = {key: None for key in keys if key not in self._rows or (states and self._rows[key].state is None)}
             read = dict(zip(new, reader.read([prompt for _, prompt in new], states=states), strict=True))
             self._rows.update(read)
