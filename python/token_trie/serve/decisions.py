@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from token_trie.errors import TokenTrieError
 from token_trie.native.lease import attachment
 from token_trie.serve.engine import Engine
 from token_trie.serve.refusal import Place, refusal_of
-from token_trie.serve.running import digest_of
 from token_trie.sets.prompt import Prompt
 
 T = TypeVar("T")
@@ -124,11 +123,21 @@ async def answer_by(
                 break
         return scored
 
-    priors = asyncio.ensure_future(together(prior(engine, asked, view, options) for view in asked.views))
+    without = asyncio.ensure_future(without_state(engine, asked, options))
+
+    async def read_priors() -> Sequence[Scored | None]:
+        readings = await without
+        return (
+            await together(prior(engine, one, options) for one in readings) if readings else [None] * len(asked.views)
+        )
+
+    priors = asyncio.ensure_future(read_priors())
     try:
         scored = await read_all()
-        running = engine.calibrations.running
-        found = None if running is None else running.answer(asked, scored, options, counts=counts)
+        running, found = engine.calibrations.running, None
+        if running is not None:
+            digests = [reading.digest for reading in await without]
+            found = running.answer(asked, scored, digests, options, counts=counts)
         return asked.answer(scored, await priors) if found is None else found
     finally:
         priors.cancel()
@@ -139,12 +148,18 @@ async def _instead(engine: Engine, state: str, view: View) -> str:
     return await engine.alone(lambda: written(engine.llm, view.reading(engine.llm, state).prompt))
 
 
-async def prior(engine: Engine, asked: Asked, view: View, options: DecideOptions) -> Scored | None:
-    """Return what a question gives its options without a state, if that is to be taken out."""
+async def without_state(engine: Engine, asked: Asked, options: DecideOptions) -> list[Reading]:
+    """Return what is read of a question's views without a state, tokenized; none where that is not to be taken out."""
     if not (options.takes_prior and asked.takes_prior):
-        return None
-    key = "prior", digest_of(view), options.reproducible
-    return (await engine.remembered(key, lambda: score(engine, view, None, options)))[0]
+        return []
+    llm = engine.llm
+    return await engine.on_worker(lambda: [view.reading(llm, None).tokenized(llm) for view in asked.views])
+
+
+async def prior(engine: Engine, reading: Reading, options: DecideOptions) -> Scored:
+    """Return what a question gives its options without a state."""
+    key = "prior", reading.digest, options.reproducible
+    return (await engine.remembered(key, lambda: _score(engine, lambda: reading, options)))[0]
 
 
 async def score(
@@ -156,11 +171,15 @@ async def score(
     wanting: Callable[[Reading], Reading] = lambda reading: reading,
 ) -> tuple[Scored, int]:
     """Return what a question gives its options about a state, and how many tokens were not evaluated again."""
+    return await _score(engine, lambda: wanting(view.reading(engine.llm, state))._replace(think=think), options)
+
+
+async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOptions) -> tuple[Scored, int]:
     if options.reproducible:
-        return await engine.alone(lambda: score_alone(engine.llm, view.reading(engine.llm, state))), 0
+        return await engine.alone(lambda: score_alone(engine.llm, make())), 0
 
     def read() -> tuple[Prompt, ScoredRequest]:
-        reading = wanting(view.reading(engine.llm, state))._replace(think=think)
+        reading = make()
         return reading.prompt, reading.request
 
     return await engine.read_told(read)

@@ -17,7 +17,7 @@ from token_trie.decisions.questions.scores import Scored, TextsRequest
 from token_trie.decisions.questions.trained import TrainedView
 from token_trie.errors import TokenTrieError
 from token_trie.serve.body import Limits
-from token_trie.serve.decisions import answer_by, prior, score
+from token_trie.serve.decisions import answer_by, prior, score, without_state
 from token_trie.serve.engine import Engine
 from token_trie.serve.refusal import invalid, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, read_request, told
@@ -61,7 +61,8 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
 
     try:
         answer = await answer_by(read, engine, asked, options, counts=False)
-        without = await prior(engine, asked, first, options)
+        absent = await without_state(engine, asked, options)
+        without = await prior(engine, absent[0], options) if absent else None
         explained = await engine.on_worker(lambda: _explained(first, trees[0], without, answer))
         return {
             "model": model,

@@ -11,7 +11,6 @@ import json
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from token_trie.decisions.binding import fingerprint
 from token_trie.decisions.questions.answered import Answered
-from token_trie.decisions.questions.asked import Asked, View
+from token_trie.decisions.questions.asked import Asked
 from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.means import NOTHING, Mean, priors_of_means
 from token_trie.decisions.questions.options import DecideOptions
@@ -30,14 +29,9 @@ from token_trie.native.files import write_whole
 from token_trie.sets.memory import Memory
 from token_trie.trust.stored import Stored
 
-_FORMAT, _VERSION = "token-trie running priors", 1
+_FORMAT, _VERSION = "token-trie running priors", 2
 _MOST, _MOST_TEXTS = 4096, 250_000
 _MAX_BYTES = 64 << 20
-
-
-def digest_of(view: View) -> str:
-    """Return what a question's view is known by, as others write what it is of."""
-    return sha256(repr(view.key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Running:
@@ -89,7 +83,13 @@ class Running:
             self._means.get(key, len(total), _Held).mean = Mean(one.integer("n"), total)
 
     def answer(
-        self, asked: Asked, scored: Sequence[Scored], options: DecideOptions, *, counts: bool
+        self,
+        asked: Asked,
+        scored: Sequence[Scored],
+        digests: Sequence[str],
+        options: DecideOptions,
+        *,
+        counts: bool,
     ) -> Answered[Any] | None:
         """Return the answer by what states have given the options until now, this one among them.
 
@@ -97,6 +97,8 @@ class Running:
 
         Parameters
         ----------
+        digests : sequence of str
+            What each view evaluates without a state.
         counts : bool
             Whether this state is one of those.
         """
@@ -104,12 +106,12 @@ class Running:
             return None
         if options.calibration != "contextual" or options.reproducible or options.think is not None:
             return None
-        means = [self._mean(view, own, counts) for view, own in zip(asked.views, scored, strict=False)]
+        means = [self._mean(digest, own, counts) for digest, own in zip(digests, scored, strict=False)]
         priors = priors_of_means(means)
         return None if priors[0] is None else replace(asked, prior_of="running").answer(scored, priors)
 
-    def _mean(self, view: View, scored: Scored, counts: bool) -> Mean:
-        held = self._means.get(digest_of(view), len(scored.logprobs), _Held)
+    def _mean(self, digest: str, scored: Scored, counts: bool) -> Mean:
+        held = self._means.get(digest, len(scored.logprobs), _Held)
         if held.mean.n and held.mean.total.shape != scored.logprobs.shape:
             held.mean = NOTHING  # somebody has written in the file
         if counts:

@@ -15,11 +15,6 @@ from token_trie.native.core import Llama
 class View(ABC):
     """One of the readings, whatever the state."""
 
-    @property
-    @abstractmethod
-    def key(self) -> tuple[Any, ...]:
-        """All that its prior depends on, but for the model."""
-
     @abstractmethod
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return what is to be read about a state, or None for the absent one."""

@@ -78,7 +78,12 @@ class _OfStream(Respondent):
         if self._state is not None:
             return self.score(Reading(self._behind(self._tokens, formed, absent), texts))
         alone = Reading(self._alone(formed, absent), texts)
-        return remembered(self.known, (*view.key, self._is_reproducible), lambda: self._score(alone, is_beside=True))
+        return remembered(
+            self.known,
+            alone,
+            lambda: self._score(alone, is_beside=True),
+            is_reproducible=self._is_reproducible,
+        )
 
     def score(self, reading: Reading) -> Scored:
         """Score texts the way that was asked for."""

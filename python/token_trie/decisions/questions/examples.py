@@ -78,10 +78,12 @@ class Examples:
     def of(self, question: Question, names: Sequence[str]) -> Shots:
         """Return them as those of a question; ArgumentError for an answer that is none of its options."""
         values = [*question.values, *([None] if len(names) > len(question.values) else [])]
-        return self._read.get((tuple(names), repr(values)), 1, lambda: self._shots(names, values))
+        # By the values themselves, which are kept, as different ones may print alike, and equal ones name others.
+        key = tuple(names), tuple(map(id, values))
+        return self._read.get(key, 1, lambda: (self._shots(names, values), values))[0]
 
     @cached_property
-    def _read(self) -> Memory[Shots]:
+    def _read(self) -> Memory[tuple[Shots, Sequence[Any]]]:
         return Memory(_KEPT, _KEPT)
 
     @cached_property

@@ -16,7 +16,7 @@ from token_trie.decisions.calibrator import BatchPrior, Calibrator
 from token_trie.decisions.questions.answered import Answered, Calibration, QuestionStats, answer
 from token_trie.decisions.questions.asked import Asked, View
 from token_trie.decisions.questions.examples import Examples, Shot, Shots
-from token_trie.decisions.questions.forms import Form
+from token_trie.decisions.questions.forms import Form, Put
 from token_trie.decisions.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question
 from token_trie.decisions.questions.scores import Floats, Reading, Scored
 from token_trie.decisions.questions.weighing import Weighing, contextual, shared
@@ -54,10 +54,9 @@ class FormView(View):
         return Weighing(texts[len(texts) - self.offset :] + texts[: len(texts) - self.offset])
 
     @property
-    def key(self) -> tuple[Any, ...]:
-        """All that its prior depends on, but for the model."""
-        listed = self.listed if self.form.lists else ()
-        return self.form, self.instructions, listed, self.weighing.texts, self.shots and self.shots.digest
+    def text(self) -> str:
+        """The template with all filled in but the state."""
+        return Put(self.form.template, self.form.absent, self.instructions, self.listed)
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return what is to be read about a state, or None for the absent one."""
@@ -140,18 +139,20 @@ class FormAsked(Asked):
 
     @cached_property
     def views(self) -> list[FormView]:
-        """One an order; one alone where nothing is listed."""
+        """One an order; one alone where the template reads the same in all of them."""
         options = self.options
-        n_orders = (_MOST if self.orders == "auto" else self.orders) if self.form.lists else 1
+        places = offsets(len(options), _MOST if self.orders == "auto" else self.orders)
         instructions = text_of(self.question.instructions, "instructions")
         asked = [(instructions, options)]
         if isinstance(self.question, Predicate) and self.form.negation is not None:
             asked.append((self.form.negated(instructions), self.question.turned))
-        return [
+        views = [
             FormView(self.form, instructions, options, offset, self.shots)
-            for offset in offsets(len(options), n_orders)
+            for offset in places
             for instructions, options in asked
         ]
+        texts = {view.text for view in views[:: len(asked)]} if len(places) > 1 else ()
+        return views if len(texts) > 1 else views[: len(asked)]
 
     def over_rows(self, prior: BatchPrior) -> FormAsked:
         """Return it as it is answered where the prior of each view is the mean over many states."""

@@ -115,11 +115,6 @@ class Form:
             return [_spelled(letter_of(i)) for i in range(len(options))]
         return [option.texts if self.reads == "descriptions" else (option.name,) for option in options]
 
-    @property
-    def lists(self) -> bool:
-        """Whether the template lists the options, so that they have an order."""
-        return _lists(self.template)
-
 
 class Put(Filled):
     """A question in the words of a template, in which its own control tokens alone become these.
@@ -232,9 +227,3 @@ def _check_beginning(template: str) -> None:
         raise ArgumentError("template: it is to have the state, as it is, just once")
     if len({text.partition(_STATE)[0] for text in filled}) > 1:
         raise ArgumentError("template: what stands before the state is to be the same for all questions")
-
-
-@lru_cache(64)
-def _lists(template: str) -> bool:
-    first, second = (_fill(template, [_STATE, "question", name, name]) for name in ("one", "another"))
-    return first != second

@@ -56,8 +56,8 @@ class OfLlama(Respondent):
 
     def prior(self, view: View) -> Scored:
         """Return what the question gives its texts without a state, as it was read before, if it was."""
-        key = (*view.key, self._is_reproducible)
-        return remembered(self.known, key, lambda: self.score(view.reading(self._llm, None)))
+        reading = view.reading(self._llm, None).tokenized(self._llm)
+        return remembered(self.known, reading, lambda: self.score(reading), is_reproducible=self._is_reproducible)
 
     def score(self, reading: Reading) -> Scored:
         """Score texts the way that was asked for."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -53,6 +55,17 @@ class Reading(NamedTuple):
     """Whether the hidden state behind the prompt is wanted,"""
     with_scores: bool = True
     """and whether the probabilities are."""
+
+    def tokenized(self, llm: Llama) -> Reading:
+        """Return it with the tokens of the prompt in the prompt's place."""
+        with lease(llm):
+            return self._replace(prompt=reader_of(llm).tokenize(self.prompt))
+
+    @property
+    def digest(self) -> str:
+        """Digest of what a tokenized one evaluates: the prompt's tokens, and what is scored after them."""
+        evaluated = json.dumps([list(self.prompt), self.texts, self.labels])
+        return hashlib.sha256(evaluated.encode()).hexdigest()
 
     @property
     def request(self) -> ScoredRequest:
@@ -179,10 +192,12 @@ def write_in(stream: Stream, reading: Reading) -> str:
     return _BoundLine(stream.tokenize(reading.prompt)).run(stream)
 
 
-def remembered(known: dict[object, Any], key: tuple[Any, ...], make: Callable[[], Scored]) -> Scored:
-    """Return what was scored by a key, of what is known of a model, as long as others have not taken its place."""
+def remembered(
+    known: dict[object, Any], reading: Reading, make: Callable[[], Scored], *, is_reproducible: bool
+) -> Scored:
+    """Return the scores of a tokenized reading, as a model gave them before, if others have not taken their place."""
     memory: Memory[Scored] = known.setdefault("question priors", Memory(_KEPT, _WEIGHT))
-    return memory.get(key, 1, make)
+    return memory.get((reading.digest, is_reproducible), 1, make)
 
 
 _KEPT = _WEIGHT = 1024

@@ -153,11 +153,6 @@ class TrainedView(View):
     """Keys and descriptions, as they are shown."""
     labels: Labels
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What it is; it has no prior."""
-        return (id(self),)
-
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return what is to be read about a state."""
         given = state.given if isinstance(state, StateText) else state or ""

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from token_trie import ArgumentError, Form
+from token_trie import ArgumentError, Choice, Form
+from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.forms import letter_of
 from token_trie.decisions.questions.options import FORMS
 from token_trie.decisions.questions.question import Option
@@ -21,8 +22,22 @@ def test_a_form_puts_a_question_as_its_template_says(tiny: Any) -> None:
     assert FORMS["letters"].put(tiny, "A state.", "Which?", OPTIONS) == lettered
 
 
-def test_only_forms_that_list_options_have_an_order() -> None:
-    assert [name for name, form in FORMS.items() if form.lists] == ["listed", "letters"]
+DESCRIBED = "{{ state }}{% for o in options if o.name != o.description %} {{ o.name }}{% endfor %} {{ instructions }}"
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "n"),
+    [
+        (FORMS["unlisted"], {"a": "one", "b": "two"}, 1),
+        (FORMS["listed"], {"a": "one", "b": "two"}, 2),
+        (FORMS["letters"], ["a", "b"], 2),
+        (Form(DESCRIBED), {"a": "one", "b": "two"}, 2),
+        (Form(DESCRIBED), ["a", "b"], 1),
+        (Form("{{ state }}{{ options | map(attribute='name') | sort }} {{ instructions }}"), ["a", "b"], 1),
+    ],
+)
+def test_options_have_as_many_orders_as_read_differently(form: Form, options: Any, n: int) -> None:
+    assert len(FormAsked(Choice("Which?", options), form, orders=2).views) == n
 
 
 def test_what_is_read_are_descriptions_names_or_letters() -> None:
