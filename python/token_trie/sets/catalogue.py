@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-import sqlite3
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import secrets
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +18,24 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError, PayloadError, VocabularyError
 from token_trie.native.arguments import encode_names
 from token_trie.native.core import _core
+from token_trie.native.files import sync_folder
 from token_trie.sets.stored import save_image
 from token_trie.sets.tokens import Tokens
 from token_trie.sets.trie import TokenTrie
 
 SUFFIX = ".changes"
-"""How the name of the file of changes ends, behind that of the set."""
+"""How the name of the file of changes ends, after that of the set."""
 
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS changes (id INTEGER PRIMARY KEY, tokens BLOB NOT NULL UNIQUE, name TEXT)",
-    # Of the base that the changes are to; of the next one too, while it is written.
-    "CREATE TABLE IF NOT EXISTS bases (digest BLOB PRIMARY KEY)",
-)
-_PUT = "INSERT OR REPLACE INTO changes (tokens, name) VALUES (?, ?)"
-_PUT_BASE = "INSERT OR IGNORE INTO bases (digest) VALUES (?)"
+# The file of changes: lines of JSON, each followed by its checksum. A line is written in one go, under a lock.
+#
+#     {"base": "5d1e…", "id": "91b0…"} 8c736521         digest of the base that the following changes are to
+#     {"changes": [["07000000", "new"]]} 0b1c22d4       of one call: tokens, 32 bits each, and name, null where removed
+#     {"base": "aa37…", "id": "c0de…"} 77aa01ff         the base that `compact` writes next, which has all of the above
+#
+# It is no database, because the file must stay right when the process forks, when any thread reads it and when anybody
+# copies it: SQLite's locks are dropped when its process closes another descriptor of the file, and an SQLite connection
+# must not pass through a fork.
+_BEGINNING = b'{"base": "'
 
 
 class Catalogue:
@@ -39,21 +46,24 @@ class Catalogue:
     each member. A change is on disk when its call returns. If the process or the machine stops, each change is either
     complete or absent. While `compact` writes, the file is the old base or the new base, with the same members.
 
-    Any thread may call any method. Changes wait for each other; reads wait for nothing. Only one `Catalogue` on the
-    machine may have a file open. It is a context manager that closes the file.
+    Any thread may call any method, and any number of catalogues, in any processes of the machine, may change the same
+    file: changes wait for each other, and each begins with what the others have changed. Reads wait for nothing: `trie`
+    has the changes of other catalogues after the next change of this one, or after `refresh`. A forked process can use
+    the catalogues of its parent; a pickled catalogue opens the file again. It is a context manager that closes it.
 
     Parameters
     ----------
     path : str or os.PathLike
-        A set that `TokenTrie.save` or ``token-trie build`` wrote. Changes are kept beside it, in ``<path>.changes``, an
-        SQLite database of the last change to each token sequence. A symbolic link stands for the file it leads to.
+        A set that `TokenTrie.save` or ``token-trie build`` wrote. Changes are kept beside it, in ``<path>.changes``,
+        which grows with each change until `compact`. A symbolic link stands for the file it leads to. The file system
+        must be one of this machine, because network file systems such as NFS may not keep writers apart.
     verify : bool, optional
         As of `TokenTrie.open`.
 
     Raises
     ------
     ArgumentError
-        A file cannot be opened, or is open as a catalogue elsewhere.
+        A file cannot be opened or locked.
     PayloadError
         A file has another format or is damaged, or the changes belong to another base, because the file was replaced.
 
@@ -67,50 +77,38 @@ class Catalogue:
 
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
         self.path = os.path.realpath(os.fspath(path))
-        self._lock = threading.Lock()
+        self._is_closed = False
+        self._now: _Now | None = None
         TokenTrie.open(self.path, verify=verify)  # where there is none, no file of changes is made
-        with self._database_errors():
-            self._changes = sqlite3.connect(self.path + SUFFIX, timeout=0, check_same_thread=False)
-        try:
-            with self._database_errors():
-                self._changes.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._changes.execute("PRAGMA synchronous = FULL")
-                with self._changes:
-                    self._changes.execute("BEGIN IMMEDIATE")
-                    for table in _SCHEMA:
-                        self._changes.execute(table)
-                    # From here on no other changes the file.
-                    self._base = TokenTrie.open(self.path).core
-                    digest = _core.trie_digest(self.path)
-                    rows = self._changes.execute("SELECT tokens, name FROM changes ORDER BY id").fetchall()
-                    if rows and not self._is_base(digest):
-                        raise PayloadError(
-                            f"{self.path}{SUFFIX}: changes to another base than {self.path} is now; delete them, or "
-                            "put that base back"
-                        )
-                    self._changes.execute("DELETE FROM bases")
-                    self._changes.execute(_PUT_BASE, [digest])
-            self._state = _State.of(self._base, rows, self.path + SUFFIX)
-            self._trie = self._state.trie()
-        except BaseException:
-            self._changes.close()
-            raise
+        self.refresh()
 
     @property
     def trie(self) -> TokenTrie:
         """The current set."""
-        return self._trie
+        return self._read.trie
 
     @property
     def n_changes(self) -> int:
         """Token sequences added or removed since the base was written."""
-        return self._state.n_changes
+        return self._read.state.n_changes
+
+    def refresh(self) -> None:
+        """Read what other catalogues have changed in the file.
+
+        Raises
+        ------
+        ArgumentError, PayloadError
+            As when a catalogue is opened. `trie` is as before then.
+        """
+        with self._alone():
+            pass
 
     def add(self, members: TokenTrie | Mapping[str, Tokens]) -> None:
-        """Add members after all existing ones.
+        """Add members after all existing ones, even those that were members before.
 
-        If the token sequence is a member already, it is not added again; with another name, it moves after all others.
-        Names need not be unique. To give an item other tokens, remove it first.
+        If the token sequence is a member with this name or alias already, nothing changes. If it is one with another
+        name, it gets the new name instead of all its names, and moves after all others. Names need not be unique. To
+        give an item other tokens, remove it first.
 
         Parameters
         ----------
@@ -131,12 +129,12 @@ class Catalogue:
         for alias, name in given.aliases.items():
             raise ArgumentError(f"members: {alias!r} and {name!r} have the same tokens; give one of them")
         rows = [(np.asarray(leaf.tokens, np.int32).tobytes(), leaf.name) for leaf in given]
-        with self._lock:
-            theirs, ours = given.core.vocab, self._base.vocab
+        with self._alone() as log:
+            theirs, ours = given.core.vocab, self._read.state.base.vocab
             if theirs and ours and theirs != ours:
                 raise VocabularyError("members: made for another vocabulary than the catalogue's")
-            state = self._state.copy()
-            self._put([row for row in rows if state.add(*row)], state)
+            state = self._read.state.copy()
+            self._put(log, [row for row in rows if state.add(*row)], state)
 
     def remove(self, names: Iterable[str], *, missing_ok: bool = False) -> None:
         """Remove all members with these names or aliases. This reads all names once.
@@ -148,17 +146,18 @@ class Catalogue:
             written. Nothing is removed then.
         """
         given = [name.decode() for name in encode_names(names, "names")]
-        with self._lock:
-            found = self._trie.core.leaves_named(given)
+        with self._alone() as log:
+            core = self.trie.core
+            found = core.leaves_named(given)
             unknown = set(range(len(given))).difference(i for i, _ in found)
             if unknown and not missing_ok:
                 i = min(unknown)
                 raise ArgumentError(f"names[{i}]: {given[i]!r} is no member of the set")
-            state = self._state.copy()
-            gone = [self._trie.core.sequence(leaf).tobytes() for leaf in sorted({leaf for _, leaf in found})]
+            state = self._read.state.copy()
+            gone = [core.sequence(leaf).tobytes() for leaf in sorted({leaf for _, leaf in found})]
             for tokens in gone:
                 state.remove(tokens)
-            self._put([(tokens, None) for tokens in gone], state)
+            self._put(log, [(tokens, None) for tokens in gone], state)
 
     def compact(self) -> None:
         """Write the current set as a new base, and delete the list of changes. Readers can continue in the meantime.
@@ -168,50 +167,79 @@ class Catalogue:
         ArgumentError
             The file cannot be written, or somebody else has replaced it. Nothing has changed.
         """
-        with self._lock, self._database_errors():
-            if not self._is_base(_core.trie_digest(self.path)):
+        with self._alone() as log:
+            if _core.trie_digest(self.path) != self._read.digest:
                 raise ArgumentError(f"{self.path}: replaced since it was opened; close the catalogue and open it anew")
-            image = _core.TrieImage(self._trie.core)
-            with self._changes:
-                self._changes.execute(_PUT_BASE, [image.digest])
+            image = _core.TrieImage(self.trie.core)
+            # Stopped after this, the changes above the line are those of the old base, and none of the new one.
+            log.append(_base_record(image.digest), self._read.end)
             save_image(image, self.path)
-            # Stopped here, the changes are in the new base as well, and change nothing of it.
-            base = TokenTrie.open(self.path).core
-            with self._changes:
-                self._changes.execute("DELETE FROM changes")
-                self._changes.execute("DELETE FROM bases WHERE digest != ?", [image.digest])
-            self._base, self._state = base, _State.of(base, [], self.path)
-            self._trie = self._state.trie()
+            self._now = self._load(log)
 
     def close(self) -> None:
-        """Close the file, so that another catalogue can open it. Sets that `trie` returned stay valid."""
-        with self._lock:
-            self._changes.close()
+        """Refuse further changes. Sets that `trie` returned stay valid."""
+        self._is_closed = True
 
-    def _is_base(self, digest: bytes) -> bool:
-        found = self._changes.execute("SELECT 1 FROM bases WHERE digest = ?", [digest])
-        return found.fetchone() is not None
+    @property
+    def _read(self) -> _Now:
+        assert self._now is not None
+        return self._now
 
-    def _put(self, rows: Sequence[tuple[bytes, str | None]], state: _State) -> None:
+    @contextmanager
+    def _alone(self) -> Iterator[_Log]:
+        """Exclude other writers, of any thread and process, after reading what they have changed."""
+        if self._is_closed:
+            raise ArgumentError("the catalogue is closed")
+        file = self.path + SUFFIX
+        try:
+            with _locked(file) as descriptor:
+                log = _Log(file, descriptor)
+                self._now = self._load(log) if self._now is None else self._caught_up(log, self._now)
+                yield log
+        except OSError as error:
+            raise ArgumentError(f"{file}: {error.strerror or error}") from error
+
+    def _load(self, log: _Log) -> _Now:
+        digest = _core.trie_digest(self.path)
+        base = TokenTrie.open(self.path).core
+        records, end = log.read()
+        rows: list[Any] = []
+        is_its = False
+        for record in records:
+            if "base" not in record:
+                rows += record["changes"]
+            elif record["base"] == digest.hex():
+                rows, is_its = [], True
+        if rows and not is_its:
+            raise PayloadError(
+                f"{log.path}: changes to another base than {self.path} is now; delete them, or put that base back"
+            )
+        if not rows and (len(records) != 1 or not is_its):
+            records, end = [_base_record(digest)], log.begin(_base_record(digest))
+        state = _State.of(base, rows, log.path)
+        return _Now(digest, records[0], end, state, state.trie())
+
+    def _caught_up(self, log: _Log, now: _Now) -> _Now:
+        if log.first() != now.first or log.size() < now.end:
+            return self._load(log)
+        records, end = log.read(now.end)
+        if any("base" in record for record in records):  # by a `compact` that was stopped
+            return self._load(log)
+        if not records:
+            return now
+        state = now.state.copy()
+        state.change([row for record in records for row in record["changes"]], log.path)
+        return now._replace(end=end, state=state, trie=state.trie())
+
+    def _put(self, log: _Log, rows: Sequence[tuple[bytes, str | None]], state: _State) -> None:
         if not rows:
             return
         trie = state.trie()
-        with self._database_errors(), self._changes:
-            self._changes.executemany(_PUT, rows)
-        self._state, self._trie = state, trie
+        end = log.append({"changes": [[tokens.hex(), name] for tokens, name in rows]}, self._read.end)
+        self._now = self._read._replace(end=end, state=state, trie=trie)
 
-    @contextmanager
-    def _database_errors(self) -> Iterator[None]:
-        file = self.path + SUFFIX
-        try:
-            yield
-        except sqlite3.ProgrammingError as error:
-            raise ArgumentError("the catalogue is closed") from error
-        except sqlite3.OperationalError as error:
-            told = "open as a catalogue elsewhere" if "locked" in str(error) else error
-            raise ArgumentError(f"{file}: {told}") from error
-        except sqlite3.DatabaseError as error:
-            raise PayloadError(f"{file}: {error}") from error
+    def __reduce__(self) -> tuple[Callable[..., Catalogue], tuple[str]]:
+        return Catalogue, (self.path,)
 
     def __enter__(self) -> Catalogue:
         return self
@@ -222,49 +250,186 @@ class Catalogue:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Catalogue: {self.path}, {len(self._trie):,} members, {self.n_changes:,} changes>"
+        return f"<Catalogue: {self.path}, {len(self.trie):,} members, {self.n_changes:,} changes>"
+
+
+class _Now(NamedTuple):
+    """What was read of the files. It is replaced as one, because a fork or an interrupt may come at any moment."""
+
+    digest: bytes
+    first: dict[str, Any]
+    """The first record of the file of changes."""
+    end: int
+    """Bytes of the file of changes that are read."""
+    state: _State
+    trie: TokenTrie
+
+
+_locks: set[int] = set()
+"""Descriptors that hold a lock, of all threads."""
+
+
+def _close_locks() -> None:
+    """Close, in a forked process, the descriptors with which it would hold its parent's locks."""
+    while _locks:
+        with suppress(OSError):
+            os.close(_locks.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_locks)
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[int]:
+    """Open a file, locked against all who lock it by another descriptor, be it of this process or of another."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise ArgumentError("a catalogue needs flock, which this system does not have") from error
+    is_ours = False
+    while not is_ours:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        _locks.add(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                is_ours = os.path.samestat(os.fstat(file), os.stat(path))  # not replaced or deleted meanwhile
+            if is_ours:
+                yield file
+        finally:
+            _locks.discard(file)
+            fcntl.flock(file, fcntl.LOCK_UN)  # of the copies as well that forked processes have
+            os.close(file)
+
+
+def _base_record(digest: bytes) -> dict[str, Any]:
+    return {"base": digest.hex(), "id": secrets.token_hex(8)}
+
+
+class _Log:
+    """The file of changes, while it is locked."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path, self._file = path, descriptor
+
+    def size(self) -> int:
+        """Return the bytes of the file."""
+        return os.fstat(self._file).st_size
+
+    def first(self) -> dict[str, Any] | None:
+        """Return the first record; None if there is none."""
+        line, newline, _ = os.pread(self._file, 256, 0).partition(b"\n")
+        return _record_of(line) if newline else None
+
+    def read(self, start: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """Return the records from a byte on, and where the last one ends; PayloadError if one is damaged."""
+        records, end = [], start
+        n = self.size()
+        with open(self._file, "rb", closefd=False) as file:
+            file.seek(start)
+            for line in file:
+                record = _record_of(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
+                if record is None or ("base" not in record and not end):
+                    # A last line may be one whose writer was stopped. It was not acknowledged.
+                    begins = not end and _BEGINNING.startswith(line[: len(_BEGINNING)].rstrip(b"\0"))
+                    if end + len(line) == n and (end or begins):
+                        break
+                    raise PayloadError(f"{self.path}: damaged at byte {end:,}, or no file of changes")
+                records.append(record)
+                end += len(line)
+        return records, end
+
+    def append(self, record: dict[str, Any], end: int) -> int:
+        """Write a record at the end of those that were read, and return where it ends."""
+        text = json.dumps(record).encode()
+        rest = memoryview(b"%b %08x\n" % (text, zlib.crc32(text)))
+        after = end + len(rest)
+        try:
+            os.ftruncate(self._file, end)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            os.fsync(self._file)
+        except BaseException:
+            with suppress(OSError):
+                os.ftruncate(self._file, end)
+            raise
+        return after
+
+    def begin(self, record: dict[str, Any]) -> int:
+        """Write a record in place of all others."""
+        end = self.append(record, 0)
+        sync_folder(Path(self.path).parent)
+        return end
+
+
+def _record_of(line: bytes) -> dict[str, Any] | None:
+    """Return what a line has; None if it is damaged."""
+    text, _, checksum = line.rpartition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_sound = isinstance(record, dict) and ("base" in record or isinstance(record.get("changes"), list))
+    return record if is_sound else None
 
 
 class _State:
-    """What is changed: which leaves of the base are kept, and by their tokens, the names of those behind them."""
+    """What is changed: which leaves of the base are kept, and by their tokens, the names of those after them."""
 
     def __init__(
-        self, base: _core.Trie, keep: npt.NDArray[np.bool_], more: dict[bytes, str], removed: set[bytes]
+        self,
+        base: _core.Trie,
+        aliases: frozenset[tuple[str, int]],
+        keep: npt.NDArray[np.bool_],
+        more: dict[bytes, str],
+        removed: set[bytes],
     ) -> None:
-        self._base, self._keep, self._more, self._removed = base, keep, more, removed
+        self.base, self._aliases = base, aliases
+        self._keep, self._more, self._removed = keep, more, removed
 
     @classmethod
-    def of(cls, base: _core.Trie, rows: Sequence[tuple[bytes, str | None]], file: str) -> _State:
-        state = cls(base, np.ones(base.n_leaves, np.bool_), {}, set())
-        for tokens, name in rows:
-            is_sound = isinstance(tokens, bytes) and len(tokens) % 4 == 0 and tokens
-            if not is_sound or not (name is None or isinstance(name, str)):
-                raise PayloadError(f"{file}: a change that is none")
-            if name is None:
-                state.remove(tokens)
-            else:
-                state.add(tokens, name)
+    def of(cls, base: _core.Trie, rows: Sequence[Any], file: str) -> _State:
+        state = cls(base, frozenset(base.aliases), np.ones(base.n_leaves, np.bool_), {}, set())
+        state.change(rows, file)
         return state
 
     def copy(self) -> _State:
-        return _State(self._base, self._keep.copy(), dict(self._more), set(self._removed))
+        return _State(self.base, self._aliases, self._keep.copy(), dict(self._more), set(self._removed))
 
     @property
     def n_changes(self) -> int:
         return len(self._more) + len(self._removed)
 
+    def change(self, rows: Sequence[Any], file: str) -> None:
+        """Repeat changes of a file; PayloadError if one is none."""
+        for row in rows:
+            try:
+                digits, name = row
+                tokens = bytes.fromhex(digits)
+                if not tokens or len(tokens) % 4 or not (name is None or name.isascii() or name.encode()):
+                    raise ValueError
+            except (ValueError, TypeError, AttributeError) as error:
+                raise PayloadError(f"{file}: a change that is none: {str(row)[:80]!r}") from error
+            if name is None:
+                self.remove(tokens)
+            else:
+                self.add(tokens, name)
+
     def add(self, tokens: bytes, name: str) -> bool:
-        """Add a member, and return whether it was none before."""
+        """Add a member, and return whether that changes anything."""
         leaf = self._leaf(tokens)
-        is_base = leaf is not None and self._base.name(leaf) == name
-        if self._more.get(tokens) == name or (is_base and self._keep[leaf]):
+        if self._more.get(tokens) == name:
             return False
+        if leaf is not None:
+            if self._keep[leaf] and (self.base.name(leaf) == name or (name, leaf) in self._aliases):
+                return False
+            self._keep[leaf] = False
         self._removed.discard(tokens)
         self._more.pop(tokens, None)
-        if leaf is not None:
-            self._keep[leaf] = is_base  # as it was before it was removed
-        if not is_base:
-            self._more[tokens] = name
+        self._more[tokens] = name
         return True
 
     def remove(self, tokens: bytes) -> None:
@@ -280,10 +445,10 @@ class _State:
             lengths = np.fromiter(map(len, self._more), np.int64, len(self._more)) // 4
             offsets = np.concatenate([[0], np.cumsum(lengths)])
             tokens = np.frombuffer(b"".join(self._more), np.int32)
-            more = _core.Trie.build(tokens, offsets, list(self._more.values()), self._base.vocab)
-            return TokenTrie.of_core(self._base.joined(more, self._keep))
-        return TokenTrie.of_core(self._base if self._keep.all() else self._base.filtered(self._keep))
+            more = _core.Trie.build(tokens, offsets, list(self._more.values()), self.base.vocab)
+            return TokenTrie.of_core(self.base.joined(more, self._keep))
+        return TokenTrie.of_core(self.base if self._keep.all() else self.base.filtered(self._keep))
 
     def _leaf(self, tokens: bytes) -> int | None:
-        node = self._base.descend(np.frombuffer(tokens, np.int32))
-        return None if node is None else self._base.leaf(node)
+        node = self.base.descend(np.frombuffer(tokens, np.int32))
+        return None if node is None else self.base.leaf(node)

@@ -5,13 +5,13 @@ import os
 import pickle
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from token_trie import ArgumentError, Catalogue, LimitError, PayloadError, TokenTrie, VocabularyError, choose
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
+ROUNDS = int(os.environ.get("CATALOGUE_ROUNDS", "2"))
 
 sequences = st.lists(st.integers(0, 5), min_size=1, max_size=5).map(tuple)
 members = st.dictionaries(sequences, st.integers(0, 9).map(str), min_size=1, max_size=12)
@@ -50,7 +51,10 @@ class Changes(RuleBasedStateMachine):
     @rule(of=members)
     def add(self, of: dict[tuple[int, ...], str]) -> None:
         self.catalogue.add(trie_of(of))
-        self.expected |= of
+        for tokens, name in of.items():
+            if self.expected.get(tokens) != name:
+                self.expected.pop(tokens, None)
+                self.expected[tokens] = name  # after all others
 
     @rule(name=st.integers(0, 9).map(str))
     def remove(self, name: str) -> None:
@@ -79,7 +83,7 @@ class Changes(RuleBasedStateMachine):
         if not hasattr(self, "catalogue"):
             return
         trie = self.catalogue.trie
-        assert {leaf.tokens: leaf.name for leaf in trie} == self.expected
+        assert [(leaf.tokens, leaf.name) for leaf in trie] == list(self.expected.items())
         assert len(trie) == len(self.expected)
         assert tree_of(trie) == tree_of(trie_of(self.expected))
         assert all(tokens in trie for tokens in self.expected)
@@ -149,13 +153,31 @@ def test_names_of_no_member_remove_nothing(tmp_path: Path) -> None:
         assert catalogue.n_changes == 1
 
 
-def test_a_file_is_one_catalogue_at_a_time(tmp_path: Path) -> None:
-    with catalogue_of(tmp_path, "a"), pytest.raises(ArgumentError, match="open as a catalogue elsewhere"):
-        Catalogue(tmp_path / "items.trie")
-    closed = Catalogue(tmp_path / "items.trie")
+def test_catalogues_of_one_file_take_up_what_the_others_change(tmp_path: Path) -> None:
+    with catalogue_of(tmp_path, "a") as one, Catalogue(tmp_path / "items.trie") as two:
+        one.add({"b": [9]})
+        assert two.trie.names == ["a"]
+        two.add({"c": [8]})
+        assert two.trie.names == ["a", "b", "c"]
+        with pytest.raises(ArgumentError, match="'x' is no member"):
+            one.remove(["x"])
+        assert one.trie.names == ["a", "b", "c"]
+        one.remove(["a"])
+        two.compact()
+        one.add({"d": [7]})
+        two.refresh()
+        assert one.trie.names == two.trie.names == ["b", "c", "d"]
+        assert (one.n_changes, two.n_changes) == (1, 1)
+        pickle.loads(pickle.dumps(one)).add({"e": [6]})
+    with Catalogue(tmp_path / "items.trie") as again:
+        assert again.trie.names == ["b", "c", "d", "e"]
+
+
+def test_a_closed_catalogue_changes_nothing(tmp_path: Path) -> None:
+    closed = catalogue_of(tmp_path, "a")
     closed.close()
     closed.close()
-    for change in (lambda: closed.add({"b": [9]}), lambda: closed.compact()):
+    for change in (lambda: closed.add({"b": [9]}), lambda: closed.remove(["a"]), closed.compact, closed.refresh):
         with pytest.raises(ArgumentError, match="closed"):
             change()
     assert closed.trie.names == ["a"]
@@ -179,8 +201,6 @@ def test_it_stays_with_its_file_wherever_the_process_goes(tmp_path: Path, monkey
     (elsewhere / "link.trie").symlink_to(tmp_path / "items.trie")
     monkeypatch.chdir(tmp_path)
     with Catalogue("items.trie") as catalogue:
-        with pytest.raises(ArgumentError, match="elsewhere"):
-            Catalogue(elsewhere / "link.trie")
         catalogue.add({"b": [9]})
         monkeypatch.chdir(elsewhere)
         catalogue.compact()
@@ -211,31 +231,95 @@ def test_changes_are_to_the_base_they_were_made_to(tmp_path: Path) -> None:
         assert catalogue.trie.names == ["z"]
 
 
-def test_what_was_removed_and_comes_back_has_its_old_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_compacted_between", [False, True])
+def test_a_removed_member_that_is_added_again_comes_after_all_others(
+    tmp_path: Path, is_compacted_between: bool
+) -> None:
     with catalogue_of(tmp_path, "a", "b", "c") as catalogue:
         tokens = catalogue.trie[1].tokens
         catalogue.remove(["b"])
+        if is_compacted_between:
+            catalogue.compact()
         catalogue.add({"b": tokens})
-        assert (catalogue.trie.names, catalogue.n_changes) == (["a", "b", "c"], 0)
+        assert catalogue.trie.names == ["a", "c", "b"]
         catalogue.add({"d": tokens})
         assert (catalogue.trie.names, catalogue.n_changes) == (["a", "c", "d"], 1)
     with Catalogue(tmp_path / "items.trie") as again:
         assert (again.trie.names, again.n_changes) == (["a", "c", "d"], 1)
 
 
-def test_damaged_changes_are_told(tmp_path: Path) -> None:
-    catalogue_of(tmp_path, "a").close()
+def test_adding_an_alias_that_exists_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "items.trie"
+    TokenTrie.from_sequences({"main": [1], "other": [2], "zalias": [1]}).save(path)
+    with Catalogue(path) as catalogue:
+        for known in ({"zalias": [1]}, {"main": [1]}, {"other": [2]}):
+            catalogue.add(known)
+            assert (catalogue.trie.names, catalogue.trie.aliases) == (["main", "other"], {"zalias": "main"})
+            assert catalogue.n_changes == 0
+        catalogue.compact()
+        assert catalogue.trie.aliases == {"zalias": "main"}
+        catalogue.remove(["zalias"])
+        catalogue.add({"zalias": [1]})
+        assert (catalogue.trie.names, catalogue.trie.aliases) == (["other", "zalias"], {})
+
+
+def line_of(record: Any) -> bytes:
+    text = json.dumps(record).encode()
+    return b"%b %08x\n" % (text, zlib.crc32(text))
+
+
+def test_damaged_changes_are_reported(tmp_path: Path) -> None:
+    with catalogue_of(tmp_path, "a") as catalogue:
+        catalogue.add({"b": [9]})
+    path, changes = tmp_path / "items.trie", tmp_path / "items.trie.changes"
+    sound = changes.read_bytes()
+    head = sound.splitlines(keepends=True)[0]
+    for bad in (
+        ["", "x"],
+        ["0900", "x"],
+        ["text", "x"],
+        [[9], "x"],
+        ["09000000", 5],
+        ["09000000", "\ud800"],
+        ["09000000"],
+        5,
+    ):
+        changes.write_bytes(head + line_of({"changes": [bad]}))
+        with pytest.raises(PayloadError, match="a change that is none"):
+            Catalogue(path)
+    changes.write_bytes(head + line_of({"changes": [["ffffffff", "x"]]}))
+    with pytest.raises(PayloadError, match="-1 is not a token id"):
+        Catalogue(path)
+    for damaged in (
+        sound.replace(b"09000000", b"08000000") + line_of({"changes": []}),
+        head + line_of([]) + line_of({"changes": []}),
+        head[1:] + sound,
+        line_of({"changes": []}) + sound,
+        b"SQLite format 3\0" + bytes(4080),
+        b"no changes at all, and long enough to be looked at" * 40,
+    ):
+        changes.write_bytes(damaged)
+        with pytest.raises(PayloadError, match=r"items\.trie\.changes: damaged at byte"):
+            Catalogue(path)
+        assert changes.read_bytes() == damaged
+
+
+def test_a_change_that_was_cut_off_at_any_byte_is_absent(tmp_path: Path) -> None:
+    with catalogue_of(tmp_path, "a") as catalogue:
+        catalogue.add({"b": [9]})
+        first = (tmp_path / "items.trie.changes").stat().st_size
+        catalogue.add({"c": [8]})
     changes = tmp_path / "items.trie.changes"
-    for tokens, name in ((b"123", "x"), (b"", "x"), ("text", "x"), (b"\xff\xff\xff\xff", "x"), (b"1234", b"x")):
-        with sqlite3.connect(changes) as database:
-            database.execute("DELETE FROM changes")
-            database.execute("INSERT INTO changes (tokens, name) VALUES (?, ?)", (tokens, name))
-        database.close()
-        with pytest.raises(PayloadError):
-            Catalogue(tmp_path / "items.trie")
-    changes.write_bytes(b"no database at all, and long enough to be looked at" * 40)
-    with pytest.raises(PayloadError, match=r"items\.trie\.changes: "):
-        Catalogue(tmp_path / "items.trie")
+    sound = changes.read_bytes()
+    for n in range(0, len(sound), 7):
+        for rest in (b"", bytes(50), bytes(len(sound) - n - 1) + b"\n"):  # as a power failure may leave it
+            names = ["a", "b"] if n >= first else ["a"]
+            changes.write_bytes(sound[:n] + rest)
+            with Catalogue(tmp_path / "items.trie") as catalogue:
+                assert catalogue.trie.names == names
+                catalogue.add({"d": [7]})
+            with Catalogue(tmp_path / "items.trie") as catalogue:
+                assert catalogue.trie.names == [*names, "d"]
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, precise: Any) -> None:
@@ -318,3 +402,123 @@ def test_killed_at_any_moment_it_is_the_old_or_the_new(tmp_path: Path) -> None:
         assert {"a", "b"} <= names
         pairs = {name[1:] for name in names - {"a", "b"}}
         assert names - {"a", "b"} == {f"{letter}{i}" for i in pairs for letter in "pq"}
+
+
+WRITER = textwrap.dedent("""
+    import os, random, shutil, sys, threading
+    from token_trie import Catalogue, TokenTrie
+    path, number, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    catalogue = Catalogue(path)
+
+    def report(text):
+        os.write(1, (text + chr(10)).encode())  # in one go
+
+    def change(writer, catalogue, rng):
+        for i in range(n):
+            name = f"{number}-{writer}-{i}"
+            catalogue.add({name: [1 + number, 1 + writer, i]})
+            report("added " + name)
+            if rng.random() < 0.3:
+                report("removing " + name)
+                catalogue.remove([name])
+                report("removed " + name)
+            elif rng.random() < 0.1:
+                catalogue.compact()
+
+    def copy():
+        while not stop.wait(0.002):
+            TokenTrie.open(path)
+            for name in (path, path + ".changes"):
+                shutil.copyfile(name, f"{path}-{number}.copy")
+
+    stop = threading.Event()
+    copying = threading.Thread(target=copy)
+    threads = [threading.Thread(target=change, args=(w, catalogue, random.Random(w))) for w in range(2)]
+    for thread in (copying, *threads):
+        thread.start()
+    children = []
+    for writer in (2, 3):
+        child = os.fork()
+        if child == 0:
+            change(writer, catalogue, random.Random(writer))
+            sys.exit()
+        children.append(child)
+    for thread in threads:
+        thread.join()
+    stop.set()
+    copying.join()
+    for child in children:
+        os.waitpid(child, 0)
+    report("done")
+""")
+
+
+def test_no_acknowledged_change_of_threads_forks_and_processes_is_lost(tmp_path: Path) -> None:
+    """Processes, of which one is killed, change the set in threads and forks, read it and copy its files."""
+    path = tmp_path / "items.trie"
+    trie_of({(0,): "a"}).save(path)
+    rng = random.Random(3)
+    reported: dict[str, set[str]] = {"added": {"a"}, "removing": set(), "removed": set()}
+
+    def read(writer: subprocess.Popen[str]) -> None:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            what, _, name = line.removesuffix("\n").partition(" ")
+            reported.setdefault(what, set()).add(name)
+
+    for number in range(ROUNDS):
+        reported["done"] = set()
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITER, str(path), str(2 * number + i), "6"], stdout=subprocess.PIPE, text=True
+            )
+            for i in range(2)
+        ]
+        readers = [threading.Thread(target=read, args=(writer,)) for writer in writers]
+        for reader in readers:
+            reader.start()
+        time.sleep(rng.random())
+        writers[0].kill()  # its forks go on
+        for reader, writer in zip(readers, writers, strict=True):
+            reader.join(60)
+            assert not reader.is_alive()
+            writer.wait()
+            assert writer.stdout is not None
+            writer.stdout.close()
+        assert reported["done"]
+        with Catalogue(path, verify=True) as catalogue:
+            names = set(catalogue.trie.names)
+        assert reported["added"] - reported["removing"] <= names
+        assert not reported["removed"] & names
+
+
+def test_a_fork_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
+    """The parent is killed while another of its threads changes; its child does not keep others from changing."""
+    command = textwrap.dedent("""
+        import os, signal, sys, threading, time
+        from token_trie import Catalogue
+        from token_trie.sets import catalogue as module
+        catalogue = Catalogue(sys.argv[1])
+
+        def change():
+            with catalogue._alone():
+                changing.set()
+                time.sleep(60)
+
+        changing = threading.Event()
+        threading.Thread(target=change, daemon=True).start()
+        changing.wait()
+        if os.fork() == 0:
+            time.sleep(60)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    catalogue_of(tmp_path, "a").close()
+    with subprocess.Popen(
+        [sys.executable, "-c", command, str(tmp_path / "items.trie")], start_new_session=True
+    ) as child:
+        child.wait()
+        began = time.monotonic()
+        with Catalogue(tmp_path / "items.trie") as catalogue:
+            catalogue.add({"b": [9]})
+        assert time.monotonic() - began < 10
+        os.killpg(child.pid, signal.SIGKILL)
