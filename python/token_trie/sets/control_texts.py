@@ -19,6 +19,19 @@ _STRUCTURE = ("role", "type")
 """Keys whose values templates compare, and may put into the name of a control token: <|user|>."""
 
 
+class JSONObject(dict[str, Any]):
+    """A JSON object. In a template that puts it into text, it is its JSON."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, text: str) -> str:
+        return str(self) + text
+
+    def __radd__(self, text: str) -> str:
+        return text + str(self)
+
+
 class Control(NamedTuple):
     """An occurrence of a control token's text."""
 
@@ -135,12 +148,13 @@ def _map_texts(data: Any, change: Callable[[str, bool], str], *, whole: bool = T
     if isinstance(data, str):
         return change(data, whole)
     if isinstance(data, Mapping):
-        return {
+        made = {
             change(key, False) if isinstance(key, str) else key: _map_texts(
                 value, change, whole=not (key in _STRUCTURE and isinstance(value, str) and value.isidentifier())
             )
             for key, value in data.items()
         }
+        return JSONObject(made) if isinstance(data, JSONObject) else made
     if isinstance(data, (list, tuple)):
         return [_map_texts(value, change) for value in data]
     return data

@@ -253,16 +253,19 @@ def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None) -> l
         raise ArgumentError(f"prompt: the chat template {llm.chat_format!r} refuses these messages: {error}") from error
 
 
-def _sent(llm: Llama, instead: _RenderOnly, request: Mapping[str, Any]) -> str | list[int]:
-    """Return the prompt that a chat handler would send to the model."""
-    # Llama.create_chat_completion finds its handler in the same way.
-    handler: Any = (
+def chat_handler_of(llm: Llama) -> Any:
+    """Return what renders messages, which `Llama.create_chat_completion` finds in the same way."""
+    return (
         llm.chat_handler
         or registered_chat_handler(llm)
         or llama_cpp.llama_chat_format.get_chat_completion_handler(llm.chat_format)
     )
+
+
+def _sent(llm: Llama, instead: _RenderOnly, request: Mapping[str, Any]) -> str | list[int]:
+    """Return the prompt that a chat handler would send to the model."""
     try:
-        handler(llama=instead, **request)
+        chat_handler_of(llm)(llama=instead, **request)
     except _Sent as sent:
         return sent.prompt
     raise ArgumentError(f"prompt: the chat format {llm.chat_format!r} renders no text prompt")

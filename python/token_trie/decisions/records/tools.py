@@ -70,7 +70,7 @@ class ToolCall(Generic[T]):
     truncated: tuple[str, ...] = ()
     stats: RecordStats | None = field(default=None, compare=False)
     thought: str | None = None
-    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}", compare=False)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:9], compare=False)
     type: str = "function"
 
     @property
@@ -153,7 +153,12 @@ def choose_tool(
     -----
     If the model's chat template supports tools, it describes them to the model, and the call is written in its format.
     Otherwise, this is added to the system message: "Answer with one call of these tools, as JSON of this form:", the
-    form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The call has this form.
+    form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The call has this form. Calls and
+    results in the messages are then text in turns of the assistant and the user. If the template has no system message,
+    as Gemma 2's, its text begins the first turn of the user.
+
+    Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
+    object.
     """
     asked, read = RecordOptions.read("choose_tool", options), read_tools(tools)
     shown = [tool.shown for tool in read]

@@ -124,7 +124,7 @@ class Function(BaseModel):
     """What is called, and with what."""
 
     name: StrictStr
-    arguments: StrictStr = ""
+    arguments: StrictStr | dict[str, Any] = ""
 
 
 class Call(BaseModel):
