@@ -218,7 +218,7 @@ async def _put_set(server: Server, request: Request) -> Response:
 async def _get_set(server: Server, request: Request) -> Response:
     server.require_key(request)
     server.require_engine()
-    return JSONResponse(server.sets.get(request.path_params["name"]).given)
+    return Response(server.sets.get(request.path_params["name"]).data, media_type="application/json")
 
 
 async def _delete_set(server: Server, request: Request) -> Response:

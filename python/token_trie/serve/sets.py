@@ -2,7 +2,7 @@
 
 PUT     checked, then written beside its place, synced, moved there, and the folder synced
 kill    whenever it comes, the folder has the old one or the new one
-start   what is whole is read; what was being written is taken away; what is broken is told of and left alone
+start   what is whole is read; what the server was writing is taken away; what is broken is reported and left alone
 .trie   the files that `TokenTrie.save` and `Catalogue.compact` write are sets, too: their owner's, who replaces them
 """
 
@@ -35,6 +35,10 @@ AnySet: TypeAlias = TokenTrie | Choices[Any]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SUFFIX, _FILE = ".json", ".trie"
+_UNFINISHED = re.compile(rf"{_NAME.pattern}{re.escape(_SUFFIX)}\.[0-9a-f]{{8}}{re.escape(UNFINISHED)}")
+"""Names of files that `put` was writing when the process was killed."""
+_MEMBER_BYTES = 64
+"""Memory per member of a set, besides its JSON."""
 _FILTERS_KEPT, _FILTER_BYTES = 64, 256 << 20
 
 
@@ -60,22 +64,29 @@ def read_set(llm: Llama, given: Any) -> AnySet:
 
 @dataclass(frozen=True)
 class Registered:
-    """A set, and the JSON that it was registered by."""
+    """A set, and the JSON text that it was registered by."""
 
-    given: Any
+    data: bytes
     made: AnySet
-    n_bytes: int
+    has_collapsed: bool
+    """Whether some of its leaves became one or none, so that those after them have moved up."""
+
+    @classmethod
+    def read(cls, llm: Llama, given: Any, data: bytes) -> Registered:
+        """Read one from a JSON value and its text; TokenTrieError where it is none."""
+        made = read_set(llm, given)
+        if not isinstance(made, TokenTrie):
+            return cls(data, made, False)
+        return cls(data, made, made.core.n_leaves < sum(len(each.get("leaves", ())) for each in given["descriptors"]))
 
     @property
-    def has_collapsed(self) -> bool:
-        """Whether some of its leaves became one or none, so that those behind them have moved up."""
-        if not isinstance(self.made, TokenTrie):
-            return False
-        return self.made.core.n_leaves < sum(len(each.get("leaves", ())) for each in self.given["descriptors"])
+    def n_bytes(self) -> int:
+        """Memory that it is counted with."""
+        return len(self.data) + _MEMBER_BYTES * len(self.made)
 
     def told(self, name: str) -> dict[str, Any]:
         """Return what there is to know of it."""
-        return {"object": "set", "name": name, "choices": len(self.made), "bytes": self.n_bytes}
+        return {"object": "set", "name": name, "choices": len(self.made), "bytes": len(self.data)}
 
 
 class Filed:
@@ -102,12 +113,12 @@ class Filed:
         return self._trie
 
     @property
-    def given(self) -> Any:
-        """What there is to know of it, as its members may be millions."""
-        return self.told(self._path.stem)
+    def data(self) -> bytes:
+        """JSON text of what `told` returns, as its members may be millions."""
+        return json.dumps(self.told(self._path.stem)).encode()
 
     n_bytes = 0
-    """Of JSON."""
+    """Memory that it is counted with: its file is mapped."""
     has_collapsed = False
     """As members are counted as the file has them."""
 
@@ -124,13 +135,14 @@ class Sets:
     folder
         Where they are kept; None: as long as the server runs.
     most, most_bytes
-        Of them, and of their JSON, at the same time.
+        Of them, and of their memory, at the same time.
     """
 
     def __init__(self, folder: Path | None = None, most: int = 1000, most_bytes: int = 256 << 20) -> None:
         self._folder = folder
         self._most, self._most_bytes = most, most_bytes
         self._of_name: dict[str, Registered | Filed] = {}
+        self._foreign: set[str] = set()  # names of files in the folder that are no sets, and stay as they are
         self._filtered: Memory[TokenTrie] = Memory(_FILTERS_KEPT, _FILTER_BYTES)
         self._changing = asyncio.Lock()
 
@@ -140,12 +152,13 @@ class Sets:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(self._folder.iterdir()):
-            if path.suffix == UNFINISHED and f"{_FILE}." not in path.name:  # which its owner is writing
+            if _UNFINISHED.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                 path.unlink(missing_ok=True)
             elif path.suffix in (_SUFFIX, _FILE) and _NAME.fullmatch(path.stem):
                 try:
                     self._of_name[path.stem] = _read(llm, path)
                 except (OSError, ValueError, RecursionError) as error:
+                    self._foreign.add(path.stem)
                     _log.warning("the set %r is left out: %s", path.stem, error)
 
     def names(self) -> dict[str, Registered | Filed]:
@@ -184,17 +197,19 @@ class Sets:
         """Register a set; return whether the name is new. What fails changes nothing."""
         if not _NAME.fullmatch(name):
             raise invalid("a name has letters, digits, dots, dashes and underscores, up to 100", ("name",))
+        if name in self._foreign:
+            raise invalid("the folder has a file of this name that is no set; move it away and restart", ("name",))
         data = json.dumps(given, ensure_ascii=False, separators=(",", ":")).encode()
         try:
-            made = await engine.on_worker(lambda: read_set(engine.llm, given))
+            made = await engine.on_worker(lambda: Registered.read(engine.llm, given, data))
         except TokenTrieError as error:
             raise refusal_of(error) from error
         async with self._changing:
             before = self._of_name.get(name)
             _require_ours(before)
-            self._require_room(len(data), before)
+            self._require_room(made.n_bytes, before)
             await self._on_disk(engine, lambda path: write_whole(path, data), name)
-            self._of_name[name] = Registered(given, made, len(data))
+            self._of_name[name] = made
         return before is None
 
     async def delete(self, engine: Engine, name: str) -> None:
@@ -209,7 +224,7 @@ class Sets:
             raise RefusedError("too_large", f"there are {self._most:,} sets, which is the most; delete one first")
         held = sum(each.n_bytes for each in self._of_name.values()) - (0 if before is None else before.n_bytes)
         if held + n_bytes > self._most_bytes:
-            raise RefusedError("too_large", f"all sets together would have more than {self._most_bytes:,} bytes")
+            raise RefusedError("too_large", f"all sets together would take more than {self._most_bytes:,} bytes")
 
     async def _on_disk(self, engine: Engine, do: Callable[[Path], None], name: str) -> None:
         if self._folder is None:
@@ -234,8 +249,7 @@ def _read(llm: Llama, path: Path) -> Registered | Filed:
         _ = filed.made
         return filed
     data = path.read_bytes()
-    given = json.loads(data)
-    return Registered(given, read_set(llm, given), len(data))
+    return Registered.read(llm, json.loads(data), data)
 
 
 def _require_ours(found: Registered | Filed | None) -> None:

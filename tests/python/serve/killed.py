@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import json
 import os
 import random
 import signal
@@ -38,7 +39,7 @@ def given(number: int) -> dict[str, Any]:
 def number_of(folder: Path) -> int:
     sets = Sets(folder)
     sets.load(Engine.llm)
-    found = sets.get("kept").given
+    found = json.loads(sets.get("kept").data)
     number = int(found["choices"][0].split()[0])
     assert found == given(number)
     return number

@@ -169,12 +169,34 @@ def test_sets_are_there_after_a_restart_and_broken_ones_are_left_out(tmp_path: P
         os.kill(serving.pid, signal.SIGKILL)
     (folder / "set-5.json").write_text('{"choices": ["5"')
     (folder / "set-6.json").write_text('{"choices": []}')
-    (folder / "set-7.json.tmp").write_text("{")
+    (folder / "set-7.json.0123abcd.tmp").write_text("{")
     (folder / "other.txt").write_text("not ours")
     with Serving(*options) as serving:
         names = [each["name"] for each in httpx.get(f"{serving.url}/v1/sets").json()["data"]]
         assert names == sorted(f"set-{i}" for i in range(20) if i not in (3, 5, 6))
     assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == ["other.txt"]
+
+
+def test_what_the_server_did_not_write_stays_as_it_was(tmp_path: Path, model_paths: Any) -> None:
+    own = ("thesis.docx.tmp", "x.tmp", "a.trie.0123abcd.tmp", "a.json.tmp", "a.json.0123abcd.tmp.bak", "a.json.xyz.tmp")
+    for name in own:
+        (tmp_path / name).write_text(name)
+    for name in ("folder.tmp", "folder.json.0123abcd.tmp", "folder.json"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link.json.0123abcd.tmp").symlink_to(tmp_path / "x.tmp")
+    (tmp_path / "package.json").write_text('"of somebody"')
+    before = {path.name for path in tmp_path.iterdir()}
+    (tmp_path / "ours.json.0123abcd.tmp").write_text("{")
+    with Serving(model_paths["tiny"], "--sets", str(tmp_path)) as serving:
+        for name in ("package", "folder"):
+            refused = httpx.put(f"{serving.url}/v1/sets/{name}", json=CITIES)
+            assert refused.status_code == 400
+            assert "move it away" in refused.json()["error"]["message"]
+        assert httpx.delete(f"{serving.url}/v1/sets/package").status_code == 404
+        assert httpx.put(f"{serving.url}/v1/sets/a", json=CITIES).status_code == 201
+    assert {path.name for path in tmp_path.iterdir()} == before | {"a.json"}
+    assert [(tmp_path / name).read_text() for name in own] == list(own)
+    assert (tmp_path / "package.json").read_text() == '"of somebody"'
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills what it has forked")
