@@ -2,7 +2,31 @@
 #include "llama/version.h"
 #include "llama/vocab.h"
 
+#include <chrono>
+
 namespace token_trie {
+namespace {
+
+// Lets Python hear an interrupt from the keyboard during a long call that runs without the GIL.
+class SignalCheck {
+   public:
+    void operator()() {
+        const auto now = std::chrono::steady_clock::now();
+        if (now < next_) {
+            return;
+        }
+        next_ = now + std::chrono::milliseconds(100);
+        const py::gil_scoped_acquire locked;
+        if (PyErr_CheckSignals() != 0) {
+            throw py::error_already_set();
+        }
+    }
+
+   private:
+    std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+};
+
+}  // namespace
 
 void register_vocab(py::module_ & module) {
     using namespace pybind11::literals;
@@ -38,7 +62,7 @@ void register_vocab(py::module_ & module) {
                 LeafList leaves;
                 {
                     const py::gil_scoped_release unlocked;
-                    leaves = tokenize(vocab.get(), copies, what, special);
+                    leaves = tokenize(vocab.get(), copies, what, special, SignalCheck());
                 }
                 const std::vector<std::int64_t> offsets(leaves.offsets.begin(), leaves.offsets.end());
                 return py::make_tuple(to_array(leaves.tokens.data(), leaves.tokens.size()),

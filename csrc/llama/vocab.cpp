@@ -193,7 +193,8 @@ LeafList tokenize_some(const llama_vocab * vocab,
 LeafList tokenize(const llama_vocab * vocab,
                   const std::vector<std::string> & texts,
                   const std::string & what,
-                  bool special) {
+                  bool special,
+                  const std::function<void()> & check) {
     if (!has_texts(vocab)) {
         throw Error(Status::vocab, what + ": this model has no tokenizer; give token sequences instead");
     }
@@ -207,13 +208,16 @@ LeafList tokenize(const llama_vocab * vocab,
     std::vector<std::promise<LeafList>> pieces(n_pieces);
     std::atomic<std::size_t> next{0};
     std::atomic<bool> has_failed{false};
-    const auto work = [&] {
+    const auto work = [&](const std::function<void()> & before_each) {
         while (!has_failed) {
             const std::size_t i = next++;
             if (i >= n_pieces) {
                 return;
             }
             try {
+                if (before_each) {
+                    before_each();
+                }
                 pieces[i].set_value(tokenize_some(vocab, texts, begin_of(i), begin_of(i + 1), what, special));
             } catch (...) {
                 has_failed = true;
@@ -224,9 +228,9 @@ LeafList tokenize(const llama_vocab * vocab,
     {
         std::vector<std::future<void>> others;  // which are waited for where it ends
         for (std::size_t i = 1; i < n_threads; ++i) {
-            others.push_back(std::async(std::launch::async, work));
+            others.push_back(std::async(std::launch::async, work, nullptr));
         }
-        work();
+        work(check);
     }
     // In order, so that of several wrong texts the first is told: all pieces before one that failed were done.
     LeafList out;

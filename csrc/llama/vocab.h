@@ -4,6 +4,7 @@
 #include "trie/lexicon.h"
 #include "walk/check_tokens.h"
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,11 +55,13 @@ void check_vocab(const FollowSet & follow, const Vocab & vocab);
 
 // The tokens of each text as llama.cpp tokenizes it, one leaf a text, unnamed. Control tokens come of their text
 // with special alone. Throws Error (vocab) naming `what[i]` where the tokens do not spell the text, such as an unknown
-// character, or where without special there is one for control among them.
+// character, or where without special there is one for control among them. check is called now and then on the calling
+// thread; what it throws ends the call.
 LeafList tokenize(const llama_vocab * vocab,
                   const std::vector<std::string> & texts,
                   const std::string & what,
-                  bool special = false);
+                  bool special = false,
+                  const std::function<void()> & check = nullptr);
 
 // The bytes that tokens stand for; control tokens as their text, or with special = false as none. Throws Error (vocab)
 // on a token outside the vocabulary.

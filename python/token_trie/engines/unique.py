@@ -21,16 +21,17 @@ _ENDED = -1
 class UniqueMatchers:
     """Positions of several sequences in one set: no two finish the same member, and each finds one.
 
-    A node has as many places as there are members below it, and a sequence holds one at each node of its way. A token
-    is legal for a sequence where the others have left a place behind it. There are no more sequences than members, so
-    each finds at least one such token at each step.
+    A node has as many places as there are members below it that can end, and a sequence holds one at each node of its
+    way. A token is legal for a sequence where the others have left a place after it. There are no more sequences than
+    such members, so each finds at least one such token at each step. A member cannot end where each end token continues
+    a longer member, as with the members ``[1]`` and ``[1, 0]`` and the end token 0.
 
     Parameters
     ----------
     trie : TokenTrie
         The set, of token sequences: not one of texts in any tokenization.
     n : int
-        Sequences; at most as many as the set has members.
+        Sequences; at most as many as the set has members that can end.
     vocab_size : int
         Tokens of the vocabulary: a row of a mask has a bit for each.
     end_tokens : sequence of int
@@ -39,7 +40,7 @@ class UniqueMatchers:
     Raises
     ------
     ArgumentError, VocabularyError
-        There are more sequences than members, or as of `TrieMatcher`.
+        There are more sequences than members that can end, or as of `TrieMatcher`.
 
     Notes
     -----
@@ -62,6 +63,10 @@ class UniqueMatchers:
             raise ArgumentError(f"n: {n} sequences, and {len(trie)} members")
         self._trie = trie.core
         self._ends = to_tokens(end_tokens, "end_tokens").tolist()
+        if not self._has_more_than(n - 1, 0):
+            raise ArgumentError(
+                f"n: {n} sequences, and fewer members that can end; each of end_tokens continues a longer member there"
+            )
         self._nodes = [0] * n
         self._gone: defaultdict[int, Counter[int]] = defaultdict(Counter)  # ways that sequences took, by node and token
 
@@ -141,18 +146,20 @@ class UniqueMatchers:
             if token == _ENDED:
                 # One that goes on from here is no end.
                 closed.update(end for end in self._ends if self._trie.child(node, end) is None)
-            elif not self._has_more_than(n_held, node, token):
-                closed.add(token)
+            else:
+                child = self._trie.child(node, token)
+                assert child is not None
+                if not self._has_more_than(n_held, child):
+                    closed.add(token)
         return closed
 
-    def _has_more_than(self, n: int, node: int, token: int) -> bool:
-        """Whether more than n members go on from a node by a token."""
-        first = self._trie.child(node, token)
-        assert first is not None
-        waiting, found = [first], 0
+    def _has_more_than(self, n: int, node: int) -> bool:
+        """Whether more than n members at a node or below it can end."""
+        waiting, found = [node], 0
         while waiting:
             at = waiting.pop()
-            found += self._trie.leaf(at) is not None
+            is_end = self._trie.leaf(at) is not None and any(self._trie.child(at, end) is None for end in self._ends)
+            found += is_end
             if found > n:
                 return True
             for child in self._trie.children(at)[: n + 1].tolist():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 UNFINISHED = ".tmp"
 """How the name ends of what is being written."""
+_LONGEST_NAME = 255 - len(f".01234567{UNFINISHED}")
+"""In bytes, of what an unfinished file's name begins with: file systems allow 255 in all."""
 
 
 def write_whole(path: Path, data: bytes | memoryview | Iterable[memoryview]) -> None:
@@ -16,7 +18,8 @@ def write_whole(path: Path, data: bytes | memoryview | Iterable[memoryview]) -> 
 
     Data is one piece or several. Whenever the process or the machine stops, the old one is there, or the new one.
     """
-    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    begin = os.fsencode(path.name)[:_LONGEST_NAME].decode(errors="ignore")
+    unfinished = path.with_name(f"{begin}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         with open(unfinished, "xb") as file:
             file.writelines([data] if isinstance(data, (bytes, memoryview)) else data)

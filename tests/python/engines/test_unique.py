@@ -91,6 +91,52 @@ def test_a_filtered_set_has_places_for_what_is_left() -> None:
         UniqueMatchers(trie, 3, V, end_tokens=[END])
 
 
+@pytest.mark.parametrize("is_filtered", [False, True])
+def test_a_member_that_every_end_token_continues_has_no_place(is_filtered: bool) -> None:
+    trie = trie_of([[1], [1, END], [2], [2, 3]])
+    if is_filtered:
+        trie = trie.filtered(np.ones(4, bool))
+    with pytest.raises(ArgumentError, match="n: 4 sequences, and fewer members that can end"):
+        UniqueMatchers(trie, 4, V, end_tokens=[END])
+    rows = UniqueMatchers(trie, 3, V, end_tokens=[END])
+    assert rows.accept_token(0, 1)
+    assert rows.allowed_tokens(1) == [2]
+    assert not rows.accept_token(1, 1)
+    another = UniqueMatchers(trie, 4, V, end_tokens=[END, 9])
+    for row in range(2):
+        assert another.accept_token(row, 1)
+    assert another.accept_token(0, END)
+    assert another.allowed_tokens(1) == [9]
+
+
+members_with_ends = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, unique_by=tuple)
+
+
+@given(members_with_ends, st.sets(st.integers(0, 4), min_size=1, max_size=2), st.integers(0, 2**32))
+def test_end_tokens_that_continue_members_leave_no_sequence_without_a_token(
+    members: list[list[int]], ends: set[int], seed: int
+) -> None:
+    can_end = [
+        member
+        for member in members
+        if any([*member, end] not in [m[: len(member) + 1] for m in members] for end in ends)
+    ]
+    n, rng = len(can_end), random.Random(seed)
+    if n < len(members):
+        with pytest.raises(ArgumentError, match="members"):
+            UniqueMatchers(trie_of(members), n + 1, V, end_tokens=sorted(ends))
+    rows, given_by = UniqueMatchers(trie_of(members), n, V, end_tokens=sorted(ends)), [list[int]() for _ in range(n)]
+    while waiting := [row for row in range(n) if not rows.is_terminated(row)]:
+        row = rng.choice(waiting)
+        allowed = rows.allowed_tokens(row)
+        assert allowed
+        token = rng.choice(allowed)
+        assert rows.accept_token(row, token)
+        if not rows.is_terminated(row):
+            given_by[row].append(token)
+    assert sorted(given_by) == sorted(can_end)
+
+
 class Scalar:
     """As a scalar tensor: an index that hashes by identity."""
 

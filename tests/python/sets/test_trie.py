@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from token_trie import (
     VocabularyError,
     cache_clear,
     cache_stats,
+    choose,
 )
 from token_trie.native.ffi import set_of
 
@@ -280,3 +283,39 @@ def test_a_set_made_for_one_vocabulary_is_refused_with_another(smollm2: object, 
     constrain(smollm2, trie)
     with pytest.raises(VocabularyError, match="made for another vocabulary"):
         constrain(gemma, trie)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        TokenTrie.from_choices,
+        lambda llm, texts: TokenTrie.from_choices(llm, texts, prompt="A title:"),
+        lambda llm, texts: choose(llm, "A title:", texts),
+    ],
+)
+def test_an_interrupt_ends_the_building_of_a_set_of_many_texts(smollm2: Any, build: Any) -> None:
+    texts = [f"The {i}th of so many titles that the tokenizer is busy with them for seconds" for i in range(150_000)]
+    sent: list[float] = []
+
+    def interrupt() -> None:
+        time.sleep(0.5)
+        sent.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # type: ignore[arg-type]
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        build(smollm2, texts)
+    assert time.monotonic() - sent[0] < 1
+    assert len(TokenTrie.from_choices(smollm2, texts[:2000])) == 2000
+
+
+@pytest.mark.parametrize("name", ["n" * 243, "n" * 255, "é" * 127, "\U0001f600" * 63])
+def test_a_set_is_saved_under_each_name_that_a_file_may_have(tmp_path: Path, name: str) -> None:
+    trie = TokenTrie.from_sequences(LETTERS)
+    for _ in range(2):
+        trie.save(tmp_path / name)
+    assert TokenTrie.open(tmp_path / name).names == trie.names
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with pytest.raises(ArgumentError, match="too long"):
+        trie.save(tmp_path / ("n" * 256))
+    assert len(list(tmp_path.iterdir())) == 1
