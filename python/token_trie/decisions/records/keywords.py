@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from token_trie.errors import ArgumentError
@@ -36,11 +35,8 @@ def check_known(schema: dict[str, Any], pointer: str) -> None:
             raise refuse(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
     for keyword in _COUNTS:
         count(schema, keyword, pointer, 0)
-    try:
-        re.compile(schema.get("pattern", ""))
-    except (TypeError, re.error, RecursionError, OverflowError) as error:
-        pattern = f"{schema['pattern']!r} is not supported" if isinstance(schema["pattern"], str) else "no text"
-        raise refuse(f"{pointer}/pattern", f"{pattern}: {error}") from error
+    if not isinstance(schema.get("pattern", ""), str):
+        raise refuse(f"{pointer}/pattern", f"{schema['pattern']!r} is no text")
 
 
 def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:

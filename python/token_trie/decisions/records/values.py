@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
 from token_trie.decisions.records.keywords import KINDS, OF_KIND, bounds, count, is_kind, kinds_of, refuse
+from token_trie.decisions.records.pattern import Finder
 from token_trie.decisions.records.plan import Choice, Node, Union
 
 
@@ -22,6 +22,8 @@ def read_values(schema: dict[str, Any], pointer: str) -> Choice:
         raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
     kinds = kinds_of(schema, pointer) if "type" in schema else list(KINDS)
     kept = [v for v in values if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
+    if "pattern" in schema and any(isinstance(v, str) for v in kept):
+        kept = _matching(kept, schema["pattern"], pointer)
     if "const" in schema and "enum" in schema:
         kept = [v for v in kept if share_a_value([v], schema["enum"])]
     if not kept:
@@ -59,12 +61,19 @@ def _identity(value: Any) -> Any:
     return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value), value
 
 
+def _matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
+    try:
+        finder = Finder(pattern)
+        return [v for v in values if not isinstance(v, str) or finder.finds(v)]
+    except ValueError as error:
+        raise refuse(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
+
+
 def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
     """Whether a value keeps to what its schema says beside it."""
     if isinstance(value, str):
         high = count(schema, "maxLength", pointer, len(value))
-        within = count(schema, "minLength", pointer, 0) <= len(value) <= high
-        return within and ("pattern" not in schema or re.search(schema["pattern"], value) is not None)
+        return count(schema, "minLength", pointer, 0) <= len(value) <= high
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low, high_, open_low, open_high = bounds(schema, pointer)
         over = low is None or value > low or (value == low and not open_low)

@@ -3,10 +3,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 
 import pytest
 from as_regex import as_regex
-from token_trie.decisions.records.pattern import read_pattern
+from hypothesis import given
+from hypothesis import strategies as st
+from token_trie.decisions.records import pattern as pattern_module
+from token_trie.decisions.records.pattern import Finder, read_pattern
 
 TEXTS = ["".join(parts) for n in range(4) for parts in itertools.product('ab1 "\\ä-', repeat=n)]
 
@@ -54,6 +58,45 @@ def test_a_pattern_is_a_grammar_of_what_stands_in_json(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "pattern", ["", "a", "^a|b$", "^(?:ab|1)+$", "(a+)+b?$", "^.{2,3}$", "^[^a]{0,2}b", r"\\d-?|\"", "a^b"]
+)
+def test_a_pattern_is_found_where_re_finds_it(pattern: str) -> None:
+    if pattern == "a^b":
+        with pytest.raises(ValueError, match="a place inside"):
+            Finder(pattern)
+        return
+    finder = Finder(pattern)
+    assert [t for t in TEXTS if finder.finds(t)] == [t for t in TEXTS if re.search(pattern, t)]
+
+
+@given(st.from_regex(r"\A(\(?[ab.1](\)?[*+?]|\{1,3\})?\)?\|?){1,6}\Z"), st.text("ab1", max_size=9))
+def test_any_pattern_is_found_where_re_finds_it(pattern: str, text: str) -> None:
+    try:
+        finder = Finder(pattern)
+    except ValueError:
+        return
+    assert finder.finds(text) == (re.search(pattern, text) is not None)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["^(a+)+$", "^(a|a)+$", "^(a|aa)+$", "(" * 20 + "a" + "+)" * 20 + "$", "(.*a){12}$", "^" + "a?" * 50 + "b$"],
+)
+def test_a_search_that_backtracking_never_ends_takes_no_time(pattern: str) -> None:
+    started = time.perf_counter()
+    assert not Finder(pattern).finds("a" * 60 + "!")
+    assert time.perf_counter() - started < 1
+
+
+def test_a_search_that_takes_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pattern_module, "_MOST_STEPS", 1_000)
+    finder = Finder("(a+)+$")
+    assert not finder.finds("a" * 60 + "!")
+    with pytest.raises(ValueError, match="too long"):
+        finder.finds("a" * 1_000 + "!")
+
+
+@pytest.mark.parametrize(
     "code", [*range(0x20), 0x7F, 0x85, 0xA0, 0x1680, 0x180E, 0x2003, 0x2028, 0x3000, 0xFEFF, 0x663]
 )
 @pytest.mark.parametrize("letter", "swdSWD")
@@ -84,7 +127,10 @@ def test_lengths_are_known_where_both_ends_are() -> None:
         ("a{2000}", "more than 1000 times"),
         ("((a{40}b){30})", "more than 1000 times"),
         ("(a*)*", "what may be empty, any number of times"),
-        ("^((.?){9}){9}$", "what may be empty, more than 50 times"),
+        ("^((.?){9}){9}$", "81 parts in a row that may be empty"),
+        ("^" + ".?" * 200 + "$", "200 parts in a row that may be empty, more than 50"),
+        ("^(a?b?){20}(c?(d?e?|f)){30}$", "parts in a row that may be empty"),
+        ("a" * 5001, "more than 5,000 characters"),
         (r"[^\s\S]", "a character that nothing is"),
         ("^[\x01-\x02]$", "a character that nothing is"),
         ("\ud800", "literal"),
