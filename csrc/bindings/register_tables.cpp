@@ -67,7 +67,7 @@ void register_tables(py::module_ & module) {
                std::uint32_t n_bytes, std::uint64_t minus_infinity, const Rows & nodes) {
                 const Tables::Matrix rows = matrix(logits, n_columns, stride, n_bytes, minus_infinity);
                 const py::gil_scoped_release unlocked;
-                self.tables.mask(rows, nodes.data(), nodes.size());
+                return self.tables.mask(rows, nodes.data(), nodes.size());
             },
             "logits"_a, "n_columns"_a, "stride"_a, "n_bytes"_a, "minus_infinity"_a, "nodes"_a)
         .def(

@@ -36,8 +36,9 @@ std::int64_t Tables::behind(std::int64_t place, std::int32_t tail) const noexcep
     return completes[next - tail_begins - 1];
 }
 
-void Tables::mask(const Matrix & logits, const std::int64_t * nodes, std::int64_t n) const {
+bool Tables::mask(const Matrix & logits, const std::int64_t * nodes, std::int64_t n) const {
     check(nodes, n);
+    bool any_put_back = false;
     of_width(logits.n_bytes, [&](auto element) {
         using Element = decltype(element);
         const auto none = static_cast<Element>(logits.minus_infinity);
@@ -49,7 +50,8 @@ void Tables::mask(const Matrix & logits, const std::int64_t * nodes, std::int64_
                 const std::int32_t token = tail < 0 ? ~tail : tail;
                 const Element value = row[token];
                 std::fill(row, row + logits.n_columns, none);
-                row[token] = value;
+                row[token] = value == none ? Element{} : value;
+                any_put_back = any_put_back || value == none;
             } else if (kinds[nodes[i]] != free) {
                 // All of a row at once, between reading what is kept and writing it back: gaps may be many.
                 const std::int32_t begin = first[nodes[i]];
@@ -58,6 +60,10 @@ void Tables::mask(const Matrix & logits, const std::int64_t * nodes, std::int64_
                 for (std::int32_t edge = begin; edge < end; ++edge) {
                     kept.push_back(row[tokens[static_cast<std::size_t>(edge)]]);
                 }
+                if (std::all_of(kept.begin(), kept.end(), [none](Element value) { return value == none; })) {
+                    std::fill(kept.begin(), kept.end(), Element{});
+                    any_put_back = any_put_back || kinds[nodes[i]] != ended;
+                }
                 std::fill(row, row + logits.n_columns, none);
                 for (std::int32_t edge = begin; edge < end; ++edge) {
                     row[tokens[static_cast<std::size_t>(edge)]] = kept[static_cast<std::size_t>(edge - begin)];
@@ -65,6 +71,7 @@ void Tables::mask(const Matrix & logits, const std::int64_t * nodes, std::int64_
             }
         }
     });
+    return any_put_back;
 }
 
 void Tables::step(const std::int64_t * nodes, const std::int64_t * given, std::int64_t n, std::int64_t * out) const {

@@ -51,7 +51,9 @@ struct Tables {
     };
 
     void check(const std::int64_t * nodes, std::int64_t n) const;
-    void mask(const Matrix & logits, const std::int64_t * nodes, std::int64_t n) const;
+    // A row of which all allowed tokens are at -inf gets them back, at 0. Returns whether there was one that has not
+    // ended.
+    bool mask(const Matrix & logits, const std::int64_t * nodes, std::int64_t n) const;
     // Tokens may be any; out may be nodes.
     void step(const std::int64_t * nodes, const std::int64_t * given, std::int64_t n, std::int64_t * out) const;
     // The most children of a node; 1 at least.

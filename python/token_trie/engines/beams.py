@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import torch
 
+from token_trie.engines.masks import PUT_BACK
 from token_trie.engines.tables import FREE, JoinedTables
 from token_trie.errors import ArgumentError
 
 LogitsOf: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Tokens so far, int64 of shape (batch, beams, steps), and which beam of the step before each goes on, int64 of shape
 (batch, beams); returns logits, or log-probabilities, of shape (batch, beams, at least vocab_size)."""
+
+_log = logging.getLogger("token_trie.torch")
 
 NONE = -1
 """The token behind a beam's last."""
@@ -37,9 +41,12 @@ def search(tables: JoinedTables, logits_of: LogitsOf, roots: torch.Tensor, width
     tokens = torch.zeros((batch, 1, 0), dtype=torch.int64, device=roots.device)
     parents = torch.zeros_like(nodes)
     may_stop = torch.zeros_like(nodes, dtype=torch.bool)
+    has_warned = False
     for _ in range(max_tokens):
         n_beams, n_vocab = nodes.shape[1], tables.vocab_size
         logits = logits_of(tokens, parents)
+        if not isinstance(logits, torch.Tensor):
+            raise ArgumentError(f"logits_of: {type(logits).__name__} where a torch.Tensor belongs")
         if logits.ndim != 3 or logits.shape[:2] != (batch, n_beams) or logits.shape[2] < n_vocab:
             given = tuple(logits.shape)
             raise ArgumentError(f"logits_of: shape {given} where ({batch}, {n_beams}, {n_vocab} or more) belongs")
@@ -50,9 +57,20 @@ def search(tables: JoinedTables, logits_of: LogitsOf, roots: torch.Tensor, width
         # What is complete may stay as it is, beside what goes on from it.
         grown = found.logprobs.reshape(shape)
         # Of logits that are no numbers, or none above -inf, no token is better than another: the beam is lost.
-        grown = torch.where(is_open & ~grown.isnan(), grown, -torch.inf)
+        may_grow = is_open & ~grown.isnan()
+        grown = torch.where(may_grow, grown, -torch.inf)
         stays = torch.where(may_stop, 0.0, -torch.inf)[:, :, None]
         total = (scores[:, :, None] + torch.cat([stays, grown], 2)).reshape(batch, -1)
+        is_empty = total.amax(1) == -torch.inf
+        if bool(is_empty.any()):
+            # What is left of such a row is put back; beams that are lost already stay so.
+            is_child = may_grow & (found.nodes.reshape(shape) != FREE)
+            equal = torch.where(is_child, -is_child.sum(2, keepdim=True).log(), -torch.inf)
+            again = (scores[:, :, None] + torch.cat([stays, equal], 2)).reshape(batch, -1)
+            total = torch.where(is_empty[:, None], again, total)
+            if not has_warned and bool((total[is_empty] > -torch.inf).any()):
+                has_warned = True
+                _log.warning(PUT_BACK, "in each beam of a row, and these were put back with equal probabilities")
         scores, best = total.topk(min(width, total.shape[1]), dim=1)
         parents, column = best // (grown.shape[2] + 1), best % (grown.shape[2] + 1)
         stopped = column == 0

@@ -1,4 +1,4 @@
-"""Bit masks of a host, as arrays."""
+"""Bit masks of a host, as arrays, and what is said where logits contradict a mask."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from token_trie.errors import ArgumentError
 
 Bitmask: TypeAlias = Any
 """A numpy array, or a tensor that speaks DLPack such as torch's: int32, in main memory, one row a sequence."""
+
+PUT_BACK = "every token that the set allows had a logit of -inf, by what ran before or by the model; %s"
+"""Warning of all that mask logits, with what was done."""
 
 _HOST_DEVICES = {1, 3, 11}  # of DLPack: main memory, and main memory pinned for CUDA or ROCm
 

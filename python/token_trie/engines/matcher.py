@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -155,6 +155,13 @@ class TrieMatcher:
         return self._of(copy.copy(self._handle))
 
     __copy__ = fork
+
+    def __deepcopy__(self, memo: object) -> TrieMatcher:
+        """Fork: a set never changes."""
+        return self.fork()
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentError("a TrieMatcher cannot be pickled; pickle its TokenTrie, and make a matcher of it there")
 
     def fill_next_token_bitmask(self, bitmask: Bitmask, index: int = 0) -> bool:
         """Fill a row of a mask with what is legal next.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from token_trie.errors import LimitError
+from token_trie.engines.masks import PUT_BACK
+from token_trie.errors import ArgumentError, LimitError
 from token_trie.native.core import _core
+
+_log = logging.getLogger("token_trie.torch")
 
 FREE = 0
 """The node of a row without constraint: it never had one, the span was released, or a token was not allowed."""
@@ -20,13 +24,13 @@ PLAIN, RELEASED, ENDED = 0, 1, 2
 _COMPLETE = np.iinfo(np.int32).max
 _MOST = np.iinfo(np.int32).max
 _NARROW = 1 << 15
-_MINUS_INFINITY = {
+MINUS_INFINITY = {
     torch.float16: 0xFC00,
     torch.bfloat16: 0xFF80,
     torch.float32: 0xFF800000,
     torch.float64: 0xFFF0000000000000,
 }
-"""Bits of minus infinity in the types of logits that the host's walk writes."""
+"""Bits of minus infinity in the types of logits."""
 
 
 class Candidates(NamedTuple):
@@ -58,6 +62,16 @@ class JoinedTables:
         self.tail_begins = self._tensor([0], torch.int32)
         self.completes = self._tensor([FREE], torch.int32)
         self.width = 1
+        self._has_warned = False
+        self._on_host()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the tensors; the host's view of them is made again."""
+        return {name: value for name, value in self.__dict__.items() if name != "host"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over the tensors."""
+        self.__dict__.update(state)
         self._on_host()
 
     def _tensor(self, values: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -116,19 +130,49 @@ class JoinedTables:
         return root
 
     def mask_(self, logits: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-        """Set what is not allowed to -inf, in place."""
+        """Set what is not allowed to -inf, in place; a row without a logit above it gets what is allowed back, at 0."""
         if self._walks_natively(logits):
             assert self.host is not None
-            self.host.mask(*_matrix(logits, logits.shape[1]), nodes.contiguous().numpy())
+            if self.host.mask(*_matrix(logits, logits.shape[1]), nodes.contiguous().numpy()):
+                self._warn()
             return logits
+        if _overlaps(logits):
+            raise ArgumentError("logits: share memory with each other, as after expand; mask a clone")
+        if logits.requires_grad and torch.is_grad_enabled():
+            return self._mask_under_grad(logits, nodes)
+        is_traced = torch.compiler.is_compiling()
+        if not is_traced and logits.is_inference() and not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.mask_(logits, nodes)
         if not len(self.tokens):
             return logits
-        # Behind a row's last child its first one stands again; a row without children is free, and keeps its logits.
-        tokens, _, is_child = self._children(nodes, self.width)
+        # After a row's last child its first one comes again; a row without children is free, and keeps its logits.
+        tokens, is_child, _ = self._child_tokens(nodes, self.width)
         tokens = torch.where(is_child, tokens, tokens[:, :1])
+        is_bound = ~self.is_free(nodes)
         kept = logits.gather(1, tokens)
-        logits.masked_fill_(~self.is_free(nodes)[:, None], -torch.inf)
+        is_empty = is_bound & (kept.amax(1) == -torch.inf)
+        if self.device.type == "cpu" and not is_traced and bool((is_empty & ~self.is_terminated(nodes)).any()):
+            self._warn()
+        kept = torch.where(is_empty[:, None], 0.0, kept)
+        logits.masked_fill_(is_bound[:, None], -torch.inf)
         return logits.scatter_(1, tokens, kept)
+
+    def _mask_under_grad(self, logits: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
+        """Mask by operations whose gradients need no value of the logits; the first of them fails or none does."""
+        with torch.no_grad():
+            masked = self.mask_(logits.clone(), nodes)
+            is_out = masked == -torch.inf
+            is_back = ~is_out & (logits == -torch.inf)
+        try:
+            return logits.masked_fill_(is_out, -torch.inf).masked_fill_(is_back, 0.0)
+        except RuntimeError as error:
+            raise ArgumentError(f"logits: {error} Mask a clone, or under torch.no_grad().") from error
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(PUT_BACK, "these were put back with equal logits")
 
     def step(self, nodes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return the nodes behind tokens."""
@@ -189,19 +233,27 @@ class JoinedTables:
 
     def _children(self, nodes: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the first `width` children's tokens and nodes, 0 where there are none, and which there are."""
-        at = torch.arange(width, device=self.device)
-        is_child = at < self._n_children(nodes)[:, None]
-        edges = (self.first[nodes.clamp(min=0)][:, None] + at).clamp(max=max(len(self.tokens) - 1, 0))
+        tokens, is_child, edges = self._child_tokens(nodes, width)
         if not len(self.tokens):
-            none = torch.zeros_like(edges)
-            return none, none, torch.zeros_like(is_child)
-        tokens, targets = self.tokens[edges].to(torch.int64), self.targets[edges].to(torch.int64)
+            return tokens, tokens, is_child
+        targets = self.targets[edges].to(torch.int64)
         if len(self.tails):
-            in_tail = (nodes < 0)[:, None]
-            token, behind = self._in_tails(nodes)
-            tokens = torch.where(in_tail, token[:, None], tokens)
-            targets = torch.where(in_tail, behind[:, None], targets)
+            targets = torch.where((nodes < 0)[:, None], self._in_tails(nodes)[1][:, None], targets)
         return torch.where(is_child, tokens, 0), torch.where(is_child, targets, FREE), is_child
+
+    def _child_tokens(self, nodes: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the first `width` children's tokens, any where there are none, which there are, and their edges."""
+        rows = nodes.clamp(min=0)
+        begin, at = self.first[rows], torch.arange(width, device=self.device)
+        is_child = at < torch.where(nodes < 0, 1, self.first[rows + 1] - begin)[:, None]
+        edges = (begin[:, None] + at).clamp(max=max(len(self.tokens) - 1, 0))
+        if not len(self.tokens):
+            return torch.zeros_like(edges), torch.zeros_like(is_child), edges
+        tokens = self.tokens[edges].to(torch.int64)
+        if len(self.tails):
+            tail = self.tails[(~nodes).clamp(min=0)].to(torch.int64)
+            tokens = torch.where((nodes < 0)[:, None], torch.where(tail < 0, ~tail, tail)[:, None], tokens)
+        return tokens, is_child, edges
 
     def _in_tails(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the token at each node's place in the tails and the node behind it; of a row, any."""
@@ -215,15 +267,21 @@ class JoinedTables:
         return (
             self.host is not None
             and not torch.compiler.is_compiling()
-            and logits.dtype in _MINUS_INFINITY
+            and not logits.is_neg()
             and logits.stride(1) == 1
             and (len(logits) < 2 or logits.stride(0) >= logits.shape[1])
             and not logits.requires_grad
         )
 
 
+def _overlaps(matrix: torch.Tensor) -> bool:
+    """Tell whether two elements of a matrix may be one place in memory."""
+    (near, n_near), (far, n_far) = sorted(zip(matrix.stride(), matrix.shape, strict=True))
+    return bool((n_near > 1 and near == 0) or (n_far > 1 and far < near * (n_near - 1) + 1))
+
+
 def _matrix(logits: torch.Tensor, n_columns: int) -> tuple[int, int, int, int, int]:
-    return logits.data_ptr(), n_columns, logits.stride(0), logits.element_size(), _MINUS_INFINITY[logits.dtype]
+    return logits.data_ptr(), n_columns, logits.stride(0), logits.element_size(), MINUS_INFINITY[logits.dtype]
 
 
 def _with_ends(

@@ -18,7 +18,7 @@ except ImportError as error:
     raise ImportError(f"token_trie.engines.torch needs torch: pip install torch ({error})") from error
 
 from token_trie.engines.beams import Beams, LogitsOf, search
-from token_trie.engines.tables import FREE, Candidates, JoinedTables
+from token_trie.engines.tables import FREE, MINUS_INFINITY, Candidates, JoinedTables
 
 __all__ = ["FREE", "Beams", "Candidates", "DeviceTries"]
 
@@ -120,17 +120,21 @@ class DeviceTries:
     def mask_(self, logits: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
         """Set the logits of tokens that are not allowed to -inf, in place, and return them.
 
+        Where all tokens that a row allows are at -inf already, by what ran before or by the model, they are put back
+        at 0, and on the host the first such row is logged as a warning (logger ``token_trie.torch``).
+
         Parameters
         ----------
         logits : torch.Tensor, floating point, shape (rows, at least vocab_size)
-            Rows at node `FREE`, and released ones, are left as they are.
+            Rows at node `FREE`, and released ones, are left as they are. Gradients pass through the logits that stay.
         nodes : torch.Tensor of int64, shape (rows,)
 
         Raises
         ------
         ArgumentError
-            Other shapes, types or devices; nothing is written. The values of nodes are not checked: those that this
-            object did not return give any result, or torch's own error.
+            Other shapes, types or devices, logits that share memory with each other, or a leaf of autograd's graph;
+            nothing is written. The values of nodes are not checked: those that this object did not return give any
+            result, or torch's own error.
         """
         self._check_logits(logits, nodes, "logits")
         return self._tables.mask_(logits, nodes)
@@ -180,7 +184,9 @@ class DeviceTries:
             ``logits_of(tokens, parents)``: tokens so far, int64 of shape (batch, beams, steps), -1 behind the end of
             one; and which beam of the step before each one goes on, int64 of shape (batch, beams), for
             the model's cache. Returns logits of shape (batch, beams, at least vocab_size). At first, beams is 1 and
-            steps 0. A beam whose logits are no distribution (NaN among them, or all ``-inf``) is lost.
+            steps 0. A beam whose logits are no distribution (NaN among them, or all ``-inf``) is lost. Where all that
+            a row's beams may take is at ``-inf``, it is put back with equal probabilities, and a warning says so
+            (logger ``token_trie.torch``).
         roots : torch.Tensor of int64, shape (batch,)
             What `add` returned, of a set for each row.
         beam_width : int
@@ -220,6 +226,7 @@ class DeviceTries:
             Other shapes, types or devices.
         """
         self._check(nodes, "nodes")
+        _check_dense(tokens, "tokens")
         if tokens.dtype == torch.int32:
             tokens = tokens.to(torch.int64)
         self._check(tokens, "tokens")
@@ -234,16 +241,26 @@ class DeviceTries:
 
     def _check_logits(self, logits: torch.Tensor, nodes: torch.Tensor, what: str) -> None:
         self._check(nodes, "nodes")
-        if logits.ndim != 2 or logits.shape[0] != nodes.shape[0] or logits.shape[1] < self.vocab_size:
+        _check_dense(logits, what)
+        shape = logits.shape
+        if len(shape) != 2 or shape[0] != nodes.shape[0] or shape[1] < self.vocab_size:
             raise ArgumentError(
-                f"{what}: shape {tuple(logits.shape)} where ({nodes.shape[0]}, {self.vocab_size} or more) belongs"
+                f"{what}: shape {tuple(shape)} where ({nodes.shape[0]}, {self.vocab_size} or more) belongs"
             )
-        if not logits.dtype.is_floating_point or logits.device != self.device:
+        if logits.dtype not in MINUS_INFINITY or logits.device != self.device:
             raise ArgumentError(f"{what}: {logits.dtype} on {logits.device} where floats on {self.device} belong")
 
     def _check(self, tensor: torch.Tensor, what: str) -> None:
+        _check_dense(tensor, what)
         if tensor.ndim != 1 or tensor.dtype != torch.int64 or tensor.device != self.device:
             raise ArgumentError(
                 f"{what}: {tensor.dtype}, shape {tuple(tensor.shape)}, on {tensor.device}, where int64 in one "
                 f"dimension on {self.device} belongs"
             )
+
+
+def _check_dense(tensor: torch.Tensor, what: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"{what}: {type(tensor).__name__} where a torch.Tensor belongs")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise ArgumentError(f"{what}: a nested or sparse tensor where a dense one belongs")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 import weakref
 from collections.abc import Callable
 
+from token_trie.engines.masks import PUT_BACK
 from token_trie.engines.matcher import BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts
 
 try:
     import torch
-    from transformers import LogitsProcessor, LogitsProcessorList
+    from transformers import (
+        ForcedBOSTokenLogitsProcessor,
+        LogitsProcessor,
+        LogitsProcessorList,
+        SuppressTokensLogitsProcessor,
+    )
 except ImportError as error:
     raise ImportError(
         f"token_trie.engines.transformers needs transformers and torch: pip install transformers torch ({error})"
@@ -20,12 +28,19 @@ except ImportError as error:
 
 Tokens = tuple[int, ...]
 
+_log = logging.getLogger("token_trie.transformers")
+
+_AFTER_ALL_OTHERS = -1e4
+"""Score of what is put back: equal for all of a row, finite in every type, and worse than that of any other beam."""
+
 
 class _Call:
     """Matchers of one call of ``generate``, by the tokens generated: no index tells which row a row was a step ago."""
 
-    def __init__(self, beginning: TrieMatcher, prompt_length: int) -> None:
+    def __init__(self, beginning: TrieMatcher, prompt_length: int, *, rows_may_leave: bool) -> None:
         self.prompt_length = prompt_length
+        self.suppressed: frozenset[int] = frozenset()
+        self._rows_may_leave = rows_may_leave
         self._beginning = beginning
         self._before: dict[Tokens, TrieMatcher | None] = {}  # usually one token shorter
         self._now: dict[Tokens, TrieMatcher | None] = {}
@@ -45,10 +60,18 @@ class _Call:
         before = self._before[tokens[:-1]]
         if before is None or before.is_terminated():
             return before  # tokens behind the end are padding
-        if tokens[-1] >= before.vocab_size:
-            return None  # beams whose scores are all -inf take any column of the logits
+        # Beams whose scores are all -inf take any column of the logits.
         matcher = before.fork()
-        return matcher if matcher.accept_token(tokens[-1]) else None
+        if tokens[-1] < before.vocab_size and matcher.accept_token(tokens[-1]):
+            return matcher
+        if not self._rows_may_leave:
+            self._rows_may_leave = True
+            _log.warning(
+                "token %d is not in the set, and its row is constrained no more: a processor after this one left no "
+                "token that the set allows",
+                tokens[-1],
+            )
+        return None
 
     def _follow(self, tokens: Tokens, what: str) -> TrieMatcher:
         matcher = self._beginning.fork()
@@ -78,28 +101,48 @@ class _Calls:
         """Return the call whose processors are being applied to so many columns; ArgumentError where there is none."""
         if columns < (self._prompt_length or 0):
             raise ArgumentError(f"input_ids: {columns} columns, where prompt_length is {self._prompt_length}")
-        processors = _list_applied()
+        processors, caller = _list_applied()
         if processors is None:
             if self._prompt_length is None:
                 raise ArgumentError("prompt_length: needed where it is not generate of transformers that calls")
-            return _Call(self._beginning, self._prompt_length)
+            return _Call(self._beginning, self._prompt_length, rows_may_leave=True)
         key = id(processors)
         if key not in self._by_list:
             length = columns if self._prompt_length is None else self._prompt_length
-            self._by_list[key] = _Call(self._beginning, length)
+            if columns == length == 1:
+                self._check_forced(processors)
+            # Beams at -inf leave, and drafts that are not taken.
+            call = self._by_list[key] = _Call(self._beginning, length, rows_may_leave=caller != "_sample")
+            lists = [p.suppress_tokens.tolist() for p in processors if isinstance(p, SuppressTokensLogitsProcessor)]
+            call.suppressed = frozenset().union(*lists)
             weakref.finalize(processors, self._by_list.pop, key).atexit = False
         return self._by_list[key]
 
+    def __deepcopy__(self, memo: object) -> _Calls:
+        """Copy what no call has changed."""
+        return _Calls(self._beginning, self._prompt_length)
 
-def _list_applied() -> LogitsProcessorList | None:
-    """Return the list of processors that transformers is applying; each call of ``generate`` makes its own."""
+    def _check_forced(self, processors: LogitsProcessorList) -> None:
+        """Refuse a forced token that begins no member: put back, the first tokens would be equal to each other."""
+        for processor in processors:
+            if isinstance(processor, ForcedBOSTokenLogitsProcessor):
+                forced = int(processor.bos_token_id)
+                if forced not in self._beginning.allowed_tokens():
+                    raise ArgumentError(
+                        f"forced_bos_token_id: {forced} begins no member; give decoder_input_ids that end in it: "
+                        f"[[decoder_start_token_id, {forced}]]"
+                    )
+
+
+def _list_applied() -> tuple[LogitsProcessorList | None, str]:
+    """Return the list of processors being applied, which each call of ``generate`` makes, and the function's name."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not LogitsProcessorList.__call__.__code__:
         frame = frame.f_back
     caller = frame
     while caller is not None and caller.f_globals.get("__name__") != "transformers.generation.utils":
         caller = caller.f_back
-    return None if frame is None or caller is None else frame.f_locals["self"]
+    return (None, "") if frame is None or caller is None else (frame.f_locals["self"], caller.f_code.co_name)
 
 
 class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -121,12 +164,18 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     Raises
     ------
     ArgumentError
-        When called: scores of fewer columns than the vocabulary, or a row that begins no member behind the prompt.
+        When called: scores of fewer columns than the vocabulary, a row that begins no member behind the prompt, or a
+        ``forced_bos_token_id`` that begins none.
 
     Notes
     -----
-    ``generate`` applies a processor behind its penalties and before its truncation (``top_k``, ``top_p``), which then
-    cannot remove every allowed token. An answer may have ``TokenTrie.max_tokens`` tokens and an end token; give
+    ``generate`` applies a processor after its penalties and before its truncation (``top_k``, ``top_p``), which then
+    cannot remove every allowed token. Where those before it (``no_repeat_ngram_size``, ``min_new_tokens``,
+    ``bad_words_ids``, ``suppress_tokens``, ...) or the model leave a row none, all allowed tokens are put back with
+    equal scores, below those of any other beam, and a warning says so once (logger ``token_trie.transformers``). Where
+    one after it does, the row leaves the set, and a warning says so.
+
+    An answer may have ``TokenTrie.max_tokens`` tokens and an end token; give
     ``max_new_tokens`` accordingly. A row that takes a token outside the set, as beams do where there are fewer members
     than beams, is constrained no more; its score is -inf.
     """
@@ -134,29 +183,60 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, matcher: TrieMatcher, prompt_length: int | None = None) -> None:
         self._calls = _Calls(matcher, prompt_length)
         self._vocab_size = matcher.vocab_size
+        self._has_warned = False
+        self._bits = torch.ones(32, dtype=torch.int32) << torch.arange(32, dtype=torch.int32)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return a copy of the scores in which those of tokens that are not allowed are -inf."""
         n_vocab = self._vocab_size
-        if scores.ndim != 2 or scores.shape[1] < n_vocab:
-            raise ArgumentError(f"scores: shape {tuple(scores.shape)} where (rows, {n_vocab} or more) belongs")
+        _check_tensors(input_ids, scores, n_vocab)
         call = self._calls.current(input_ids.shape[1])
         rows = input_ids[:, call.prompt_length :].tolist()
         matchers = [call.matcher_behind(row, f"input_ids[{i}]") for i, row in enumerate(rows)]
         mask = torch.full((len(rows), (n_vocab + 31) // 32), -1, dtype=torch.int32)
         at = [i for i, matcher in enumerate(matchers) if matcher is not None]
-        BatchMatcher.batch_fill_next_token_bitmask([matcher for matcher in matchers if matcher is not None], mask, at)
-        bits = (mask.to(scores.device)[:, :, None] >> torch.arange(32, dtype=torch.int32, device=scores.device)) & 1
-        is_out = bits.reshape(len(rows), -1)[:, :n_vocab] == 0
-        is_constrained = torch.tensor([matcher is not None for matcher in matchers], device=scores.device)
-        padding = is_constrained[:, None].expand(-1, scores.shape[1] - n_vocab)
-        return scores.masked_fill(torch.cat([is_out, padding], 1), -torch.inf)
+        bound = [matcher for matcher in matchers if matcher is not None]
+        is_needed = BatchMatcher.batch_fill_next_token_bitmask(bound, mask, at)
+        bits = mask.to(scores.device)[:, :, None] & self._bits.to(scores.device)
+        is_out = (bits == 0).reshape(len(rows), -1)[:, :n_vocab]
+        masked = scores.clone()
+        masked[:, :n_vocab].masked_fill_(is_out, -torch.inf)
+        if scores.shape[1] > n_vocab:
+            masked[at, n_vocab:] = -torch.inf
+        best = masked.amax(1).tolist()
+        empty = [i for i, is_masked in zip(at, is_needed, strict=True) if is_masked and best[i] == -math.inf]
+        if empty:
+            masked[empty, :n_vocab] = masked[empty, :n_vocab].masked_fill(~is_out[empty], _AFTER_ALL_OTHERS)
+            self._warn([matcher for i, matcher in zip(at, bound, strict=True) if i in empty])
+        return masked
+
+    def _warn(self, emptied: list[TrieMatcher]) -> None:
+        # After its end a row is padding.
+        if not self._has_warned and not all(matcher.is_terminated() for matcher in emptied):
+            self._has_warned = True
+            _log.warning(PUT_BACK, "these were put back with equal scores")
+
+
+def _check_tensors(input_ids: torch.Tensor, scores: torch.Tensor, n_vocab: int) -> None:
+    for what, tensor in (("input_ids", input_ids), ("scores", scores)):
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"{what}: {type(tensor).__name__} where a torch.Tensor belongs")
+    if input_ids.ndim != 2 or input_ids.is_floating_point():
+        raise ArgumentError(f"input_ids: {input_ids.dtype}, shape {tuple(input_ids.shape)}, where rows of ids belong")
+    if scores.ndim != 2 or scores.shape[0] != input_ids.shape[0] or scores.shape[1] < n_vocab:
+        shape = tuple(scores.shape)
+        raise ArgumentError(f"scores: shape {shape} where ({input_ids.shape[0]}, {n_vocab} or more) belongs")
+    if not scores.is_floating_point():
+        raise ArgumentError(f"scores: {scores.dtype} where floats belong")
 
 
 def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callable[[int, torch.Tensor], list[int]]:
     """Make the function that ``generate(..., prefix_allowed_tokens_fn=…)`` takes.
 
-    `TrieLogitsProcessor` does the same and is faster: this function is called row by row, and lists all allowed tokens.
+    `TrieLogitsProcessor` does the same, is faster, and comes after all other processors: this function is called row by
+    row, lists all allowed tokens, and sees no scores. Processors that ``generate`` applies after it, such as your own,
+    can take all that it allows; the row then leaves the set, and a warning says so (logger
+    ``token_trie.transformers``). ``suppress_tokens`` that hold all that is allowed are refused.
 
     Parameters
     ----------
@@ -172,6 +252,11 @@ def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callab
         if behind is None:
             return list(range(matcher.vocab_size))
         allowed_tokens: list[int] = behind.allowed_tokens().tolist()
+        if call.suppressed.issuperset(allowed_tokens):
+            raise ArgumentError(
+                f"suppress_tokens: {allowed_tokens} are all that the set allows after input_ids[{batch_id}]; use "
+                "TrieLogitsProcessor, which puts them back"
+            )
         return allowed_tokens
 
     return allowed

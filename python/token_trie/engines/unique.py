@@ -61,7 +61,7 @@ class UniqueMatchers:
             raise ArgumentError("trie: a set of texts in any tokenization, whose members have no places of their own")
         if n > len(trie):
             raise ArgumentError(f"n: {n} sequences, and {len(trie)} members")
-        self._trie = trie.core
+        self._trie = trie
         self._ends = to_tokens(end_tokens, "end_tokens").tolist()
         if not self._has_more_than(n - 1, 0):
             raise ArgumentError(
@@ -101,7 +101,7 @@ class UniqueMatchers:
         if matcher.is_terminated():
             self._gone[node][_ENDED] += 1
             return True
-        child = self._trie.child(node, token_id)
+        child = self._trie.core.child(node, token_id)
         assert child is not None
         self._gone[node][token_id] += 1
         self._nodes[row] = child
@@ -145,9 +145,9 @@ class UniqueMatchers:
         for token, n_held in gone.items():
             if token == _ENDED:
                 # One that goes on from here is no end.
-                closed.update(end for end in self._ends if self._trie.child(node, end) is None)
+                closed.update(end for end in self._ends if self._trie.core.child(node, end) is None)
             else:
-                child = self._trie.child(node, token)
+                child = self._trie.core.child(node, token)
                 assert child is not None
                 if not self._has_more_than(n_held, child):
                     closed.add(token)
@@ -158,12 +158,14 @@ class UniqueMatchers:
         waiting, found = [node], 0
         while waiting:
             at = waiting.pop()
-            is_end = self._trie.leaf(at) is not None and any(self._trie.child(at, end) is None for end in self._ends)
+            is_end = self._trie.core.leaf(at) is not None and any(
+                self._trie.core.child(at, end) is None for end in self._ends
+            )
             found += is_end
             if found > n:
                 return True
-            for child in self._trie.children(at)[: n + 1].tolist():
-                below = self._trie.child(at, child)
+            for child in self._trie.core.children(at)[: n + 1].tolist():
+                below = self._trie.core.child(at, child)
                 assert below is not None
                 waiting.append(below)
         return False

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+import math
 from typing import Any
 
 import pytest
@@ -103,6 +105,30 @@ def test_a_beam_whose_logits_are_no_distribution_is_lost(value: str, options: An
     assert found.logprobs[0][~there].eq(-torch.inf).all()
 
 
+@pytest.mark.parametrize("is_native", [True, False])
+def test_a_row_that_was_left_nothing_gets_back_what_is_allowed(
+    is_native: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = DeviceTries(V)
+    root = tries.add(TokenTrie.from_sequences({"A": [3, 4], "B": [5, 6], "C": [5, 7]}), end_tokens=[END])
+    if not is_native:
+        tries._tables.host = None
+
+    def cut(*out: int) -> Any:
+        return lambda tokens, parents: model(tokens, parents).index_fill(2, torch.tensor(out), -torch.inf)
+
+    with caplog.at_level(logging.WARNING, "token_trie.torch"):
+        found = tries.beam(cut(3), torch.tensor([root]), beam_width=5)
+        assert sorted(beam[:2] for beam in found.tokens[0].tolist() if beam[0] > 0) == [[5, 6], [5, 7]]
+        assert not caplog.text, "what is improbable is not found, as long as there is anything else"
+        found = tries.beam(cut(3, 5, END), torch.tensor([root]), beam_width=5)
+    assert sorted(beam for beam in found.tokens[0].tolist() if beam[0] > 0) == [[3, 4, END], [5, 6, END], [5, 7, END]]
+    assert "put back with equal probabilities" in caplog.text
+    only = tries.beam(cut(3, 4, 5, 6, 7, END), torch.tensor([root]), beam_width=3)
+    assert only.logprobs[0].exp().tolist() == pytest.approx([0.5, 0.25, 0.25])
+    assert math.isclose(float(only.logprobs.exp().sum()), 1, rel_tol=1e-5)
+
+
 def test_parents_name_the_beams_that_go_on() -> None:
     tries = DeviceTries(V)
     root = tries.add(TokenTrie.from_sequences({str(t): [t, 3, t] for t in range(3, V)}), on_complete="release")
@@ -126,6 +152,8 @@ def test_parents_name_the_beams_that_go_on() -> None:
         ({"beam_width": 2, "max_tokens": 0}, "max_tokens: 0"),
         ({"beam_width": 2, "roots": torch.tensor([], dtype=torch.int64)}, "roots: none"),
         ({"beam_width": 2, "roots": torch.tensor([0.5])}, "roots: torch.float32"),
+        ({"beam_width": 2, "roots": [1]}, "roots: list where a torch.Tensor belongs"),
+        ({"beam_width": 2, "logits_of": lambda *_: [0.0]}, "logits_of: list where a torch.Tensor belongs"),
         ({"beam_width": 2, "logits_of": lambda *_: torch.zeros(1, 1, V - 1)}, r"logits_of: shape \(1, 1, 9\)"),
     ],
 )

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import copy
+import logging
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,6 +122,111 @@ def test_tails_take_as_many_bytes_as_tokens_need() -> None:
     narrow.add(trie, on_complete="release"), wide.add(trie, on_complete="release")
     assert narrow.nbytes < 26 * len(trie)
     assert narrow.nbytes < wide.nbytes < 40 * len(trie)
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_row_that_was_left_nothing_gets_back_what_is_allowed(
+    dtype: Any, is_native: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = DeviceTries(V)
+    root = tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2])
+    released = tries.add(trie_of({(6,), (6, 7)}), on_complete="release")
+    if not is_native:
+        tries._tables.host = None
+    inner, behind = tries.step(torch.tensor([root, released]), torch.tensor([3, 6])).tolist()
+    ended = int(tries.step(tries.step(torch.tensor([root]), torch.tensor([5])), torch.tensor([2])))
+    empty = torch.full((1, V), -torch.inf, dtype=dtype)
+    empty[0, [0, 9]] = 3.0
+    with caplog.at_level(logging.WARNING, "token_trie.torch"):
+        assert tries.mask_(empty.clone(), torch.tensor([ended]))[0].isfinite().nonzero().tolist() == [[2]]
+        for free in (behind, FREE):
+            assert torch.equal(tries.mask_(empty.clone(), torch.tensor([free])), empty)
+        assert not caplog.text
+        for _ in range(2):
+            masked = tries.mask_(empty.repeat(2, 1), torch.tensor([root, inner]))
+            assert [row.isfinite().nonzero()[:, 0].tolist() for row in masked] == [[3, 5], [4]]
+            assert masked[masked.isfinite()].eq(0).all()
+    assert caplog.text.count("put back with equal logits") == 1
+    half = empty.clone()
+    half[0, 5] = -7.0
+    assert tries.mask_(half, torch.tensor([root]))[0].isfinite().nonzero().tolist() == [[5]], "one is enough"
+    nothing = tries.mask_(torch.full((1, V), torch.nan, dtype=dtype), torch.tensor([root]))
+    assert nothing[0].isnan().nonzero()[:, 0].tolist() == [3, 5], "NaN is not -inf"
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_gradients_pass_through_what_is_allowed(is_native: bool) -> None:
+    tries = DeviceTries(V)
+    nodes = torch.tensor([tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2]), FREE])
+    if not is_native:
+        tries._tables.host = None
+    weights = torch.randn(2, V, requires_grad=True)
+    plain = torch.full((2, V), -torch.inf)
+    plain[0, [3, 5]], plain[1] = 0.0, 0.0
+    expected = torch.autograd.grad(torch.logsumexp(2 * weights + plain, 1).sum(), weights)[0]
+    found = torch.autograd.grad(torch.logsumexp(tries.mask_(2 * weights, nodes), 1).sum(), weights)[0]
+    assert torch.allclose(found, expected)
+    cut = (2 * weights).index_fill(1, torch.tensor([3, 5]), -torch.inf)
+    assert tries.mask_(cut, nodes[:1].repeat(2)).isfinite().nonzero()[:, 1].tolist() == [3, 5, 3, 5]
+    with torch.no_grad():
+        assert tries.mask_(weights, nodes).isfinite().sum() == 2 + V
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: torch.zeros(1, V).expand(2, V), "logits: share memory"),
+        (lambda: torch.zeros(2, 1).expand(2, V), "logits: share memory"),
+        (lambda: torch.zeros(30).as_strided((2, V), (3, 1)), "logits: share memory"),
+        (lambda: torch.zeros(2, V, requires_grad=True), "logits: a leaf Variable that requires grad"),
+        (lambda: torch.zeros(2 * V, requires_grad=True).view(2, V), "logits: a view of a leaf"),
+        (lambda: (torch.zeros(2, 2, V, requires_grad=True) * 1).unbind()[0], "logits: Output 0 of Unbind"),
+        (lambda: np.zeros((2, V), np.float32), "logits: ndarray where a torch.Tensor belongs"),
+        (lambda: [[0.0] * V] * 2, "logits: list where a torch.Tensor belongs"),
+        (lambda: torch.zeros(2, V).to_sparse(), "logits: a nested or sparse tensor"),
+        (lambda: torch.nested.nested_tensor([torch.zeros(V)] * 2), "logits: a nested or sparse tensor"),
+        (lambda: torch.zeros(2, V).to(torch.float8_e5m2), "logits: torch.float8_e5m2"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_logits_that_cannot_be_written_are_refused_before_it(
+    make: Callable[[], Any], message: str, is_native: bool
+) -> None:
+    tries = DeviceTries(V)
+    nodes = torch.tensor([tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2])]).expand(2)
+    if not is_native:
+        tries._tables.host = None
+    logits = make()
+    with pytest.raises(ArgumentError, match=message):
+        tries.mask_(logits, nodes)
+    if isinstance(logits, torch.Tensor) and not logits.is_nested:
+        assert logits.detach().to_dense().float().count_nonzero() == 0
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_tensors_of_inference_mode_and_negated_views_are_masked_too(is_native: bool) -> None:
+    tries = DeviceTries(V)
+    nodes = torch.tensor([tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2])]).expand(2)
+    if not is_native:
+        tries._tables.host = None
+    with torch.inference_mode():
+        inferred = torch.ones(2, V)
+    for logits in (inferred, torch._neg_view(torch.ones(2, V))):
+        assert tries.mask_(logits, nodes).isneginf().sum() == 2 * V - 4
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda tries: pickle.loads(pickle.dumps(tries))])
+def test_tables_are_copied_and_pickled(copied: Callable[[Any], Any]) -> None:
+    tries = DeviceTries(V)
+    nodes = torch.tensor([tries.add(trie_of({(3, 4), (5,)}), end_tokens=[2])])
+    again = copied(tries)
+    assert torch.equal(again.mask_(torch.zeros(1, V), nodes), tries.mask_(torch.zeros(1, V), nodes))
+    root = again.add(trie_of({(7,)}), end_tokens=[2])
+    assert again.candidates(torch.zeros(1, V), torch.tensor([root])).tokens.tolist() == [[7]]
+    with pytest.raises(ArgumentError, match="is no node"):
+        tries.step(torch.tensor([root]), torch.tensor([7]))
 
 
 def test_nodes_that_are_none_are_refused_on_the_host_and_nothing_is_written() -> None:

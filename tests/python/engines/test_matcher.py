@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -229,3 +230,14 @@ def test_whatever_is_given_the_error_is_ours() -> None:
     try_each(BatchMatcher.batch_fill_next_token_bitmask, matchers=[m], bitmask=mask(), indices=[0])
     try_each(BatchMatcher.batch_accept_token, matchers=[m], tokens=[7])
     try_each(BatchMatcher.batch_rollback, matchers=[m], num_tokens=[0])
+
+
+def test_a_copy_goes_its_own_way_and_a_pickle_is_refused_by_name() -> None:
+    matcher = TrieMatcher(TRIE, V, end_tokens=[END])
+    first = int(matcher.allowed_tokens()[0])
+    copies = [copy.copy(matcher), copy.deepcopy([matcher])[0]]
+    assert matcher.accept_token(first)
+    assert [one.num_accepted for one in copies] == [0, 0]
+    assert all(one.accept_token(first) for one in copies)
+    with pytest.raises(ArgumentError, match="a TrieMatcher cannot be pickled; pickle its TokenTrie"):
+        pickle.dumps(matcher)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 from typing import Any
 
@@ -161,3 +163,14 @@ def test_rows_that_there_are_none_of_are_refused() -> None:
             with pytest.raises(ArgumentError, match=message):
                 call(row)
     assert [rows.allowed_tokens(row) for row in range(2)] == [[5, 6], [5, 6]]
+
+
+def test_a_copy_goes_its_own_way_and_a_pickle_is_refused_by_name() -> None:
+    rows = UniqueMatchers(trie_of([[5], [6]]), 2, V, end_tokens=[END])
+    assert rows.accept_token(0, 5)
+    again = copy.deepcopy(rows)
+    assert again.accept_token(1, 6)
+    assert again.allowed_tokens(1) == [END]
+    assert rows.allowed_tokens(1) == [6]
+    with pytest.raises(ArgumentError, match="a TrieMatcher cannot be pickled"):
+        pickle.dumps(rows)

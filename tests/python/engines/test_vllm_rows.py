@@ -153,13 +153,17 @@ def test_a_token_that_something_else_forced_ends_the_constraint(caplog: pytest.L
     assert "token 33 is not in the set" in caplog.text
 
 
-def test_where_everything_else_was_cut_one_allowed_token_comes_back() -> None:
+def test_where_all_that_is_allowed_was_cut_it_is_put_back_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     runner = RunnerV1()
     runner.update(2, added=[(i, asks_for(C, mode=mode), [1], []) for i, mode in enumerate(("sampled", "greedy"))])
     logits = torch.full((2, V), -torch.inf)
     logits[:, 50] = 3.0
-    runner.processor.apply(logits)
-    assert [row.isfinite().nonzero().tolist() for row in logits] == [[[20]], [[20]]]
+    with caplog.at_level(logging.WARNING, "token_trie.vllm"):
+        for _ in range(2):
+            runner.processor.apply(logits)
+            assert [row.isfinite().nonzero()[:, 0].tolist() for row in logits] == [[20, 22], [20]]
+            logits[:, 20:23] = -torch.inf
+    assert caplog.text.count("put back with equal logits") == 2, "once a request"
 
 
 def test_tokens_that_vllm_does_not_tell_fail_loudly() -> None:

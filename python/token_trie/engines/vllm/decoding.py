@@ -6,11 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import xgrammar
 
+from token_trie.engines.masks import PUT_BACK
 from token_trie.engines.matcher import BatchMatcher, TrieMatcher
 from token_trie.engines.vllm.request import read_request
 from token_trie.engines.vllm.vocabulary import EngineVocabulary
@@ -25,7 +24,7 @@ class Row(NamedTuple):
 
     at: int
     matcher: TrieMatcher
-    is_greedy: bool
+    decoding: Decoding
 
 
 class Decoding:
@@ -33,9 +32,10 @@ class Decoding:
 
     def __init__(self, matcher: TrieMatcher, is_greedy: bool) -> None:
         self._matcher = matcher
-        self._is_greedy = is_greedy
+        self.is_greedy = is_greedy
         self._last = -1
         self._is_lost = False
+        self._has_warned = False
         self.n_tokens = 0
         """Tokens of the output that it has followed."""
 
@@ -68,13 +68,19 @@ class Decoding:
         """Return the row behind the output, and one behind each draft token that the set allows."""
         if self._is_lost:
             return []
-        found = [Row(row, self._matcher, self._is_greedy)]
+        found = [Row(row, self._matcher, self)]
         for i, token in enumerate(drafts, start=1):
             matcher = found[-1].matcher.fork()
             if matcher.is_terminated() or not matcher.accept_token(token):
                 break  # vLLM will reject this token, and with it those that follow
-            found.append(Row(row + i, matcher, self._is_greedy))
+            found.append(Row(row + i, matcher, self))
         return found
+
+    def warn_of_put_back(self) -> None:
+        """Log once that all that the set allows had been cut away."""
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(PUT_BACK, "these were put back with equal logits")
 
 
 class Decoder:
@@ -123,7 +129,7 @@ def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
     """Set the logits of tokens that are not allowed to -inf, in place, and return them.
 
     In greedy mode, inside the span, all but the best token are set so. Where earlier processors have left no allowed
-    token, one of them gets a logit of 0 again.
+    token, all of them get a logit of 0 again, and a warning says so.
     """
     if not given:
         return logits
@@ -134,13 +140,16 @@ def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
     kept = [row for row, is_kept in zip(given, is_needed, strict=True) if is_kept]
     if not kept:
         return logits
-    rows = [row.at for row in kept]
-    xgrammar.apply_token_bitmask_inplace(logits, mask.to(logits.device), vocab_size=size, indices=rows)
-    at = torch.tensor([rows, _first_tokens(mask[rows].numpy())], device=logits.device)
-    logits[:, size:].index_fill_(0, at[0], -torch.inf)
-    is_dead = logits.amax(1)[at[0]] == -torch.inf
-    logits[at[0], at[1]] = torch.where(is_dead, 0.0, logits[at[0], at[1]])
-    greedy = [row.at for row in kept if row.is_greedy and not row.matcher.is_free]
+    words = mask.to(logits.device)
+    _apply(logits, words, size, kept)
+    is_empty = logits.amax(1).isneginf().tolist()
+    empty = [row for row in kept if is_empty[row.at]]
+    if empty:
+        logits[[row.at for row in empty]] = 0.0
+        _apply(logits, words, size, empty)
+        for row in empty:
+            row.decoding.warn_of_put_back()
+    greedy = [row.at for row in kept if row.decoding.is_greedy and not row.matcher.is_free]
     if greedy:
         best = torch.tensor(greedy, device=logits.device)
         token = logits[best].argmax(1, keepdim=True)
@@ -149,10 +158,7 @@ def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
     return logits
 
 
-def _first_tokens(mask: npt.NDArray[np.int32]) -> list[int]:
-    """Return the lowest token of each row; every row has one."""
-    words = (mask != 0).argmax(1)
-    word = mask[np.arange(len(mask)), words].view(np.uint32)
-    bits = np.log2(word & -word).astype(np.int64)
-    tokens: list[int] = (32 * words + bits).tolist()
-    return tokens
+def _apply(logits: torch.Tensor, mask: torch.Tensor, size: int, given: Sequence[Row]) -> None:
+    rows = [row.at for row in given]
+    xgrammar.apply_token_bitmask_inplace(logits, mask, vocab_size=size, indices=rows)
+    logits[:, size:].index_fill_(0, torch.tensor(rows, device=logits.device), -torch.inf)
