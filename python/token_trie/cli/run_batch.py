@@ -130,7 +130,12 @@ async def _answer(
         async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
 
             async def ask(line: _Line) -> tuple[_Line, httpx.Response]:
-                return line, await client.post(line.url, content=line.body)
+                try:
+                    request = client.build_request("POST", line.url, content=line.body)
+                except (httpx.InvalidURL, ValueError) as error:  # with a line break, too long, or no Unicode text
+                    told = {"message": f"url: {error}", "type": "invalid_request_error", "param": "url", "code": None}
+                    return line, httpx.Response(400, json={"error": told})
+                return line, await client.send(request)
 
             line: _Line | None = first
             while line is not None or under_way:
@@ -181,8 +186,12 @@ class _Answers:
         """Write an answer."""
         response = {"status_code": status_code, "request_id": request_id, "body": body}
         answer = {"id": f"answer-{self.n + 1}", "custom_id": line.custom_id, "response": response, "error": None}
-        text = json.dumps({**answer, "x_request": line.mark}, ensure_ascii=False) + "\n"
-        rest = memoryview(text.encode(errors="surrogatepass"))
+        answer["x_request"] = line.mark
+        try:
+            text = json.dumps(answer, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 has not, and JSON has as an escape
+            text = json.dumps(answer).encode()
+        rest = memoryview(text + b"\n")
         while rest:
             rest = rest[self._file.write(rest) or 0 :]
         self._count(status_code)

@@ -97,6 +97,30 @@ def test_a_run_that_was_killed_goes_on_and_answers_each_once(folder: Path) -> No
     assert set(answers(folder)) == {each["custom_id"] for each in asked}
 
 
+def test_urls_that_are_none_are_refused_and_the_others_are_answered(folder: Path) -> None:
+    urls = ["/v1/systemone\n", "/v1/\0systemone", "/v1/\tx", "/" + "a" * 70_000, "/v1/\ud800", "//[", "/v1/%zz", "/é"]
+    asked = [request(0), *({**request(i), "url": url} for i, url in enumerate(urls, 1)), request(9)]
+    done = run(folder, asked)
+    assert done.returncode == 0, done.stderr
+    told = answers(folder)
+    codes = [told[f"case-{i}"]["status_code"] for i in range(10)]
+    assert codes == [200, 400, 400, 400, 400, 400, 405, 404, 404, 200]
+    assert told["case-1"]["body"]["error"]["message"].startswith("url: Invalid non-printable ASCII character")
+    assert "8 of them refused" in done.stderr
+    assert run(folder, asked, "--resume").returncode == 0
+    assert answers(folder) == told
+
+
+def test_answers_are_utf8_whatever_a_custom_id_is(folder: Path) -> None:
+    ids = ["\ud800", "a\udfffb", "\0", "\U0001f600 é", "\ud83d"]
+    asked = [{**request(i), "custom_id": custom_id} for i, custom_id in enumerate(ids)]
+    assert run(folder, asked[:4]).returncode == 0
+    assert run(folder, asked, "--resume").returncode == 0
+    text = (folder / "out.jsonl").read_bytes().decode()
+    assert sorted(json.loads(line)["custom_id"] for line in text.splitlines()) == sorted(ids)
+    assert "\U0001f600 é" in text
+
+
 def test_what_goes_on_is_the_same_file_of_requests(folder: Path) -> None:
     assert run(folder, [request(0)]).returncode == 0
     assert run(folder, [request(0), request(1)], "--resume").returncode == 0
