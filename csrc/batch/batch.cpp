@@ -211,6 +211,9 @@ void Batch::keep_texts() noexcept {
             return;
         }
         std::vector<Token> & kept = known->second->text;
+        if (text.size <= kept.size()) {
+            return;  // of what is decided anew
+        }
         try {
             kept.insert(kept.end(), text.data + kept.size(), text.data + text.size);
         } catch (const std::bad_alloc &) {

@@ -78,6 +78,8 @@ class Job {
 
     bool is_done() const noexcept { return task_->is_done(); }
     Answer answer() const;
+    // To be decided anew; of the job nothing is called any more.
+    Request take_request() noexcept { return std::move(request_); }
     TokenSpan text() const noexcept { return task_->text(); }
     // Says that what the task has written stays on the id, for who goes on behind it.
     void keep_text(CellTable & cells);
@@ -99,7 +101,7 @@ class Job {
     bool has_rows() const noexcept { return n_rows_done_ < rows_.size(); }
 
     const Ticket ticket_;
-    const Request request_;
+    Request request_;
     const std::size_t n_vocab_;
     std::vector<llama_seq_id> ids_;  // its own alone
     std::vector<llama_seq_id> lent_;

@@ -91,7 +91,7 @@ bool Scheduler::is_behind_text(const std::vector<Token> & prompt) const noexcept
 }
 
 void Scheduler::cancel(Ticket ticket, const OnAnswer & on_answer) noexcept {
-    if (waiting_.erase(ticket) + behind_texts_.erase(ticket) == 0) {
+    if (waiting_.erase(ticket) + behind_texts_.erase(ticket) + apart_.erase(ticket) == 0) {
         const auto job =
             std::find_if(jobs_.begin(), jobs_.end(), [&](const Job & each) { return each.ticket() == ticket; });
         if (job == jobs_.end()) {
@@ -103,6 +103,11 @@ void Scheduler::cancel(Ticket ticket, const OnAnswer & on_answer) noexcept {
 }
 
 void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_answer) {
+    is_apart_ = is_apart_ && !jobs_.empty();
+    if (is_apart_ || !apart_.empty()) {
+        admit_apart(rows, on_answer);
+        return;
+    }
     const std::size_t max_overtaken = n_chunk_ == 0 ? kOvertakers : kOvertakersOfChunks;
     bool has_long_waiting = false;
     // Whether those behind it may go on.
@@ -141,6 +146,30 @@ void Scheduler::admit(BatchRows & rows, std::size_t part, const OnAnswer & on_an
                 return;
             }
         }
+    }
+}
+
+void Scheduler::admit_apart(BatchRows & rows, const OnAnswer & on_answer) {
+    if (!jobs_.empty()) {
+        return;
+    }
+    const auto at = apart_.begin();
+    try {
+        if (!begin(at->first, at->second, /* has_long_waiting = */ false, on_answer)) {
+            clear_cache();  // beside nothing it fits, in the next pass
+            return;
+        }
+    } catch (...) {
+        if (!cells_.has_count()) {
+            throw;
+        }
+        on_answer(at->first, failure());
+        reclaim_ids();
+    }
+    apart_.erase(at);
+    is_apart_ = true;
+    for (Job & job : jobs_) {
+        job.plan(rows, n_batch_);
     }
 }
 

@@ -27,6 +27,9 @@ namespace token_trie {
 // A request is admitted when the cells for its prompt and one answer are there, so that it always comes to its end; a
 // tree takes what more there is. One thread at a time.
 //
+// Where logits are not finite, that may come of the cells of another. So all under way are then decided again, each
+// alone in a cache that was emptied; what is not finite even so is the error of that one.
+//
 // With chunks, short prompts need not wait for long ones, which take more than two of them:
 //
 //     pass   rows of answers | short prompts, all of them | long ones: a chunk together, and beside others a part of it
@@ -111,6 +114,8 @@ class [[gnu::visibility("default")]] Scheduler {
     void end(Jobs::iterator job) noexcept;
     void retain(llama_seq_id id, bool holds_text = false) noexcept;
     void fail_all(const OnAnswer & on_answer) noexcept;
+    void set_apart(const OnAnswer & on_answer) noexcept;
+    void admit_apart(BatchRows & rows, const OnAnswer & on_answer);
     void clear_cache() noexcept;
 
     const std::size_t n_ids_;
@@ -138,6 +143,8 @@ class [[gnu::visibility("default")]] Scheduler {
     Jobs jobs_;                           // in the order in which they came in
     Requests waiting_;
     Requests behind_texts_;        // who waits likewise, and comes first
+    Requests apart_;               // who may have what is not finite, each to be decided alone,
+    bool is_apart_ = false;        // as the one under way is
     std::size_t n_overtaken_ = 0;  // so often the one that waits longest
     std::size_t n_quiet_ = 0;      // passes since the last that had a short prompt
 };

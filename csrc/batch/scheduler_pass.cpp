@@ -1,5 +1,6 @@
 #include "batch/failure.h"
 #include "batch/scheduler.h"
+#include "stream/finite.h"
 
 #include <algorithm>
 
@@ -20,6 +21,7 @@ void Scheduler::pass(const OnAnswer & on_answer) noexcept {
         fail_all(on_answer);
         return;
     }
+    bool is_finite = true;
     for (auto job = jobs_.begin(); job != jobs_.end();) {
         const auto next = std::next(job);
         try {
@@ -28,12 +30,36 @@ void Scheduler::pass(const OnAnswer & on_answer) noexcept {
             if (job->is_done()) {
                 answer(job, on_answer);
             }
+        } catch (const NotFinite &) {
+            is_finite = false;
+            if (is_apart_) {
+                on_answer(job->ticket(), failure());
+                jobs_.erase(job);
+            }
         } catch (...) {
             on_answer(job->ticket(), failure());
             end(job);
         }
         job = next;
     }
+    if (!is_finite) {
+        set_apart(on_answer);
+    }
+}
+
+// All under way.
+void Scheduler::set_apart(const OnAnswer & on_answer) noexcept {
+    try {
+        for (Job & job : jobs_) {
+            apart_.emplace(job.ticket(), job.take_request());
+        }
+    } catch (...) {
+        apart_.clear();
+        fail_all(on_answer);
+        return;
+    }
+    jobs_.clear();
+    clear_cache();
 }
 
 // Of what is decided; it ends.
@@ -100,18 +126,22 @@ const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {
     if (head_.was_cut()) {
         few_logits_.resize(static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
         head_.multiply(task.wanted(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
+        check_finite(few_logits_.data(), task.wanted(), few_logits_.size());
         return few_logits_.data();
     }
     const float * logits = llama_get_logits_ith(context_.get(), row.row);
     if (logits == nullptr) {
         throw Error(Status::context, "the context gives no logits");
     }
+    check_finite(logits, {true, {}, {}}, static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
     return logits;
 }
 
 std::vector<float> Scheduler::state_of(std::size_t row) {
     llama_synchronize(context_.get());
-    return head_.hidden_state(rows_.output_of(row));
+    std::vector<float> state = head_.hidden_state(rows_.output_of(row));
+    check_finite(state);
+    return state;
 }
 
 // By what is handled where this is called.

@@ -1,5 +1,6 @@
 #include "stream/score_rules.h"
 
+#include "stream/finite.h"
 #include "stream/log_sum_exp.h"
 
 #include <algorithm>
@@ -15,7 +16,11 @@ constexpr double kImpossible = -std::numeric_limits<double>::infinity();
 class Distribution {
    public:
     Distribution(const float * logits, std::size_t n_vocab)
-        : logits_(logits), normalizer_(log_sum_exp(logits, n_vocab)) {}
+        : logits_(logits), normalizer_(log_sum_exp(logits, n_vocab)) {
+        if (!std::isfinite(normalizer_)) {
+            throw NotFinite();
+        }
+    }
     // Renormalized over the allowed tokens.
     Distribution(const float * logits, const AllowedSet & allowed) : logits_(logits) {
         std::vector<float> of_allowed;

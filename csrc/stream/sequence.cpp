@@ -1,6 +1,7 @@
 #include "stream/sequence.h"
 
 #include "stream/common_prefix.h"
+#include "stream/finite.h"
 #include "walk/reserve_more.h"
 
 #include <algorithm>
@@ -62,10 +63,12 @@ void Sequence::cut(std::size_t n) {
 
 const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled) {
     const bool few = OutputHead::are_few(wanted, context_.n_vocab());
-    if (evaluate(step_by_step, !step_by_step && few, few ? &wanted : nullptr, DeviceHead::Want::logits, cancelled)) {
-        return context_.wait_for([&] { return device_.fetch(wanted); });
-    }
-    return logits_.get(context_, wanted);
+    const bool is_on_device =
+        evaluate(step_by_step, !step_by_step && few, few ? &wanted : nullptr, DeviceHead::Want::logits, cancelled);
+    const float * logits =
+        is_on_device ? context_.wait_for([&] { return device_.fetch(wanted); }) : logits_.get(context_, wanted);
+    or_forget([&] { check_finite(logits, wanted, context_.n_vocab()); });
+    return logits;
 }
 
 std::vector<float> Sequence::hidden_state(const std::atomic<bool> & cancelled) {
@@ -73,10 +76,12 @@ std::vector<float> Sequence::hidden_state(const std::atomic<bool> & cancelled) {
         logits_.forget();
         evaluate(/* step_by_step = */ false, /* cut = */ true, nullptr, DeviceHead::Want::logits, cancelled);
     }
-    return context_.wait_for([&] {
+    std::vector<float> state = context_.wait_for([&] {
         llama_synchronize(context());
         return context_.head().hidden_state();
     });
+    or_forget([&] { check_finite(state); });
+    return state;
 }
 
 std::optional<DeviceHead::Best> Sequence::best(const AllowedSet & wanted,
@@ -89,7 +94,20 @@ std::optional<DeviceHead::Best> Sequence::best(const AllowedSet & wanted,
     if (!evaluate(step_by_step, cut, &wanted, DeviceHead::Want::best, cancelled)) {
         return std::nullopt;
     }
-    return context_.wait_for([&] { return device_.best(); });
+    const DeviceHead::Best best = context_.wait_for([&] { return device_.best(); });
+    or_forget([&] { check_finite({best.logprob}); });
+    return best;
+}
+
+// What is not finite may stay in cells that others are evaluated beside.
+template <typename Check>
+void Sequence::or_forget(const Check & check) {
+    try {
+        check();
+    } catch (const NotFinite &) {
+        forget_all_branches();
+        throw;
+    }
 }
 
 // Catches up; with tokens wanted, the last pass ends on the device if it can, and then true is returned: the context
@@ -143,7 +161,9 @@ bool Sequence::evaluate(bool step_by_step,
 }
 
 const float * Sequence::row(std::int32_t i) {
-    return context_.wait_for([&] { return LastLogits::row_of(context_, i); });
+    const float * logits = context_.wait_for([&] { return LastLogits::row_of(context_, i); });
+    or_forget([&] { check_finite(logits, {true, {}, {}}, context_.n_vocab()); });
+    return logits;
 }
 
 void Sequence::begin_pass() noexcept {

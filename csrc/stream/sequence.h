@@ -37,6 +37,7 @@ struct Cost {
 // is suspended is a copy of its state.
 //
 // Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
+// Logits or a state that are not finite fail (NotFinite), and then all of the cache is forgotten.
 class Sequence {
    public:
     // On a context of the caller's, which must outlive this and is used by nobody else meanwhile. It is left as it is
@@ -170,6 +171,8 @@ class Sequence {
     std::size_t n_elsewhere() const noexcept { return cells_.n_cells() - cells_.n_held(0); }
     void move_cells(llama_memory_t to) noexcept;
     void forget_all_branches() noexcept;
+    template <typename Check>
+    void or_forget(const Check & check);
     void count_cached(std::size_t n);
     void count_imported();
     bool has_logits() const noexcept { return logits_.are_there() && n_cached_ == tokens_.size(); }

@@ -67,8 +67,12 @@ def write_tiny_model(
     is_bpe: bool = False,
     more: Sequence[tuple[str, gguf.TokenType]] = (),
     said: Mapping[str, str | float | bool] | None = None,
+    broken: Sequence[str] = (),
 ) -> None:
-    """Write a llama or a mamba, with more tokens behind its own, and more said of it; the same bytes each time."""
+    """Write a llama or a mamba, with more tokens behind its own, and more said of it; the same bytes each time.
+
+    Where a broken token has been read, no logits are numbers.
+    """
     rng = np.random.default_rng(0)
     tokens, scores, kinds = vocabulary()
     merges: list[str] = []
@@ -106,7 +110,9 @@ def write_tiny_model(
     def tensor(name: str, *shape: int) -> None:
         writer.add_tensor(name, rng.normal(0, 0.5, shape).astype(np.float32))
 
-    tensor("token_embd.weight", len(tokens), N_EMBD)
+    embedding = rng.normal(0, 0.5, (len(tokens), N_EMBD)).astype(np.float32)
+    embedding[[tokens.index(text) for text in broken]] = np.nan
+    writer.add_tensor("token_embd.weight", embedding)
     output = rng.normal(0, 0.5, (len(tokens), N_EMBD)).astype(np.float32)
     if not is_bpe:
         first, second = map(tokens.index, EQUAL)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
-from token_trie.errors import ArgumentError, CancelledError, InternalError
+from token_trie.errors import ArgumentError, CancelledError, ContextError, InternalError
 from token_trie.llama.stream import Stream
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.sets.spelling import Tokenization
@@ -22,6 +22,12 @@ def check_scorable(tokenization: Tokenization) -> None:
         raise ArgumentError(
             'choices: whole answers are scored in one spelling; make the set with tokenization="canonical"'
         )
+
+
+def check_finite(scores: npt.NDArray[np.float64]) -> None:
+    """Raise ContextError where no score is finite, so that nothing could be decided by them."""
+    if not np.isfinite(scores).any():
+        raise ContextError("the model gives no answer of the set a finite score")
 
 
 class Steps(NamedTuple):

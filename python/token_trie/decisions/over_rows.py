@@ -14,7 +14,7 @@ from token_trie.decisions.calibration import Added
 from token_trie.decisions.calibrator import BatchPrior, Floats
 from token_trie.decisions.choice import BoundChoice, ChoiceRequest, Seen
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.native_scores import Scores
+from token_trie.decisions.native_scores import Scores, check_finite
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Answer, Batch
@@ -81,6 +81,7 @@ class _BoundUndecided(Bound[Undecided], Batched[Undecided]):
 
     def _undecided(self, seen: Seen) -> Undecided:
         assert isinstance(seen.found, Scores)  # as probabilities are asked for
+        check_finite(self._bound.choices.of_left(seen.found.leaves, -np.inf))
         return Undecided(self._bound, seen.found, seen)
 
 

@@ -11,8 +11,7 @@ from token_trie.decisions.bound import BoundChoices
 from token_trie.decisions.calibration import BoundCalibration
 from token_trie.decisions.calibrator import States
 from token_trie.decisions.decision import Candidate, Decision, Stats
-from token_trie.decisions.native_scores import Scores, Search, Steps
-from token_trie.errors import InternalError
+from token_trie.decisions.native_scores import Scores, Search, Steps, check_finite
 from token_trie.llama.stream import Stream
 
 T = TypeVar("T")
@@ -43,10 +42,8 @@ def by_scores(
     ranks = own if calibration is None else calibration.log_weights(own, state)
     assert ranks is not None  # as there is one of the two
     ranks = choices.of_left(ranks, -np.inf)
-    best = float(ranks.max())
-    if not np.isfinite(best):
-        raise InternalError("the model gives no answer of the set a finite score")
-    weights = np.exp(ranks - best)
+    check_finite(ranks)
+    weights = np.exp(ranks - ranks.max())
     p = weights / weights.sum()
     if drawn is None:
         order = choices.ranked(ranks)
@@ -81,8 +78,7 @@ def by_search(
     calibration: BoundCalibration | None = None,
 ) -> Decision[T]:
     """Decide for the best that was found, by what a calibration adds to each."""
-    if len(found.leaves) == 0:
-        raise InternalError("the model gives no answer of the set a finite score")
+    check_finite(found.logprobs)
     ranks = found.logprobs if calibration is None else found.logprobs + calibration.weights_of(found.leaves)
     others = [*ranks[1:2].tolist(), found.rival]
     best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))

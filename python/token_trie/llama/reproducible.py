@@ -72,7 +72,7 @@ class Reproducible(Gate):
         Raises
         ------
         ContextError
-            The context does not hold the prompt and the longest of them.
+            The context does not hold the prompt and the longest of them, or the model's logits are not finite.
         CancelledError
             The Llama was closed, or this thread's work was cancelled.
         """
@@ -159,6 +159,11 @@ class Reproducible(Gate):
     def _log_probabilities(self, row: int) -> Floats:
         logits: Any = llama_cpp.llama_get_logits_ith(self._context, row)
         x = np.ctypeslib.as_array(logits, shape=(self._n_vocab,)).astype(np.float64)
+        x[np.isnan(x)] = -np.inf
+        if not np.isfinite(x.max()):
+            self._drop(0)
+            llama_cpp.llama_memory_clear(self._memory, True)  # as what is in cells may spoil others
+            raise ContextError("the model gives no finite logits behind this text (NaN or infinite)")
         x -= x.max()
         log_sum: float = np.log(np.exp(x).sum())
         return x - log_sum

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from token_trie.decisions.admission import Admission
 from token_trie.decisions.bound import BoundChoices, Reader, bind, reader_of
 from token_trie.decisions.calibrator import States
-from token_trie.decisions.native_scores import score_leaves
+from token_trie.decisions.native_scores import check_finite, score_leaves
 from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Batched, Bound, Prefix, Request, Thought
 from token_trie.decisions.runner import read_on, run
@@ -139,6 +139,7 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
         sequences.append((len(bound.tokens), tuple(bound.choices.trie[0].tokens)))
         scores += context.score(bound.tokens, [sequences[-1][1]])
     logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
+    check_finite(logprobs)
     mass = math.fsum(np.exp(list(dict(zip(sequences, logprobs, strict=True)).values())))
     n_evaluated = sum(len(own) - 1 for _, own in sequences)
     lengths = np.array([len(own) for _, own in sequences], np.float64)
@@ -333,6 +334,7 @@ class BoundTexts(BoundScored):
         return self._scored(scores.leaves, scores.cost.n_evaluated, state)
 
     def _scored(self, of_leaves: Floats, n_evaluated: int, state: States | None) -> Scored:
+        check_finite(of_leaves)
         lengths = np.diff(self.choices.trie.core.arrays()[1]).astype(np.float64)
         mass, aligned, leaf_of = math.fsum(np.exp(of_leaves)), self.choices.aligned, self.choices.leaf_of
         shared = of_leaves if leaf_of is None else of_leaves - np.log(np.maximum(np.bincount(leaf_of), 1))

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.native_scores import search_leaves, take_steps
 from token_trie.decisions.options import RecordMode
-from token_trie.errors import CancelledError, InternalError, VocabularyError
+from token_trie.errors import CancelledError, ContextError, VocabularyError
 from token_trie.llama.generation import Generation
 from token_trie.llama.stream import Stream
 from token_trie.native.core import _core
@@ -185,7 +185,7 @@ class Writer:
         self.n_evaluated += found.cost.n_evaluated
         self.n_unproved += found.gap > 0
         if len(found.leaves) == 0:
-            raise InternalError("the model gives no way to go on a finite score")
+            raise ContextError("the model gives no way to go on a finite score")
         return int(found.leaves[0]), float(found.logprobs[0])
 
     def _settle(self, spelled: Spelled) -> None:

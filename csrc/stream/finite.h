@@ -1,0 +1,41 @@
+#pragma once
+
+#include "trie/error.h"
+#include "walk/cursor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// What a model gives where its file is damaged, or its values overflow on a text. It stays in the cells of the text,
+// and may reach all that is evaluated beside them, as llama.cpp masks cells by adding to their scores.
+class NotFinite : public Error {
+   public:
+    NotFinite()
+        : Error(
+              Status::context,
+              "the model gives no finite logits behind this text (NaN or infinite): its file is damaged, or its values "
+              "overflow; try another quantization, or a KV cache in F32") {}
+};
+
+// Throws NotFinite where none of the logits of the tokens wanted is finite.
+inline void check_finite(const float * logits, const AllowedSet & wanted, std::size_t n_vocab) {
+    const auto is_finite = [](float logit) { return std::isfinite(logit); };
+    const bool goes_on = wanted.everything
+                             ? std::none_of(logits, logits + n_vocab, is_finite)
+                             : wanted.for_each([&](Token token) { return !std::isfinite(logits[token]); });
+    if (goes_on) {
+        throw NotFinite();
+    }
+}
+
+// Throws NotFinite where one of them is not.
+inline void check_finite(const std::vector<float> & state) {
+    if (!std::all_of(state.begin(), state.end(), [](float value) { return std::isfinite(value); })) {
+        throw NotFinite();
+    }
+}
+
+}  // namespace token_trie
