@@ -148,3 +148,19 @@ def write_tiny_model(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_tiny_adapter(path: Path, seed: int = 0) -> None:
+    """Write a LoRA adapter for the tiny llama."""
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 4.0)
+    for name in ("attn_q", "attn_output"):
+        for part, shape in (("a", (4, N_EMBD)), ("b", (N_EMBD, 4))):
+            writer.add_tensor(f"blk.0.{name}.weight.lora_{part}", rng.normal(0, 0.5, shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()

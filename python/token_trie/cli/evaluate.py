@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +33,7 @@ from token_trie.cli.ways import ByPrompt, ByQuestion, Way
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
+from token_trie.native.loaded import users_cache
 from token_trie.sets.template import Template, text_of
 from token_trie.show.evaluation import Evaluation
 from token_trie.show.evaluation import evaluate as evaluate_
@@ -133,7 +132,7 @@ def evaluate(
     put_examples(asked, examples, gold, examples_each, nearest)
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
         rows = _Rows(opened, asked, gold, template, on_error)
-    place = None if no_cache else cache or _users_cache()
+    place = None if no_cache else cache or users_cache() / "readings"
     llm = model.load(4096)
     asked.check(llm)
     try:
@@ -260,14 +259,3 @@ class _Rows:
 
     def _tell(self, problem: str) -> None:
         status.print(plain(problem), highlight=False, soft_wrap=True)
-
-
-def _users_cache() -> Path:
-    """Return the folder of the user's caches, by the conventions of the platform."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "token-trie" / "readings"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.binding import Binding
+from token_trie.decisions.binding import Binding, spelled_as
 from token_trie.decisions.bound import BoundChoices, Reader, bind
 from token_trie.decisions.calibrator import (
     Calibrating,
@@ -188,7 +188,7 @@ def bind_calibration(
             raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
         tokens, empty = bind(reader, reader.tokenize(calibration.prompt), given, *spelled)
         return Prior(tokens, empty, bound, leaf_end, reader.known)
-    return _fitted(reader, calibration, bound, leaf_end)
+    return _fitted(reader, calibration, given, bound, leaf_end, *spelled)
 
 
 def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
@@ -206,12 +206,20 @@ def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
     return Added("weighted", added[firsts])
 
 
-def _fitted(reader: Reader, calibration: Calibrator, bound: BoundChoices[Any], leaf_end: LeafEnd) -> Fitted:
+def _fitted(
+    reader: Reader,
+    calibration: Calibrator,
+    given: TokenTrie | Choices[Any],
+    bound: BoundChoices[Any],
+    leaf_end: LeafEnd,
+    *spelled: Any,
+) -> Fitted:
     """Bind what was fitted on all of the choices, or on what a filter has left of them."""
     left = bound.left()
     classes = left if len(calibration.binding.classes) == len(left) else np.arange(len(bound))
     texts = tuple(map(bound.text, classes.tolist()))
-    calibration.binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end))
+    tokens = spelled_as(given, *spelled, with_filtered=classes is not left)
+    calibration.binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
     if calibration.needs_scores and calibration.needs_state and len(left) < len(classes):
         raise CalibrationError(
             "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from token_trie.trust.options import FitKeywords
 
-_FORMAT, _VERSION = "token-trie calibration", 1
+_FORMAT, _VERSION = "token-trie calibration", 2
 _MAX_BYTES = 1 << 28
 _SEED = 0
 

@@ -1,7 +1,8 @@
 """Readings on disk: what a model said of rows is read from a file the next time.
 
 A folder has a file for each way of asking, named by the digest of all that its figures depend on beside the prompts:
-an npz archive with a header in JSON. Rows go by the digest of their prompts; of the prompts themselves nothing is kept.
+an npz archive with a header in JSON. Rows go by the digest of their prompts' tokens; of the prompts themselves nothing
+is kept.
 """
 
 from __future__ import annotations
@@ -24,12 +25,11 @@ from token_trie.decisions.questions.wording import state_text
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.files import write_whole
 from token_trie.sets.prompt import Filled
-from token_trie.sets.trie import TokenTrie
 from token_trie.trust.fitting import part_of
 from token_trie.trust.options import RowOptions
 from token_trie.trust.readings import Reader, Readings, Row
 
-_FORMAT = 1
+_FORMAT = 2
 _SECONDS_BETWEEN_WRITES = 5.0
 _ARRAYS = ("raw", "contextual", "mass", "states")
 
@@ -158,15 +158,10 @@ def kept_in(folder: str | os.PathLike[str] | None, key: str) -> Kept:
     return Kept(place / f"readings-{key[:24]}.npz", key)
 
 
-def key_of(choices: object, options: RowOptions, binding: Binding) -> str:
+def key_of(options: RowOptions, binding: Binding) -> str:
     """Return the digest of all that figures depend on beside the prompts."""
-    spelled: object = options.leading_space
-    if isinstance(choices, TokenTrie):
-        spelled = [hashlib.sha256(array.tobytes()).hexdigest() for array in choices.core.kept_alone().arrays()]
-    asked = binding.to_dict()
-    if options.template:  # of which the prompts are made, and they are told apart themselves
-        asked["asked"] = ""
-    return digest_of(_FORMAT, asked, spelled)
+    # Prompts that a template made are told apart by their tokens.
+    return digest_of(_FORMAT, replace(binding, asked="") if options.template else binding)
 
 
 def read_kept(
@@ -186,7 +181,7 @@ def read_kept(
     """
     if states and not kept.has_states:
         kept.clear(has_states=True)
-    digests = [digest_of_prompt(as_asked(reader, row)) for row in rows]
+    digests = [_digest_of_row(reader, row) for row in rows]
     missing = kept.missing(digests)
     waiting, places = list(missing), list(missing.values())
     found: list[Row] = []
@@ -211,6 +206,14 @@ def read_kept(
     finally:  # so that who goes on after an interrupt reads the rest alone
         write()
     return replace(kept.of(digests), binding=reader.binding), len(found)
+
+
+def _digest_of_row(reader: Reader, row: Any) -> bytes:
+    """Return the digest of the tokens that a row is read by."""
+    try:
+        return bytes.fromhex(digest_of(reader.prompts(row)))[:16]
+    except TokenTrieError:  # which the reader says of it, with its position
+        return digest_of_prompt(as_asked(reader, row))
 
 
 def as_asked(reader: Reader, row: Any) -> Any:

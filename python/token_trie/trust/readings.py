@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.admission import Admission
-from token_trie.decisions.binding import Binding, fingerprint
+from token_trie.decisions.binding import Binding, fingerprint, spelled_as
 from token_trie.decisions.calibrator import States
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.options import ChooseOptions
@@ -28,7 +28,9 @@ from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.llama.batch import Batch
 from token_trie.llama.sequential import Sequential
 from token_trie.native.core import Llama, _core
+from token_trie.native.lease import lease
 from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 from token_trie.trust.options import RowOptions
 
@@ -130,6 +132,10 @@ class Reader(ABC):
         return many.results(lambda batch: enumerate(self._rows(batch, rows, states)))
 
     @abstractmethod
+    def prompts(self, row: Any) -> list[list[int]]:
+        """Return the tokens of the prompts that a row is read by; errors as of `read`, without the position."""
+
+    @abstractmethod
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]: ...
 
 
@@ -157,7 +163,15 @@ class _OfChoices(Reader):
         texts = tuple(leaf.name for leaf in given) if isinstance(given, TokenTrie) else tuple(given.texts)
         self.values = texts if isinstance(given, TokenTrie) else tuple(given.values)
         _require_distinct(texts)
-        self.binding = Binding(fingerprint(llm), _core.llama_loaded(), options.template, texts, options.leaf_end)
+        spelled = spelled_as(given, options.leading_space)
+        self.binding = Binding(
+            fingerprint(llm), _core.llama_loaded(), options.template, texts, options.leaf_end, spelled
+        )
+
+    def prompts(self, row: Any) -> list[list[int]]:
+        """Return the tokens of the prompt."""
+        with lease(self._llm):
+            return [tokenize_prompt(self._llm, row)]
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
         request = UndecidedRequest(replace(self._request, with_state=states))
@@ -186,6 +200,11 @@ class _OfQuestion(Reader):
         self.values = (*question.values, *other)
         _require_distinct(asked.classes)
         self.binding = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
+
+    def prompts(self, row: Any) -> list[list[int]]:
+        """Return the tokens of the question about a state, a view each."""
+        with lease(self._llm):
+            return [tokenize_prompt(self._llm, self._reading(view, row, False).prompt) for view in self._asked.views]
 
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
         asked, views = self._asked, self._asked.views

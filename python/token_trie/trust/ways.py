@@ -140,7 +140,7 @@ class Rows:
 
     def _readings(self, options: RowOptions, given: Sequence[Any]) -> Readings:
         reader = self.reader if options == self.options else reader_of(self.llm, self.choices, options)
-        key = key_of(self.choices, options, reader.binding)
+        key = key_of(options, reader.binding)
         if key not in self._kept:
             kept = self._kept[key] = kept_in(self.cache, key)
             if kept.problem is not None:

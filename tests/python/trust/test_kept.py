@@ -21,7 +21,8 @@ class Counting:
     """Reads as another does, counts rows, and may be interrupted."""
 
     def __init__(self, reader: Reader, most: int = 10**9) -> None:
-        self.each, self.binding, self._reader, self._most = reader.each, reader.binding, reader, most
+        self.each, self.binding, self.prompts = reader.each, reader.binding, reader.prompts
+        self._reader, self._most = reader, most
         self.rows: list[Any] = []
 
     def read(self, rows: Any, **options: Any) -> Any:
@@ -36,7 +37,7 @@ def read(llm: Any, folder: Any, rows: Any, choices: Any = CHOICES, most: int = 1
     """Return readings, the rows that were read by the model, and what is kept."""
     asked = RowOptions(**options)
     reader: Any = Counting(reader_of(llm, choices, asked), most)
-    place = kept_in(folder, key_of(choices, asked, reader.binding))
+    place = kept_in(folder, key_of(asked, reader.binding))
     try:
         found, n = read_kept(reader, rows, place)
     except KeyboardInterrupt:
@@ -209,6 +210,9 @@ def test_states_are_kept_and_read_anew_where_they_were_not(tmp_path: Path) -> No
     class Fake:
         each = "prompt"
         n = 0
+
+        def prompts(self, row: str) -> list[list[int]]:
+            return [[ord(row)]]
 
         def read(self, rows: list[str], *, states: bool) -> Any:
             for _ in rows:

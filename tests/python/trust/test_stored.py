@@ -39,7 +39,7 @@ def test_a_file_gives_the_same_probabilities_and_gates(kind: str, tmp_path: Path
     ("place", "value", "message"),
     [
         ("format", "other", "format: this is no token-trie calibration"),
-        ("version", 2, "version: 2, and this release reads 1"),
+        ("version", 1, "version: 1, and this release reads 2"),
         ("version", "1", "version: str where a count belongs"),
         ("kind", "magic", "kind: 'magic' is none of"),
         ("kind", "bias", "head: a fit of the kind 'bias' has none"),

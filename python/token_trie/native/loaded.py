@@ -1,0 +1,275 @@
+"""Files that models and adapters were loaded from, and the adapters that a context computes with.
+
+llama.cpp tells neither. So the calls of llama_cpp's own functions are noted from when token_trie is imported, by the
+`errcheck` of ctypes, which sees them however they were imported:
+
+    llama_model_load_from_file, llama_adapter_lora_init    ->  the file, as it was then
+    llama_set_adapters_lora                                ->  the adapters of a context, with their scales
+    llama_set_adapter_cvec                                 ->  whether it has a control vector
+
+Calls before that, and those of other languages, are not seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from token_trie.errors import ArgumentError
+from token_trie.native.files import write_whole
+from token_trie.native.installed import llama_cpp
+from token_trie.native.llama_facts import adapter_of, context_of, model_of
+
+Adapters: TypeAlias = tuple[tuple[int, float], ...]
+"""Addresses of adapters, and their scales."""
+
+_N_STABLE = 4
+"""Parts of an identity that a new name or mode does not change."""
+_CHUNK = 64 << 20
+_SMALL = 64 << 20
+_MAX_REMEMBERED = 256
+_SETTLED_S = 2.0
+"""A file that was changed this short a time ago may change again without a new time of change."""
+
+
+class File(NamedTuple):
+    """A file, as it was when it was read."""
+
+    path: str
+    identity: tuple[int, ...]
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> File:
+        """Return what is there now; OSError where nothing is."""
+        found = os.stat(path)
+        identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        return cls(os.path.abspath(path), identity)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of its content, which takes a second or so a gigabyte for the first time.
+
+        Raises
+        ------
+        ArgumentError
+            It is not there any more, or another.
+        """
+        try:
+            now = File.at(self.path)
+            if now.identity[:_N_STABLE] != self.identity[:_N_STABLE]:
+                raise ArgumentError(f"{self.path!r} was changed after it was loaded")
+            found = _digests.find(now)
+            if found is None:
+                found = _digest(self.path, now.identity[2])
+                if File.at(self.path) != now:
+                    raise ArgumentError(f"{self.path!r} is being changed")
+                _digests.keep(now, found)
+        except OSError as error:
+            raise ArgumentError(f"cannot read {self.path!r}: {error}") from error
+        return found
+
+
+def _digest(path: str, size: int) -> str:
+    """Digest the digests of pieces, which several threads take."""
+
+    def of_piece(begin: int) -> bytes:
+        digest, left = hashlib.sha256(), _CHUNK
+        with open(path, "rb") as file:
+            file.seek(begin)
+            while left and (read := file.read(min(left, 1 << 20))):
+                digest.update(read)
+                left -= len(read)
+        return digest.digest()
+
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        pieces = pool.map(of_piece, range(0, size, _CHUNK))
+        return "sha256:" + hashlib.sha256(b"".join(pieces)).hexdigest()
+
+
+def users_cache() -> Path:
+    """Return the folder of token-trie in the user's caches, by the conventions of the platform."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "token-trie"
+
+
+class _Digests:
+    """Digests by the identity of files; those of large ones also in the user's cache, for the next process."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def find(self, file: File) -> str | None:
+        """Return the digest of a file, if it is known."""
+        key = str(file.identity)
+        if key not in self._known and file.identity[2] > _SMALL:
+            self._known.update(self._stored())
+        return self._known.get(key)
+
+    def keep(self, file: File, digest: str) -> None:
+        """Remember one, unless the file might change without another identity."""
+        if time.time() - max(file.identity[3:]) / 1e9 < _SETTLED_S:
+            return
+        key = str(file.identity)
+        self._known[key] = digest
+        if file.identity[2] > _SMALL:
+            stored = [*(self._stored() | {key: digest}).items()][-_MAX_REMEMBERED:]
+            with suppress(OSError, RuntimeError):  # a folder that cannot be written, no home: read again next time
+                path = _digests_path()
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, json.dumps(dict(stored), indent=0).encode())
+
+    def _stored(self) -> dict[str, str]:
+        with suppress(OSError, ValueError, RuntimeError, RecursionError):
+            found = json.loads(_digests_path().read_bytes())
+            if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()):
+                return found
+        return {}
+
+
+def _digests_path() -> Path:
+    return users_cache() / "digests.json"
+
+
+_digests = _Digests()
+_models: dict[int, File] = {}
+_adapter_files: dict[int, File] = {}
+_adapters: dict[int, Adapters] = {}
+_steered: set[int] = set()
+
+
+def model_file(llm: Any) -> File:
+    """Return the file that a Llama's model was loaded from; OSError where it is not there."""
+    return _models.get(_address(model_of(llm).model)) or File.at(llm.model_path)
+
+
+def adapter_file(llm: Any, adapter: int) -> File | None:
+    """Return the file of an adapter; None where it is not known. OSError where it is not there."""
+    found = _adapter_files.get(adapter)
+    if found is None and adapter == _address(adapter_of(llm)):
+        found = File.at(llm.lora_path)
+    return found
+
+
+def adapters_of(llm: Any) -> Adapters:
+    """Return the adapters that a Llama's own context computes with.
+
+    Raises
+    ------
+    ArgumentError
+        It has a control vector, which other contexts would be without.
+    """
+    context = _address(context_of(llm).ctx)
+    if context in _steered:
+        raise ArgumentError(
+            "llm: has a control vector (llama_set_adapter_cvec), and token-trie's own contexts would be without it; "
+            "clear it, or generate with constrain, which uses the Llama's context"
+        )
+    found = _adapters.get(context)
+    if found is None:  # as it was made before this was imported, or has none
+        own = _address(adapter_of(llm))
+        found = _adapters.setdefault(context, ((own, float(llm.lora_scale)),) if own else ())
+    return found
+
+
+def _address(pointer: Any) -> int:
+    return pointer if isinstance(pointer, int) else ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def _on_model(result: Any, arguments: Sequence[Any]) -> None:
+    if result:
+        _models.pop(_address(result), None)
+        _models[_address(result)] = File.at(os.fsdecode(arguments[0]))
+
+
+def _on_context(result: Any, _: Sequence[Any]) -> None:
+    if result:  # at the address of one that was freed
+        _adapters.pop(_address(result), None)
+        _steered.discard(_address(result))
+
+
+def _on_adapter(result: Any, arguments: Sequence[Any]) -> None:
+    if result:
+        _adapter_files.pop(_address(result), None)
+        _adapter_files[_address(result)] = File.at(os.fsdecode(arguments[1]))
+
+
+def _on_other_adapter(result: Any, _: Sequence[Any]) -> None:
+    if result:
+        _adapter_files.pop(_address(result), None)
+
+
+def _on_adapters(result: Any, arguments: Sequence[Any]) -> None:
+    context, adapters, n, scales = arguments
+    if result == 0:
+        _adapters[_address(context)] = tuple((_address(adapters[i]), float(scales[i])) for i in range(n))
+
+
+def _on_one_adapter(result: Any, arguments: Sequence[Any]) -> None:
+    context, adapter, scale = arguments
+    if result == 0:
+        others = [one for one in _adapters.get(_address(context), ()) if one[0] != _address(adapter)]
+        _adapters[_address(context)] = (*others, (_address(adapter), float(scale)))
+
+
+def _on_removal(result: Any, arguments: Sequence[Any]) -> None:
+    context, *adapter = map(_address, arguments)
+    left = [one for one in _adapters.get(context, ()) if adapter and one[0] != adapter[0]]
+    _adapters[context] = tuple(left)
+
+
+def _on_control_vector(result: Any, arguments: Sequence[Any]) -> None:
+    context, data = arguments[:2]
+    if result == 0:
+        (_steered.add if data else _steered.discard)(_address(context))
+
+
+_NOTES: dict[str, Callable[[Any, Sequence[Any]], None]] = {
+    "llama_model_load_from_file": _on_model,
+    "llama_load_model_from_file": _on_model,
+    "llama_init_from_model": _on_context,
+    "llama_new_context_with_model": _on_context,
+    "llama_adapter_lora_init": _on_adapter,
+    "llama_adapter_lora_init_from_file_ptr": _on_other_adapter,
+    "llama_set_adapters_lora": _on_adapters,
+    "llama_set_adapter_lora": _on_one_adapter,  # of older releases, as are the next three
+    "llama_rm_adapter_lora": _on_removal,
+    "llama_clear_adapter_lora": _on_removal,
+    "llama_apply_adapter_cvec": _on_control_vector,
+    "llama_set_adapter_cvec": _on_control_vector,
+}
+
+
+def _note_calls() -> None:
+    if not isinstance(llama_cpp, type(sys)):
+        return
+    for name, note in _NOTES.items():
+        function = getattr(llama_cpp, name, None)
+        if hasattr(function, "errcheck"):
+            _note(function, note)
+
+
+def _note(function: Any, note: Callable[[Any, Sequence[Any]], None]) -> None:
+    before = function.errcheck
+
+    def noted(result: Any, called: Any, arguments: Sequence[Any]) -> Any:
+        with suppress(Exception):  # whoever calls is not to hear of it
+            note(result, arguments)
+        return result if before is None else before(result, called, arguments)
+
+    function.errcheck = noted
+
+
+_note_calls()
