@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from token_trie.cli.ways import ByPrompt, ByQuestion, LabelMode, Way
 from token_trie.cli.written import digest
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
+from token_trie.native.loaded import digest_of_model
 from token_trie.progress import Progress
 from token_trie.show.trie import plain
 
@@ -150,7 +150,7 @@ def label(
         assert template is not None
         way = ByPrompt(template, texts, mode, leaf_end, chat, probabilities, calibrating)
     put_examples(way, examples, gold, examples_each, nearest)
-    run = f"{digest(way.set)}-{digest(*way.options, _identity(model.path), *way.marks)}"
+    run = f"{digest(way.set)}-{digest(*way.options, digest_of_model(model.path), *way.marks)}"
     with (
         closing(open_table(table, kind)) as opened,
         closing(Results(output, to, opened, way.columns, prefix, run)) as results,
@@ -175,20 +175,6 @@ def label(
     labelling.summarize()
     if calibrating.gate is not None:
         status.print(f"the gate: {calibrating.gate}", highlight=False, soft_wrap=True)
-
-
-_SOME_BYTES = 1 << 20
-
-
-def _identity(model: Path) -> list[Any]:
-    """Return what identifies a model, without reading all of it: its size, and its first, middle and last megabyte."""
-    some = hashlib.sha256()
-    size = model.stat().st_size
-    with model.open("rb") as file:
-        for offset in (0, size // 2, max(size - _SOME_BYTES, 0)):
-            file.seek(offset)
-            some.update(file.read(_SOME_BYTES))
-    return [size, some.hexdigest()]
 
 
 class _Labelling:

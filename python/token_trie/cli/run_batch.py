@@ -17,6 +17,7 @@ from token_trie.cli.options import SERVED_N_CTX, ModelOptions
 from token_trie.cli.results import lock
 from token_trie.cli.written import WholeLines, digest
 from token_trie.errors import ArgumentError
+from token_trie.native.loaded import File, digest_of_model
 from token_trie.progress import Progress
 from token_trie.show.trie import plain
 
@@ -36,6 +37,30 @@ class _Line(NamedTuple):
     """Of what was asked, for a run that goes on."""
     read: int
     """Bytes up to its end."""
+
+
+class _Run(NamedTuple):
+    """What answers, besides the requests, as digests."""
+
+    model: str
+    sets: str
+
+    @classmethod
+    def of(cls, model: Path, sets: Path | None) -> _Run:
+        """Return it for a model and a folder of sets."""
+        files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]
+        return cls(digest(digest_of_model(model)), digest([[path.name, File.at(path).digest()] for path in files]))
+
+    def require(self, other: object) -> None:
+        """Raise ArgumentError, which names what it is, where an earlier run was another."""
+        model, _, sets = str(other).partition("-")
+        if model != self.model:
+            raise ArgumentError("another model; use the one that the run began with, or another --output")
+        if sets != self.sets:
+            raise ArgumentError("other sets, or with their files changed; use those that the run began with")
+
+    def __str__(self) -> str:
+        return f"{self.model}-{self.sets}"
 
 
 @command(
@@ -62,7 +87,7 @@ def run_batch(
     """
     if not requests.is_file():
         raise ArgumentError(f"--input: no file {str(requests)!r}")
-    with closing(_Answers(answers, resume)) as written:
+    with closing(_Answers(answers, resume, _Run.of(model.path, sets))) as written:
         asked = _read(requests, written.marks)
         first = next(asked, None)  # what is wrong with the file is told before the model is loaded
         if first is not None:
@@ -158,13 +183,14 @@ async def _answer(
 class _Answers:
     """The file of answers, which only whole lines are kept of."""
 
-    def __init__(self, path: Path, resume: bool) -> None:
+    def __init__(self, path: Path, resume: bool, run: _Run) -> None:
         if path.exists() and path.stat().st_size and not resume:
             raise ArgumentError(f"--output: {str(path)!r} exists; continue it with --resume, or remove it")
         self._file = io.FileIO(path, "a+b")
         if not lock(self._file):
             self._file.close()
             raise ArgumentError(f"--output: another run writes {str(path)!r}")
+        self._run = run
         self.marks: dict[str, str] = {}
         """What was asked, by the custom_id of each answer."""
         self.n = self.n_refused = 0
@@ -175,6 +201,10 @@ class _Answers:
                     answer = json.loads(line)
                     self.marks[answer["custom_id"]] = answer["x_request"]
                     self._count(answer["response"]["status_code"])
+                    run.require(answer["x_run"])
+                except ArgumentError as error:
+                    self._file.close()
+                    raise ArgumentError(f"--resume: {str(path)!r}: line {lines.n} was answered with {error}") from error
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     self._file.close()
                     raise ArgumentError(
@@ -186,7 +216,7 @@ class _Answers:
         """Write an answer."""
         response = {"status_code": status_code, "request_id": request_id, "body": body}
         answer = {"id": f"answer-{self.n + 1}", "custom_id": line.custom_id, "response": response, "error": None}
-        answer["x_request"] = line.mark
+        answer |= {"x_request": line.mark, "x_run": str(self._run)}
         try:
             text = json.dumps(answer, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 has not, and JSON has as an escape

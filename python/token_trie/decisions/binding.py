@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from token_trie.errors import ArgumentError, CalibrationError, TokenTrieError
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.llama_facts import model_of, registered_chat_handler
-from token_trie.native.loaded import File, adapter_file, adapters_of, model_file
+from token_trie.native.llama_facts import registered_chat_handler, values_of
+from token_trie.native.loaded import adapter_file, adapters_of, digest_of_model, model_file
 from token_trie.sets.chat_form import has_chat_template
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.sets.trie import TokenTrie
@@ -76,7 +76,7 @@ class Binding:
 
 
 _NAMES = {
-    "model": "another model:",
+    "model": "another model, or other settings of it:",
     "classes": "other answers:",
     "asked": "another question:",
     "leaf_end": "another leaf_end:",
@@ -165,7 +165,7 @@ def fingerprint(llm: Llama | None) -> str:
     if llm is None:
         raise CalibrationError("calibration: is bound to a Llama's model, and this handle was opened on a file")
     try:
-        digests = [file.digest() for file in _files(llm)]
+        model = digest_of_model(model_file(llm))
         adapters = [[_adapter(llm, adapter), scale] for adapter, scale in adapters_of(llm)]
     except (ArgumentError, OSError) as error:
         raise CalibrationError(f"calibration: {error}; it is bound to what evaluates") from error
@@ -174,18 +174,8 @@ def fingerprint(llm: Llama | None) -> str:
     }
     facts |= {"adapters": adapters} if adapters else {}
     facts |= {"kv_overrides": llm.kv_overrides} if llm.kv_overrides else {}
-    facts |= {"rope": "long"} if llm.n_ctx() > _original_n_ctx(llm) else {}
-    return " ".join(filter(None, [*digests, _facts({**facts, **_of_text(llm)})]))
-
-
-def _files(llm: Llama) -> list[File]:
-    """Return the files of a model, which may be split."""
-    first = model_file(llm)
-    n = int(llm.metadata.get("split.count") or 1)
-    own = f"-{1:05}-of-{n:05}.gguf"
-    if n < 2 or not first.path.endswith(own):
-        return [first]
-    return [first, *(File.at(f"{first.path.removesuffix(own)}-{i:05}-of-{n:05}.gguf") for i in range(2, n + 1))]
+    facts |= {"rope": "long"} if _is_long(llm) else {}
+    return " ".join(filter(None, [model, _facts({**facts, **_of_text(llm)})]))
 
 
 def _adapter(llm: Llama, adapter: int) -> str:
@@ -198,7 +188,7 @@ def _adapter(llm: Llama, adapter: int) -> str:
 
 
 def _settings(params: Any) -> dict[str, Any]:
-    return {name: getattr(params, name) for name, *_ in params._fields_ if name not in _SAME_RESULT}
+    return {name: value for name, value in values_of(params).items() if name not in _SAME_RESULT}
 
 
 @lru_cache(1)
@@ -206,10 +196,10 @@ def _usual_settings() -> dict[str, Any]:
     return _settings(llama_cpp.llama_context_default_params())
 
 
-def _original_n_ctx(llm: Llama) -> int:
-    """Return the size of the context above which models with two kinds of RoPE factors use the long ones."""
-    key = f"{llm.metadata.get('general.architecture')}.rope.scaling.original_context_length"
-    return int(llm.metadata.get(key) or model_of(llm).n_ctx_train())
+def _is_long(llm: Llama) -> bool:
+    """Tell whether a model with RoPE factors for short and for long contexts uses the long ones."""
+    original = llm.metadata.get(f"{llm.metadata.get('general.architecture')}.rope.scaling.original_context_length")
+    return original is not None and llm.n_ctx() > int(original)
 
 
 _TEXT = "Aa 1,234.5 don't\n\t é 日本 🙂 <s></s><|im_start|>user [INST]"

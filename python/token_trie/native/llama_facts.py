@@ -54,6 +54,11 @@ def n_callbacks(stack: Any) -> int:
     return len(stack._exit_callbacks)
 
 
+def values_of(struct: Any) -> dict[str, Any]:
+    """Return the values of a struct of llama.cpp, by their names."""
+    return {name: getattr(struct, name) for name, *_ in struct._fields_}
+
+
 def restorer(llm: Any, names: Iterable[str]) -> Callable[[], None]:
     """Return what puts methods of one Llama back, and the chain that was its sampler."""
     all_names = tuple(names)

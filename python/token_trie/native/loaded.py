@@ -16,6 +16,7 @@ import ctypes
 import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -153,6 +154,20 @@ _steered: set[int] = set()
 def model_file(llm: Any) -> File:
     """Return the file that a Llama's model was loaded from; OSError where it is not there."""
     return _models.get(_address(model_of(llm).model)) or File.at(llm.model_path)
+
+
+def digest_of_model(first: File | str | os.PathLike[str]) -> str:
+    """Return the digests of a model's files, which go on from the first, ``…-00001-of-00003.gguf``, where it is split.
+
+    Raises
+    ------
+    ArgumentError
+        As of `File.digest`; OSError: there is none.
+    """
+    first = first if isinstance(first, File) else File.at(first)
+    split = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", first.path)
+    names = [f"{split[1]}-{i:05}-of-{split[2]}.gguf" for i in range(2, int(split[2]) + 1)] if split else []
+    return " ".join([first.digest(), *(File.at(name).digest() for name in names if os.path.exists(name))])
 
 
 def adapter_file(llm: Any, adapter: int) -> File | None:

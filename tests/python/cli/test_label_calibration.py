@@ -36,7 +36,7 @@ def prompts() -> list[Any]:
 
 
 @pytest.mark.parametrize("named", ["raw", "contextual", "batch", "file"])
-def test_labels_are_those_of_choose_many_with_the_same_calibration(cli: Cli, precise: Any, named: str) -> None:
+def test_labels_are_those_of_choose_many_with_the_same_calibration(cli: Cli, tiny: Any, named: str) -> None:
     calibration: Any = {"raw": None, "contextual": Contextual("Review: N/A\nAnswer:"), "batch": "batch"}.get(named)
     given = named
     if named == "file":
@@ -44,7 +44,7 @@ def test_labels_are_those_of_choose_many_with_the_same_calibration(cli: Cli, pre
         calibration = Calibration.load(given)
     done = cli.label(cli.table(TEXTS), "--calibration", given)
     assert done.code == 0, done.err
-    expected = choose_many(precise, prompts(), CHOICES, calibration=calibration, probabilities=True)
+    expected = choose_many(tiny, prompts(), CHOICES, calibration=calibration, probabilities=True)
     for row, decision in zip(cli.rows(), expected, strict=True):
         assert row["answer"] == decision.text
         assert decision.probabilities is not None

@@ -130,6 +130,32 @@ def test_what_goes_on_is_the_same_file_of_requests(folder: Path) -> None:
     assert "'case-0' asked something else" in changed.stderr.replace("\n", " ")
 
 
+def test_what_goes_on_is_answered_by_the_same_model_and_sets(folder: Path, model_paths: dict[str, Path]) -> None:
+    (folder / "sets").mkdir()
+    (folder / "sets" / "one.json").write_text('{"choices": ["a", "b"]}')
+    assert run(folder, [request(0)], "--sets", "sets").returncode == 0
+    written = (folder / "out.jsonl").read_bytes()
+    two = [request(0), request(1)]
+    model = folder / "model.gguf"
+    for change, told in (
+        (lambda: (folder / "sets" / "one.json").write_text('{"choices": ["a", "c"]}'), "other sets"),
+        (lambda: (folder / "sets" / "two.json").write_text('{"choices": ["a", "b"]}'), "other sets"),
+        (lambda: (model.unlink(), model.symlink_to(model_paths["bpe"])), "another model"),
+    ):
+        change()
+        changed = run(folder, two, "--sets", "sets", "--resume")
+        assert changed.returncode == 1
+        assert told in changed.stderr.replace("\n", " ")
+        assert (folder / "out.jsonl").read_bytes() == written
+    (folder / "sets" / "one.json").write_text('{"choices": ["a", "b"]}')
+    (folder / "sets" / "two.json").unlink()
+    model.unlink()
+    model.write_bytes(model_paths["tiny"].read_bytes())  # the same one elsewhere
+    done = run(folder, two, "--sets", "sets", "--resume", "--threads", "1", "--n-ctx", "4096")
+    assert done.returncode == 0, done.stderr
+    assert set(answers(folder)) == {"case-0", "case-1"}
+
+
 def test_what_no_json_text_can_say_is_refused_and_a_stream_is_its_text(folder: Path) -> None:
     completion = {"model": "any", "prompt": "Case", "max_tokens": 2, "stream": True}
     asked = [
