@@ -26,12 +26,13 @@ CHAR: Expression = Either((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord
 """Any character of a JSON string."""
 _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 
-_MOST_EMPTY = 50
+_MOST_EMPTY = 16
 """Parts in a row that may be empty: llama.cpp's grammar follows all ways through them at each character."""
 _MOST_CHARACTERS = 5_000
 _MOST_STEPS = 1_000_000
 """Steps of a search in the values of an enum, about a second."""
 
+_REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
 _Ranges = list[tuple[int, int]]
 _ASCII = {"d": [(48, 57)], "w": [(48, 57), (65, 90), (95, 95), (97, 122)]}
 _SPACES = [(9, 13), (32, 32), (160, 160), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F)]
@@ -52,6 +53,7 @@ class Pattern(NamedTuple):
 def read_pattern(pattern: str) -> Pattern:
     """Read a pattern; ValueError: it is none, it has something that no grammar says, or nothing matches it."""
     tree = _parse(pattern)
+    _merge(tree)
     body, starts, ends = _anchored(list(tree))
     if (n := _open_run(tree)) > _MOST_EMPTY:
         raise ValueError(f"{n} parts in a row that may be empty, more than {_MOST_EMPTY}")
@@ -112,7 +114,7 @@ class Finder:
             return self._pass(value[3], begins)
         if name == "BRANCH":
             return reduce(or_, (self._pass(branch, begins) for branch in value[1]))
-        if name not in ("MAX_REPEAT", "MIN_REPEAT"):
+        if name not in _REPEATS:
             return (begins & self._mask(item)) << 1
         if (id(item), begins) not in self._repeated:
             self._repeated[id(item), begins] = self._repeat(begins, *value)
@@ -145,17 +147,37 @@ class Finder:
         return self._masks[id(item)]
 
 
+def _merge(tree: Any) -> None:
+    """Make one repetition of those of the same that stand in a row: a?a? is a{0,2}."""
+    merged: list[Any] = []
+    for name, value in tree:
+        for inner in _inner(name, value):
+            _merge(inner)
+        before, last = merged[-1] if merged else (None, None)
+        if last is not None and before is name and str(name) in _REPEATS and repr(last[2]) == repr(value[2]):
+            low, high = last[0] + value[0], value[1]
+            if str(high) != "MAXREPEAT":
+                high = last[1] if str(last[1]) == "MAXREPEAT" else last[1] + high
+            merged[-1] = name, (low, high, value[2])
+        else:
+            merged.append((name, value))
+    tree.data[:] = merged
+
+
+def _inner(name: Any, value: Any) -> list[Any]:
+    """Return the parts that an item is made of."""
+    if str(name) in _REPEATS:
+        return [value[2]]
+    return value[1] if str(name) == "BRANCH" else [value[3]] if str(name) == "SUBPATTERN" else []
+
+
 def _open_run(items: Any) -> int:
     """Return the most parts in a row that may be empty."""
     most = run = 0
     for i, item in enumerate(items):
         name, value = _name(item), item[1]
-        is_repeated = name in ("MAX_REPEAT", "MIN_REPEAT")
-        inner = (
-            [value[2]] if is_repeated else [value[3]] if name == "SUBPATTERN" else value[1] if name == "BRANCH" else []
-        )
-        within = max(map(_open_run, inner), default=0)
-        if is_repeated and value[2].getwidth()[0] == 0 and str(value[1]) != "MAXREPEAT":
+        within = max(map(_open_run, _inner(name, value)), default=0)
+        if name in _REPEATS and value[2].getwidth()[0] == 0 and str(value[1]) != "MAXREPEAT":
             within *= max(1, int(value[1]))
         run = run + max(1, within) if name != "AT" and items[i : i + 1].getwidth()[0] == 0 else 0
         most = max(most, run, within)
@@ -195,7 +217,7 @@ def _item(item: Any, times: int = 1) -> Expression:
         return Text(json.dumps(chr(value), ensure_ascii=False)[1:-1])
     if name in ("NOT_LITERAL", "ANY", "IN"):
         return _class(_characters(item))
-    if name in ("MAX_REPEAT", "MIN_REPEAT"):
+    if name in _REPEATS:
         low, high, inner = value
         most = None if str(high) == "MAXREPEAT" else int(high)
         times *= max(int(low), most or 1, 1)

@@ -62,6 +62,11 @@ class Union:
 
     options: tuple[Node, ...]
 
+    @cached_property
+    def n_options(self) -> int:
+        """Count the options, those of options that are unions or choices each by itself."""
+        return sum(map(count_options, self.options))
+
 
 class Field(NamedTuple):
     """A key of an object, and its value."""
@@ -110,3 +115,11 @@ class Array(Counted):
 
 
 Node: TypeAlias = Choice | String | Slot | Union | Object | Map | Array
+
+
+def count_options(node: Node) -> int:
+    """Count the ways in which a value may begin."""
+    if isinstance(node, Union):
+        return node.n_options
+    first = node.fields[0].node if isinstance(node, Object) and node.fields else node
+    return len(first.values) if isinstance(first, Choice) else 1

@@ -158,16 +158,17 @@ class _Reader:
             raise refuse(f"{pointer}/properties", f"{type(properties).__name__} where an object belongs")
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
             raise refuse(f"{pointer}/required", "no list of names")
+        needed = set(required)
         more = schema.get("additionalProperties", True)
         if properties is None and not required:
             return self._read_map(schema, more, pointer, depth)
-        if more is False and set(required) - set(properties or {}):
-            raise refuse(f"{pointer}/required", f"{sorted(set(required) - set(properties or {}))[0]!r} is no property")
+        if more is False and needed - set(properties or {}):
+            raise refuse(f"{pointer}/required", f"{min(needed - set(properties or {}))!r} is no property")
         pointers = {name: f"{pointer}/properties/{_escape(name)}" for name in properties or {}}
         parts = dict(properties or {}) | {name: more for name in required if name not in (properties or {})}
         fields = []
         for name, part in parts.items():
-            is_required = name in required
+            is_required = name in needed
             if part is False and not is_required:
                 continue
             node = self._read_inner(part, pointers.get(name, f"{pointer}/additionalProperties"), depth)

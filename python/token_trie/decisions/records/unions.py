@@ -13,6 +13,7 @@ from token_trie.decisions.records.plan import Node, Slot, Union
 from token_trie.decisions.records.values import share_a_value
 
 _MOST_NESTED = 16
+_MOST_OPTIONS = 100_000
 
 
 def make_union(nodes: list[Node], pointer: str) -> Node:
@@ -20,6 +21,8 @@ def make_union(nodes: list[Node], pointer: str) -> Node:
     if len(nodes) == 1:
         return nodes[0]
     union = Union(tuple(nodes))
+    if union.n_options > _MOST_OPTIONS:
+        raise refuse(pointer, f"{union.n_options:,} alternatives, more than {_MOST_OPTIONS:,}")
     found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node, Position()), Layout())]
     clash = _clash(found)
     if clash is None:

@@ -17,6 +17,7 @@ it ends what is decided.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -39,6 +40,8 @@ Followers: TypeAlias = tuple[tuple[str, ...], ...]
 """Of each option, how what follows it may begin."""
 
 _SETS_KEPT, _TEXTS_KEPT = 512, 100_000
+_MOST_OPEN = 1 << 14
+"""Bytes of open text; more is put into the sequence, which has an end."""
 
 
 class Spelled(NamedTuple):
@@ -93,8 +96,11 @@ class Writer:
 
     def write(self, text: str) -> None:
         """Put text behind what stands."""
+        self._check_cancelled()
         self._open += text.encode()
         self.text += text
+        if len(self._open) > _MOST_OPEN:
+            self.flush()
 
     def choose(self, texts: tuple[str, ...], followers: Followers, *, by_steps: bool = False) -> tuple[int, float]:
         """Write one of several texts; return its index, and the logarithm of its probability.
@@ -249,7 +255,8 @@ def _spell(
     vocab: _core.Vocab, seam: Seam, text: bytes, texts: tuple[str, ...], followers: Followers, each_way: bool
 ) -> Spelled:
     """Tokenize options behind open text."""
-    is_open = any(b.startswith(a) for a, b in pairwise(sorted(texts)))
+    ordered = sorted(texts)
+    is_open = any(b.startswith(a) for a, b in pairwise(ordered))
     options = [
         (i, seam.text + text + option.encode(), behind.encode())
         for i, (option, all_behind) in enumerate(zip(texts, followers, strict=True))
@@ -260,7 +267,7 @@ def _spell(
     rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
     whole = rows[0]
     # Its quote tells a text from another that goes on; where there is none, the end is not asked for.
-    n_told = [len(option) - (each_way and _is_alone(i, texts)) for i, option, _ in options]
+    n_told = [len(option) - (each_way and _is_alone(texts[i], ordered)) for i, option, _ in options]
     n_needed = [
         _n_covering(vocab, row, len(option) + len(behind), n if n < len(option) else n + (is_open and behind != b""))
         for row, (_, option, behind), n in zip(rows, options, n_told, strict=True)
@@ -285,10 +292,13 @@ def _spell(
     return Spelled(n_back, forced, trie, option_of, rests)
 
 
-def _is_alone(index: int, texts: tuple[str, ...]) -> bool:
-    """Whether a text ends in a quote, before which it begins no other."""
-    content = texts[index].removesuffix('"')
-    return content != texts[index] and not any(text.startswith(content) for i, text in enumerate(texts) if i != index)
+def _is_alone(text: str, ordered: list[str]) -> bool:
+    """Whether a text of some ordered ones ends in a quote, before which it begins no other."""
+    content = text.removesuffix('"')
+    first = bisect_left(ordered, content)
+    return content != text and not any(
+        other.startswith(content) for other in ordered[first : first + 2] if other != text
+    )
 
 
 def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: int) -> int:

@@ -26,17 +26,21 @@ _PARTS = re.compile(
 )
 
 
-_WAYS = 256
+_WAYS, _VALUES = 256, 25_000
 
 
 def check_schema(schema: Any, place: Place) -> None:
-    """Refuse a JSON Schema with so many alternatives that to tell them apart takes long."""
-    level = [schema]
+    """Refuse a JSON Schema with so many values, or alternatives, that to tell them apart takes long."""
+    level, n_values, n_pairs = [schema], 0, 0
     while level:
+        n_values += len(level)
+        if n_values > _VALUES:
+            raise invalid(f"more than {_VALUES:,} values, keys and keywords", place, "too_long")
         for each in level:
             for name in ("oneOf", "anyOf") if isinstance(each, dict) else ():
-                if isinstance(each.get(name), list) and len(each[name]) > _WAYS:
-                    raise invalid(f"{name}: more than {_WAYS} schemas", place, "too_long")
+                n_pairs += len(each[name]) ** 2 if isinstance(each.get(name), list) else 0
+                if n_pairs > _WAYS**2:
+                    raise invalid(f"{name}: more than {_WAYS} schemas, or as many pairs of them", place, "too_long")
         level = [v for each in level for v in _values(each)]
 
 

@@ -5,6 +5,7 @@ import enum
 import json
 import math
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from token_trie import (
     choose,
     fill,
 )
+from token_trie.decisions.records.schema import read_schema
 from typing_extensions import TypedDict
 
 PROMPT = "Request: will it rain in Oslo in the next three days? In celsius.\nArguments:"
@@ -121,6 +123,35 @@ def test_a_value_is_as_probable_as_choose_says(precise: Any) -> None:
 
 
 ACTIONS = [f"{verb}_{noun}" for verb in ("READ", "WRITE", "OPEN", "CLOSE") for noun in ("FILE", "MAIL", "PAGE", "NOTE")]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"enum": [f"{i * 7919 % 10007:x}" for i in range(10_000)]},
+        {"anyOf": [{"enum": [f"{i:x}-{j * 31 % 97:x}" for j in range(97)]} for i in range(100)]},
+        {"type": "object", "properties": {f"{i:x}": {"enum": [i]} for i in range(10_000)}, "maxProperties": 10_000},
+    ],
+    ids=["enum", "anyOf", "properties"],
+)
+def test_the_work_on_many_values_grows_with_their_number_alone(precise: Any, schema: Any) -> None:
+    if "properties" in schema:
+        schema = {**schema, "required": [*schema["properties"]]}
+        with pytest.raises(ContextError):
+            fill(precise, "Answer:\n", schema)
+    else:
+        fill(precise, "Answer:\n", schema, mode="greedy")
+    started = time.thread_time()
+    read_schema(schema)
+    assert time.thread_time() - started < 2
+
+
+def test_constants_without_an_end_meet_the_end_of_the_context(precise: Any) -> None:
+    defs: dict[str, Any] = {"d15": {"const": "x" * 100}}
+    for i in range(15):
+        defs[f"d{i}"] = {"type": "array", "prefixItems": [{"$ref": f"#/$defs/d{i + 1}"}] * 64, "minItems": 64}
+    with pytest.raises(ContextError):
+        fill(precise, "Answer:\n", {"$ref": "#/$defs/d0", "$defs": defs})
 
 
 @pytest.mark.parametrize("max_nodes", [1, 24, None])

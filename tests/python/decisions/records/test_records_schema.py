@@ -212,6 +212,14 @@ def test_a_recursion_through_many_alternatives_is_read_at_once() -> None:
     assert begins(schema) == [*(f'{{"{k}":' for k in "abcdefgh"), "null"]
 
 
+def test_alternatives_that_double_with_each_reference_are_refused_at_once() -> None:
+    defs: dict[str, Any] = {"d15": {"enum": list(range(100))}}
+    for i in range(15):
+        defs[f"d{i}"] = {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2}
+    with pytest.raises(ArgumentError, match="alternatives, more than 100,000"):
+        read_schema({"$ref": "#/$defs/d0", "$defs": defs})
+
+
 def test_alternatives_that_begin_alike_run_under_one_grammar() -> None:
     assert isinstance(read_schema({"anyOf": [{"type": "integer"}, {"type": "number"}]}), Slot)
     kinds = [{"type": "object", "properties": {"n": {"type": kind}}, "required": ["n"]} for kind in ("string", "null")]
