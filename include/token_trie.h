@@ -1028,7 +1028,7 @@ struct token_trie_batch_prompt {
        others that wait, but only a limited number of times. Its first tokens are then already evaluated, unless other
        prompts needed their place in the cache.
      */
-    int32_t max_tokens;
+    int32_t max_tokens; /* fewer if the context has less room, of which a prompt leaves one token at least */
     const char * const * stop_strings; /* as in token_trie_stream_generate_until */
     size_t n_stop_strings;
     const char * gbnf;  /* without a set: as in token_trie_stream_set_grammar; NULL: none */

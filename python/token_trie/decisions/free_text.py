@@ -41,7 +41,7 @@ class TextRequest(Request[FreeText]):
     Parameters
     ----------
     max_tokens
-        At most, and no more than there is room for; None: `MOST_TOKENS`.
+        At most, and no more than the context has room for; None: `MOST_TOKENS`.
     gbnf
         The grammar that it is written by.
     """
@@ -81,9 +81,7 @@ class TextRequest(Request[FreeText]):
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundText:
         """Bind it to what it stands behind."""
-        most = MOST_TOKENS if self.max_tokens is None else self.max_tokens
-        n_left = max(reader.n_ctx - len(prefix.tokens), 1)  # a prompt without room for one is refused
-        return BoundText(self, prefix.tokens, min(most, n_left))
+        return BoundText(self, prefix.tokens, MOST_TOKENS if self.max_tokens is None else self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -100,9 +98,10 @@ class BoundText(Bound[FreeText], Batched[FreeText]):
         if request.seed is not None:
             stream.set_seed(request.seed)
         stream.prefill(self.tokens)
+        n_left = max(stream.n_ctx_max - len(self.tokens), 1)  # a prompt without room for one is refused, as by a batch
         with stream.other_grammars():
             stream.set_grammar(request.gbnf, "root")
-            text = write_text(stream, self.max_tokens, request.options)
+            text = write_text(stream, min(self.max_tokens, n_left), request.options)
         why = "string" if text.stop == "stop" else text.stop
         return FreeText(text.text, stream.tokens[len(self.tokens) :], why, text.stop_string, len(self.tokens))
 

@@ -46,8 +46,7 @@ class Thinking(Batched[R]):
             seed=native_seed(self.request.seed),
             temperature=float(think.warmth),
             top_p=float(think.top_p),
-            # Where the context has less room, a thought that ends in time has as much as alone.
-            max_tokens=min(most, max(batch.n_ctx - len(self.tokens), 0)),
+            max_tokens=most,  # or what the context has room for: a thought that ends in time has as much as alone
             start_after=self.marker,
             max_before=think.max_tokens,
             stop_strings=[think.marker] if isinstance(think.marker, str) else [],

@@ -97,6 +97,22 @@ TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
     }
 }
 
+TEST_F(BatchTest, ATextEndsWhereTheContextIsFull) {
+    for (const std::size_t n_chunk : {std::size_t{0}, std::size_t{16}}) {
+        const std::shared_ptr<Batch> batch = open(256, {4, 0, n_chunk});
+        const std::size_t n_ctx = n_chunk == 0 ? 256 : 224;
+        for (const std::size_t n_prompt : {std::size_t{1}, std::size_t{100}, n_ctx - 1}) {
+            Request text = text_behind(Tokens(n_prompt, kRead), 1000);
+            text.text.grammar = "root ::= [a-z]{1000}";
+            submit(batch, text);
+            const Answer answer = take(*batch).answer;
+            EXPECT_EQ(answer.status, Status::ok) << answer.message;
+            EXPECT_EQ(answer.stop, Stop::max_tokens);
+            EXPECT_EQ(answer.tokens.size(), n_ctx - n_prompt);
+        }
+    }
+}
+
 TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
     const std::shared_ptr<Batch> batch = open(256);
     const auto refusal = [&](Request asked) { return status_of([&] { submit(batch, asked); }); };
@@ -106,9 +122,8 @@ TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
     thinks.way = Way::greedy;
     thinks.cursor = thinking(kActions, -1);
     EXPECT_EQ(refusal(thinks), Status::argument) << "a thought without a limit has no place";
-    Request long_text = text_behind(bytes("Do: "), 253);
-    EXPECT_EQ(refusal(long_text), Status::context);
-    long_text.text.max_tokens = 3;
+    EXPECT_EQ(refusal(text_behind(Tokens(256, kRead), 1)), Status::context);
+    Request long_text = text_behind(bytes("Do: "), 3);
     long_text.cursor = shared_cursor_of(kActions);
     EXPECT_EQ(refusal(long_text), Status::argument) << "text has no set, or ends before it";
     Request no_grammar = text_behind(bytes("Do: "), 3);

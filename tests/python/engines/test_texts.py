@@ -46,4 +46,4 @@ def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
 
 def test_a_prompt_without_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="do not fit"):
-        written(precise, [TextRequest([1] * 250, 10, [])], n_ctx=256)
+        written(precise, [TextRequest([1] * 256, 10, [])], n_ctx=256)

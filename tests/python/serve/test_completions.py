@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from serving import Serving
 from token_trie import choose
+from token_trie.serve.body import parse
+from token_trie.serve.completions.logprobs import OfToken, as_completion
+from token_trie.serve.completions.shapes import ChatRequest, CompletionRequest
+from token_trie.serve.refusal import RefusedError, dotted
 
 FRANCE = "The capital of France is"
 
@@ -73,6 +79,135 @@ def test_tokens_have_their_probabilities(client: openai.OpenAI) -> None:
     ):
         assert logprob == max(others.values()) == others[token]
     assert told.logprobs.text_offset[1] == len(told.logprobs.tokens[0])
+
+
+def test_pieces_of_characters_are_named_by_their_bytes_and_stand_where_the_character_does(url: str) -> None:
+    body = {"prompt": "Hello", "max_tokens": 60, "logprobs": 20, "temperature": 1.5, "seed": 3}
+    told = httpx.post(f"{url}/v1/completions", json=body).json()["choices"][0]
+    tokens, offsets = told["logprobs"]["tokens"], told["logprobs"]["text_offset"]
+    assert sum(token.startswith("bytes:") for token in tokens) > 3
+    for i, (token, offset, others) in enumerate(zip(tokens, offsets, told["logprobs"]["top_logprobs"], strict=True)):
+        assert len(others) == 20
+        assert list(others.values()) == sorted(others.values(), reverse=True)
+        if token in others:
+            assert others[token] == told["logprobs"]["token_logprobs"][i]
+        if not token.startswith("bytes:"):
+            assert told["text"].startswith(token, offset)
+
+
+def test_tokens_that_look_alike_keep_their_own_probabilities() -> None:
+    euro = "€".encode()
+    found = [
+        OfToken(b" a", -1.0, [(euro[:1], -0.5), (euro[1:2], -0.7), (b" a", -1.0)], b" a"),
+        OfToken(euro[:2], -0.5, [(euro[:2], -0.5), (b"<s>", -0.7), (b"<s>", -0.9)], euro[:2]),
+        OfToken(euro[2:], -0.9, [(b"\n", -0.2), (b"\n", -0.9)], euro[2:]),
+        OfToken(b"\n", -0.9, [(b"\n", -0.2), (b"\n", -0.9)], b"\n"),
+        OfToken(b"<s>", -1.0, [], b""),
+        OfToken(b"b", -2.0, [], b"b"),
+    ]
+    told = as_completion(found)
+    assert told["tokens"] == [" a", r"bytes:\xe2\x82", r"bytes:\xac", "\n", "<s>", "b"]
+    assert told["text_offset"] == [0, 2, 2, 3, 4, 4], "in ' a€\\nb'"
+    assert told["top_logprobs"][:4] == [
+        {r"bytes:\xe2": -0.5, r"bytes:\x82": -0.7, " a": -1.0},
+        {r"bytes:\xe2\x82": -0.5, "<s>": -0.7, r"bytes:\x3c\x73\x3e": -0.9},
+        {"\n": -0.2, r"bytes:\x0a": -0.9},
+        {r"bytes:\x0a": -0.2, "\n": -0.9},
+    ]
+    assert as_completion([])["text_offset"] == []
+
+
+def test_seed_minus_one_draws_anew(url: str) -> None:
+    def drawn(seed: int) -> str:
+        body = {"prompt": "Hello", "max_tokens": 24, "seed": seed}
+        return str(httpx.post(f"{url}/v1/completions", json=body).json()["choices"][0]["text"])
+
+    assert len({drawn(-1) for _ in range(3)}) == 3
+    assert drawn(-2) == drawn(-2)
+    assert drawn(7) == drawn(7)
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "message"),
+    [
+        ({"temperature": "0.7"}, "temperature", "Input should be a valid number"),
+        ({"top_p": True}, "top_p", "Input should be a valid number"),
+        ({"stop": 5}, "stop", "Input should be a valid string or a valid list"),
+        ({"stop": ["a", 3]}, "stop[1]", "Input should be a valid string"),
+        ({"stop": ["a"] * 17}, "stop", "List should have at most 16 items"),
+        ({"prompt": {}}, "prompt", "Input should be a valid string or a valid list"),
+        ({"prompt": ["a", 1]}, "prompt[1]", "Input should be a valid string"),
+        ({"prompt": [1, "a"]}, "prompt[1]", "Input should be a valid integer"),
+        ({"prompt": [[1], [2, "a"]]}, "prompt[1][1]", "Input should be a valid integer"),
+        ({"prompt": [-1]}, "prompt[0]", "Input should be greater than or equal to 0"),
+        ({"prompt": [{}]}, "prompt[0]", "Input should be a valid string or a valid integer or a valid list"),
+        ({"stream": "yes"}, "stream", "Input should be a valid boolean"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_refused_with_the_types_that_may_stand_there(
+    change: dict[str, Any], place: str, message: str
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        parse(CompletionRequest, {"prompt": "x", **change})
+    (fault,) = refused.value.faults
+    assert dotted(fault.place) == place
+    assert fault.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("message", "place", "told"),
+    [
+        ({"role": "user", "content": 5}, ".content", "Input should be a valid string or a valid list"),
+        ({"role": "user", "content": [{"type": "x"}]}, ".content[0]", "Input tag 'x' found using 'type'"),
+        ({"role": "user", "content": [{"type": "text", "text": 5}]}, ".content[0].text", "Input should be a valid str"),
+        ({"role": "user", "content": [{"type": "text", "refusal": 5}]}, ".content[0].refusal", "Input should be a val"),
+        ({"content": "x"}, ".role", "Field required"),
+        (5, "", "Input should be a valid dictionary"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "x", "arguments": 5}}]},
+            ".tool_calls[0].function.arguments",
+            "Input should be a valid string or a valid dictionary",
+        ),
+    ],
+)
+def test_a_wrong_part_of_a_message_is_refused_with_its_place(message: Any, place: str, told: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        parse(ChatRequest, {"messages": [message]})
+    (fault,) = refused.value.faults
+    assert dotted(fault.place) == f"messages[0]{place}"
+    assert fault.message.startswith(told)
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"max_tokens": 100_000}, {"max_tokens": 100_000, "grammar": "root ::= [b-d]{450}"}, {"tools": [TOOL]}],
+    ids=["nothing said", "more", "grammar", "tools"],
+)
+def test_a_text_ends_where_the_context_is_full(full: str, more: dict[str, Any]) -> None:
+    kinds = [("chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})]
+    kinds += [("completions", {"prompt": "Hello"})] if "max_tokens" in more else []
+    for kind, prompt in kinds:
+        body = {"temperature": 0, "stop": "none such", **prompt, **more}
+        answer = httpx.post(f"{full}/v1/{kind}", json=body, timeout=60).json()
+        assert answer["choices"][0]["finish_reason"] == "length", answer
+        assert answer["usage"]["total_tokens"] == 448, "seven eighths of the context"
+
+
+def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(full: str) -> None:
+    for n, n_more, status in ((447, 9, 200), (448, 0, 200), (448, 9, 400)):
+        answer = httpx.post(f"{full}/v1/completions", json={"prompt": [5] * n, "max_tokens": n_more})
+        assert answer.status_code == status
+    assert "448 tokens and an answer of up to 1 do not fit" in answer.json()["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def full(model_paths: dict[str, Path]) -> Iterator[str]:
+    """Where a server with a small context listens."""
+    with Serving(model_paths["tiny"], "--n-ctx", "512") as serving:
+        yield serving.url
 
 
 def test_names_of_control_tokens_are_text_unless_asked_for(client: openai.OpenAI) -> None:

@@ -123,6 +123,7 @@ class Writer:
     def generate(self, body: str, rules: str, max_tokens: int, find_end: Callable[[str], int | None]) -> Generated:
         """Let the model write by a grammar until an end is found; what it wrote is then to be given to `keep`.
 
+        Where the context is nearly full, part of the room that is left stays for the rest of the record.
         A space at the end of the open text is left to the model, whose words begin with one.
         """
         self._check_cancelled()
@@ -138,7 +139,9 @@ class Writer:
         self._is_spelled_out = False
         written = ""
         end = None
-        steps = Generation(stream, max_tokens, *self._draw)
+        n_left = stream.n_ctx_max - len(self._standing)
+        n_kept = min(max(n_left // 8, 16), 64)
+        steps = Generation(stream, min(max_tokens, max(n_left - n_kept, 1)), *self._draw)
         for step in steps:
             self._standing.append(step.token)
             piece = step.text or self._control(step.token)

@@ -10,7 +10,7 @@ from token_trie.serve.refusal import invalid
 
 _MOST = 128
 
-Number: TypeAlias = StrictInt | StrictFloat
+Number: TypeAlias = StrictFloat
 Count: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
 
@@ -102,8 +102,8 @@ class Sampling(BaseModel):
         return [text for text in given if text]
 
     def seed_of(self, place: int) -> int | None:
-        """Return the seed of the so-and-so-many-th answer, as draws take it."""
-        return None if self.seed is None else (self.seed + place) % (2**32 - 1)
+        """Return the seed of the so-and-so-many-th answer, as draws take it; -1 is a random one, as in llama.cpp."""
+        return None if self.seed in (None, -1) else (self.seed + place) % (2**32 - 1)
 
 
 class TextPart(BaseModel):

@@ -266,6 +266,17 @@ def test_a_string_that_does_not_end_is_closed_and_named(smollm2: Any) -> None:
     assert record.value["b"] == 1
 
 
+def test_a_string_ends_where_the_context_leaves_room_for_the_rest_alone(smollm2: Any) -> None:
+    names = "abc"
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": list(names)}
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        stream.prefill("Tell a long story.\n" * 30)
+        record = stream.fill(schema, max_tokens=100_000, mode="sampled", temperature=1.5, seed=1)
+        assert record.truncated
+        jsonschema.validate(json.loads(record.text), schema)
+        assert 220 < len(stream.tokens) <= 256
+
+
 def test_a_slot_that_cannot_end_is_an_error_that_names_it(stream: StreamHandle) -> None:
     stream.prefill(PROMPT)
     before = stream.tokens
