@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -12,7 +13,7 @@ import typer
 
 from token_trie.cli.app import status
 from token_trie.cli.models import bundled_model
-from token_trie.cli.tables import Format
+from token_trie.cli.tables import Format, check_is_utf8
 from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError
@@ -141,7 +142,8 @@ class ChoiceOptions:
     choices_file: Annotated[
         Path | None,
         typer.Option(
-            help="A text file with one choice per line; - reads standard input. choose also accepts a .trie file."
+            help="A text file with one choice per line, or a JSON list of texts; - reads standard input. choose also "
+            "accepts a .trie file."
         ),
     ] = None
 
@@ -149,7 +151,7 @@ class ChoiceOptions:
         """Return the choices of both options."""
         if is_set(self.choices_file):
             raise ArgumentError("--choices-file: only choose accepts a .trie; use a text file with one choice per line")
-        choices = list(self.choice or []) + (read_lines(self.choices_file) if self.choices_file else [])
+        choices = list(self.choice or []) + (read_choices(self.choices_file) if self.choices_file else [])
         if not choices:
             raise ArgumentError("no choices: use --choice or --choices-file")
         return choices
@@ -193,15 +195,28 @@ def is_set(path: Path | None) -> bool:
 def read(path: Path) -> str:
     """Return the text of a file, or of standard input for ``-``."""
     try:
-        if str(path) != "-":
-            return path.read_text(encoding="utf-8-sig")
-        if sys.stdin is None:
+        if str(path) == "-" and sys.stdin is None:
             raise ArgumentError("-: standard input is closed")
-        return sys.stdin.buffer.read().decode("utf-8-sig")
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        check_is_utf8(data, str(path))
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ArgumentError(f"{path}: not UTF-8 ({error})") from error
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a file that have something on them."""
-    return [line for line in (raw.rstrip("\r") for raw in read(path).split("\n")) if line]
+def read_choices(path: Path) -> list[str]:
+    """Return the texts of a file: its lines that have something on them, or of JSON the list that it is."""
+    text = read(path)
+    lines = [line for line in text.split("\n") if line]
+    whole = text.strip()
+    if whole[:1] + whole[-1:] not in ("[]", "{}"):
+        return lines
+    try:
+        listed = json.loads(whole)
+    except (ValueError, RecursionError) as error:
+        if len(lines) > 1 and lines[0].strip() not in "[{":
+            return lines  # each in brackets
+        raise ArgumentError(f"{path}: neither a JSON list of texts ({error}) nor one choice per line") from error
+    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
+        raise ArgumentError(f"{path}: JSON that is no list of texts; give one, or a text file with one choice per line")
+    return listed

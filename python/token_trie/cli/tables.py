@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import math
@@ -108,7 +109,10 @@ class _Lines(Table):
         for line in self._file:
             self._n_lines += 1
             self._read += len(line)
-            yield line.removeprefix(b"\xef\xbb\xbf") if self._n_lines == 1 else line
+            if self._n_lines == 1:
+                check_is_utf8(line, self.name)
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            yield line
 
     def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> Row:
         return Row(number, f"{self.name}, line {line}", values, bad, self._read)
@@ -129,9 +133,14 @@ class _Csv(_Lines):
     def _read_head(self) -> list[str]:
         try:
             columns = next(self._records, [])
-            _check_utf8("".join(columns))
-        except (csv.Error, ArgumentError) as error:
-            raise ArgumentError(f"{self.name}: line 1: {error}") from error
+            try:
+                _check_utf8("".join(columns))
+            except ArgumentError as error:
+                raise ArgumentError(f"{self.name}: line 1: {error}") from error
+        except csv.Error as error:
+            raise ArgumentError(
+                f"{self.name}: line 1: {_reason(error)}; if all lines end so, convert them: tr '\\r' '\\n' < OLD > NEW"
+            ) from error
         if not columns:
             raise ArgumentError(f"{self.name}: empty; a CSV table begins with a line of column names")
         _check_columns(columns, self.name)
@@ -159,7 +168,8 @@ class _Csv(_Lines):
             except csv.Error as error:
                 lines = f"line {line}" if line == self._n_lines else f"lines {line} to {self._n_lines}"
                 raise ArgumentError(
-                    f"{self.name}, {lines}: {error}; the rest is not read, because any line may be part of a cell"
+                    f"{self.name}, {lines}: {_reason(error)}; the rest is not read, because any line may be part of a "
+                    "cell"
                 ) from error
             except ArgumentError as error:
                 bad = str(error)
@@ -254,6 +264,20 @@ def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
     """Return the records of lines, with cells of any length; csv.Error where quotes are not CSV's."""
     csv.field_size_limit(2**31 - 1)  # the largest that every platform takes
     return csv.reader(lines, strict=True)
+
+
+def _reason(error: csv.Error) -> str:
+    is_of_lines = "new-line character" in str(error)  # with a hint for programmers
+    return "a carriage return without a line break, outside of quotes" if is_of_lines else str(error)
+
+
+def check_is_utf8(begin: bytes, name: str) -> None:
+    """Raise ArgumentError for the beginning of a text that is UTF-16 or UTF-32; other bytes are read later."""
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)) or b"\0" in begin[:4]:
+        raise ArgumentError(
+            f"{name}: not UTF-8 but UTF-16 or UTF-32; convert it: iconv -f UTF-16 -t UTF-8 < OLD > NEW "
+            "(in a spreadsheet, save it as 'CSV UTF-8')"
+        )
 
 
 def _is_deep(value: Any) -> bool:

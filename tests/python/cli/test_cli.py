@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie import TokenTrie, score
+from token_trie import ArgumentError, TokenTrie, score
+from token_trie.cli.options import read_choices
 
 
 def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -225,6 +227,37 @@ def test_what_standard_input_cannot_give_is_one_line(args: list[str], stdin: byt
     assert done.returncode == 1
     assert message in done.stderr.decode()
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ('["yes", "no"]', ["yes", "no"]),
+        ('[\n  "yes",\n  "a\\nb"\n]\n', ["yes", "a\nb"]),
+        ("yes\rno\r\nmaybe\n\n", ["yes", "no", "maybe"]),
+        ("[yes]\n[no]", ["[yes]", "[no]"]),
+        ("[yes] or\nno", ["[yes] or", "no"]),
+        ("['yes', 'no']", "neither a JSON list of texts"),
+        ('[\n"yes",\n"no",\n]', "neither a JSON list of texts"),
+        ('{"yes": "good", "no": "bad"}', "JSON that is no list of texts"),
+        ('["yes", 1]', "JSON that is no list of texts"),
+        ("[]", []),
+    ],
+)
+@pytest.mark.parametrize("is_stdin", [False, True])
+def test_choices_of_a_file_are_its_lines_or_a_json_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, choices: list[str] | str, is_stdin: bool
+) -> None:
+    path = Path("-") if is_stdin else tmp_path / "choices"
+    if is_stdin:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + text.encode())))
+    else:
+        path.write_bytes(text.encode())
+    if isinstance(choices, list):
+        assert read_choices(path) == choices
+    else:
+        with pytest.raises(ArgumentError, match=choices):
+            read_choices(path)
 
 
 @pytest.mark.parametrize("command", [[], ["choose"], ["explain"], ["inspect"], ["demo"]])

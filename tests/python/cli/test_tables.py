@@ -97,7 +97,7 @@ def test_a_bad_row_ends_the_run_behind_those_before(cli: Cli) -> None:
     [
         ('2,"un"quoted,\n', "line 4", "',' expected after '\"'"),
         ('2,"she said\n"hi",\n', "lines 4 to 5", "',' expected after '\"'"),
-        ("2,a\rb,\n", "line 4", "new-line character seen in unquoted field"),
+        ("2,a\rb,\n", "line 4", "a carriage return without a line break, outside of quotes; the rest"),
         ('2,"never closed,\n', "lines 4 to 6", "unexpected end of data"),
     ],
 )
@@ -112,6 +112,30 @@ def test_where_a_row_ends_is_never_guessed(cli: Cli, ending: str, lines: str, me
     table.write_text(beginning + "2,mended,\n3,good,\n4,good,\n")
     assert cli.label(table, "--resume").code == 0
     assert [row["id"] for row in cli.rows()] == ["0", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("name", ["in.csv", "in.jsonl", "choices.txt"])
+def test_a_text_in_utf16_is_refused_with_what_to_do(cli: Cli, name: str, encoding: str) -> None:
+    table, path = cli.table(["good"]), cli.folder / name
+    text = {"in.csv": "id,text\r\n0,good\r\n", "in.jsonl": '{"text": "good"}\n', "choices.txt": "yes\nno\n"}[name]
+    path.write_bytes(text.encode(encoding))
+    done = cli.label(table, "--choices-file", str(path)) if name == "choices.txt" else cli.label(path)
+    assert done.code == 1
+    assert f"error: {path}: not UTF-8 but UTF-16 or UTF-32; convert it: iconv" in done.err
+    assert not (cli.out.exists() and cli.rows())
+
+
+@pytest.mark.parametrize("text", ["id,text\r0,good\r1,good\r", '"text"\r"good"\r', "text\rgood"])
+def test_a_table_whose_lines_end_in_carriage_returns_is_refused_with_what_to_do(cli: Cli, text: str) -> None:
+    path = cli.folder / "in.csv"
+    path.write_bytes(text.encode())
+    done = cli.label(path, "--on-error", "skip")
+    assert done.code == 1
+    assert f"error: {path}: line 1: a carriage return without a line break, outside of quotes" in done.err
+    assert "tr '\\r' '\\n'" in done.err
+    path.write_bytes(path.read_bytes().replace(b"\r", b"\n"))
+    assert cli.label(path, "--on-error", "skip").code == 0
 
 
 @settings(max_examples=500)
@@ -170,7 +194,7 @@ def test_json_of_other_columns_than_the_first_is_no_row_of_csv(cli: Cli) -> None
         (b"id,name\n1,2\n", [], "in.csv: no column 'text', which the prompt has; there are id, name"),
         (b"text,text\n", [], "two columns have the same name: 'text'"),
         (b"text,answer\n", [], "column 'answer' has the name of an added column"),
-        (b"\xff\xfet\0e\0x\0t\0\n", [], "line 1: not UTF-8"),
+        (b"\xff\xfet\0e\0x\0t\0\n", [], "in.csv: not UTF-8 but UTF-16"),
         (b'"text\n', [], "line 1: unexpected end of data"),
         (b"text\n", ["-p", "no column"], "--prompt: no {column} in it"),
         (b"text\n", ["-p", "{text"], "--prompt: expected '}'"),
