@@ -48,7 +48,8 @@ class EngineVocabulary:
 
     @cached_property
     def _controls(self) -> frozenset[int]:
-        return frozenset(self.tokenizer.all_special_ids)
+        added = getattr(self.tokenizer, "added_tokens_decoder", {})  # most have no name, as of Llama 3
+        return frozenset(self.tokenizer.all_special_ids).union(i for i, token in added.items() if token.special)
 
     def is_control(self, token: int) -> bool:
         """Tell whether a token is no text."""
