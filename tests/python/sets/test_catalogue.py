@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from token_trie import ArgumentError, Catalogue, LimitError, PayloadError, TokenTrie, VocabularyError, choose
 
 KILLS = int(os.environ.get("TOKEN_TRIE_KILLS", "20"))
-ROUNDS = int(os.environ.get("CATALOGUE_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("CATALOGUE_ROUNDS", "10"))
 
 sequences = st.lists(st.integers(0, 5), min_size=1, max_size=5).map(tuple)
 members = st.dictionaries(sequences, st.integers(0, 9).map(str), min_size=1, max_size=12)
@@ -404,92 +404,101 @@ def test_killed_at_any_moment_it_is_the_old_or_the_new(tmp_path: Path) -> None:
         assert names - {"a", "b"} == {f"{letter}{i}" for i in pairs for letter in "pq"}
 
 
-WRITER = textwrap.dedent("""
-    import os, random, shutil, sys, threading
+WRITERS = textwrap.dedent("""
+    import multiprocessing, os, random, shutil, sys, threading, time
     from token_trie import Catalogue, TokenTrie
-    path, number, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    catalogue = Catalogue(path)
 
-    def report(text):
-        os.write(1, (text + chr(10)).encode())  # in one go
+    def change(catalogue, writer):
+        rng = random.Random(writer)
+        with open(catalogue.path + ".reports", "ab", buffering=0) as reports:
+            for i in range(4):
+                name = f"{writer}-{i}"
+                catalogue.add({name: [1 + int(digit) for digit in name if digit != "-"]})
+                reports.write(f"added {name}\\n".encode())
+                if rng.random() < 0.3:
+                    reports.write(f"removing {name}\\n".encode())
+                    catalogue.remove([name])
+                    reports.write(f"removed {name}\\n".encode())
+                elif rng.random() < 0.2:
+                    catalogue.compact()
 
-    def change(writer, catalogue, rng):
-        for i in range(n):
-            name = f"{number}-{writer}-{i}"
-            catalogue.add({name: [1 + number, 1 + writer, i]})
-            report("added " + name)
-            if rng.random() < 0.3:
-                report("removing " + name)
-                catalogue.remove([name])
-                report("removed " + name)
-            elif rng.random() < 0.1:
-                catalogue.compact()
+    def copy(catalogue, stop):
+        while not stop.wait(0.001):
+            TokenTrie.open(catalogue.path)
+            for name in (catalogue.path, catalogue.path + ".changes"):
+                shutil.copyfile(name, catalogue.path + ".copy")
 
-    def copy():
-        while not stop.wait(0.002):
-            TokenTrie.open(path)
-            for name in (path, path + ".changes"):
-                shutil.copyfile(name, f"{path}-{number}.copy")
+    def fail(failed):
+        sys.__excepthook__(failed.exc_type, failed.exc_value, failed.exc_traceback)
+        os._exit(1)
 
-    stop = threading.Event()
-    copying = threading.Thread(target=copy)
-    threads = [threading.Thread(target=change, args=(w, catalogue, random.Random(w))) for w in range(2)]
-    for thread in (copying, *threads):
-        thread.start()
-    children = []
-    for writer in (2, 3):
+    def write(catalogue, writer):
+        threading.excepthook = fail
+        stop = threading.Event()
+        threading.Thread(target=copy, args=(catalogue, stop)).start()
+        threads = [threading.Thread(target=change, args=(catalogue, f"{writer}-{i}")) for i in range(2)]
+        for thread in threads:
+            thread.start()
         child = os.fork()
         if child == 0:
-            change(writer, catalogue, random.Random(writer))
-            sys.exit()
-        children.append(child)
-    for thread in threads:
-        thread.join()
-    stop.set()
-    copying.join()
-    for child in children:
-        os.waitpid(child, 0)
-    report("done")
+            try:
+                change(catalogue, f"{writer}-2")
+                os._exit(0)
+            finally:
+                os._exit(1)
+        for thread in threads:
+            thread.join()
+        assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+
+    def check(catalogue):
+        reported = {"added": {"a"}, "removing": set(), "removed": set()}
+        for line in open(catalogue.path + ".reports"):
+            what, name = line.split()
+            reported[what].add(name)
+        with Catalogue(catalogue.path, verify=True) as again:
+            names = set(again.trie.names)
+        catalogue.refresh()
+        assert names == set(catalogue.trie.names)
+        assert reported["added"] - reported["removing"] <= names, "lost"
+        assert not reported["removed"] & names, "back again"
+        os.remove(catalogue.path + ".reports")
+        catalogue.remove(names - {"a"})
+        return len(reported["added"]) - 1 + len(reported["removed"])
+
+    if __name__ == "__main__":
+        rng, n_changes = random.Random(3), 0
+        catalogue = Catalogue(sys.argv[1])
+        for number in range(int(sys.argv[2])):
+            is_over, held = os.pipe()
+            kinds = ["fork", "fork", *["spawn"][: number % 20 == 0]]
+            writers = [
+                multiprocessing.get_context(kind).Process(target=write, args=(catalogue, f"{number}-{i}"))
+                for i, kind in enumerate(kinds)
+            ]
+            for writer in writers:
+                writer.start()
+            os.close(held)
+            time.sleep(rng.random() * 0.1)
+            writers[0].kill()
+            for writer in writers[1:]:
+                writer.join()
+                assert writer.exitcode == 0
+            os.read(is_over, 1)  # at the end of all forks, those of the killed one as well
+            os.close(is_over)
+            n_changes += check(catalogue)
+        print(n_changes)
 """)
 
 
 def test_no_acknowledged_change_of_threads_forks_and_processes_is_lost(tmp_path: Path) -> None:
-    """Processes, of which one is killed, change the set in threads and forks, read it and copy its files."""
-    path = tmp_path / "items.trie"
-    trie_of({(0,): "a"}).save(path)
-    rng = random.Random(3)
-    reported: dict[str, set[str]] = {"added": {"a"}, "removing": set(), "removed": set()}
-
-    def read(writer: subprocess.Popen[str]) -> None:
-        assert writer.stdout is not None
-        for line in writer.stdout:
-            what, _, name = line.removesuffix("\n").partition(" ")
-            reported.setdefault(what, set()).add(name)
-
-    for number in range(ROUNDS):
-        reported["done"] = set()
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", WRITER, str(path), str(2 * number + i), "6"], stdout=subprocess.PIPE, text=True
-            )
-            for i in range(2)
-        ]
-        readers = [threading.Thread(target=read, args=(writer,)) for writer in writers]
-        for reader in readers:
-            reader.start()
-        time.sleep(rng.random())
-        writers[0].kill()  # its forks go on
-        for reader, writer in zip(readers, writers, strict=True):
-            reader.join(60)
-            assert not reader.is_alive()
-            writer.wait()
-            assert writer.stdout is not None
-            writer.stdout.close()
-        assert reported["done"]
-        with Catalogue(path, verify=True) as catalogue:
-            names = set(catalogue.trie.names)
-        assert reported["added"] - reported["removing"] <= names
-        assert not reported["removed"] & names
+    """Processes, of which one is killed each time, change the set in threads and forks, read it and copy its files."""
+    trie_of({(0,): "a"}).save(tmp_path / "items.trie")
+    (tmp_path / "writers.py").write_text(WRITERS)
+    command = [sys.executable, str(tmp_path / "writers.py"), str(tmp_path / "items.trie"), str(ROUNDS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 10 * ROUNDS)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 12 * ROUNDS
 
 
 def test_a_fork_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
