@@ -270,8 +270,8 @@ class RecordOptions(Options):
         Largest number of nodes that exact mode evaluates for one choice. None: no limit, so that the most probable
         value is proved. `RecordStats.n_unproved` counts the choices that this limit ended.
     max_tokens : int
-        Largest number of tokens for one free text. A longer string is closed there, and listed in `Record.truncated`.
-        If the schema does not allow this, and for other values, a LimitError is raised.
+        Largest number of tokens for one free value. A longer one ends there if the schema lets it, and is listed in
+        `Record.truncated`. If it cannot end, a LimitError is raised.
     indent : int, optional
         Number of spaces for each level, with each field on a line of its own; by default there is no white space.
     on_text : callable, optional

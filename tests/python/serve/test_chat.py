@@ -46,6 +46,17 @@ def text_of(answer: Any) -> str:
     return str(answer.choices[0].message.content)
 
 
+def test_a_value_that_ends_at_max_tokens_is_kept_and_named(client: openai.OpenAI) -> None:
+    digits = {"type": "object", "properties": {"k": {"type": "string", "pattern": "^[0-9]{1,90}$"}}, "required": ["k"]}
+    answer = ask(client, max_tokens=1, extra_body={"guided_json": digits}).choices[0]
+    assert json.loads(answer.message.content)["k"].isdigit()
+    assert answer.model_extra["x_truncated"] == ["/k"]
+    tools: Any = [{"type": "function", "function": {"name": "dial", "parameters": digits}}]
+    call = ask(client, max_tokens=1, tools=tools, tool_choice="required").choices[0]
+    assert json.loads(call.message.tool_calls[0].function.arguments)["k"].isdigit()
+    assert call.model_extra["x_truncated"] == ["/k"]
+
+
 @pytest.mark.parametrize(
     "constraint",
     [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from token_trie.decisions.records.ends import StringEnd, value_end
-from token_trie.decisions.records.gbnf import quote
+from token_trie.decisions.records.gbnf import Expression, Matcher, quote
 from token_trie.decisions.records.grammar import BEHIND
 from token_trie.decisions.records.layout import (
     Content,
@@ -105,13 +105,14 @@ class RecordDecoder:
                 return len(way.text)
             return value_end(text) if text[:1] in slot.begins_with else None
 
-        text = self._generate(" | ".join(bodies), slot.grammar.rules, pointer, find_end)
+        text = self._generate(" | ".join(bodies), slot.grammar.rules, pointer, find_end, slot.value)
         chosen = next((way for way in texts if way.text == text), None)
         return chosen or replace(free, rests=free.rests[1:])
 
     def _write_string(self, node: String, pointer: str) -> str:
         find_end = StringEnd(node.min_length, node.max_length)
-        text = self._generate(f'( {node.grammar.body} ) "\\"" {BEHIND}', node.grammar.rules, pointer, find_end, node)
+        content = None if node.can_end_anywhere else node.content
+        text = self._generate(f'( {node.grammar.body} ) "\\"" {BEHIND}', node.grammar.rules, pointer, find_end, content)
         self._writer.write('"')
         return text
 
@@ -121,16 +122,16 @@ class RecordDecoder:
         rules: str,
         pointer: str,
         find_end: Callable[[str], int | None],
-        string: String | None = None,
+        content: Expression | None,
     ) -> str:
+        """Let the model write until an end is found; what has none at `max_tokens` ends as its content lets it."""
         try:
             generated = self._writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
         end = generated.end
-        is_free = string is not None and string.can_end_anywhere
-        if end is None and is_free and isinstance(find_end, StringEnd) and find_end.is_long_enough:
-            end = find_end.last_whole
+        if end is None:
+            end = _last_end(generated.text, content, find_end)
             self.truncated.append(pointer)
         if end is None:
             raise LimitError(f"record{pointer}: no end after {self._max_tokens} tokens: {generated.text[-40:]!r}")
@@ -141,6 +142,17 @@ class RecordDecoder:
             piece = self._writer.text[self._n_told :]
             self._n_told = len(self._writer.text)
             self._on_text(piece)
+
+
+def _last_end(text: str, content: Expression | None, find_end: Callable[[str], int | None]) -> int | None:
+    """Return the last position where what was generated may end; None where it may not."""
+    if content is None:
+        return find_end.last_whole if isinstance(find_end, StringEnd) and find_end.is_long_enough else None
+    try:
+        ends = Matcher(content).ends(text)
+    except (ValueError, RecursionError):
+        return None
+    return ends.bit_length() - 1 if ends else None
 
 
 def followers(rests: list[Rest], layout: Layout, end: str) -> tuple[str, ...]:

@@ -7,12 +7,15 @@ counts as one where it limits repetitions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import NamedTuple, TypeAlias
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 MOST_REPEATED = 1000
 """Times that something may stand in a row; llama.cpp takes 2000 for no limit."""
+_MOST_CHARACTERS, _MOST_STEPS = 50_000, 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,67 @@ def print_grammar(expression: Expression) -> Grammar:
     printer = _Printer()
     body = printer.text(expression)
     return Grammar(body, printer.rules())
+
+
+class Matcher:
+    """Tells how far texts are as an expression has them.
+
+    All ways through the expression are followed at once, so that the time grows with the length of both. A set of
+    positions in the text is an integer with a bit for each.
+    """
+
+    def __init__(self, expression: Expression) -> None:
+        self._expression = expression
+        self._n_steps = 0
+
+    def ends(self, text: str) -> int:
+        """Return the positions where a text may end; ValueError where all texts together take too long."""
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(f"a text of more than {_MOST_CHARACTERS:,} characters takes too long")
+        self._at: dict[str, int] = {}
+        for i, char in enumerate(text):
+            self._at[char] = self._at.get(char, 0) | 1 << i
+        self._cost = 1 + len(text) // 256
+        self._known: dict[tuple[Expression, int], int] = {}
+        return self._behind(self._expression, 1)
+
+    def _behind(self, expression: Expression, begins: int) -> int:
+        """Return the positions after an expression that begins at one of some."""
+        if not begins:
+            return 0
+        self._n_steps += self._cost
+        if self._n_steps > _MOST_STEPS:
+            raise ValueError("it takes too long")
+        if isinstance(expression, Text):
+            for char in expression.text:
+                begins = (begins & self._at.get(char, 0)) << 1
+            return begins
+        if isinstance(expression, Sequence):
+            return reduce(lambda found, part: self._behind(part, found), expression.parts, begins)
+        if isinstance(expression, Either):
+            return reduce(or_, (self._behind(part, begins) for part in expression.parts), 0)
+        if isinstance(expression, Chars):
+            if (expression, 0) not in self._known:
+                chars = (at for char, at in self._at.items() if any(a <= ord(char) <= b for a, b in expression.ranges))
+                self._known[expression, 0] = reduce(or_, chars, 0)
+            return (begins & self._known[expression, 0]) << 1
+        key = expression, begins
+        if key not in self._known:
+            if isinstance(expression, Rule):
+                self._known[key] = self._behind(expression.body, begins)
+            else:
+                self._known[key] = self._repeat(expression, begins)
+        return self._known[key]
+
+    def _repeat(self, repeat: Repeat, begins: int) -> int:
+        for _ in range(repeat.low):
+            begins = self._behind(repeat.part, begins)
+        found, n = begins, repeat.low
+        while begins and (repeat.high is None or n < repeat.high):
+            begins = self._behind(repeat.part, begins) & ~found
+            found |= begins
+            n += 1
+        return found
 
 
 def quote(text: str) -> str:

@@ -11,10 +11,7 @@ import json
 import re
 import sys
 import warnings
-from bisect import bisect_right
-from functools import lru_cache, reduce
-from itertools import accumulate
-from operator import or_
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from token_trie.decisions.records.gbnf import MOST_REPEATED, Chars, Either, Expression, Repeat, Sequence, Text
@@ -29,8 +26,6 @@ _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 _MOST_EMPTY = 16
 """Parts in a row that may be empty: llama.cpp's grammar follows all ways through them at each character."""
 _MOST_CHARACTERS = 5_000
-_MOST_STEPS = 1_000_000
-"""Steps of a search in the values of an enum, about a second."""
 
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
 _Ranges = list[tuple[int, int]]
@@ -75,76 +70,6 @@ def _parse(pattern: str) -> Any:
     if tree.state.flags & ~32:
         raise ValueError("flags")
     return tree
-
-
-class Finder:
-    """Tells in which texts a pattern is found.
-
-    All ways through the pattern are followed at once, so that the time grows with the length of pattern and text. A set
-    of positions in the text is an integer with a bit for each.
-    """
-
-    def __init__(self, pattern: str) -> None:
-        read_pattern(pattern)  # raises for what is not supported
-        self._tree = _parse(pattern)
-        self._classes: dict[int, tuple[list[int], list[int]]] = {}  # begins and ends of an item's ranges
-        self._n_steps = 0
-
-    def finds(self, text: str) -> bool:
-        """Return whether it is found; ValueError where all searches together take too long."""
-        self._text = text
-        self._masks: dict[int, int] = {}
-        self._repeated: dict[tuple[int, int], int] = {}
-        return self._pass(self._tree, (2 << len(text)) - 1) != 0
-
-    def _pass(self, items: Any, begins: int) -> int:
-        """Return the positions after the items."""
-        for item in items:
-            begins = begins and self._step(item, begins)
-        return begins
-
-    def _step(self, item: Any, begins: int) -> int:
-        self._n_steps += 1 + len(self._text) // 256
-        if self._n_steps > _MOST_STEPS:
-            raise ValueError("it takes too long to find it in the values")
-        name, value = _name(item), item[1]
-        if name == "AT":
-            return begins & (1 if str(value).startswith("AT_BEGINNING") else 1 << len(self._text))
-        if name == "SUBPATTERN":
-            return self._pass(value[3], begins)
-        if name == "BRANCH":
-            return reduce(or_, (self._pass(branch, begins) for branch in value[1]))
-        if name not in _REPEATS:
-            return (begins & self._mask(item)) << 1
-        if (id(item), begins) not in self._repeated:
-            self._repeated[id(item), begins] = self._repeat(begins, *value)
-        return self._repeated[id(item), begins]
-
-    def _repeat(self, begins: int, low: Any, high: Any, inner: Any) -> int:
-        for _ in range(int(low)):
-            begins = self._pass(inner, begins)
-        found, n = begins, int(low)
-        while begins and (str(high) == "MAXREPEAT" or n < int(high)):
-            begins = self._pass(inner, begins) & ~found
-            found |= begins
-            n += 1
-        return found
-
-    def _mask(self, item: Any) -> int:
-        """Return the positions of the characters that an item may be."""
-        if id(item) not in self._masks:
-            if id(item) not in self._classes:
-                ranges = sorted(_characters(item))
-                ends = list(accumulate((high for _, high in ranges), max))
-                self._classes[id(item)] = [low for low, _ in ranges], ends
-            begins, ends = self._classes[id(item)]
-            self._n_steps += len(self._text)
-            digits = "".join(
-                "1" if (i := bisect_right(begins, ord(char))) and ord(char) <= ends[i - 1] else "0"
-                for char in reversed(self._text)
-            )
-            self._masks[id(item)] = int(digits or "0", 2)
-        return self._masks[id(item)]
 
 
 def _merge(tree: Any) -> None:
@@ -215,8 +140,10 @@ def _item(item: Any, times: int = 1) -> Expression:
     name, value = _name(item), item[1]
     if name == "LITERAL" and not 0xD800 <= value <= 0xDFFF:
         return Text(json.dumps(chr(value), ensure_ascii=False)[1:-1])
-    if name in ("NOT_LITERAL", "ANY", "IN"):
-        return _class(_characters(item))
+    if name in ("NOT_LITERAL", "ANY"):
+        return _class(_complement(_BREAKS if name == "ANY" else [(value, value)]))
+    if name == "IN":
+        return _class(_set(value))
     if name in _REPEATS:
         low, high, inner = value
         most = None if str(high) == "MAXREPEAT" else int(high)
@@ -232,20 +159,6 @@ def _item(item: Any, times: int = 1) -> Expression:
         return Either(tuple(_sequence(branch, times) for branch in value[1]))
     what = {"AT": "a place inside", "ASSERT": "lookahead", "ASSERT_NOT": "lookahead", "GROUPREF": "a back reference"}
     raise ValueError(what.get(name, name.lower()))
-
-
-def _characters(item: Any) -> _Ranges:
-    """Return the characters that an item of one character may be."""
-    name, value = _name(item), item[1]
-    if name == "IN":
-        return _set(value)
-    return (
-        _complement(_BREAKS)
-        if name == "ANY"
-        else [(value, value)]
-        if name == "LITERAL"
-        else _complement([(value, value)])
-    )
 
 
 def _set(members: Any) -> _Ranges:

@@ -25,7 +25,7 @@ class Record(Generic[T]):
         the probabilities of its tokens among the allowed ones. The pointer of an object or list (``""`` for the whole
         record) has the probability of the choice of its fields, or of its number of items.
     truncated : tuple of str
-        Pointers of strings that were closed because they reached `max_tokens`.
+        Pointers of values that were ended because they reached `max_tokens`.
     stats : RecordStats
         What the record cost.
     thought : str or None

@@ -52,7 +52,7 @@ class ToolCall(Generic[T]):
     probabilities : dict of str to float
         The probabilities of the arguments, by JSON pointer.
     truncated : tuple of str
-        Pointers of arguments that were closed because they reached `max_tokens`.
+        Pointers of arguments that were ended because they reached `max_tokens`.
     stats : RecordStats
         What the call cost.
     thought : str or None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from token_trie.decisions.records.gbnf import Matcher
 from token_trie.decisions.records.keywords import KINDS, OF_KIND, bounds, count, is_kind, kinds_of, refuse
-from token_trie.decisions.records.pattern import Finder
+from token_trie.decisions.records.pattern import read_pattern
 from token_trie.decisions.records.plan import Choice, Node, Union
 
 
@@ -62,9 +64,11 @@ def _identity(value: Any) -> Any:
 
 
 def _matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
+    """Return the values other than texts that a pattern is not found in."""
     try:
-        finder = Finder(pattern)
-        return [v for v in values if not isinstance(v, str) or finder.finds(v)]
+        matcher = Matcher(read_pattern(pattern).content)
+        written = [json.dumps(v, ensure_ascii=False)[1:-1] if isinstance(v, str) else None for v in values]
+        return [v for v, text in zip(values, written, strict=True) if text is None or matcher.ends(text) >> len(text)]
     except ValueError as error:
         raise refuse(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
 

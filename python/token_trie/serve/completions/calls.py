@@ -51,7 +51,8 @@ class Calling:
             return run(engine.llm, tokens, tool_request(self.tools, options, template))
 
         made = await engine.alone(call)
-        more = {"x_probability": made.probability}
+        more: dict[str, Any] = {"x_probability": made.probability}
+        more |= {"x_truncated": list(made.truncated)} if made.truncated else {}
         return Finished("", "tool_calls", made.stats.n_prompt, 0, made.stats.n_tokens, call=made.to_dict(), more=more)
 
     def _prompt(self, llm: Llama, n_ctx: int, *, thinks: bool) -> tuple[list[int], CallTemplate]:

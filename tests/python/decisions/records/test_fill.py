@@ -277,6 +277,32 @@ def test_a_string_ends_where_the_context_leaves_room_for_the_rest_alone(smollm2:
         assert 220 < len(stream.tokens) <= 256
 
 
+@pytest.mark.parametrize(
+    ("value", "max_tokens"),
+    [
+        ({"type": "string", "pattern": "^[0-9]{5,90}$"}, 9),
+        ({"type": "string", "pattern": "^ab(cd)*(ef){0,9}$"}, 9),
+        ({"type": "number"}, 3),
+        ({"type": "integer", "minimum": 100_000_000}, 9),
+        ({"type": "number", "minimum": 10_000.5}, 6),
+    ],
+    ids=str,
+)
+def test_a_value_that_may_end_at_max_tokens_ends_there_and_is_named(
+    stream: StreamHandle, value: Any, max_tokens: int
+) -> None:
+    schema = {"type": "object", "properties": {"k": value, "b": {"const": 1}}, "required": ["k", "b"]}
+    stream.prefill(PROMPT)
+    n_truncated = 0
+    for seed in range(12):
+        with stream.fork() as fork:
+            record = fork.fill(schema, max_tokens=max_tokens, temperature=1, seed=seed)
+        assert record.truncated in ((), ("/k",))
+        n_truncated += len(record.truncated)
+        jsonschema.validate(json.loads(record.text), schema)
+    assert n_truncated > 0
+
+
 def test_a_slot_that_cannot_end_is_an_error_that_names_it(stream: StreamHandle) -> None:
     stream.prefill(PROMPT)
     before = stream.tokens
