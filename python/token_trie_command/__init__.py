@@ -25,6 +25,8 @@ def spin_briefly() -> bool:
 def main() -> None:
     """Run the command line."""
     spin_briefly()
-    from token_trie.cli import main
-
+    try:
+        from token_trie.cli import main
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     main()

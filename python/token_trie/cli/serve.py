@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import string
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -70,6 +72,21 @@ def serve(
         from token_trie.serve.sets import Sets
     except ImportError as error:
         raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
+    if api_key is not None:
+        api_key = api_key.strip(string.whitespace)
+        if not api_key or not api_key.isprintable():
+            raise ArgumentError("--api-key: empty, or with characters that no client can send; use letters and digits")
+
+    class Http(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            """End after the requests under way; at a second interrupt without these, at a third as it is."""
+            if sig != signal.SIGINT or not self.should_exit:
+                super().handle_exit(sig, frame)
+                return
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
     path = model.path
     files = [Path(name) for name in calibration or () if name != "running"]
     runs = len(files) < len(calibration or ())
@@ -109,7 +126,7 @@ def serve(
     listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, bound.detach())
     url = f"http://{host}:{listening.getsockname()[1]}"
     status.print(f"loading {path.name}, to be served at {url}", highlight=False)
-    http = uvicorn.Server(config)
+    http = Http(config)
     server.on_ready = lambda: status.print(f"{path.name} is ready", highlight=False)
     server.on_failure = lambda: setattr(http, "should_exit", True)
     http.run(sockets=[listening])

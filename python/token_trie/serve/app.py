@@ -91,9 +91,19 @@ class Server:
         """Check who asks; RefusedError for a stranger."""
         if self.api_key is None:
             return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), self.api_key.encode()):
+        scheme, _, key = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
+        is_known = any(hmac.compare_digest(key.strip(), one) for one in _spellings(self.api_key))
+        if scheme.lower() != b"bearer" or not is_known:
             raise RefusedError("authentication", "no valid API key: send it as Authorization: Bearer")
+
+
+def _spellings(key: str) -> list[bytes]:
+    """Return the bytes of a key in UTF-8 and, where it has its letters, in Latin-1, which many clients send."""
+    utf8 = key.encode()
+    try:
+        return [utf8, key.encode("latin-1")]
+    except UnicodeEncodeError:
+        return [utf8]
 
 
 Handler: TypeAlias = Callable[[Server, Engine, Any], Awaitable[Any]]

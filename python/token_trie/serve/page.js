@@ -191,7 +191,8 @@ function typed() {
 
 async function post(path, body, signal) {
   const headers = { "content-type": "application/json" };
-  if ($("#key").value) headers.authorization = `Bearer ${$("#key").value}`;
+  const key = new TextEncoder().encode($("#key").value); // a header holds bytes
+  if (key.length) headers.authorization = `Bearer ${String.fromCharCode(...key)}`;
   const response = await fetch(path, { method: "POST", headers, body, signal, cache: "no-store" }).catch((error) => {
     throw error.name === "AbortError" ? error : Object.assign(error, { status: 0 });
   });

@@ -84,6 +84,58 @@ def test_a_key_is_asked_for(model: Path) -> None:
         assert httpx.get(f"{serving.url}/health").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("key", "sent", "others"),
+    [
+        (" open sesame\n", [b"open sesame", b"  open sesame"], [b"open", b"open  sesame", b"sesame"]),
+        (
+            "clé",
+            ["clé".encode(), "clé".encode("latin-1")],
+            [b"cl", b"cle", "cle\u0301".encode(), "clé".encode("cp437")],
+        ),
+        ("ключ", ["ключ".encode()], [b"", b"????", "ключи".encode(), "ключ".encode("cp1251")]),
+    ],
+    ids=["spaces", "latin", "cyrillic"],
+)
+def test_a_key_has_any_letters_and_spaces_around_it_do_not_count(
+    model_paths: dict[str, Path], key: str, sent: list[bytes], others: list[bytes]
+) -> None:
+    with Serving(model_paths["tiny"], "--api-key", key) as serving:
+        for each in (*sent, *others):
+            answer = httpx.get(f"{serving.url}/v1/sets", headers={b"authorization": (b"Bearer " + each).strip()})
+            assert answer.status_code == (200 if each in sent else 401), each
+
+
+@pytest.mark.parametrize("key", ["  ", "a\nb"])
+def test_a_key_that_no_client_can_send_is_refused(model_paths: dict[str, Path], key: str) -> None:
+    with pytest.raises(AssertionError, match="--api-key: empty, or with characters that no client can send"):
+        Serving(model_paths["tiny"], "--api-key", key).__enter__()
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_second_interrupt_leaves_who_is_still_served_without_a_word(
+    model_paths: dict[str, Path], stream: bool
+) -> None:
+    part = "[b-d]{450}"
+    asked = {"messages": [{"role": "user", "content": "Hi"}], "grammar": f"root ::= {part} {part} {part} {part}"}
+
+    def read(url: str) -> None:
+        body = {**asked, "stream": stream, "max_tokens": 7000}
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+
+    with Serving(model_paths["tiny"]) as serving, ThreadPoolExecutor(1) as clients:
+        reading = clients.submit(read, serving.url)
+        while "token_trie_requests_under_way 1.0" not in httpx.get(f"{serving.url}/metrics").text:
+            time.sleep(0.01)
+        for _ in range(2):
+            os.kill(serving.pid, signal.SIGINT)
+            time.sleep(0.05)
+        reading.result()
+    assert "Traceback" not in serving.told
+    assert "Error" not in serving.told
+
+
 def test_too_many_at_once_are_told_to_come_again(model: Path) -> None:
     with Serving(model, "--max-requests", "2") as serving, ThreadPoolExecutor(8) as clients:
         answers = list(clients.map(lambda _: ask(serving.url, SLOW), range(8)))
