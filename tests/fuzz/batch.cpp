@@ -207,8 +207,8 @@ class Caller {
                        TOKEN_TRIE_ERROR_ARGUMENT);
         wrong.wrong_if(how / 8 % 4 == 3, TOKEN_TRIE_ERROR_GRAMMAR);
         wrong.wrong_if(!in_vocab(asked.tokens), TOKEN_TRIE_ERROR_VOCAB);
-        wrong.wrong_if(asked.tokens.size() + static_cast<std::size_t>(std::max(prompt.max_tokens, 0)) > n_ctx_,
-                       TOKEN_TRIE_ERROR_CONTEXT);
+        // A text ends where the context is full.
+        wrong.wrong_if(asked.tokens.size() + (prompt.max_tokens > 0 ? 1 : 0) > n_ctx_, TOKEN_TRIE_ERROR_CONTEXT);
         submit(std::move(asked), wrong);
     }
 
