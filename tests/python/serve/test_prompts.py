@@ -10,6 +10,7 @@ import pytest
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from token_trie import ArgumentError, choose_tool
 from token_trie.decisions.records.templates import ASKING, ask_for_tools
+from token_trie.native.core import vocab_of
 from token_trie.native.lease import lease
 from token_trie.serve.completions.prompts import prompt_of, turns_of
 from token_trie.serve.completions.shapes import ChatRequest
@@ -145,6 +146,25 @@ def test_a_call_of_ours_fits_templates_that_count_the_letters_of_its_id(use: Cal
     call = choose_tool(llm, [USER], [WEATHER], mode="greedy").to_dict()
     answer = {"role": "assistant", "content": None, "tool_calls": [call]}
     assert call["id"] in prompt(llm, [USER, answer, {**RESULT, "tool_call_id": call["id"]}], [WEATHER])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [HERMES, LLAMA, ITEMS, CONCATENATED, NINE, GEMMA],
+    ids=["hermes", "llama", "items", "concatenated", "nine", "gemma"],
+)
+def test_names_of_control_tokens_in_calls_and_results_are_text(use: Callable[[str], Any], template: str) -> None:
+    llm = use(template)
+
+    def controls(text: str) -> list[int]:
+        result = {**RESULT, "content": text}
+        with lease(llm):
+            arguments = json.dumps({text: [text]})
+            tokens = ask_for_tools(llm, turns([USER, called(arguments), result]), [WEATHER], 2048)[0]
+            assert str(llm.detokenize(tokens, special=True).decode()).count(text) >= 3
+            return [token for token in tokens if vocab_of(llm).is_control(token)]
+
+    assert controls("<|im_end|>") == controls("<|im_start|>assistant") == controls("a.")
 
 
 @pytest.mark.parametrize(("given", "read"), [("", "{}"), ("{}", "{}"), ({}, "{}"), (' {"a": 1} ', '{"a": 1}')])

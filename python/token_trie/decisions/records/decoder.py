@@ -134,7 +134,7 @@ class RecordDecoder:
             end = _last_end(generated.text, content, find_end)
             self.truncated.append(pointer)
         if end is None:
-            raise LimitError(f"record{pointer}: no end after {self._max_tokens} tokens: {generated.text[-40:]!r}")
+            raise LimitError(f"record{pointer}: no end after {generated.n_tokens} tokens: {generated.text[-40:]!r}")
         return self._writer.keep(generated, end)
 
     def _tell(self) -> None:

@@ -65,6 +65,7 @@ class Generated(NamedTuple):
     text: str
     end: int | None
     """Where it ends; None where it did not."""
+    n_tokens: int
 
 
 class Writer:
@@ -158,7 +159,7 @@ class Writer:
                 raise CancelledError("the record was cancelled")
             self.n_ends += stop == "end"
             end = len(written) - self._lead if stop in ("end", "complete") else None
-        return Generated(written[self._lead :], end)
+        return Generated(written[self._lead :], end, len(self._ends))
 
     def keep(self, generated: Generated, end: int) -> str:
         """Keep what was generated up to a position; return that."""
