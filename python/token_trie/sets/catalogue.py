@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -265,19 +267,17 @@ class _Now(NamedTuple):
     trie: TokenTrie
 
 
-_locks: set[int] = set()
-"""Descriptors that hold a lock, of all threads."""
+_locked_files: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 
 
-def _close_locks() -> None:
-    """Close, in a forked process, the descriptors with which it would hold its parent's locks."""
-    while _locks:
-        with suppress(OSError):
-            os.close(_locks.pop())
+def _close_locked_files() -> None:
+    """Close, in a forked process, the descriptors with which it would hold locks of its parent's threads."""
+    for file in list(_locked_files):
+        file.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_locks)
+    os.register_at_fork(after_in_child=_close_locked_files)
 
 
 @contextmanager
@@ -289,18 +289,16 @@ def _locked(path: str) -> Iterator[int]:
         raise ArgumentError("a catalogue needs flock, which this system does not have") from error
     is_ours = False
     while not is_ours:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        _locks.add(file)
-        try:
+        with io.FileIO(path, "a+b") as file:
+            _locked_files.add(file)
             fcntl.flock(file, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                is_ours = os.path.samestat(os.fstat(file), os.stat(path))  # not replaced or deleted meanwhile
-            if is_ours:
-                yield file
-        finally:
-            _locks.discard(file)
-            fcntl.flock(file, fcntl.LOCK_UN)  # of the copies as well that forked processes have
-            os.close(file)
+            try:
+                with suppress(FileNotFoundError):
+                    is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))  # not replaced meanwhile
+                if is_ours:
+                    yield file.fileno()
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # of the copies as well that forked processes have
 
 
 def _base_record(digest: bytes) -> dict[str, Any]:

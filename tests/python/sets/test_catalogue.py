@@ -531,3 +531,46 @@ def test_a_fork_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
             catalogue.add({"b": [9]})
         assert time.monotonic() - began < 10
         os.killpg(child.pid, signal.SIGKILL)
+
+
+def test_interrupts_lose_no_acknowledged_change_and_hold_no_lock(tmp_path: Path) -> None:
+    command = textwrap.dedent("""
+        import random, signal, sys, threading
+        from token_trie import Catalogue
+
+        def hear(*_):
+            if is_changing[0]:  # once for each change
+                is_changing[0] = False
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, hear)
+        is_changing = [False]
+        main, rng, stop = threading.get_ident(), random.Random(3), threading.Event()
+
+        def interrupt():
+            while not stop.wait(rng.random() * 0.02):
+                signal.pthread_kill(main, signal.SIGINT)
+
+        catalogue, another, added, n_interrupts = Catalogue(sys.argv[1]), Catalogue(sys.argv[1]), {"a"}, 0
+        threading.Thread(target=interrupt).start()
+        for i in range(10_000):
+            if n_interrupts == 50:
+                stop.set()
+                break
+            try:
+                is_changing[0] = True
+                (catalogue, another)[i % 2].add({str(i): [1, i]})
+                added.add(str(i))
+                if i % 10 == 0:
+                    catalogue.compact()
+                is_changing[0] = False
+            except KeyboardInterrupt:
+                n_interrupts += 1
+        another.refresh()
+        assert stop.is_set() and added <= set(another.trie.names), added - set(another.trie.names)
+    """)
+    catalogue_of(tmp_path, "a").close()
+    done = subprocess.run(
+        [sys.executable, "-c", command, str(tmp_path / "items.trie")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
