@@ -238,18 +238,18 @@ def test_two_of_one_name_are_told_apart(page: Tab) -> None:
 
 
 def test_a_key_is_asked_for_and_kept_nowhere(browser: Tab, model_paths: dict[str, Path]) -> None:
-    with Serving(model_paths["tiny"], "--api-key", "s3cret") as serving:
+    with Serving(model_paths["tiny"], "--api-key", "s3cré🗝t") as serving:
         browser.open(serving.url)
         browser.until("!document.querySelector('#access').hidden")
         assert "wants an API key" in text(browser, "#problem")
         browser.click("#key")
-        browser.type("s3cre")
+        browser.type("s3cré🗝")
         browser.until("document.querySelector('#problem').textContent.includes('does not know')")
         browser.type("t")
         browser.until("document.querySelectorAll('.bars li').length")
         assert text(browser, "#problem") == ""
         assert "$TOKEN_TRIE_API_KEY" in text(browser, "#request")
-        assert "s3cret" not in text(browser, "body")
+        assert "s3cré🗝t" not in text(browser, "body")
         assert browser.run("localStorage.length + sessionStorage.length + document.cookie.length") == 0
     browser.click("#state")
     browser.type("!")
