@@ -99,6 +99,7 @@ class Batch(Gate):
         with self._attached.lease():
             self._pointer = make_on(lib.token_trie_batch_open, llm, self._attached, n_ctx, params)
             super().__init__("batch", self._attached.streams)
+            self._applied = self._attached.applied
             self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
     def submit(
@@ -174,6 +175,7 @@ class Batch(Gate):
 
     def _call(self, function: Any, *arguments: Any) -> None:
         self.require_own_process()
+        self._attached.require(self._applied)
         thread = get_ident()
         self._inside.add(thread)
         try:

@@ -66,6 +66,10 @@ class OwnStream:
                 waiting.is_cancelled = True
                 waiting.calls.put(None)
 
+    def close(self) -> None:
+        """Free the stream."""
+        self.stream.close()
+
     def disown(self) -> bool:
         """Be of no use in a forked process."""
         return False

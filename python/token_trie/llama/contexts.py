@@ -16,7 +16,8 @@ from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import check_pointer, ffi, lib
 from token_trie.native.gate import Gate
 from token_trie.native.lease import Attachment
-from token_trie.native.llama_facts import adapter_of, model_of
+from token_trie.native.llama_facts import model_of
+from token_trie.native.loaded import adapters_of
 
 G = TypeVar("G", bound=Gate)
 
@@ -48,12 +49,10 @@ def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: i
     if n_ctx is not None:
         check_counts(n_ctx=n_ctx)
         like.n_ctx = int(n_ctx)
-    adapters = ffi.new("struct llama_adapter_lora *[1]")
-    scales = ffi.new("float[1]")
-    if adapter_of(llm) is not None:
-        adapters[0] = _pointer_to("llama_adapter_lora", adapter_of(llm))
-        scales[0] = llm.lora_scale
-        params.adapters, params.adapter_scales, params.n_adapters = adapters, scales, 1
+    applied = adapters_of(llm)
+    adapters = ffi.new("struct llama_adapter_lora *[]", [_pointer_to("llama_adapter_lora", one) for one, _ in applied])
+    scales = ffi.new("float[]", [scale for _, scale in applied])
+    params.adapters, params.adapter_scales, params.n_adapters = adapters, scales, len(applied)
     model = _pointer_to("llama_model", model_of(llm).model)
     own = ffi.cast("struct llama_context_params *", ctypes.addressof(like))
     return check_pointer(make(model, own, params))

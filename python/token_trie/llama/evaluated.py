@@ -14,6 +14,7 @@ import numpy.typing as npt
 from token_trie.native.core import Llama, _core
 from token_trie.native.ffi import ffi, lib
 from token_trie.native.llama_facts import context_of
+from token_trie.native.loaded import is_mixed, note_loaded_state
 
 Tokens = npt.NDArray[np.int32]
 
@@ -27,7 +28,8 @@ _OF_CONTEXT = (
     "kv_cache_seq_rm",
     "kv_cache_seq_shift",
 )
-_OF_LLAMA = ("reset", "load_state")
+_LOAD = "load_state"
+_OF_LLAMA = ("reset", _LOAD)
 
 
 class Evaluated:
@@ -51,6 +53,8 @@ class Evaluated:
             with self._lock:
                 self._n_inside += 1
                 try:
+                    if name == _LOAD:
+                        note_loaded_state(whose())
                     return function(whose(), *arguments, **options)
                 finally:
                     self._n_inside -= 1
@@ -63,7 +67,7 @@ class Evaluated:
         Nothing happens where another thread is at work in the Llama, or its cache cannot be copied; that costs time.
         """
         # A handler of images evaluates what input_ids know nothing of, and past these guards.
-        if llm.chat_handler is not None or llm.context_params.embeddings:
+        if llm.chat_handler is not None or llm.context_params.embeddings or is_mixed(llm):
             return
         if self._n_inside:  # another thread, or this very one, which a log callback has led here
             return
@@ -84,6 +88,9 @@ class Evaluated:
         if not self._is_guarded:
             self._is_guarded = not _core.is_thread_inside("llama_cpp", [(context_of(llm), ()), (llm, _OF_LLAMA)])
         return self._is_guarded
+
+    def close(self) -> None:
+        """Have nothing to free."""
 
     def disown(self) -> bool:
         """Start anew in a forked process: threads that held the lock are not in it."""

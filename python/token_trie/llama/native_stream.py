@@ -44,6 +44,7 @@ class NativeStream(Gate):
         # A Llama says whether it is verbose; a file's context is made again, with as many lines, when it grows.
         self.listen: Callable[[], AbstractContextManager[None]] = quiet if attached is None else nullcontext
         self._attached = attached
+        self._applied = None if attached is None else attached.applied
         super().__init__("stream", set() if attached is None else attached.streams)
 
     def call(
@@ -136,6 +137,8 @@ class NativeStream(Gate):
     def _require_open(self) -> None:
         if self.is_closing:
             raise ArgumentError("stream: closed")
+        if self._attached is not None:
+            self._attached.require(self._applied)
 
     def cancel(self) -> None:
         """End the call under way, if there is one."""

@@ -25,7 +25,8 @@ from token_trie.llama.evaluated import common_prefix
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment, lease
-from token_trie.native.llama_facts import adapter_of, model_of
+from token_trie.native.llama_facts import model_of
+from token_trie.native.loaded import adapters_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,6 +52,7 @@ class Reproducible(Gate):
             vocab_of(llm)
             if attached.forked or llm.model_params.vocab_only:
                 raise ArgumentError("llm: at work when this process was forked, or loaded without weights")
+            applied = adapters_of(llm)
             params = type(llm.context_params).from_buffer_copy(llm.context_params)
             params.n_batch = params.n_ubatch = PIECE
             params.n_seq_max, params.swa_full, params.embeddings = 1, True, False
@@ -59,9 +61,11 @@ class Reproducible(Gate):
             self._context = llama_cpp.llama_init_from_model(model_of(llm).model, params)
             if not self._context:
                 raise NativeMemoryError("no memory for a context that scores by itself")
-            if adapter_of(llm) is not None:
-                adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter_of(llm))
-                llama_cpp.llama_set_adapters_lora(self._context, adapters, 1, (ctypes.c_float * 1)(llm.lora_scale))
+            if applied:
+                n, kind = len(applied), llama_cpp.llama_adapter_lora_p_ctypes
+                adapters = (kind * n)(*(ctypes.cast(one, kind) for one, _ in applied))
+                scales = (ctypes.c_float * n)(*(scale for _, scale in applied))
+                llama_cpp.llama_set_adapters_lora(self._context, adapters, n, scales)
             self._memory = llama_cpp.llama_get_memory(self._context)
             self._batch = llama_cpp.llama_batch_init(PIECE, 0, 1)
             super().__init__("reproducible", attached.streams)

@@ -97,6 +97,10 @@ class SharedBatch:
             if asking == thread:
                 self._batch.withdraw(ticket)
 
+    def close(self) -> None:
+        """Free the batch."""
+        self._batch.close()
+
     def disown(self) -> bool:
         """Be of no use in a forked process."""
         return False

@@ -26,12 +26,16 @@ from token_trie.errors import ArgumentError
 from token_trie.native.core import llama_cpp
 from token_trie.native.gate import Gate
 from token_trie.native.llama_facts import exit_stacks, model_of, n_callbacks, set_exit_stack
+from token_trie.native.loaded import Applied, applied_to, context_address
 
 M = TypeVar("M", bound="Made")
 
 
 class Made(Protocol):
     """What there is one of for a Llama."""
+
+    def close(self) -> None:
+        """Free what it has."""
 
     def disown(self) -> bool:
         """Start anew in a forked process; whether it is of use there."""
@@ -40,15 +44,18 @@ class Made(Protocol):
 class Attachment:
     """What is kept beside one Llama."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: int) -> None:
         self.closed = False
         self.constrained = False
         self.forked = False  # with streams: llama.cpp's threads are then in another process
         self.known: dict[object, Any] = {}  # of the model, by whoever asked, for the next time
         self.making = threading.Lock()
+        self._renewing = threading.Lock()
         self._made: dict[type[Made], Made] = {}
         self._making: dict[type[Made], threading.Lock] = {}
         self.streams: set[Gate] = set()
+        self.context = context
+        self.applied = applied_to(context)  # what is opened on the model computes with the same
         self._leases: dict[int, threading.Lock] = {}  # one a thread, so that no thread waits for another's
         self._all_freed = threading.Event()
         _attached.add(self)
@@ -67,6 +74,27 @@ class Attachment:
                 if found is None:
                     found = self._made[kind] = make()
         return found
+
+    def is_current(self) -> bool:
+        """Whether nothing else is applied to the Llama's context now."""
+        return applied_to(self.context) is self.applied
+
+    def require(self, applied: Applied | None) -> None:
+        """Raise ArgumentError where a context was made with other adapters than the Llama has now."""
+        if applied is not None and applied_to(self.context) is not applied:
+            raise ArgumentError(
+                "llm: its adapters, their scales or its control vector were changed after this was opened; open another"
+            )
+
+    def renew(self) -> None:
+        """Forget all that was computed with other adapters than the Llama has now, and close what is made for it."""
+        with self._renewing:
+            if self.is_current():
+                return
+            self.applied = applied_to(self.context)
+            made, self._made, self.known = list(self._made.values()), {}, {}
+        for one in made:
+            one.close()
 
     def lease(self) -> AbstractContextManager[Any]:
         """Keep the model while the context entered lasts; whether it is there still, `vocab_of` then tells.
@@ -125,6 +153,7 @@ class Attachment:
         """Start anew in a forked process: threads that held anything here are not in it."""
         self.forked = self.forked or bool(self.streams)
         self.making = threading.Lock()
+        self._renewing = threading.Lock()
         self._making = {}
         self._made = {kind: made for kind, made in self._made.items() if made.disown()}
         self.streams = set()
@@ -143,11 +172,13 @@ def attachment(llm: Any) -> Attachment:
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
     attached: Attachment | None = llm.__dict__.get("_token_trie")
     if attached is not None:
+        if not attached.is_current():
+            attached.renew()
         return attached
     with _attaching:
         attached = llm.__dict__.get("_token_trie")
         if attached is None:
-            attached = Attachment()
+            attached = Attachment(context_address(llm))
             # The model may go before the Llama, as garbage of one cycle, and another thread may be closing them now:
             # who takes callbacks off these stacks takes ours first, and what frees the model must still be below it.
             of_model, rest = exit_stacks(llm)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -23,15 +24,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from token_trie.errors import ArgumentError
 from token_trie.native.files import write_whole
 from token_trie.native.installed import llama_cpp
 from token_trie.native.llama_facts import adapter_of, context_of, model_of
-
-Adapters: TypeAlias = tuple[tuple[int, float], ...]
-"""Addresses of adapters, and their scales."""
 
 _N_STABLE = 4
 """Parts of an identity that a new name or mode does not change."""
@@ -145,10 +143,24 @@ def _digests_path() -> Path:
 
 
 _digests = _Digests()
+
+
+class Applied(NamedTuple):
+    """What changes the results of a context, beside its model and params."""
+
+    adapters: tuple[tuple[int, float], ...] = ()
+    """Addresses of adapters, and their scales."""
+    vector: int = 0
+    """Number of the control vector; 0: none."""
+
+
+_NOTHING = Applied()
 _models: dict[int, File] = {}
 _adapter_files: dict[int, File] = {}
-_adapters: dict[int, Adapters] = {}
-_steered: set[int] = set()
+_applied: dict[int, Applied] = {}  # to contexts, by their addresses
+_varied: set[int] = set()  # contexts that had cells when that was changed
+_mixed: set[int] = set()  # of which cells of before may still be there
+_n_vectors = itertools.count(1)
 
 
 def model_file(llm: Any) -> File:
@@ -178,25 +190,52 @@ def adapter_file(llm: Any, adapter: int) -> File | None:
     return found
 
 
-def adapters_of(llm: Any) -> Adapters:
-    """Return the adapters that a Llama's own context computes with.
+def applied_to(context: int) -> Applied:
+    """Return what is applied to a context; the very same object while it does not change."""
+    return _applied.get(context, _NOTHING)
+
+
+def context_address(llm: Any) -> int:
+    """Return the address of a Llama's context, of which it is then known what is applied."""
+    context, own = _address(context_of(llm).ctx), _address(adapter_of(llm))
+    if own and context not in _applied:  # as it was made before this was imported
+        _applied[context] = Applied(((own, float(llm.lora_scale)),))
+    return context
+
+
+def adapters_of(llm: Any) -> tuple[tuple[int, float], ...]:
+    """Return the adapters that a Llama's own context computes with, by their addresses, and their scales.
 
     Raises
     ------
     ArgumentError
         It has a control vector, which other contexts would be without.
     """
-    context = _address(context_of(llm).ctx)
-    if context in _steered:
+    applied = applied_to(context_address(llm))
+    if applied.vector:
         raise ArgumentError(
             "llm: has a control vector (llama_set_adapter_cvec), and token-trie's own contexts would be without it; "
             "clear it, or generate with constrain, which uses the Llama's context"
         )
-    found = _adapters.get(context)
-    if found is None:  # as it was made before this was imported, or has none
-        own = _address(adapter_of(llm))
-        found = _adapters.setdefault(context, ((own, float(llm.lora_scale)),) if own else ())
-    return found
+    return applied.adapters
+
+
+def is_mixed(llm: Any) -> bool:
+    """Whether cells of a Llama's context may have been computed with other adapters than it has now."""
+    context = context_address(llm)
+    if context in _mixed and _is_empty(context):
+        _mixed.discard(context)
+    return context in _mixed
+
+
+def note_loaded_state(llm: Any) -> None:
+    """Note that a context has got cells of an earlier time."""
+    if (context := context_address(llm)) in _varied:
+        _mixed.add(context)
+
+
+def _is_empty(context: int) -> bool:
+    return bool(llama_cpp.llama_memory_seq_pos_max(llama_cpp.llama_get_memory(context), 0) < 0)
 
 
 def _address(pointer: Any) -> int:
@@ -211,8 +250,18 @@ def _on_model(result: Any, arguments: Sequence[Any]) -> None:
 
 def _on_context(result: Any, _: Sequence[Any]) -> None:
     if result:  # at the address of one that was freed
-        _adapters.pop(_address(result), None)
-        _steered.discard(_address(result))
+        context = _address(result)
+        _applied.pop(context, None)
+        _varied.discard(context)
+        _mixed.discard(context)
+
+
+def _apply(context: int, applied: Applied) -> None:
+    if applied != applied_to(context):
+        _applied[context] = applied
+        if not _is_empty(context):
+            _varied.add(context)
+            _mixed.add(context)
 
 
 def _on_adapter(result: Any, arguments: Sequence[Any]) -> None:
@@ -229,26 +278,29 @@ def _on_other_adapter(result: Any, _: Sequence[Any]) -> None:
 def _on_adapters(result: Any, arguments: Sequence[Any]) -> None:
     context, adapters, n, scales = arguments
     if result == 0:
-        _adapters[_address(context)] = tuple((_address(adapters[i]), float(scales[i])) for i in range(n))
+        found = tuple((_address(adapters[i]), float(scales[i])) for i in range(n))
+        _apply(_address(context), applied_to(_address(context))._replace(adapters=found))
 
 
 def _on_one_adapter(result: Any, arguments: Sequence[Any]) -> None:
-    context, adapter, scale = arguments
+    context, adapter, scale = _address(arguments[0]), _address(arguments[1]), float(arguments[2])
     if result == 0:
-        others = [one for one in _adapters.get(_address(context), ()) if one[0] != _address(adapter)]
-        _adapters[_address(context)] = (*others, (_address(adapter), float(scale)))
+        before = applied_to(context)
+        others = [one for one in before.adapters if one[0] != adapter]
+        _apply(context, before._replace(adapters=(*others, (adapter, scale))))
 
 
-def _on_removal(result: Any, arguments: Sequence[Any]) -> None:
+def _on_removal(_: Any, arguments: Sequence[Any]) -> None:
     context, *adapter = map(_address, arguments)
-    left = [one for one in _adapters.get(context, ()) if adapter and one[0] != adapter[0]]
-    _adapters[context] = tuple(left)
+    before = applied_to(context)
+    left = tuple(one for one in before.adapters if adapter and one[0] != adapter[0])
+    _apply(context, before._replace(adapters=left))
 
 
 def _on_control_vector(result: Any, arguments: Sequence[Any]) -> None:
-    context, data = arguments[:2]
+    context, data = _address(arguments[0]), arguments[1]
     if result == 0:
-        (_steered.add if data else _steered.discard)(_address(context))
+        _apply(context, applied_to(context)._replace(vector=next(_n_vectors) if data else 0))
 
 
 _NOTES: dict[str, Callable[[Any, Sequence[Any]], None]] = {
