@@ -16,7 +16,10 @@ from typing import Any
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 # Without its sandbox, which containers seldom allow.
-OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb")
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-color-profile=srgb"),
+    "--host-resolver-rules=MAP *.example 127.0.0.1",  # for sites whose names lead to this machine
+)
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "ArrowDown": 40, "ArrowUp": 38, "ArrowRight": 39}
 SHIFT = 8
 

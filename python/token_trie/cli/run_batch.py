@@ -146,13 +146,24 @@ async def _answer(
         raise ArgumentError(f"run-batch: {error.name} is missing; pip install 'token-trie[serve]'") from error
     engine = Engine(model.load(SERVED_N_CTX))
     # Nobody else asks, so that what the file has is waited for.
-    limits = Limits(1 << 30, questions=_N_MAX, options=_N_MAX, seconds=86_400, requests=2 * _AT_ONCE)
+    limits = Limits(
+        1 << 30,
+        questions=_N_MAX,
+        options=_N_MAX,
+        seconds=86_400,
+        requests=2 * _AT_ONCE,
+        memory=1 << 60,
+        readings=_N_MAX,
+    )
     server = Server(lambda: engine, model.path.stem, limits, engine=engine, sets=Sets(sets))
     server.sets.load(engine.llm)
     transport = httpx.ASGITransport(application(server))
     under_way: set[asyncio.Task[tuple[_Line, httpx.Response]]] = set()
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
+        headers = {"content-type": "application/json"}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://batch", headers=headers, timeout=None
+        ) as client:
 
             async def ask(line: _Line) -> tuple[_Line, httpx.Response]:
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import string
@@ -31,6 +32,14 @@ def serve(
     api_key: Annotated[
         str | None,
         typer.Option(envvar="TOKEN_TRIE_API_KEY", help="The key that clients must send. Default: none."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name under which clients reach the server, as example.com, and whose pages may ask it. Repeat the "
+            "option for each. Addresses, names without a dot and the name in --host need none; with --api-key, no name "
+            "does.",
+        ),
     ] = None,
     n_parallel: Annotated[
         int, typer.Option(min=0, help="Number of parallel sequences; 0: as many as suit the model.")
@@ -67,6 +76,7 @@ def serve(
         from token_trie.serve.app import Server, application
         from token_trie.serve.body import Limits
         from token_trie.serve.calibrations import Calibrations
+        from token_trie.serve.connections import connections
         from token_trie.serve.engine import Engine
         from token_trie.serve.running import Running
         from token_trie.serve.sets import Sets
@@ -110,6 +120,8 @@ def serve(
             grammars=grammars,
         ),
         api_key,
+        None if api_key is not None else {host, *(allow_host or ())},
+        allow_host or (),
         sets=Sets(sets),
     )
     config = uvicorn.Config(
@@ -118,6 +130,9 @@ def serve(
         port=port,
         access_log=False,
         log_level="warning",
+        http=connections(time_limit),
+        ws="none",
+        timeout_graceful_shutdown=math.ceil(time_limit) + 1,  # after the last request has been ended for its time
         # Longer than any client keeps a connection that idles: a request on one that is just closed gets no answer.
         timeout_keep_alive=75,
     )

@@ -8,40 +8,44 @@ import hmac
 import logging
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive
+from starlette.types import Receive, Scope, Send
 
 from token_trie import __version__
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import Limits, parse, read_json
+from token_trie.serve.body import Body, Budget, Claim, Limits, parse, read_body, value_of
 from token_trie.serve.completions.endpoints import chat_completion, completion
 from token_trie.serve.completions.shapes import ChatRequest, CompletionRequest
 from token_trie.serve.engine import Engine
-from token_trie.serve.events import EventStream
+from token_trie.serve.events import EventStream, in_parts, wait_gone
 from token_trie.serve.explain import explain
 from token_trie.serve.metrics import Metrics
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
 from token_trie.serve.openapi import description
+from token_trie.serve.origins import SameOrigin
 from token_trie.serve.page import page
 from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, refusal_of
 from token_trie.serve.sets import Sets
 from token_trie.serve.systemone import SystemOneRequest, systemone
+from token_trie.serve.working import Working
 
 _log = logging.getLogger("token_trie.serve")
 
 _GONE = 499
 """Of a client that has left: nobody reads it, but the counts."""
+
+_LAST_S = 0.5
+"""After the time limit, in which a stream is told of it."""
 
 _SAVE_S = 60.0
 """After which what runs along is kept, again and again."""
@@ -51,7 +55,7 @@ Load: TypeAlias = Callable[[], Engine]
 
 @dataclass
 class Server:
-    """What the routes share; used on the event loop's thread alone."""
+    """What the routes share: sets and engine on the working loop, the rest on the server's."""
 
     load: Load
     """Loads the model, on a worker thread, while the server says that it is not ready."""
@@ -59,6 +63,9 @@ class Server:
     """Of the model, for clients."""
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
+    hosts: Collection[str] | None = None
+    origins: Collection[str] = ()
+    """See `SameOrigin`."""
     engine: Engine | None = None
     failure: Exception | None = None
     """Why there will be none."""
@@ -66,8 +73,13 @@ class Server:
     on_ready: Callable[[], object] = lambda: None
     """Called when requests are answered."""
     n_under_way: int = 0
+    budget: Budget = field(init=False)
+    working: Working = field(default_factory=Working)
     metrics: Metrics = field(default_factory=Metrics)
     sets: Sets = field(default_factory=Sets)
+
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.limits.memory)
 
     def require_engine(self) -> Engine:
         """Return the engine; RefusedError where there is none yet."""
@@ -75,17 +87,16 @@ class Server:
             raise RefusedError("busy", "the model is being loaded", status=503)
         return self.engine
 
-    def turn(self) -> contextlib.ExitStack:
-        """Return what a request holds while it is under way; RefusedError where there are too many."""
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Hold a slot while a request is under way; RefusedError where there is none."""
         if self.n_under_way >= self.limits.requests:
             raise RefusedError("busy", f"{self.n_under_way} requests are under way; come again")
         self.n_under_way += 1
-        turn = contextlib.ExitStack()
-        turn.callback(self._end_turn)
-        return turn
-
-    def _end_turn(self) -> None:
-        self.n_under_way -= 1
+        try:
+            yield
+        finally:
+            self.n_under_way -= 1
 
     def require_key(self, request: Request) -> None:
         """Check who asks; RefusedError for a stranger."""
@@ -109,9 +120,88 @@ def _spellings(key: str) -> list[bytes]:
 Handler: TypeAlias = Callable[[Server, Engine, Any], Awaitable[Any]]
 """Given a body in its shape, or the JSON value that it is, returns what to answer: a Response, or a JSON value."""
 
+Answer: TypeAlias = Callable[[Server, Request, Any, Claim], Awaitable[Response]]
+"""Given the JSON value of the body, None without one, returns the response; on the working loop."""
+
+
+class Endpoint:
+    """The application of a route: a slot, memory and a time limit for each request, and a client that stays.
+
+    The limit counts from the head of the request to the last byte of the answer: a client that does not send, or does
+    not read, is left when it is over.
+    """
+
+    def __init__(self, path: str, wire: Format, answer: Answer, *, reads: bool = False) -> None:
+        self._path, self._wire, self._answer, self._reads = path, wire, answer, reads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        request = Request(scope, receive)
+        server: Server = request.app.state.server
+        started = perf_counter()
+        with contextlib.ExitStack() as held:
+            response = await self._respond(server, request, held)
+            response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = uuid.uuid4().hex
+            server.metrics.observe(self._path, response.status_code, perf_counter() - started)
+            left = max(server.limits.seconds - (perf_counter() - started), 0)
+            try:
+                if isinstance(response, EventStream):
+                    response.send_by(server.working.iterate(response.events), left)
+                await asyncio.wait_for(response(scope, receive, in_parts(send)), left + _LAST_S)
+            except asyncio.TimeoutError:
+                scope.get("state", {}).get("abort", lambda: None)()
+                await asyncio.sleep(0)
+            finally:
+                if isinstance(response, EventStream):
+                    await server.working.do(response.close())
+
+    async def _respond(self, server: Server, request: Request, held: contextlib.ExitStack) -> Response:
+        try:
+            server.require_key(request)
+            held.enter_context(server.turn())
+            claim = server.budget.claim()
+            held.callback(claim.release)
+            return await asyncio.wait_for(self._read_and_answer(server, request, claim), server.limits.seconds)
+        except asyncio.TimeoutError:
+            refusal = RefusedError("timeout", f"not read and answered within {server.limits.seconds:g} s")
+        except RefusedError as error:
+            refusal = error
+        except ClientDisconnect:
+            return Response(status_code=_GONE)
+        except Exception as error:
+            _log.error(_told_of(self._path, error))
+            refusal = RefusedError("internal", "a defect of the server")
+        status, told = self._wire.tell(refusal)
+        return JSONResponse(told, status, refusal.headers)
+
+    async def _read_and_answer(self, server: Server, request: Request, claim: Claim) -> Response:
+        data = await read_body(request, server.limits, claim) if self._reads else None
+
+        async def work() -> Response:
+            try:
+                value = None if data is None else value_of(data, server.limits, claim)
+                return await self._answer(server, request, value, claim)
+            except TokenTrieError as error:
+                raise refusal_of(error) from error
+
+        working = asyncio.ensure_future(server.working.do(work()))
+        gone = asyncio.ensure_future(wait_gone(request.receive))
+        try:
+            await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else Response(status_code=_GONE)
+        finally:
+            gone.cancel()
+            working.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+
+def _told_of(path: str, error: Exception) -> str:
+    """Return where it came from, but not its message, which may have text of the request in it."""
+    return f"{path}: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"
+
 
 class Post(Route):
-    """The route of a handler, which has a turn, a time limit, and a client that stays.
+    """The route of a handler.
 
     Parameters
     ----------
@@ -123,77 +213,17 @@ class Post(Route):
         Of the body.
     """
 
-    def __init__(self, path: str, wire: Format, handler: Handler, shape: type[BaseModel] | None = None) -> None:
-        answer = partial(_answer, handler=handler, shape=shape)
-        super().__init__(path, _endpoint(path, wire, answer), methods=["POST"])
+    def __init__(self, path: str, wire: Format, handler: Handler, shape: type[Body] | None = None) -> None:
+        async def answer(server: Server, request: Request, value: Any, claim: Claim) -> Response:
+            engine = server.require_engine()
+            if shape is not None:
+                value = parse(shape, value)
+                value.claim(server.limits, claim)
+            told = await handler(server, engine, value)
+            return told if isinstance(told, Response) else JSONResponse(told)
+
+        super().__init__(path, Endpoint(path, wire, answer, reads=True), methods=["POST"])
         self.wire, self.shape = wire, shape
-
-
-def _endpoint(
-    path: str, wire: Format, answer: Callable[[Server, Request], Awaitable[Response]]
-) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        server: Server = request.app.state.server
-        started = perf_counter()
-        try:
-            response = await answer(server, request)
-        except RefusedError as refusal:
-            status, told = wire.tell(refusal)
-            response = JSONResponse(told, status, refusal.headers)
-        except ClientDisconnect:
-            response = Response(status_code=_GONE)
-        except Exception as error:
-            _log.error(_told_of(path, error))
-            status, told = wire.tell(RefusedError("internal", "a defect of the server"))
-            response = JSONResponse(told, status)
-        response.headers["x-typesafe-request-id"] = response.headers["x-request-id"] = uuid.uuid4().hex
-        server.metrics.observe(path, response.status_code, perf_counter() - started)
-        return response
-
-    return endpoint
-
-
-def _told_of(path: str, error: Exception) -> str:
-    """Return where it came from, but not its message, which may have text of the request in it."""
-    return f"{path}: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"
-
-
-async def _answer(server: Server, request: Request, handler: Handler, shape: type[BaseModel] | None) -> Response:
-    server.require_key(request)
-    engine = server.require_engine()
-    turn = server.turn()
-    with turn:
-        try:
-            body = await read_json(request, server.limits)
-            body = body if shape is None else parse(shape, body)
-            answer = await _while_there(request, handler(server, engine, body), server.limits.seconds)
-        except TokenTrieError as error:
-            raise refusal_of(error) from error
-        if isinstance(answer, EventStream):
-            answer.go_on(turn.pop_all(), server.limits.seconds)
-        return answer if isinstance(answer, Response) else JSONResponse(answer)
-
-
-async def _while_there(request: Request, work: Awaitable[Any], seconds: float) -> Any:
-    """Await work, as long as the client is there; RefusedError where that takes too long."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(request.receive))
-    try:
-        await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if gone.done():
-            return Response(status_code=_GONE)
-        raise RefusedError("timeout", f"no answer within {seconds:g} s")
-    finally:
-        gone.cancel()
-        task.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _systemone(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
@@ -216,29 +246,25 @@ async def _completion(server: Server, engine: Engine, body: CompletionRequest) -
     return await completion(engine, body, server.sets, server.limits, server.name)
 
 
-async def _put_set(server: Server, request: Request) -> Response:
-    server.require_key(request)
+async def _put_set(server: Server, request: Request, given: Any, _: Claim) -> Response:
     name = request.path_params["name"]
-    with server.turn():
-        given = await read_json(request, server.limits)
-        is_new = await server.sets.put(server.require_engine(), name, given)
+    is_new = await server.sets.put(server.require_engine(), name, given)
     return JSONResponse(server.sets.get(name).told(name), 201 if is_new else 200)
 
 
-async def _get_set(server: Server, request: Request) -> Response:
-    server.require_key(request)
+async def _get_set(server: Server, request: Request, _given: Any, claim: Claim) -> Response:
     server.require_engine()
-    return Response(server.sets.get(request.path_params["name"]).data, media_type="application/json")
+    found = server.sets.get(request.path_params["name"])
+    claim.add(found.n_bytes)
+    return Response(found.data, media_type="application/json")
 
 
-async def _delete_set(server: Server, request: Request) -> Response:
-    server.require_key(request)
+async def _delete_set(server: Server, request: Request, _given: Any, _: Claim) -> Response:
     await server.sets.delete(server.require_engine(), request.path_params["name"])
     return Response(status_code=204)
 
 
-async def _list_sets(server: Server, request: Request) -> Response:
-    server.require_key(request)
+async def _list_sets(server: Server, _request: Request, _given: Any, _: Claim) -> Response:
     server.require_engine()
     told = [one.told(name) for name, one in server.sets.names().items()]
     return JSONResponse({"object": "list", "data": told})
@@ -297,10 +323,10 @@ ROUTES: list[Route] = [
     Route("/", page, methods=["GET"], name="A page to ask at."),
     Post("/v1/chat/completions", OPENAI, _chat_completion, ChatRequest),
     Post("/v1/completions", OPENAI, _completion, CompletionRequest),
-    Route("/v1/sets", _endpoint("/v1/sets", OPENAI, _list_sets), methods=["GET"], name="The sets, without members."),
-    Route(_SET, _endpoint(_SET, OPENAI, _get_set), methods=["GET"], name="A set, as it was registered."),
-    Route(_SET, _endpoint(_SET, OPENAI, _put_set), methods=["PUT"], name="Registers a set."),
-    Route(_SET, _endpoint(_SET, OPENAI, _delete_set), methods=["DELETE"], name="Forgets a set."),
+    Route("/v1/sets", Endpoint("/v1/sets", OPENAI, _list_sets), methods=["GET"], name="The sets, without members."),
+    Route(_SET, Endpoint(_SET, OPENAI, _get_set), methods=["GET"], name="A set, as it was registered."),
+    Route(_SET, Endpoint(_SET, OPENAI, _put_set, reads=True), methods=["PUT"], name="Registers a set."),
+    Route(_SET, Endpoint(_SET, OPENAI, _delete_set), methods=["DELETE"], name="Forgets a set."),
     Route("/v1/models", _models, methods=["GET"], name="The model, as both formats tell of it."),
     Route("/health", _health, methods=["GET"], name="Whether the model is loaded."),
     Route("/metrics", _metrics, methods=["GET"], name="Counts, for Prometheus."),
@@ -323,8 +349,14 @@ def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
             if server.engine is not None:
                 await _save(server.engine)
                 await asyncio.to_thread(server.engine.close)
+            server.working.close()
 
-    app = Starlette(routes=list(routes), lifespan=lifespan, exception_handlers={HTTPException: _no_such_route})
+    app = Starlette(
+        routes=list(routes),
+        middleware=[Middleware(SameOrigin, hosts=server.hosts, origins=server.origins)],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _no_such_route},
+    )
     app.state.server = server
     return app
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, WrapValidator
 from pydantic_core import ErrorDetails, from_json
 
 from token_trie.serve.refusal import Fault, Place, RefusedError, invalid
@@ -16,9 +18,15 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 
 _N_FAULTS = 16
+_FAULT_CHARS = 400
 _DEPTH = 64
+_N_FREE = 64 << 10
+"""Bytes that each request may take whatever the others take."""
+_VALUE_BYTES, _READING_BYTES, _TEXT_BYTES = 64, 8 << 10, 1 << 10
+"""Memory of a JSON value, of one reading of a question, and of one text that it scores."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +45,107 @@ class Limits:
     requests: int = 256
     """That are under way or wait."""
     seconds: float = 120.0
-    """Of a request."""
+    """Of a request, from its head to the last byte of its answer."""
     grammars: bool = True
     """Whether there may be any, of which no limit bounds the time that one takes."""
+    memory: int = 192 << 20
+    """Bytes that all requests under way may take together, as estimated from their bodies."""
+    readings: int = 4096
+    """Questions of a request, each counted once per order."""
+
+    def claim_readings(self, sizes: Sequence[int], orders: int | str, claim: Claim) -> None:
+        """Claim the memory of a request's readings; RefusedError where it asks for too many.
+
+        Parameters
+        ----------
+        sizes
+            Number of options of each question.
+        orders
+            Number of orders in which each question is asked; "auto" counts as eight.
+        claim
+            The request's.
+        """
+        n_orders = [min(n, orders if isinstance(orders, int) else 8) for n in sizes]
+        n_readings, n_texts = sum(n_orders), sum(map(mul, sizes, n_orders))
+        most = self.questions * self.options
+        if n_readings > self.readings or n_texts > most:
+            raise invalid(
+                f"{len(sizes):,} questions in up to {max(n_orders)} orders are {n_readings:,} readings of {n_texts:,} "
+                f"options, where {self.readings:,} readings of {most:,} options are the most; ask in several requests",
+                ("questions",),
+                "too_long",
+            )
+        claim.add(_READING_BYTES * n_readings + _TEXT_BYTES * n_texts)
 
 
-async def read_json(request: Request, limits: Limits) -> Any:
-    """Return the JSON value that a body is.
+class Budget:
+    """Memory that the requests under way share; for all threads."""
 
-    Raises
-    ------
-    RefusedError
-        It is too large, or none.
-    """
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._changing = threading.Lock()
+
+    def take(self, n_bytes: int) -> None:
+        """Take some, or give it back; RefusedError where there is not as much."""
+        with self._changing:
+            if n_bytes > 0 and self._taken + n_bytes > self._most:
+                raise RefusedError("busy", "the requests in progress take all memory for requests; come again")
+            self._taken += n_bytes
+
+    def claim(self) -> Claim:
+        """Return the claim of a request."""
+        return Claim(self, self._most)
+
+
+class Claim:
+    """Memory that one request takes, up to its end."""
+
+    def __init__(self, budget: Budget, most: int) -> None:
+        self._budget, self._most = budget, most
+        self._n = self._taken = 0
+
+    def add(self, n_bytes: int) -> None:
+        """Claim more; RefusedError where it is too much for the server, or for now."""
+        more = max(self._n + n_bytes - _N_FREE, 0) - self._taken
+        if self._taken + more > self._most:
+            raise RefusedError("too_large", f"the request would take more than {self._most:,} bytes of memory")
+        self._budget.take(more)
+        self._n += n_bytes
+        self._taken += more
+
+    def release(self) -> None:
+        """Give all back."""
+        self._budget.take(-self._taken)
+        self._n = self._taken = 0
+
+
+class Body(BaseModel):
+    """Shape of a body, which knows what it takes to answer it."""
+
+    def claim(self, limits: Limits, claim: Claim) -> None:
+        """Claim the memory that it takes; RefusedError where that is too much."""
+
+
+async def read_body(request: Request, limits: Limits, claim: Claim) -> bytes:
+    """Return a body of JSON; RefusedError where it is too large, or said to be something else."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RefusedError("invalid_request", "send JSON, with the header Content-Type: application/json", status=415)
     data = bytearray()
     async for chunk in request.stream():
-        data += chunk
-        if len(data) > limits.body:
+        if len(data) + len(chunk) > limits.body:
             raise RefusedError("too_large", f"the body has more than {limits.body:,} bytes")
+        claim.add(len(chunk))
+        data += chunk
+    return bytes(data)
+
+
+def value_of(data: bytes, limits: Limits, claim: Claim) -> Any:
+    """Return the JSON value that a body is; RefusedError where it is none, or too large."""
+    claim.add(_VALUE_BYTES * sum(map(data.count, (b",", b":", b"[", b"{"))))
     try:
-        value = from_json(bytes(data), allow_inf_nan=False)
+        value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise invalid(f"no JSON: {error}", kind="json_invalid") from None
     check_depth(value, limits.depth)
@@ -92,7 +181,10 @@ def parse(shape: type[B], value: Any, place: Place = ()) -> B:
         return shape.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)[:_N_FAULTS]
-        faults = [Fault((*place, *fault.place), fault.message, fault.kind) for fault in _faults_of(value, found)]
+        faults = [
+            Fault((*place, *map(_short, fault.place)), _short(fault.message), fault.kind)
+            for fault in _faults_of(value, found)
+        ]
         raise RefusedError("invalid_request", faults[0].message, faults) from None
 
 
@@ -144,3 +236,22 @@ def _has(value: Any, step: str | int) -> bool:
     if isinstance(value, list):
         return isinstance(step, int) and step < len(value)
     return isinstance(value, dict) and step in value
+
+
+def _short(text: T) -> T:
+    return text[:_FAULT_CHARS] if isinstance(text, str) else text  # type: ignore[return-value]
+
+
+def _in_pieces(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """Validate the members of an object some at a time: pydantic makes all errors of a value before it raises."""
+    if not isinstance(value, dict) or len(value) <= _N_FAULTS:
+        return validate(value)
+    members, n = list(value.items()), len(value) // _N_FAULTS
+    read: dict[str, Any] = {}
+    for i in range(n):
+        read |= validate(dict(members[i::n]))
+    return {name: read[name] for name in value}
+
+
+IN_PIECES = WrapValidator(_in_pieces)
+"""Of objects with any number of members; lists have pydantic's `fail_fast`."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
+_PART = 64 << 10
 
 DONE = b"data: [DONE]\n\n"
 
@@ -25,29 +27,36 @@ class EventStream(Response):
     Parameters
     ----------
     events
-        Closed in any case.
+        What is sent.
+    close
+        Ends their making; awaited after the response, in any case.
     on_late
         Returns what is sent last where the time is over.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], on_late: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        close: Callable[[], Coroutine[Any, Any, object]],
+        on_late: Callable[[], bytes],
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events = events
+        self.events = self._sent = events
+        self.close = close
         self._on_late = on_late
         self._seconds: float | None = None
-        self._turn = ExitStack()
 
-    def go_on(self, turn: ExitStack, seconds: float) -> None:
-        """Take over what the request holds, and send for so many seconds at most."""
-        self._turn, self._seconds = turn, seconds
+    def send_by(self, events: AsyncGenerator[bytes, None], seconds: float) -> None:
+        """Take the events from elsewhere, and send for so many seconds at most."""
+        self._sent, self._seconds = events, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send them."""
         sending = asyncio.ensure_future(self._send(send))
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(wait_gone(receive))
         try:
             await asyncio.wait({sending, gone}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
             is_late = not (sending.done() or gone.done())
@@ -59,16 +68,31 @@ class EventStream(Response):
             sending.cancel()
             gone.cancel()
             await asyncio.gather(sending, gone, return_exceptions=True)
-            self._turn.close()
 
     async def _send(self, send: Send) -> None:
-        async with aclosing(self._events) as events:
+        async with aclosing(self._sent) as events:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for part in events:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+def in_parts(send: Send) -> Send:
+    """Return a send that waits, within a long body too, for the client to read what was sent."""
+
+    async def send_in_parts(message: Message) -> None:
+        body = message.get("body", b"")
+        if len(body) <= _PART:
+            await send(message)
+            return
+        for begin in range(0, len(body), _PART):
+            more = begin + _PART < len(body) or message.get("more_body", False)
+            await send({**message, "body": body[begin : begin + _PART], "more_body": more})
+
+    return send_in_parts
+
+
+async def wait_gone(receive: Receive) -> None:
+    """Wait until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, StrictBool
 from token_trie.decisions.questions.answered import Answered
 from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.decisions.think import Think
+from token_trie.serve.body import Body
 
 _MAX_ORDERS = 64
 
@@ -21,7 +22,7 @@ class Thought(BaseModel):
     share: float = Field(0.2, ge=0, le=1)
 
 
-class Extras(BaseModel):
+class Extras(Body):
     """How questions are asked and answered; see `DecideOptions`."""
 
     x_form: FormName | None = None

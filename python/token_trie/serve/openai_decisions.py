@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -12,7 +13,7 @@ from token_trie.decisions.questions.asked import Asked
 from token_trie.decisions.questions.asking import asked_of
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import Limits, check_depth, count_values
+from token_trie.serve.body import Claim, Limits, check_depth, count_values
 from token_trie.serve.decisions import decide
 from token_trie.serve.engine import Engine
 from token_trie.serve.extras import Extras, extras
@@ -49,7 +50,7 @@ class InputImage(BaseModel):
 
 
 Part: TypeAlias = Annotated[InputText | InputJSON | InputRefusal | InputImage, Field(discriminator="type")]
-Parts: TypeAlias = StrictStr | list[Part]
+Parts: TypeAlias = StrictStr | Annotated[list[Part], Field(fail_fast=True)]
 
 
 class Message(BaseModel):
@@ -102,7 +103,7 @@ class ChoiceShape(BaseModel):
     type: Literal["choice"]
     name: StrictStr | None = None
     instructions: Parts
-    choices: list[Option] = Field(min_length=2)
+    choices: Annotated[list[Option], Field(min_length=2, fail_fast=True)]
 
 
 class ScoreShape(BaseModel):
@@ -119,7 +120,7 @@ class ScoreShape(BaseModel):
     type: Literal["score"]
     name: StrictStr | None = None
     instructions: Parts
-    levels: list[Level] = Field(min_length=2)
+    levels: Annotated[list[Level], Field(min_length=2, fail_fast=True)]
 
 
 QuestionShape: TypeAlias = Annotated[PredicateShape | ChoiceShape | ScoreShape, Field(discriminator="type")]
@@ -129,8 +130,14 @@ class DecisionRequest(Extras):
     """Questions about an input."""
 
     model: StrictStr
-    input: StrictStr | list[Message | FunctionCall | FunctionCallOutput] = Field(union_mode="left_to_right")
-    questions: list[QuestionShape] = Field(min_length=1)
+    input: StrictStr | Annotated[list[Message | FunctionCall | FunctionCallOutput], Field(fail_fast=True)] = Field(
+        union_mode="left_to_right"
+    )
+    questions: Annotated[list[QuestionShape], Field(min_length=1, fail_fast=True)]
+
+    def claim(self, limits: Limits, claim: Claim) -> None:
+        """Claim the memory that it takes to answer; RefusedError where that is too much."""
+        limits.claim_readings([_size(one) for one in self.questions], self.x_orders, claim)
 
 
 async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model: str) -> dict[str, Any]:
@@ -152,6 +159,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
             asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
+        await asyncio.sleep(0)  # others are answered meanwhile
     answers, usage = await decide(engine, _state(body.input), asked, options)
     return {
         "answers": [_told(shape, answer) for shape, answer in zip(body.questions, answers, strict=True)],
@@ -164,6 +172,12 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
             "total_tokens": usage.input + usage.answers,
         },
     }
+
+
+def _size(shape: PredicateShape | ChoiceShape | ScoreShape) -> int:
+    if isinstance(shape, PredicateShape):
+        return 2
+    return len(shape.choices if isinstance(shape, ChoiceShape) else shape.levels)
 
 
 def _question(shape: PredicateShape | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> Question:

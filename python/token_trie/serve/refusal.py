@@ -8,11 +8,14 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from token_trie.errors import BusyError, CancelledError, NativeMemoryError, TokenTrieError
 
-Kind: TypeAlias = Literal["invalid_request", "authentication", "not_found", "too_large", "timeout", "busy", "internal"]
+Kind: TypeAlias = Literal[
+    "invalid_request", "authentication", "forbidden", "not_found", "too_large", "timeout", "busy", "internal"
+]
 
 _STATUS: dict[Kind, int] = {
     "invalid_request": 422,
     "authentication": 401,
+    "forbidden": 403,
     "not_found": 404,
     "too_large": 413,
     "timeout": 408,

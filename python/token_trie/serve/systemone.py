@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
@@ -13,7 +14,7 @@ from token_trie.decisions.questions.options import DecideOptions
 from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.decisions.questions.wording import state_text, text_of
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import Limits
+from token_trie.serve.body import IN_PIECES, Claim, Limits
 from token_trie.serve.decisions import decide
 from token_trie.serve.engine import Engine
 from token_trie.serve.extras import Extras, extras
@@ -47,7 +48,7 @@ class ChoiceShape(BaseModel):
 
     type: Literal["choice"]
     instructions: JsonText | None = None
-    criteria: dict[str, JsonText | None] = Field(min_length=2)
+    criteria: Annotated[dict[str, JsonText | None], Field(min_length=2), IN_PIECES]
 
 
 class ScoreShape(BaseModel):
@@ -57,7 +58,7 @@ class ScoreShape(BaseModel):
 
     type: Literal["score"]
     instructions: JsonText | None = None
-    criteria: list[JsonText] = Field(min_length=2)
+    criteria: Annotated[list[JsonText], Field(min_length=2, fail_fast=True)]
 
 
 QuestionShape: TypeAlias = Annotated[Noul | ChoiceShape | ScoreShape, Field(discriminator="type")]
@@ -70,10 +71,15 @@ class SystemOneRequest(Extras):
     context: StrictStr | None = None
     """Text before the state, the same for many requests."""
     state: JsonText
-    questions: dict[str, QuestionShape] = Field(min_length=1)
+    questions: Annotated[dict[str, QuestionShape], Field(min_length=1), IN_PIECES]
     assets: Any = None
     files: Any = None
     images: Any = None
+
+    def claim(self, limits: Limits, claim: Claim) -> None:
+        """Claim the memory that it takes to answer; RefusedError where that is too much."""
+        sizes = [2 if isinstance(one, Noul) else len(one.criteria) for one in self.questions.values()]
+        limits.claim_readings(sizes, self.x_orders, claim)
 
 
 def _words(given: JsonText | None, what: str) -> str | None:
@@ -100,7 +106,7 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
         It cannot be answered; with the place.
     """
     options = body.options()
-    state, asked = read_request(body, limits, options, engine)
+    state, asked = await read_request(body, limits, options, engine)
     answers, usage = await decide(engine, state, asked, options)
     return {
         "model": model,
@@ -113,7 +119,7 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
     }
 
 
-def read_request(
+async def read_request(
     body: SystemOneRequest, limits: Limits, options: DecideOptions, engine: Engine
 ) -> tuple[str, dict[Place, Asked]]:
     """Return a state and what is asked about it, each question with its place; RefusedError with the place."""
@@ -124,6 +130,7 @@ def read_request(
             asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
+        await asyncio.sleep(0)  # others are answered meanwhile
     return state_of(body), asked
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,15 @@ class Serving:
                 return self
         self.__exit__()
         raise AssertionError("".join(told))
+
+    def connected(self, data: bytes) -> socket.socket:
+        """Return a connection with little room for answers, on which data was sent."""
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.sendall(data)
+        return connection
 
     def __exit__(self, *raised: Any) -> None:
         self._process.send_signal(signal.SIGTERM)

@@ -1,21 +1,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+from hostile import head_of
 from serving import Serving
 
 QUESTION = {"type": "noul", "instructions": "Is it late?"}
 ASKED = {"model": "any", "state": "The parcel has not come.", "questions": {"q": QUESTION}}
+JSON = {"content-type": "application/json"}
 SLOW = {**ASKED, "state": "The parcel has not come. " * 250}
+
+
+def wait_until_nothing_is_under_way(url: str, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while "token_trie_requests_under_way 0.0" not in httpx.get(f"{url}/metrics").text:
+        assert time.monotonic() < end, "a slot is held"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def tiny_path(model_paths: dict[str, Path]) -> Path:
+    return model_paths["tiny"]
 
 
 def ask(url: str, body: object = ASKED, **options: object) -> httpx.Response:
@@ -53,10 +67,10 @@ def test_there_is_health_a_list_of_models_counts_and_a_description(server: str) 
     ids=range(12),
 )
 def test_a_broken_body_is_refused(server: str, content: bytes, status: int) -> None:
-    answer = httpx.post(f"{server}/v1/systemone", content=content, timeout=60)
+    answer = httpx.post(f"{server}/v1/systemone", content=content, headers=JSON, timeout=60)
     assert answer.status_code == status
     assert "detail" in answer.json()
-    other = httpx.post(f"{server}/v1/decisions", content=content, timeout=60)
+    other = httpx.post(f"{server}/v1/decisions", content=content, headers=JSON, timeout=60)
     assert other.status_code == (400 if status == 422 else status)
     assert other.json()["error"]["message"]
 
@@ -154,31 +168,67 @@ def test_what_takes_too_long_is_ended(model: Path) -> None:
 def test_who_leaves_takes_the_work_along(model: Path) -> None:
     with Serving(model, "--max-requests", "4") as serving:
         body = json.dumps(SLOW).encode()
-        host, _, port = serving.url.removeprefix("http://").partition(":")
         for _ in range(20):
-            with socket.create_connection((host, int(port))) as client:
-                head = f"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
-                client.sendall(head.encode() + body)
+            with serving.connected(head_of("/v1/systemone", len(body)) + body):
                 time.sleep(0.05)
-        for _ in range(200):
-            if "token_trie_requests_under_way 0.0" in httpx.get(f"{serving.url}/metrics").text:
-                break
-            time.sleep(0.05)
-        else:
-            raise AssertionError("somebody is waited for who has left")
+        wait_until_nothing_is_under_way(serving.url)
         assert ask(serving.url).status_code == 200
 
 
 def test_who_leaves_in_the_middle_of_a_body_is_no_failure(model: Path) -> None:
     with Serving(model) as serving:
-        host, _, port = serving.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port))) as client:
-            client.sendall(b"POST /v1/systemone HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        with serving.connected(head_of("/v1/systemone", 100) + b"{"):
             time.sleep(0.2)
         assert ask(serving.url).status_code == 200
         counted = httpx.get(f"{serving.url}/metrics").text
     assert 'status="499"' in counted
     assert "Traceback" not in serving.told
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/systemone"), ("PUT", "/v1/sets/x"), ("POST", "/v1/completions")]
+)
+def test_half_a_body_holds_its_slot_no_longer_than_the_limit(tiny_path: Path, method: str, path: str) -> None:
+    with Serving(tiny_path, "--time-limit", "1", "--max-requests", "8") as serving:
+        halves = [serving.connected(head_of(path, 100, method) + b"{") for _ in range(8)]
+        time.sleep(0.3)
+        assert ask(serving.url).status_code == 429
+        wait_until_nothing_is_under_way(serving.url, 1.7)
+        assert halves[0].recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert ask(serving.url).status_code == 200
+        started = time.monotonic()
+    assert time.monotonic() - started < 3
+    for half in halves:
+        half.close()
+
+
+def test_who_reads_nothing_holds_no_slot_and_no_shutdown(tiny_path: Path) -> None:
+    large = {"choices": [f"{i:0100}" for i in range(60_000)]}
+    with Serving(tiny_path, "--time-limit", "2", "--max-requests", "8") as serving:
+        assert httpx.put(f"{serving.url}/v1/sets/large", json=large, timeout=60).status_code == 201
+        wait_until_nothing_is_under_way(serving.url)
+        body = json.dumps({"prompt": "a", "max_tokens": 900, "stream": True, "logprobs": 20, "n": 8}).encode()
+        deaf = [serving.connected(b"GET /v1/sets/large HTTP/1.1\r\nhost: x\r\n\r\n" * 4) for _ in range(4)]
+        deaf += [serving.connected(head_of("/v1/completions", len(body)) + body) for _ in range(4)]
+        time.sleep(0.5)
+        assert httpx.get(f"{serving.url}/health").status_code == 200
+        wait_until_nothing_is_under_way(serving.url, 2.6)
+        deaf.append(serving.connected(b"GET /v1/sets/large HTTP/1.1\r\nhost: x\r\n\r\n"))
+        time.sleep(0.2)
+        started = time.monotonic()
+    assert time.monotonic() - started < 4
+    for each in deaf:
+        each.close()
+    assert "Traceback" not in serving.told
+
+
+def test_a_head_that_never_ends_holds_no_connection(tiny_path: Path) -> None:
+    with Serving(tiny_path, "--time-limit", "0.5") as serving:
+        silent = [serving.connected(b""), serving.connected(b"GET /health HTTP/1.1\r\nhost:")]
+        for each in silent:
+            each.settimeout(10)
+            with each, contextlib.suppress(ConnectionResetError):
+                assert each.recv(1000) == b""
 
 
 def test_a_signal_lets_end_what_is_under_way(model: Path) -> None:

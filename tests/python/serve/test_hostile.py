@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from socket import socket
 
+import hostile
 import httpx
 import pytest
 from serving import Serving
 
-pytest.importorskip("schemathesis", reason="needs Python 3.11")
 CASES = os.environ.get("HOSTILE_CASES", "8")  # of each operation, about
+N_CASES = int(os.environ.get("HOSTILE_REQUESTS", "120"))
+LIMIT_S = float(os.environ.get("HOSTILE_LIMIT", "2"))
+SEED = int(os.environ.get("HOSTILE_SEED", "0"))
 
 
 def test_cases_made_from_the_description_are_answered_or_refused(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("schemathesis", reason="needs Python 3.11")
     with Serving(model, "--time-limit", "2") as serving:
         command = [str(Path(sys.executable).with_name("st")), "run", f"{serving.url}/openapi.json"]
         checks = ["--checks", "not_a_server_error", "--request-timeout", "30", "--phases", "fuzzing"]
@@ -23,3 +33,79 @@ def test_cases_made_from_the_description_are_answered_or_refused(model: Path, tm
         run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout[-4000:]
         assert httpx.get(f"{serving.url}/health").status_code == 200
+
+
+class Watch(threading.Thread):
+    """Asks the server for its health, again and again, and reads how much memory it has."""
+
+    def __init__(self, serving: Serving) -> None:
+        super().__init__()
+        self._serving = serving
+        self._is_over = threading.Event()
+        self.idle = self.memory()
+        self.most = 0
+        self.slow: list[float] = []
+        self.n = 0
+
+    def memory(self) -> int:
+        """Bytes that the process has resident; 0 where that is not known."""
+        try:
+            pages = Path(f"/proc/{self._serving.pid}/statm").read_text().split()[1]
+        except OSError:
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self._serving.url, timeout=60) as client:
+            while not self._is_over.wait(0.02):
+                began = time.monotonic()
+                assert client.get("/health").status_code == 200
+                took = time.monotonic() - began
+                self.n += 1
+                self.slow = sorted([*self.slow, took])[-100:]
+                self.most = max(self.most, self.memory())
+
+    def end(self) -> None:
+        self._is_over.set()
+        self.join()
+
+
+def test_whatever_is_sent_the_server_stays_well(model_paths: dict[str, Path]) -> None:
+    left: deque[tuple[float, socket]] = deque()
+    with Serving(model_paths["tiny"], "--time-limit", f"{LIMIT_S:g}") as serving:
+        assert httpx.post(f"{serving.url}/v1/completions", json={"prompt": "a"}).status_code == 200
+        watch = Watch(serving)
+        watch.start()
+
+        def attack(i: int) -> None:
+            while left and left[0][0] < time.monotonic() - LIMIT_S - 2:
+                left.popleft()[1].close()
+            rng = random.Random(f"{SEED} {i}")
+            try:
+                kept = hostile.send(rng, serving.connected, LIMIT_S + 10)
+            except BaseException as error:
+                raise AssertionError(f"case {i}") from error
+            if kept is not None:
+                left.append((time.monotonic(), kept))
+
+        with ThreadPoolExecutor(16) as attackers:
+            list(attackers.map(attack, range(N_CASES)))
+        ended = time.monotonic()
+        while "token_trie_requests_under_way 0.0" not in httpx.get(f"{serving.url}/metrics", timeout=60).text:
+            assert time.monotonic() - ended < LIMIT_S + 1, "a slot is held"
+            time.sleep(0.05)
+        watch.end()
+        for i in range(N_CASES, N_CASES + 50):
+            if (kept := hostile.send(random.Random(f"{SEED} {i}"), serving.connected, LIMIT_S + 10)) is not None:
+                left.append((time.monotonic(), kept))
+        ended = time.monotonic()
+    took = time.monotonic() - ended
+    for _, connection in left:
+        connection.close()
+    grown = watch.most - watch.idle >> 20
+    told = f"health {watch.slow[-1]:.3f} s at most of {watch.n}, {grown} MB more, ended in {took:.1f} s"
+    print(f"{N_CASES} requests: {told}")
+    assert "Traceback" not in serving.told, serving.told[-3000:]
+    assert watch.slow[-1] < 0.5, told
+    assert grown <= 500, told
+    assert took < LIMIT_S + 2, told

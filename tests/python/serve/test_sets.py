@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -152,7 +153,7 @@ def test_no_name_leads_elsewhere(server: str, name: str) -> None:
 def test_what_is_no_set_changes_nothing(server: str, given: Any) -> None:
     url = f"{server}/v1/sets/before"
     httpx.put(url, json=CITIES)
-    refused = httpx.put(url, json=given)
+    refused = httpx.put(url, content=json.dumps(given), headers={"content-type": "application/json"})
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]["message"]
     assert httpx.get(url).json() == CITIES

@@ -44,7 +44,9 @@ def test_typesafes_client_reads_every_kind_of_answer(server: str) -> None:
     ],
 )
 def test_what_does_not_fit_is_told_with_its_place(server: str, body: object, place: list[str]) -> None:
-    answer = httpx.post(f"{server}/v1/systemone", content=json.dumps(body))
+    answer = httpx.post(
+        f"{server}/v1/systemone", content=json.dumps(body), headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 422
     assert answer.json()["detail"][0]["loc"][: len(place) + 1] == ["body", *place]
 

@@ -243,7 +243,17 @@ class TextSoFar:
 
 
 def _n_held_back(text: str, stops: list[str]) -> int:
-    for n in range(min(len(text), max(map(len, stops), default=1) - 1), 0, -1):
-        if any(stop.startswith(text[-n:]) for stop in stops):
-            return n
+    """Return the length of the longest end of a text that a stop string begins with."""
+    return max(
+        (_n_begun(text[len(text) - len(stop) + 1 :] if len(text) >= len(stop) else text, stop) for stop in stops),
+        default=0,
+    )
+
+
+def _n_begun(end: str, stop: str) -> int:
+    at = end.find(stop[0])
+    while at >= 0:
+        if stop.startswith(end[at:]):
+            return len(end) - at
+        at = end.find(stop[0], at + 1)
     return 0

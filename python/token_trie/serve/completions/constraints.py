@@ -52,8 +52,10 @@ def constraint_of(shape: Sampling, sets: Sets, limits: Limits) -> tuple[Constrai
     if len(found) > 1:
         raise invalid(f"goes with no {'.'.join(map(str, found[0][1]))}: an answer has one constraint", found[1][1])
     constraint, place = found[0] if found else (ByGrammar(), ())
-    if isinstance(constraint, ByGrammar) and constraint.gbnf is not None and not limits.grammars:
-        raise invalid("this server takes no grammars", place, "unsupported")
+    if isinstance(constraint, ByGrammar) and constraint.gbnf is not None:
+        if not limits.grammars:
+            raise invalid("this server takes no grammars", place, "unsupported")
+        check_gbnf(constraint.gbnf, place)
     return constraint, place
 
 
@@ -92,7 +94,7 @@ def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
 
 
 def _by_grammar(gbnf: str, place: Place) -> tuple[Constraint, Place]:
-    return ByGrammar(check_gbnf(gbnf, place)), place
+    return ByGrammar(gbnf), place
 
 
 def _by_format(given: ResponseFormat) -> tuple[Constraint, Place]:

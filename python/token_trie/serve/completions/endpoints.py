@@ -70,7 +70,7 @@ async def _answer(engine: Engine, asked: Sequence[Answering], shape: Sampling, w
         raise
     options = shape.stream_options
     events = under_way.events(options is not None and options.include_usage)
-    return EventStream(events, lambda: _told(RefusedError("timeout", "no answer in time")))
+    return EventStream(events, under_way.close, lambda: _told(RefusedError("timeout", "no answer in time")))
 
 
 class _UnderWay:

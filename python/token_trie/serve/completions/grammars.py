@@ -19,7 +19,9 @@ _BYTES, _RULES, _DEPTH, _TIMES = 64 << 10, 1000, 100, 1000
 
 _PARTS = re.compile(
     r"""
-    \#[^\n]* | "(?:[^"\\]|\\.)*" | \[(?:[^\]\\]|\\.)*\]  # comments, texts and classes, whose inside is none
+    \#[^\n]* | "(?:[^"\\]|\\.|\\\Z)*(?:"|\Z) | \[(?:[^\]\\]|\\.|\\\Z)*(?:\]|\Z)
+    # Comments, texts and classes, whose inside is none. One without an end matches up to the end of all: else the regex
+    # would look for that end again from each of its characters.
     | \{\s*(?P<least>\d*)\s*,?\s*(?P<most>\d*) | (?P<rule> ::=) | (?P<opens> \() | (?P<closes> \))
     """,
     re.VERBOSE | re.DOTALL,
@@ -48,8 +50,8 @@ def _values(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def check_gbnf(text: str, place: Place) -> str:
-    """Return a GBNF grammar; RefusedError for one of too many bytes, rules, levels or repetitions."""
+def check_gbnf(text: str, place: Place) -> None:
+    """Refuse a GBNF grammar of too many bytes, rules, levels or repetitions."""
     if len(text.encode(errors="surrogatepass")) > _BYTES:
         raise invalid(f"more than {_BYTES:,} bytes", place, "too_long")
     n_rules = depth = deepest = 0
@@ -65,7 +67,6 @@ def check_gbnf(text: str, place: Place) -> str:
         raise invalid(f"more than {_RULES:,} rules", place, "too_long")
     if deepest > _DEPTH:
         raise invalid(f"parentheses more than {_DEPTH} deep", place, "too_long")
-    return text
 
 
 def require_parsed(llm: Llama, text: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from token_trie.serve.body import Body, Claim, Limits
 from token_trie.serve.refusal import invalid
 
 _MOST = 128
+_ANSWER_BYTES = 16 << 10
+"""Memory of an answer while it is written."""
 
 Number: TypeAlias = StrictFloat
+Stop: TypeAlias = Annotated[StrictStr, Field(max_length=1000)]
 Count: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
 
@@ -48,7 +53,7 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool = False
 
 
-class Sampling(BaseModel):
+class Sampling(Body):
     """What both kinds have."""
 
     model_config = ConfigDict(extra="allow")
@@ -60,7 +65,7 @@ class Sampling(BaseModel):
     seed: StrictInt | None = None
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    stop: StrictStr | Annotated[list[StrictStr], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
     max_tokens: Count | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -77,6 +82,15 @@ class Sampling(BaseModel):
     def n_each(self) -> int:
         """Answers to a prompt."""
         return 1 if self.n is None else self.n
+
+    def claim(self, limits: Limits, claim: Claim) -> None:
+        """Claim the memory of its answers."""
+        claim.add(_ANSWER_BYTES * self.n_each * len(self.prompts))
+
+    @property
+    def prompts(self) -> Sequence[Any]:
+        """The prompts, one at least."""
+        return [None]
 
     @property
     def most_tokens(self) -> int | None:
@@ -139,9 +153,13 @@ class Message(BaseModel):
     """What somebody said."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: StrictStr | list[Annotated[TextPart | OtherPart, Field(discriminator="type")]] | None = None
+    content: (
+        StrictStr
+        | Annotated[list[Annotated[TextPart | OtherPart, Field(discriminator="type")]], Field(fail_fast=True)]
+        | None
+    ) = None
     name: StrictStr | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
     tool_call_id: StrictStr | None = None
 
 
@@ -164,7 +182,7 @@ class Allowed(BaseModel):
         """These."""
 
         mode: Literal["auto", "required"]
-        tools: list[Named] = Field(min_length=1)
+        tools: Annotated[list[Named], Field(min_length=1, fail_fast=True)]
 
     type: Literal["allowed_tools"]
     allowed_tools: Some
@@ -173,11 +191,11 @@ class Allowed(BaseModel):
 class ChatRequest(Sampling):
     """``POST /v1/chat/completions``."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
     tool_choice: (
         Literal["none", "auto", "required"] | Annotated[Named | Allowed, Field(discriminator="type")] | None
     ) = None
@@ -196,7 +214,12 @@ class ChatRequest(Sampling):
 class CompletionRequest(Sampling):
     """``POST /v1/completions``."""
 
-    prompt: StrictStr | list[StrictStr] | list[Count] | list[list[Count]]
+    prompt: (
+        StrictStr
+        | Annotated[list[StrictStr], Field(fail_fast=True)]
+        | Annotated[list[Count], Field(fail_fast=True)]
+        | Annotated[list[Annotated[list[Count], Field(fail_fast=True)]], Field(fail_fast=True)]
+    )
     logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     parse_special: StrictBool = False
     """Whether names of control tokens in the prompt become these, as in a template of one's own."""
