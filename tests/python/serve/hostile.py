@@ -233,5 +233,7 @@ def send(rng: random.Random, connect: Callable[[bytes], socket.socket], seconds:
                 connection.sendall(head + data)
     except ConnectionError:  # the server has closed it
         pass
-    connection.close()
+    finally:
+        if way not in ("slow", "deaf"):
+            connection.close()
     return None
