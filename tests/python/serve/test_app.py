@@ -13,6 +13,7 @@ import httpx
 import pytest
 from hostile import head_of
 from serving import Serving
+from tiny_model import write_tiny_model
 
 QUESTION = {"type": "noul", "instructions": "Is it late?"}
 ASKED = {"model": "any", "state": "The parcel has not come.", "questions": {"q": QUESTION}}
@@ -268,3 +269,23 @@ def test_a_connection_that_idles_for_as_long_as_clients_keep_one_is_still_answer
         time.sleep(6)
         used.append(client.get("/health").extensions["network_stream"].get_extra_info("client_addr"))
     assert used[0] == used[1]
+
+
+def test_a_text_whose_logits_are_not_finite_is_refused_and_no_other_answer_changes(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "broken.gguf", broken=["▁Pizza"])
+    with Serving(tmp_path / "broken.gguf") as serving, ThreadPoolExecutor(16) as clients:
+
+        def write(text: str) -> httpx.Response:
+            body = {"model": "any", "prompt": text, "max_tokens": 20, "temperature": 0}
+            return httpx.post(f"{serving.url}/v1/completions", json=body, timeout=60)
+
+        states = [f"case {i}" for i in range(12)]
+        alone = [ask(serving.url, {**ASKED, "state": state}).json()["answers"]["q"]["noul"] for state in states]
+        texts = [clients.submit(write, f"text {i} of Paris") for i in range(6)]
+        asked = [clients.submit(ask, serving.url, {**ASKED, "state": state}) for state in [*states, "a Pizza"]]
+        broken = [asked.pop(), clients.submit(write, "a Pizza")]
+        assert [one.result().json()["answers"]["q"]["noul"] for one in asked] == pytest.approx(alone, abs=0.01)
+        assert [one.result().status_code for one in texts] == [200] * 6
+        for one in broken:
+            assert one.result().status_code >= 400
+            assert "no finite logits" in one.result().text
