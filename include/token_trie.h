@@ -101,7 +101,7 @@ enum token_trie_status {
     TOKEN_TRIE_ERROR_LLAMA = -5,     /* the loaded llama.cpp is not the one that this library was compiled against */
     TOKEN_TRIE_ERROR_MEMORY = -6,    /* out of memory */
     TOKEN_TRIE_ERROR_INTERNAL = -7,  /* a defect in this library; please report it */
-    TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, or llama_decode failed */
+    TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, llama_decode failed, or no logits are finite */
     TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill, score, search or prompt of a batch was cancelled */
     TOKEN_TRIE_ERROR_GRAMMAR = -10,  /* a grammar does not parse, or does not fit the text so far */
     TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is already in a call, or another stream uses its context */

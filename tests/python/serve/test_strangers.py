@@ -151,7 +151,7 @@ def post(route: str, **body: Any) -> Callable[[Place], None]:
 
 ASKED: dict[str, Any] = {"q": {"type": "choice", "instructions": TEXT, "criteria": {"a": TEXT, "b": None}}}
 BODIES: dict[str, dict[str, Any]] = {
-    "/v1/systemone": {"state": TEXT, "questions": ASKED},
+    "/v1/systemone": {"state": TEXT, "context": TEXT, "questions": ASKED},
     "/v1/decisions": {
         "input": TEXT,
         "questions": [
