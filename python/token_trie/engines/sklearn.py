@@ -22,6 +22,7 @@ from token_trie.native.core import Llama
 from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fitting import log_probabilities, scores_of
+from token_trie.trust.folds import numbered
 from token_trie.trust.options import FitOptions, RowOptions
 from token_trie.trust.readings import Reader, Readings, Row, reader_of
 from token_trie.trust.shares import log_softmax
@@ -126,7 +127,9 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             is_labelled = self.calibration in ("auto", "temperature", "bias", "head")
             readings = self._read(texts, states=self.calibration in ("auto", "head"))
             found = gold.astype(np.int64) if is_labelled else None
-            self.calibration_ = Calibration.of(readings, found, kind=options.kind, n_folds=self.n_folds)
+            self.calibration_ = Calibration.of(
+                readings, found, kind=options.kind, n_folds=self.n_folds, groups=numbered(texts)
+            )
         return self
 
     def predict_proba(self, X: Iterable[str]) -> Floats:  # noqa: N803

@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
+
 from token_trie.decisions.binding import Binding
 from token_trie.decisions.calibrator import BatchPrior, Floats
 from token_trie.decisions.gold import read_gold
@@ -147,7 +149,7 @@ class Calibration(Fit):
         kind: FitKind = "auto",
         prior: Floats | None = None,
         n_folds: int = 10,
-        groups: Ints | None = None,
+        groups: npt.ArrayLike | None = None,
         shuffled: Readings | None = None,
     ) -> Calibration:
         """Fit it to what a model has said of rows; as of `fit_readings`."""
@@ -182,7 +184,8 @@ class Calibration(Fit):
         """
         if self.held_out is None:
             raise CalibrationError("gate: this was fitted without labels, and how often it is right is not known")
-        return find_gate(self.held_out.confidence, self.held_out.is_right, target_accuracy, assurance)
+        own = self.held_out
+        return find_gate(own.confidence, own.is_right, target_accuracy, assurance, groups=own.groups)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file. If the process is killed, the file is the old or the new one. Raises OSError."""

@@ -21,7 +21,7 @@ from token_trie.sets.prompt import Prompt
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.folds import numbered
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.kept import digest_of_prompt
+from token_trie.trust.kept import as_asked, digest_of_prompt
 from token_trie.trust.metrics import Figures, figures_of
 from token_trie.trust.options import RowOptions
 from token_trie.trust.readings import Readings
@@ -169,12 +169,15 @@ class Evaluated:
         Returns
         -------
         Gate
-            As of `Calibration.gate`.
+            As of `Calibration.gate`. The best way is chosen by these rows, so the assurance holds for all ways together
+            from which it is chosen.
         """
         one = self.best if way is None else self[way]
         if one.confidence is None:
             raise ArgumentError(f"way: {one.name!r} has no probabilities")
-        return find_gate(one.confidence, one.answers == self.gold, target_accuracy)
+        n_ways = 1 if way is not None else max(1, len([other for other in self.ways if other.of != "words"]))
+        is_right = one.answers == self.gold
+        return find_gate(one.confidence, is_right, target_accuracy, groups=self.groups, n_ways=n_ways)
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, for JSON."""
@@ -218,7 +221,7 @@ def evaluate_rows(
     if len(classes) < 2:
         raise ArgumentError(f"choices: {classes[0]!r} alone, where nothing is to be told apart")
     rows.gold = read_gold(gold, len(given), rows.reader.binding.classes, rows.reader.values)
-    rows.groups = numbered([digest_of_prompt(one) for one in given])
+    rows.groups = numbered([digest_of_prompt(as_asked(rows.reader, one)) for one in given])
     rows.states = any(name in ("fitted", "head") for name in chosen)
     rows.notes += _about(rows.gold, rows.groups, classes, n_folds)
     evaluated = []
@@ -228,7 +231,7 @@ def evaluate_rows(
         except CalibrationError as error:
             rows.notes.append(f"{name}: not taken: {error}")
             continue
-        figures = figures_of(classes, rows.gold, found.answers, found.probabilities, found.mass)
+        figures = figures_of(classes, rows.gold, found.answers, found.probabilities, found.mass, rows.groups)
         evaluated.append(EvaluatedWay(name, way.says, way.of, found.answers, found.probabilities, figures))
     if not evaluated:
         raise CalibrationError("; ".join(rows.notes))

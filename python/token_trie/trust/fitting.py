@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from token_trie.decisions.calibrator import Base, Floats
 from token_trie.decisions.learn import one_thread
 from token_trie.errors import ArgumentError, CalibrationError, InternalError
 from token_trie.trust.fit import Fit
-from token_trie.trust.folds import Folds, folds_of
-from token_trie.trust.head_fitting import fit_heads
+from token_trie.trust.folds import Folds, folds_of, numbered, read_groups, within
+from token_trie.trust.head_fitting import FittedHead, Heads
 from token_trie.trust.held_out import HeldOut, Measured, in_steps
 from token_trie.trust.label_free import fit_without_labels, mean_taken_out
 from token_trie.trust.metrics import figures_of
@@ -22,7 +24,6 @@ from token_trie.trust.options import FitKind
 from token_trie.trust.readings import Readings
 from token_trie.trust.shares import Ints, log_loss, log_softmax, losses
 
-_SEED = 0
 LEAST_LABELLED = 20
 """Rows with labels."""
 _TEMPERATURES = (0.05, 20.0)
@@ -40,10 +41,13 @@ def fit_readings(
     kind: FitKind = "auto",
     prior: Floats | None = None,
     n_folds: int = 10,
-    groups: Ints | None = None,
+    groups: npt.ArrayLike | None = None,
     shuffled: Readings | None = None,
 ) -> tuple[Fit, HeldOut | None]:
-    """Fit a calibration to readings; tell, of rows with labels, what it is worth on rows that it has not seen.
+    """Fit a calibration to readings, and measure it on rows that took no part, if there are labels.
+
+    It is measured by nested cross-validation (Varma and Simon, 2006): for each fold, the kind and all that is chosen
+    with it are chosen on the other folds alone, by folds of these.
 
     Parameters
     ----------
@@ -55,8 +59,9 @@ def fit_readings(
     prior : ndarray of float64, shape (n_classes,), optional
         Of what takes no labels: logarithms of how frequent the classes are.
     n_folds : int
-    groups : ndarray of int64, shape (n_rows,), optional
-        Rows of one group, such as duplicates, come into one fold.
+    groups : array, shape (n_rows,), optional
+        Rows of one group, such as duplicates, come into one fold, and count as one observation. By default, rows of
+        which the model says exactly the same are one group.
     shuffled : Readings, optional
         Of "domain": what the model says behind words of the rows.
 
@@ -68,19 +73,24 @@ def fit_readings(
         The kind needs labels, or is to have none.
     """
     _require_finite(readings)
+    own = _equal_rows(readings) if groups is None else read_groups(groups, len(readings))
     if gold is None:
-        return fit_without_labels(readings, kind, prior, shuffled), None
+        return fit_without_labels(readings, kind, prior, shuffled, len(np.unique(own))), None
     if prior is not None:
         raise ArgumentError("frequencies: go without labels, which tell them")
-    if len(gold) < LEAST_LABELLED:
-        raise CalibrationError(f"gold: {len(gold)} rows, where {LEAST_LABELLED} are the fewest that tell something")
-    groups = np.arange(len(gold)) if groups is None else groups
-    folds = folds_of(gold, groups, n_folds, _SEED)
+    if len(np.unique(own)) < LEAST_LABELLED:
+        n = len(np.unique(own))
+        raise CalibrationError(f"gold: {n} different rows, where {LEAST_LABELLED} are the fewest that tell something")
+    folds = folds_of(gold, own, n_folds)
     if not folds:
-        raise CalibrationError(
-            f"gold: all rows are {readings.texts[int(gold[0])]!r}, which tells nothing of the others"
-        )
-    fitted, log_p = _best(_fitters(readings, kind), readings, gold, folds)
+        most = int(np.bincount(gold).argmax())
+        rows = "all rows" if (gold == most).all() else "all rows but those of one text"
+        raise CalibrationError(f"gold: {rows} are {readings.texts[most]!r}, which tells nothing of the others")
+    fitters = _fitters(readings, gold, kind)
+    fitted = _best(fitters, np.arange(len(gold)), folds, gold, own).fit()
+    log_p = np.empty(readings.raw.shape)
+    for i, (train, test) in enumerate(folds):
+        log_p[test] = _best(fitters, train, within(folds, i, gold, own), gold, own).log_p[test]
     raw = log_softmax(readings.raw)
     held_out = HeldOut(
         len(gold),
@@ -89,6 +99,7 @@ def fit_readings(
         measured(readings.texts, raw, gold),
         in_steps(np.exp(log_p.max(axis=1))),
         log_p.argmax(axis=1) == gold,
+        own,
         np.exp(log_p),
     )
     return fitted, held_out
@@ -101,48 +112,73 @@ def _require_finite(readings: Readings) -> None:
             raise CalibrationError(f"rows[{row}]: the model's scores of it are not finite")
 
 
-class Fitted(NamedTuple):
-    """A fit, and log-probabilities of all rows, shape (n_rows, n_classes), each by what was fitted on other folds."""
+def _equal_rows(readings: Readings) -> Ints:
+    parts = [part for part in (readings.raw, readings.contextual, readings.states) if part is not None]
+    return numbered([b"".join(part[i].tobytes() for part in parts) for i in range(len(readings))])
 
-    fit: Fit
+
+class _Fitted(NamedTuple):
+    """A candidate on some rows.
+
+    Attributes
+    ----------
+    fit : callable
+        Returns the fit to these rows.
+    log_p : ndarray of float64, shape (n_rows, n_classes)
+        Of these rows, by fits to other folds of them; of all other rows, by the fit to these.
+    takes_scores : bool
+        Whether it is a head that takes scores.
+    """
+
+    fit: Callable[[], Fit]
     log_p: Floats
+    takes_scores: bool = False
 
 
 class _Fitter(ABC):
-    """Fits one kind."""
+    """Fits one kind; each set of rows once."""
+
+    def __init__(self, readings: Readings, gold: Ints) -> None:
+        self._readings, self._gold = readings, gold
 
     @abstractmethod
-    def fits(self, readings: Readings, gold: Ints, folds: Folds) -> Iterator[Fitted]:
-        """Yield what is fitted; CalibrationError where rows do not allow it."""
+    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Fitted]:
+        """Yield what is fitted to rows; CalibrationError where they do not allow it."""
 
 
-@dataclass(frozen=True)
 class _Scaled(_Fitter):
     """A temperature, and with it a bias a class, or none."""
 
-    base: Base
-    has_bias: bool
+    def __init__(self, readings: Readings, gold: Ints, base: Base, *, has_bias: bool) -> None:
+        super().__init__(readings, gold)
+        self._scores, self._base, self._has_bias = scores_of(readings, base), base, has_bias
+        self._made: dict[bytes, Fit] = {}
 
-    def fits(self, readings: Readings, gold: Ints, folds: Folds) -> Iterator[Fitted]:
-        scores = scores_of(readings, self.base)
-        log_p = np.empty(scores.shape)
-        for train, test in folds:
-            log_p[test] = log_softmax(self._fit(scores[train], gold[train]).log_weights(scores[test], None))
-        yield Fitted(self._fit(scores, gold), log_p)
+    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Fitted]:
+        log_p = np.empty(self._scores.shape)
+        for train, test in [*folds, (rows, np.setdiff1d(np.arange(len(self._gold)), rows))]:
+            log_p[test] = log_softmax(self._fit_to(train).log_weights(self._scores[test], None))
+        yield _Fitted(partial(self._fit_to, rows), log_p)
+
+    def _fit_to(self, rows: Ints) -> Fit:
+        key = rows.tobytes()
+        if key not in self._made:
+            self._made[key] = self._fit(self._scores[rows], self._gold[rows])
+        return self._made[key]
 
     def _fit(self, scores: Floats, gold: Ints) -> Fit:
         """Minimize the log loss; a bias is held near the one that takes out the mean of the rows."""
         from scipy.optimize import minimize, minimize_scalar
 
-        centred = mean_taken_out(scores, "mean") if self.has_bias else np.zeros(scores.shape[1])
+        centred = mean_taken_out(scores, "mean") if self._has_bias else np.zeros(scores.shape[1])
         low, high = np.log(_TEMPERATURES)
 
         def at(log_t: float) -> float:
             return log_loss(log_softmax((scores + centred) / np.exp(log_t)), gold)
 
         log_t = float(minimize_scalar(at, bounds=(low, high), method="bounded").x)
-        if not self.has_bias:
-            return Fit(kind="temperature", bias=centred, temperature=float(np.exp(log_t)), base=self.base)
+        if not self._has_bias:
+            return Fit(kind="temperature", bias=centred, temperature=float(np.exp(log_t)), base=self._base)
         n, hits = len(gold), np.eye(scores.shape[1])[gold]
 
         def loss(x: Floats) -> tuple[float, Floats]:
@@ -157,50 +193,65 @@ class _Scaled(_Fitter):
         bounds = [(low, high), *[(None, None)] * scores.shape[1]]
         x = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
         temperature = float(np.exp(x[0]))
-        return Fit(kind="bias", bias=centred + x[1:] * temperature, temperature=temperature, base=self.base)
+        return Fit(kind="bias", bias=centred + x[1:] * temperature, temperature=temperature, base=self._base)
 
 
 class _OfState(_Fitter):
     """A head on the hidden state, and one that takes scores beside it."""
 
-    def fits(self, readings: Readings, gold: Ints, folds: Folds) -> Iterator[Fitted]:
-        for name, n in zip(readings.texts, np.bincount(gold, minlength=len(readings.texts)), strict=True):
+    def __init__(self, readings: Readings, gold: Ints) -> None:
+        super().__init__(readings, gold)
+        assert readings.states is not None  # as there are no others of this kind
+        self._heads = Heads(readings.states.astype(np.float64), readings.raw, gold)
+
+    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Fitted]:
+        texts = self._readings.texts
+        for name, n in zip(texts, np.bincount(self._gold, minlength=len(texts)), strict=True):
             if n == 0:
                 raise CalibrationError(f"gold: no row of {name!r}, where a head needs some of each class")
-        assert readings.states is not None  # as there are no others of this kind
-        for head, log_p in fit_heads(readings.states.astype(np.float64), readings.raw, gold, folds):
-            yield Fitted(Fit(kind="head", bias=np.zeros(len(readings.texts)), head=head), log_p)
+        for one in self._heads.fitted(rows, folds):
+            yield _Fitted(partial(self._fit, one), one.log_p, one.takes_scores)
+
+    def _fit(self, one: FittedHead) -> Fit:
+        return Fit(kind="head", bias=np.zeros(len(self._readings.texts)), head=one.head())
 
 
-def _fitters(readings: Readings, kind: FitKind) -> list[_Fitter]:
+def _fitters(readings: Readings, gold: Ints, kind: FitKind) -> list[_Fitter]:
     bases: list[Base] = ["raw"] if readings.contextual is None else ["raw", "contextual"]
-    known: Mapping[str, list[_Fitter]] = {
-        "temperature": [_Scaled(base, has_bias=False) for base in bases],
-        "bias": [_Scaled(base, has_bias=True) for base in bases],
-        "head": [] if readings.states is None else [_OfState()],
+    known: Mapping[str, Callable[[], list[_Fitter]]] = {
+        "temperature": lambda: [_Scaled(readings, gold, base, has_bias=False) for base in bases],
+        "bias": lambda: [_Scaled(readings, gold, base, has_bias=True) for base in bases],
+        "head": lambda: [] if readings.states is None else [_OfState(readings, gold)],
     }
     if kind == "auto":
-        return [fitter for fitters in known.values() for fitter in fitters]
+        return [fitter for fitters in known.values() for fitter in fitters()]
     if kind not in known:
         raise ArgumentError(f"kind: {kind!r} takes no labels; leave gold out")
-    if not known[kind]:
+    fitters = known[kind]()
+    if not fitters:
         raise CalibrationError("kind: 'head' needs hidden states, which were not read")
-    return known[kind]
+    return fitters
 
 
-def _best(fitters: list[_Fitter], readings: Readings, gold: Ints, folds: Folds) -> Fitted:
+def _best(fitters: list[_Fitter], rows: Ints, folds: Folds, gold: Ints, groups: Ints) -> _Fitted:
     """Return what loses least; a head that takes scores costs their rows, and is to be better by more than chance."""
-    found: list[Fitted] = []
+    if not folds:
+        raise CalibrationError("gold: too few rows of some classes to choose by some and measure on others")
+    found: list[_Fitted] = []
     for fitter in fitters:
         try:
-            found += fitter.fits(readings, gold, folds)
+            found += fitter.fitted(rows, folds)
         except CalibrationError:
             if len(fitters) == 1 or (fitter is fitters[-1] and not found):
                 raise
-    plain = [one for one in found if not (one.fit.head and one.fit.head.takes_scores)]
-    best, least = (min(some, key=lambda one: log_loss(one.log_p, gold)) for some in (plain, found))
-    gain = losses(best.log_p, gold) - losses(least.log_p, gold)
-    return least if gain.mean() > max(gain.std() / np.sqrt(len(gain)), _LEAST_GAIN) else best
+    judged = np.concatenate([test for _, test in folds])
+    labels, own = gold[judged], groups[judged]
+    plain = [one for one in found if not one.takes_scores]
+    best, least = (min(some, key=lambda one: log_loss(one.log_p[judged], labels)) for some in (plain, found))
+    gain = losses(best.log_p[judged], labels) - losses(least.log_p[judged], labels)
+    # The standard error of a mean of clusters (Liang and Zeger, 1986): of equal rows, the sum is one observation.
+    error = np.sqrt((np.bincount(own, weights=gain - gain.mean()) ** 2).sum()) / len(gain)
+    return least if gain.mean() > max(error, _LEAST_GAIN) else best
 
 
 def part_of(readings: Readings, rows: Ints) -> Readings:

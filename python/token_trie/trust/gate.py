@@ -10,6 +10,8 @@ import numpy.typing as npt
 from token_trie.decisions.learn import import_sklearn
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_numbers
+from token_trie.trust.folds import Ints, read_groups
+from token_trie.trust.metrics import effective, shares_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,18 +33,21 @@ class Gate:
         Answers with at least this probability are accepted; None: no threshold was found, and no answer is accepted.
     n : int
         Number of rows that were used.
+    n_different : int
+        Number of different rows among them.
     n_decided : int
-        Number of these rows with an accepted answer.
+        Number of the rows with an accepted answer.
     accuracy : float or None
         Accuracy of the accepted answers.
     lower_bound : float or None
-        Lower bound of this accuracy, with the requested confidence.
+        Lower bound of this accuracy, and of the accuracy over different rows, with the requested confidence.
     """
 
     target_accuracy: float
     assurance: float
     threshold: float | None
     n: int
+    n_different: int
     n_decided: int
     accuracy: float | None
     lower_bound: float | None
@@ -59,18 +64,31 @@ class Gate:
     def __str__(self) -> str:
         if self.threshold is None:
             wanted = f"{self.target_accuracy:.0%} right with {self.assurance:.0%} assurance"
-            return f"no confidence has {wanted} on {self.n:,} rows"
-        said = f"from {self.threshold:.3f} on, {self.n_decided:,} of {self.n:,} rows, {self.accuracy:.1%} of them right"
+            return f"no confidence has {wanted} on {self._rows}"
+        said = f"from {self.threshold:.3f} on, {self.n_decided:,} of {self._rows}, {self.accuracy:.1%} of them right"
         return f"{said}, at least {self.lower_bound:.1%} with {self.assurance:.0%} assurance"
+
+    @property
+    def _rows(self) -> str:
+        return f"{self.n:,} rows" + ("" if self.n == self.n_different else f" ({self.n_different:,} different)")
 
 
 def find_gate(
-    confidence: Floats, is_right: npt.NDArray[np.bool_], target_accuracy: float = 0.95, assurance: float = 0.95
+    confidence: Floats,
+    is_right: npt.NDArray[np.bool_],
+    target_accuracy: float = 0.95,
+    assurance: float = 0.95,
+    *,
+    groups: npt.ArrayLike | None = None,
+    n_ways: int = 1,
 ) -> Gate:
     """Find the lowest confidence from which on answers are right so often.
 
-    Confidences are looked at on a grid of numbers of rows, fixed before any is looked at, each by the exact lower
-    bound of Clopper and Pearson (1934) on the accuracy of all rows at or above it. Tests in a fixed order, of which the
+    Confidences are looked at on a grid of numbers of different rows, fixed before any is looked at, each by the lower
+    bound of Clopper and Pearson (1934) on the accuracy of all rows at or above it. Equal rows are one observation: the
+    bound is the lower one of two, on the accuracy over different rows, which is exact, and on the accuracy over all
+    rows, with the effective sample size of `effective` (Korn and Graubard, 1998). Both are the same where rows repeat
+    equally often. Tests in a fixed order, of which the
     first that fails ends it, need no correction; here there are a few such orders, which begin at different places and
     go down, so that a few sure mistakes do not end all, and each has its part of what may go wrong (fixed-sequence
     testing with several starts; Angelopoulos et al., "Learn then Test", 2021).
@@ -82,6 +100,10 @@ def find_gate(
     is_right : ndarray of bool, shape (n_rows,)
     target_accuracy, assurance : float
         In (0, 1).
+    groups : array, shape (n_rows,), optional
+        Equal rows have the same value; by default no two rows are equal.
+    n_ways : int
+        From how many ways of answering this one was chosen by the same rows; each has its part of what may go wrong.
 
     Returns
     -------
@@ -90,34 +112,50 @@ def find_gate(
     Raises
     ------
     ArgumentError
-        They are none.
+        A target is none, or groups do not fit the rows.
     """
     check_numbers(target_accuracy=target_accuracy, assurance=assurance)
     for name, value in (("target_accuracy", target_accuracy), ("assurance", assurance)):
         if not 0 < value < 1:
             raise ArgumentError(f"{name}: {value} is not between 0 and 1")
-    import_sklearn("metrics")  # which brings scipy
-    from scipy.stats import beta
-
+    own = read_groups(groups, len(confidence))
     order = np.argsort(-confidence, kind="stable")
-    ranked, n_right = confidence[order], np.cumsum(is_right[order])
-    risk = (1 - assurance) / N_STARTS
-    found = Gate(target_accuracy, assurance, None, len(confidence), 0, None, None)
-    grid = _grid(len(confidence), target_accuracy, risk)
+    ranked, is_right, own = confidence[order], is_right[order], own[order]
+    is_first = np.zeros(len(own), np.bool_)
+    is_first[np.unique(own, return_index=True)[1]] = True
+    n_different = np.cumsum(is_first)
+    n_all = int(is_first.sum())
+    risk = (1 - assurance) / N_STARTS / n_ways
+    found = Gate(target_accuracy, assurance, None, len(own), n_all, 0, None, None)
+    grid = _grid(n_all, target_accuracy, risk)
     for start in np.linspace(0, len(grid), N_STARTS, endpoint=False).astype(int).tolist():
-        for at in grid[start:]:
+        for count in grid[start:]:
             # Rows of the same confidence are decided together.
-            n = int(np.searchsorted(-ranked, -ranked[at - 1], side="right"))
-            right = int(n_right[n - 1])
-            lower = float(beta.ppf(risk, right, n - right + 1)) if right else 0.0
+            least = ranked[np.searchsorted(n_different, count)]
+            n = int(np.searchsorted(-ranked, -least, side="right"))
+            lower = lower_bound(is_right[:n], own[:n], risk)
             if lower < target_accuracy:
                 break
             if n > found.n_decided:
-                found = Gate(target_accuracy, assurance, float(ranked[n - 1]), len(ranked), n, right / n, lower)
+                accuracy = float(is_right[:n].mean())
+                found = Gate(target_accuracy, assurance, float(least), len(own), n_all, n, accuracy, lower)
     return found
 
 
+def lower_bound(is_right: npt.NDArray[np.bool_], groups: Ints, risk: float) -> float:
+    """Return the lower bound of the accuracy over rows and of that over groups, each but for a risk of so much."""
+    import_sklearn("metrics")  # which brings scipy
+    from scipy.stats import beta
+
+    shares, sizes = shares_of(is_right, groups)
+    bounds = []
+    for weights in (sizes, np.ones(len(sizes))):
+        share, n = effective(shares, weights)
+        bounds.append(float(beta.ppf(risk, share * n, n - share * n + 1)) if share > 0 else 0.0)
+    return min(bounds)
+
+
 def _grid(n: int, target_accuracy: float, risk: float) -> list[int]:
-    """Return numbers of rows: from the fewest that could do, with none wrong, up to all."""
+    """Return numbers of different rows: from the fewest that could do, with none wrong, up to all."""
     fewest = int(np.ceil(np.log(risk) / np.log(target_accuracy)))
     return sorted(set(np.linspace(fewest, n, N_STEPS).round().astype(int).tolist())) if n >= fewest else []

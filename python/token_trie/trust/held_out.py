@@ -49,6 +49,8 @@ class HeldOut:
     confidence : ndarray of float64, shape (n_rows,)
         The probability of each answer, in steps of 0.0001.
     is_right : ndarray of bool, shape (n_rows,)
+    groups : ndarray of int64, shape (n_rows,)
+        Equal rows have the same number.
     probabilities : ndarray of float64, shape (n_rows, n_classes), or None
         All of them, as they were when it was fitted; a file does not have them.
     """
@@ -59,6 +61,7 @@ class HeldOut:
     raw: Measured
     confidence: Floats
     is_right: npt.NDArray[np.bool_]
+    groups: npt.NDArray[np.int64]
     probabilities: Floats | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,6 +73,7 @@ class HeldOut:
             "raw": vars(self.raw),
             "confidence": np.rint(self.confidence * _SCALE).astype(int).tolist(),
             "is_right": "".join("1" if right else "0" for right in self.is_right),
+            "groups": self.groups.tolist(),
         }
 
     @classmethod
@@ -88,4 +92,9 @@ class HeldOut:
         if len(confidence) and not (confidence.min() >= 0 and confidence.max() <= 1):
             raise CalibrationError(f"held_out.confidence: a number outside 0 to {_SCALE}")
         right = np.array([one == "1" for one in is_right], np.bool_)
-        return cls(read.integer("n_rows"), read.integer("n_folds"), own, raw, confidence, right)
+        groups = read.floats("groups", (len(is_right),))
+        if not ((groups >= 0) & (groups < max(1, len(groups))) & (groups == np.floor(groups))).all():
+            raise CalibrationError(f"held_out.groups: a number that is none of 0 to {len(groups) - 1}")
+        return cls(
+            read.integer("n_rows"), read.integer("n_folds"), own, raw, confidence, right, groups.astype(np.int64)
+        )

@@ -21,8 +21,10 @@ _N_SHUFFLED = 20
 """As Fei et al. (2023) take."""
 
 
-def fit_without_labels(readings: Readings, kind: FitKind, prior: Floats | None, shuffled: Readings | None) -> Fit:
-    """Fit to rows whose right classes are not known; as of `fit_readings`."""
+def fit_without_labels(
+    readings: Readings, kind: FitKind, prior: Floats | None, shuffled: Readings | None, n_different: int
+) -> Fit:
+    """Fit to rows whose right classes are not known, so many of them different; as of `fit_readings`."""
     if kind in ("temperature", "bias", "head"):
         raise ArgumentError(f"kind: {kind!r} needs gold labels")
     if kind == "auto":
@@ -38,8 +40,8 @@ def fit_without_labels(readings: Readings, kind: FitKind, prior: Floats | None, 
         if shuffled is None or not len(shuffled):
             raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
         bias = mean_taken_out(shuffled.raw, "batch")
-    elif len(readings) < LEAST_ROWS:
-        raise CalibrationError(f"rows: {len(readings)}, where {LEAST_ROWS} are the fewest that tell something")
+    elif n_different < LEAST_ROWS:
+        raise CalibrationError(f"rows: {n_different} different, where {LEAST_ROWS} are the fewest that tell something")
     else:
         bias = mean_taken_out(scores, kind)
     return Fit(kind=kind, bias=bias if prior is None else bias + prior, base=base)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from token_trie.decisions.decision import LOW_MASS
 from token_trie.decisions.learn import import_sklearn
+from token_trie.trust.folds import read_groups
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -56,7 +57,7 @@ class Figures:
     ----------
     accuracy : float
     interval : tuple of float
-        In which the accuracy on all such rows lies with 95 % assurance (Wilson).
+        In which the accuracy on all such rows lies with 95 % assurance (Wilson). Equal rows count as one observation.
     balanced_accuracy : float
         The mean recall of the classes that there are rows of.
     macro_f1 : float
@@ -100,7 +101,12 @@ class Figures:
 
 
 def figures_of(
-    texts: tuple[str, ...], gold: Ints, answers: Ints, probabilities: Floats | None, mass: Floats | None
+    texts: tuple[str, ...],
+    gold: Ints,
+    answers: Ints,
+    probabilities: Floats | None,
+    mass: Floats | None,
+    groups: Ints | None = None,
 ) -> Figures:
     """Measure answers.
 
@@ -113,6 +119,8 @@ def figures_of(
     probabilities : ndarray of float64, shape (n_rows, n_classes), or None
         Those of an answer are its confidence.
     mass : ndarray of float64, shape (n_rows,), or None
+    groups : ndarray of int64, shape (n_rows,), optional
+        Equal rows have the same number; by default no two rows are equal.
     """
     metrics: Any = import_sklearn("metrics")
     labels = np.arange(len(texts))
@@ -135,7 +143,7 @@ def figures_of(
         }
     return Figures(
         accuracy=float(is_right.mean()),
-        interval=interval_of(int(is_right.sum()), len(gold)),
+        interval=interval_of(*effective(*shares_of(is_right, read_groups(groups, len(gold))))),
         balanced_accuracy=float(recall[n > 0].mean()),
         macro_f1=float(metrics.f1_score(gold, answers, average="macro", zero_division=0.0)),
         unfit=None if mass is None else float((mass < LOW_MASS).mean()),
@@ -145,13 +153,41 @@ def figures_of(
     )
 
 
-def interval_of(n_right: int, n: int) -> tuple[float, float]:
-    """Return Wilson's interval of a share, with 95 % assurance."""
-    import_sklearn("metrics")  # which brings scipy
-    from scipy.stats import binomtest
+def shares_of(is_right: npt.NDArray[np.bool_], groups: Ints) -> tuple[Floats, Floats]:
+    """Return the share of right rows in each group, and the sizes of the groups."""
+    sizes = np.bincount(groups)
+    n_right = np.bincount(groups, weights=is_right)
+    there = sizes > 0
+    return n_right[there] / sizes[there], sizes[there].astype(np.float64)
 
-    found = binomtest(n_right, n).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+
+def effective(shares: Floats, weights: Floats) -> tuple[float, float]:
+    """Return the weighted mean of the groups' shares, and how many independent rows would tell as much.
+
+    The effective sample size is Kish's (1965), as if all rows of a group were right or wrong together, or what the
+    linearized variance of the mean gives (Korn and Graubard, 1998), if that is smaller, as where large groups are more
+    often wrong. It is the number of groups where all have the same weight.
+
+    Parameters
+    ----------
+    shares : ndarray of float64, shape (n_groups,)
+        In [0, 1].
+    weights : ndarray of float64, shape (n_groups,)
+        Above 0: the sizes, for a mean over rows.
+    """
+    parts = weights / weights.sum()
+    mean = float(np.average(shares, weights=weights))
+    n = float(1 / (parts**2).sum())
+    variance = float((parts**2 * (shares - mean) ** 2).sum())
+    return mean, min(n, mean * (1 - mean) / variance) if variance > 0 else n
+
+
+def interval_of(share: float, n: float) -> tuple[float, float]:
+    """Return Wilson's (1927) interval of a share of n independent rows, with 95 % assurance."""
+    z = 1.959963984540054
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def bins_of(confidence: Floats, is_right: npt.NDArray[np.bool_], edges: Floats) -> list[Bin]:

@@ -12,7 +12,8 @@ Ints = npt.NDArray[np.int64]
 
 def log_softmax(weights: Floats) -> Floats:
     """Return logarithms of the probabilities that log-weights stand for, row by row."""
-    shares: Floats = weights - np.logaddexp.reduce(weights, axis=1, keepdims=True)
+    shares: Floats = weights - weights.max(axis=1, keepdims=True)
+    shares -= np.log(np.exp(shares).sum(axis=1, keepdims=True))  # several times as fast as logaddexp.reduce
     return shares
 
 

@@ -91,7 +91,7 @@ class Rows:
     @cached_property
     def folds(self) -> list[tuple[Ints, Ints]]:
         """Rows to fit on, and to judge by."""
-        return folds_of(self.gold, self.groups, self.n_folds, 0)
+        return folds_of(self.gold, self.groups, self.n_folds)
 
     def readings(self, **changes: Any) -> Readings:
         """Return what the model says of them, with some options changed."""
@@ -229,7 +229,8 @@ def _majority(rows: Rows) -> Found:
 
 
 def _words(rows: Rows) -> Found:
-    found = by_words(rows.words, rows.gold, len(rows.reader.values), rows.folds) if rows.folds else None
+    n_classes = len(rows.reader.values)
+    found = by_words(rows.words, rows.gold, rows.groups, n_classes, rows.folds) if rows.folds else None
     if found is None:
         raise CalibrationError("rows of one class, or without words, tell nothing by their words")
     return Found(found.argmax(axis=1), found, None)

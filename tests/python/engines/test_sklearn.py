@@ -126,3 +126,16 @@ def test_what_is_wrong_is_refused_by_name(path: str, options: Any, texts: Any, c
     own = TrieClassifier(path, **{"prompt": PROMPT, "n_ctx": 512, "n_threads": 1, **options})
     with pytest.raises((ArgumentError, CalibrationError), match=message):
         own.fit(texts, classes)
+
+
+def test_texts_that_are_there_twice_come_into_one_fold(path: str) -> None:
+    # Labels are noise: they can be known only from the same text among the rows that a fit has seen.
+    texts = [text for text in TEXTS[:40] for _ in range(4)]
+    labels = np.repeat(np.random.default_rng(1).integers(4, size=40), 4)
+    own = classifier(path, calibration="head").fit(texts, [f"class {label}" for label in labels])
+    assert own.calibration_ is not None
+    held_out = own.calibration_.held_out
+    assert held_out is not None
+    assert held_out.groups.tolist() == np.repeat(np.arange(40), 4).tolist()
+    assert held_out.calibrated.accuracy < 0.45
+    assert own.calibration_.gate(0.5).n_different == 40

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from token_trie import ArgumentError, CalibrationError, Choice, Predicate, TokenTrie, choose_many, evaluate
 from token_trie.trust.folds import folds_of
+from token_trie.trust.gate import find_gate
 from token_trie.trust.metrics import figures_of
 
 FRUITS, CARS = ["apple", "pear", "plum", "fig"], ["van", "bus", "tram", "lorry"]
@@ -118,14 +119,20 @@ def test_words_are_judged_on_rows_that_they_were_not_fitted_on(precise: Any) -> 
     found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["words", "majority"])
     gold = np.array([CHOICES.index(one) for one in GOLD])
     own = [prompt.removesuffix("yes or no?") for prompt in PROMPTS]
-    expected = {c: np.empty((24, 2)) for c in (1.0, 10.0, 100.0)}
-    for train, test in folds_of(gold, np.arange(24), 10, 0):
-        assert not set(train) & set(test)
-        for c, p in expected.items():
-            made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=c, max_iter=1000))
-            p[test] = made.fit([own[i] for i in train], gold[train]).predict_proba([own[i] for i in test])
-    least = min(expected.values(), key=lambda p: -np.log(p[np.arange(24), gold]).mean())
-    assert found["words"].probabilities == pytest.approx(least)
+    folds, expected = folds_of(gold, np.arange(24), 10), np.empty((24, 2))
+
+    def fitted(c: float, train: Any, test: Any) -> Any:
+        made = make_pipeline(TfidfVectorizer(sublinear_tf=True), LogisticRegression(C=c, max_iter=1000))
+        return made.fit([own[i] for i in train], gold[train]).predict_proba([own[i] for i in test])
+
+    def lost(c: float, train: Any, test: Any) -> float:
+        return float(-np.log(fitted(c, train, test)[np.arange(len(test)), gold[test]]).sum())
+
+    for i, (train, test) in enumerate(folds):
+        inner = [(np.setdiff1d(train, judged), judged) for j, (_, judged) in enumerate(folds) if j != i]
+        losses = {c: sum(lost(c, *fold) for fold in inner) for c in (1.0, 10.0, 100.0)}
+        expected[test] = fitted(min(losses, key=losses.__getitem__), train, test)
+    assert found["words"].probabilities == pytest.approx(expected)
     assert found["words"].figures.accuracy == 1.0
     assert (found["majority"].figures.accuracy, found.n_read, found.readings) == (0.5, 0, None)
 
@@ -155,12 +162,12 @@ def test_folds_part_rows_and_keep_duplicates_together(n_rows: int, n_classes: in
     draw = np.random.default_rng(n_rows)
     gold, groups = draw.integers(n_classes, size=n_rows), np.sort(draw.integers(n_rows, size=n_rows))
     groups = np.unique(groups, return_inverse=True)[1]
-    folds = folds_of(gold, groups, 5, 0)
+    folds = folds_of(gold, groups, 5)
     assert sorted(np.concatenate([test for _, test in folds])) == list(range(n_rows))
     for train, test in folds:
         assert sorted([*train, *test]) == list(range(n_rows))
         assert not set(groups[train]) & set(groups[test])
-    assert folds_of(np.zeros(n_rows, np.int64), groups, 5, 0) == []
+    assert folds_of(np.zeros(n_rows, np.int64), groups, 5) == []
 
 
 def test_rows_that_are_wrong_come_surest_first(precise: Any) -> None:
@@ -185,6 +192,30 @@ def test_it_tells_what_of_the_table_bears_on_its_figures(precise: Any) -> None:
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert (told["n_rows"], told["best"], list(told["ways"])) == (26, "exact", ["exact", "words"])
     assert len(told["ways"]["exact"]["confusion"]) == 3
+
+
+def test_a_state_and_its_json_text_are_one_row(precise: Any) -> None:
+    states: list[Any] = [{"fruit": a} for a in FRUITS] + [{"car": b} for b in CARS]
+    gold = ["yes"] * 4 + ["no"] * 4
+    question = Choice("Is it a fruit?", CHOICES)
+    once = evaluate(precise, states, gold, question, ways=["exact"])
+    twice = evaluate(precise, [*states, *map(json.dumps, states)], gold * 2, question, ways=["exact"])
+    assert twice.groups.tolist() == [*range(8)] * 2
+    assert twice.n_read == 8
+    assert "8 rows are there before" in twice.notes
+    assert twice["exact"].figures.interval == pytest.approx(once["exact"].figures.interval)
+    gates = [found.gate(0.5, "exact") for found in (once, twice)]
+    assert [gate.n_different for gate in gates] == [8, 8]
+    assert gates[0].threshold == gates[1].threshold
+
+
+def test_the_gate_of_the_best_way_takes_its_choice_into_account(precise: Any) -> None:
+    found = evaluate(precise, PROMPTS, GOLD, CHOICES, ways=["exact", "mean", "words"])
+    way = found.best
+    is_right = way.answers == found.gold
+    assert way.confidence is not None
+    for given, n_ways in ((None, 2), (way.name, 1)):
+        assert found.gate(0.2, given) == find_gate(way.confidence, is_right, 0.2, n_ways=n_ways)
 
 
 def test_one_class_alone_is_measured_and_nothing_is_fitted(precise: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -17,7 +18,8 @@ from sklearn.preprocessing import StandardScaler
 from synthetic import clouds, drawn, readings_of
 from token_trie import ArgumentError, Calibration, CalibrationError
 from token_trie.trust.fitting import fit_readings, log_probabilities, measured
-from token_trie.trust.folds import folds_of
+from token_trie.trust.folds import folds_of, within
+from token_trie.trust.head_fitting import _discriminant
 from token_trie.trust.shares import log_softmax
 
 
@@ -123,10 +125,11 @@ def test_rows_without_labels_have_their_mean_taken_out() -> None:
 @pytest.mark.parametrize(
     ("n", "gold", "kind", "message"),
     [
-        (10, [0, 1] * 5, "auto", "gold: 10 rows, where 20 are the fewest"),
+        (10, [0, 1] * 5, "auto", "gold: 10 different rows, where 20 are the fewest"),
         (30, [1] * 30, "auto", "gold: all rows are 'class 1'"),
+        (30, [1] * 29 + [0], "auto", "gold: all rows but those of one text are 'class 1'"),
         (30, [0, 1, 2] * 10, "head", "gold: no row of 'class 3', where a head needs some of each class"),
-        (5, None, "batch", "rows: 5, where 8 are the fewest"),
+        (5, None, "batch", "rows: 5 different, where 8 are the fewest"),
     ],
 )
 def test_rows_that_tell_too_little_are_refused(n: int, gold: Any, kind: Any, message: str) -> None:
@@ -193,18 +196,89 @@ def test_whatever_rows_there_are_it_is_fitted_or_refused(data: Any) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_folds_spread_each_class_and_part_no_group(data: Any) -> None:
+def test_folds_have_about_equally_many_groups_and_part_none(data: Any) -> None:
     n = data.draw(st.integers(20, 80))
     gold = np.array(data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)))
     drawn_groups = np.array(data.draw(st.lists(st.integers(0, n), min_size=n, max_size=n)))
     alike = data.draw(st.booleans())
     groups = np.unique(drawn_groups, return_inverse=True)[1] if alike else np.arange(n)
-    folds = folds_of(gold, groups, 10, 0)
+    folds = folds_of(gold, groups, 10)
     if not folds:
         return
     assert sorted(row for _, test in folds for row in test) == list(range(n))
     for train, test in folds:
         assert sorted([*train, *test]) == list(range(n))
         assert not set(groups[train]) & set(groups[test])
-        if not alike and np.bincount(gold).max() >= 10:
-            assert (np.bincount(gold[test], minlength=5) <= np.ceil(np.bincount(gold, minlength=5) / 10)).all()
+    sizes = [len(set(groups[test])) for _, test in folds]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("n_folds", [2, 3, 5])
+def test_folds_to_choose_by_have_no_row_that_is_reported(n_folds: int) -> None:
+    rng = np.random.default_rng(0)
+    gold, groups = rng.integers(3, size=60), rng.permutation(60) // 2
+    folds = folds_of(gold, groups, n_folds)
+    for i, (train, test) in enumerate(folds):
+        inner = within(folds, i, gold, groups)
+        assert sorted(row for _, judged in inner for row in judged) == train.tolist()
+        for some, judged in inner:
+            assert set(some) | set(judged) <= set(train)
+            assert not set(groups[some]) & (set(groups[judged]) | set(groups[test]))
+
+
+@pytest.mark.parametrize("kind", ["auto", "head", "bias"])
+def test_what_is_held_out_does_not_change_with_the_labels_of_its_own_fold(kind: Any) -> None:
+    # A choice of kind, strength or mixture that looked at them would: they are turned over, fold by fold.
+    rng = np.random.default_rng(11)
+    gold, states = rng.integers(3, size=60), rng.normal(size=(60, 6))
+    readings = readings_of(rng.normal(size=(60, 3)), states)
+    folds = folds_of(gold, np.arange(60), 4)
+    before = fit_readings(readings, gold, kind=kind, n_folds=4)[1]
+    assert before is not None
+    for _, test in folds[:2]:
+        turned = gold.copy()
+        turned[test] = (turned[test] + 1) % 3
+        after = fit_readings(readings, turned, kind=kind, n_folds=4)[1]
+        assert after is not None
+        assert after.probabilities[test] == pytest.approx(before.probabilities[test], abs=1e-12)
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_equal_rows_are_one_group_whether_or_not_groups_are_given(explicit: bool) -> None:
+    # Labels are noise: only a fit that has seen the same row among those of another fold knows them.
+    rng = np.random.default_rng(12)
+    own = np.repeat(np.arange(60), 4)
+    states, gold = rng.normal(size=(60, 40))[own], rng.integers(4, size=60)[own]
+    readings = readings_of(rng.normal(size=(60, 4))[own], states)
+    names = np.array([f"text {i}" for i in own])
+    made = Calibration.of(readings, gold, kind="head", n_folds=5, groups=names if explicit else None)
+    assert made.held_out is not None
+    assert made.held_out.calibrated.accuracy < 0.45
+    assert made.held_out.groups.tolist() == (np.unique(names, return_inverse=True)[1] if explicit else own).tolist()
+    again = Calibration.from_dict(made.to_dict())
+    assert again.gate(0.7) == made.gate(0.7)
+    assert made.gate(0.7).n_different == 60
+    with pytest.raises(ArgumentError, match=r"groups: shape \(3,\), where one number a row, \(240,\), belongs"):
+        Calibration.of(readings, gold, groups=[1, 2, 3])
+
+
+def test_rows_that_repeat_are_not_more_rows() -> None:
+    rng = np.random.default_rng(13)
+    own = np.repeat(np.arange(7), 10)
+    readings = readings_of(rng.normal(size=(7, 2))[own])
+    with pytest.raises(CalibrationError, match="gold: 7 different rows, where 20"):
+        fit_readings(readings, own % 2)
+    with pytest.raises(CalibrationError, match="rows: 7 different, where 8"):
+        fit_readings(readings, None)
+
+
+def test_discriminant_analysis_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(14)
+    for n, k, d in ((90, 3, 40), (40, 2, 5), (30, 4, 60)):
+        states, gold = clouds(n, k, d, rng)
+        states[:, 0] = 1.0
+        theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(states, gold)
+        weights, intercept = _discriminant(states, gold)
+        expected = theirs.decision_function(states)
+        ours = states @ weights.T + intercept
+        assert (ours[:, 1] - ours[:, 0] if k == 2 else ours) == pytest.approx(expected, rel=1e-6, abs=1e-6)

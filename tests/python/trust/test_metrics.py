@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
-from token_trie.trust.metrics import bins_of, coverage_of, figures_of, interval_of
+from token_trie.trust.metrics import bins_of, coverage_of, effective, figures_of, interval_of
 
 CLASSES = ("billing", "sales", "technical")
 EDGES = np.linspace(0, 1, 11)
@@ -67,13 +70,35 @@ def test_the_calibration_error_is_the_mean_gap_of_the_bins() -> None:
     assert found.unfit is None
 
 
-def test_wilson_s_interval_is_that_of_the_textbook() -> None:
-    # Wilson 1927, by its formula, z = 1.959964.
+def test_wilson_s_interval_is_that_of_scipy() -> None:
     for k, n in ((8, 10), (0, 5), (5, 5), (640, 1000)):
-        z, p = 1.959963984540054, k / n
-        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        assert interval_of(k, n) == pytest.approx((middle - half, middle + half), abs=1e-9)
+        theirs = binomtest(k, n).proportion_ci(method="wilson")
+        assert interval_of(k / n, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+def test_rows_that_repeat_leave_the_interval_as_it_was() -> None:
+    gold, p = drawn(40)
+    for times in (2, 10):
+        own = np.repeat(np.arange(40), times)
+        found = figures_of(CLASSES, gold[own], p[own].argmax(axis=1), p[own], None, own)
+        assert found.interval == pytest.approx(figures_of(CLASSES, gold, p.argmax(axis=1), p, None).interval)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(1, 10)), min_size=2, max_size=30))
+def test_the_effective_size_is_no_more_than_the_groups_and_no_more_than_the_variance_tells(drawn: Any) -> None:
+    shares, sizes = (np.array(part, np.float64) for part in zip(*drawn, strict=True))
+    mean, n = effective(shares, sizes)
+    assert mean == pytest.approx((shares * sizes).sum() / sizes.sum())
+    assert n <= len(shares) * (1 + 1e-9)
+    variance = ((sizes * (shares - mean)) ** 2).sum() / sizes.sum() ** 2  # Cochran 1977, the linearized one of a ratio
+    assert mean * (1 - mean) / n >= variance * (1 - 1e-9) - 1e-15
+
+
+def test_the_effective_size_of_groups_of_one_size_is_their_number() -> None:
+    shares = np.array([1.0, 0.0, 1.0, 1.0])
+    for size in (1.0, 7.0):
+        assert effective(shares, np.full(4, size)) == pytest.approx((0.75, 4))
 
 
 def test_the_curve_decides_rows_of_one_confidence_together() -> None:
