@@ -275,12 +275,13 @@ def _about(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int) -> li
     none = [classes[i] for i in np.flatnonzero(counts == 0).tolist()]
     if none:
         notes.append(f"no row is {_some(none)}")
-    few = [classes[i] for i in np.flatnonzero((counts > 0) & (counts < n_folds)).tolist()]
+    pairs = np.unique(np.stack([groups, gold], axis=1), axis=0)
+    different = np.bincount(pairs[:, 1], minlength=len(classes))
+    few = [classes[i] for i in np.flatnonzero((different > 0) & (different < n_folds)).tolist()]
     if few:
-        notes.append(f"fewer than {n_folds} rows are {_some(few)}: what is fitted has little to go by there")
+        notes.append(f"fewer than {n_folds} different rows are {_some(few)}: what is fitted has little to go by there")
     n_more = len(groups) - (int(groups.max()) + 1)
     if n_more:
-        pairs = np.unique(np.stack([groups, gold], axis=1), axis=0)
         torn = np.flatnonzero(np.bincount(pairs[:, 0]) > 1)
         torn_rows = np.flatnonzero(np.isin(groups, torn))
         said = f"{n_more:,} rows are there before"
