@@ -148,6 +148,46 @@ def test_behind_a_gate_of_rows_that_repeat_new_rows_are_right_so_often(kind: str
     assert failed <= max(1, 0.05 * TABLES)
 
 
+def given(kind: str, n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+    """Draw confidences, and how probably each answer is right."""
+    confidence = rng.beta(4, 1, n)
+    if kind == "just below":
+        return rng.random(n), np.full(n, 0.895)
+    if kind == "some always wrong":
+        return confidence, np.where(rng.random(n) < 0.05, 0, confidence**0.5)
+    return confidence, confidence ** (1 if kind == "calibrated" else 2)
+
+
+def repeated(right: Any, how: str, rng: np.random.Generator) -> Any:
+    """Draw how often each text is there."""
+    up_to_ten = rng.integers(1, 11, len(right))
+    if how == "hard ones more":
+        return np.where(right, rng.integers(1, 4, len(right)), up_to_ten)
+    return np.full(len(right), 5) if how == "five each" else up_to_ten
+
+
+@pytest.mark.parametrize("how", ["five each", "1 to 10", "hard ones more"])
+@pytest.mark.parametrize("kind", ["calibrated", "too sure", "just below", "some always wrong"])
+def test_behind_a_gate_of_given_confidences_new_rows_are_right_so_often(kind: str, how: str) -> None:
+    """Both different texts and rows, as often as they are there. ``TABLES=300`` for all."""
+    rng, failed, found = np.random.default_rng(5), 0, 0
+    for _ in range(TABLES):
+        n = int(rng.integers(100, 400))
+        confidence, p = given(kind, n, rng)
+        right = rng.random(n) < p
+        own = np.repeat(np.arange(n), repeated(right, how, rng))
+        gate = find_gate(confidence[own], right[own], 0.9, groups=own)
+        if gate.threshold is None:
+            continue
+        found += 1
+        confidence, p = given(kind, 20_000, rng)
+        right, decided = rng.random(20_000) < p, confidence >= gate.threshold
+        of_rows = np.average(right[decided], weights=repeated(right, how, rng)[decided])
+        failed += min(p[decided].mean(), of_rows) < 0.9
+    print(f"{kind}, {how}: {found} gates, {failed} wrong of {TABLES}")
+    assert failed <= max(1, 0.05 * TABLES)
+
+
 @pytest.mark.parametrize("times", [1, 5])
 def test_at_an_accuracy_just_below_the_target_there_is_hardly_a_gate(times: int) -> None:
     rng = np.random.default_rng(3)
