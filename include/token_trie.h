@@ -102,7 +102,7 @@ enum token_trie_status {
     TOKEN_TRIE_ERROR_MEMORY = -6,    /* out of memory */
     TOKEN_TRIE_ERROR_INTERNAL = -7,  /* a defect in this library; please report it */
     TOKEN_TRIE_ERROR_CONTEXT = -8,   /* the context is full, llama_decode failed, or no logits are finite */
-    TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill, score, search or prompt of a batch was cancelled */
+    TOKEN_TRIE_ERROR_CANCELLED = -9, /* a prefill or an answer was cancelled */
     TOKEN_TRIE_ERROR_GRAMMAR = -10,  /* a grammar does not parse, or does not fit the text so far */
     TOKEN_TRIE_ERROR_BUSY = -11      /* the stream is already in a call, or another stream uses its context */
 };
@@ -475,6 +475,165 @@ TOKEN_TRIE_API int32_t token_trie_matcher_get_forced(const struct token_trie_mat
                                                      size_t capacity,
                                                      size_t * n);
 
+/* Values of seed beside 0 to 2^32 - 1. */
+enum token_trie_seed {
+    TOKEN_TRIE_SEED_RANDOM = -1, /* a random seed */
+    TOKEN_TRIE_SEED_KEEP = -2    /* the random draws of the stream go on; not for batches, nor to open a stream */
+};
+
+/*
+ * How tokens are drawn, by llama.cpp's own samplers, in this order: penalties, top-k, top-p, min-p, temperature, a
+ * seeded draw. Under a trie, they see only the allowed tokens. Set size to sizeof(struct token_trie_sampling), and all
+ * other members to zero for the defaults.
+ */
+struct token_trie_sampling {
+    size_t size;
+    int64_t seed;           /* the same seed draws the same tokens */
+    float temperature;      /* 0: takes the best token */
+    float top_p;            /* in (0, 1]; 0 and 1: off */
+    int32_t top_k;          /* 0: off */
+    float min_p;            /* in [0, 1]; 0: off */
+    int32_t penalty_last_n; /* the penalties count this many of the last generated tokens; 0: off */
+    float penalty_repeat;   /* 0 or 1: off */
+    float penalty_freq;     /* 0: off */
+    float penalty_present;  /* 0: off */
+};
+
+enum token_trie_query_mode {
+    TOKEN_TRIE_QUERY_GREEDY = 0,  /* the best token at each branch point */
+    TOKEN_TRIE_QUERY_SAMPLED = 1, /* a random token at each branch point */
+    TOKEN_TRIE_QUERY_BEST = 2,    /* the most probable members, found and proved by a search */
+    TOKEN_TRIE_QUERY_SCORES = 3,  /* the score of each member */
+    TOKEN_TRIE_QUERY_TEXT = 4,    /* free text */
+    TOKEN_TRIE_QUERY_STATE = 5    /* only the hidden state, without a set */
+};
+
+/* What the score of a member includes in addition to the probability of its tokens. */
+enum token_trie_leaf_end {
+    TOKEN_TRIE_LEAF_ANY = 0,     /* nothing: any token may follow */
+    TOKEN_TRIE_LEAF_LONGEST = 1, /* the probability that no token follows with which a longer member continues. Members
+                                    are then mutually exclusive events */
+    TOKEN_TRIE_LEAF_FOLLOW = 2   /* the probability that a token of the follow set follows: with END an end token */
+};
+
+/*
+ * What is asked of the model after a prompt. A stream answers one (token_trie_stream_answer), a batch many
+ * (token_trie_batch_submit). Set size to sizeof(struct token_trie_query), and all other members to zero for the
+ * defaults. What the pointers point to is copied. A member marked with modes is only for these.
+ *
+ * A score is the natural logarithm of a probability. A node whose logits no score needs, such as the last token of most
+ * members, is not evaluated. BEST and SCORES refuse texts in any tokenization, and sets with unique, exclude or
+ * min_items.
+ *
+ * BEST is for sets that are too large to score whole: it evaluates only nodes that can matter. It always continues from
+ * the most probable node, and ends when no other node can lead to a better member. A batch can include nodes that prove
+ * unnecessary, if this is likely to save a pass. Equal scores are ranked by their tokens.
+ */
+struct token_trie_query {
+    size_t size;
+    int32_t mode;       /* enum token_trie_query_mode */
+    int32_t with_state; /* if not 0, the answer includes the hidden state after the prompt, in any mode: the normalized
+                           vector that the model multiplies with its output matrix */
+    const struct token_trie_set * set;
+    const struct token_trie_params * set_params;  /* NULL: all members of the set, with TOKEN_TRIE_END. mode is not
+                                                     read. GREEDY, SAMPLED, TEXT: on_complete must be END. start_after
+                                                     is for these modes */
+    const struct token_trie_sampling * sampling;  /* SAMPLED, TEXT; NULL: takes the best token */
+    int32_t leaf_end;                             /* BEST, SCORES: enum token_trie_leaf_end */
+    int32_t branches;                             /* BEST, SCORES: if not 0, only branch points count, and probabilities
+                                                     are normalized over the allowed set. These are the probabilities
+                                                     with which SAMPLED draws; leaf_end is not used. Costs less: a node
+                                                     after which nothing is to choose is not evaluated */
+    int32_t with_nodes;                           /* SCORES: if not 0, the answer includes the score of each node */
+    int32_t beam_width;                           /* BEST: nodes of one depth that the search continues from; 0:
+                                                     best-first search, which is exact */
+    size_t n_best;                                /* BEST: 0: 1 */
+    uint64_t max_nodes;                           /* BEST: nodes to evaluate; 0: no limit. At the limit, the best
+                                                     members found so far are the answer; there is at least one */
+    int32_t timeout_ms;                           /* BEST: the same limit in time, checked between batches; 0: none */
+    int32_t max_tokens;                           /* TEXT: fewer if the context has less room. In a batch, a prompt
+                                                     leaves room for one token at least */
+    const double * leaf_weights;                  /* BEST: NULL, or a finite weight in nats for each member, by index.
+                                                     The search ranks by score plus weight, for example of a
+                                                     calibration, and its result is proved as well: the bound of a node
+                                                     includes the largest weight below it. Reading the weights takes one
+                                                     pass over the nodes of the trie */
+    size_t n_leaf_weights;
+    /* TEXT: there is no set, or a set with start_after. With a set, the text ends after start_after, and no member
+       follows. In a batch, a later prompt may consist of this prompt, all tokens of its text, and more. Such a prompt
+       goes before others that wait, but only a limited number of times. Its first tokens are then already evaluated,
+       unless other prompts needed their place in the cache. */
+    const char * const * stop_strings; /* as in token_trie_stream_generate_until */
+    size_t n_stop_strings;
+    const char * gbnf; /* without a set: as in token_trie_stream_set_grammar; NULL: none */
+    const char * root; /* NULL: "root" */
+};
+
+/*
+ * An answer. It owns its data, also after the stream or batch is closed. What its functions return is valid until the
+ * answer is freed. Any threads may call them.
+ */
+struct token_trie_answer;
+
+/* The numbers of an answer. Set size to sizeof(struct token_trie_answer_figures) before the call. */
+struct token_trie_answer_figures {
+    size_t size;
+    int64_t ticket;      /* of a batch */
+    int32_t status;      /* enum token_trie_status: of a batch, whether this prompt failed */
+    int32_t stop;        /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
+    int32_t stop_string; /* TEXT: index of the stop string that was found; -1 if none was */
+    int64_t leaf;        /* index in the set of the best member, or the only one; -1 if none */
+    double logprob;      /* its score, without leaf_weights; GREEDY, SAMPLED: the sum over its branch points */
+    double gap;          /* BEST: no other member scores more than this many nats above the last one found. 0: the
+                            members found are the best. inf: fewer than n_best were found, and there may be more. This
+                            and the rivals include leaf_weights */
+    double rival_min;    /* BEST: lower bound of the score of the best member that is not in the answer; -inf if none is
+                            known, or there is none */
+    double rival_max;    /* its upper bound; equal to rival_min if that member was evaluated */
+    double mass_max;     /* BEST: upper bound of the probability that the model, without the constraint, writes a member
+                            of the set here; does not include leaf_weights */
+    uint64_t n_shared;   /* of a batch: tokens of the prompt that were evaluated for another prompt */
+    uint64_t n_branches; /* GREEDY, SAMPLED */
+    uint64_t n_forced;   /* GREEDY, SAMPLED, TEXT */
+    uint64_t n_free;     /* GREEDY, SAMPLED, TEXT: tokens of free text */
+    uint64_t n_evaluated; /* tokens or nodes that were evaluated after the prompt, without the root; a node that is
+                             evaluated again, because others below it need it, counts again */
+    uint64_t n_passes;    /* passes with some of these tokens; those of a batch can include tokens of other prompts */
+    uint64_t prompt_ns;   /* of a batch: nanoseconds from the prompt's first pass to its last */
+    uint64_t decide_ns;   /* nanoseconds from then on; of a stream: of the call */
+    uint64_t decode_ns;   /* of a stream: nanoseconds of the call inside llama.cpp's forward passes */
+};
+
+/* Frees an answer; NULL is ignored. */
+TOKEN_TRIE_API void token_trie_answer_free(struct token_trie_answer * answer);
+
+/* Fills *figures. */
+TOKEN_TRIE_API int32_t token_trie_answer_get_figures(const struct token_trie_answer * answer,
+                                                     struct token_trie_answer_figures * figures);
+
+/* Why the prompt of a batch failed; "" if it did not. NULL on failure. */
+TOKEN_TRIE_API const char * token_trie_answer_get_message(const struct token_trie_answer * answer);
+
+/*
+ * The members found, best first. *n is set to their number. NULL if there are none, as with SCORES, and on failure.
+ */
+TOKEN_TRIE_API const int64_t * token_trie_answer_get_leaves(const struct token_trie_answer * answer, size_t * n);
+
+/* The scores of these members; for SCORES, the scores of all members, by index. *n and NULL as above. */
+TOKEN_TRIE_API const double * token_trie_answer_get_logprobs(const struct token_trie_answer * answer, size_t * n);
+
+/*
+ * with_nodes: the logarithm of the probability of each node's token after its parent. Node 0 is the root (value 0). Its
+ * children follow, in ascending order of their tokens, then theirs, level by level. *n and NULL as above.
+ */
+TOKEN_TRIE_API const double * token_trie_answer_get_nodes(const struct token_trie_answer * answer, size_t * n);
+
+/* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token. *n and NULL as above. */
+TOKEN_TRIE_API const llama_token * token_trie_answer_get_tokens(const struct token_trie_answer * answer, size_t * n);
+
+/* STATE, or with_state: the hidden state after the prompt. *n is set to the model's n_embd. NULL as above. */
+TOKEN_TRIE_API const float * token_trie_answer_get_state(const struct token_trie_answer * answer, size_t * n);
+
 /*
  * A stream generates text token by token in its own context: under a trie, under a grammar, or free.
  *
@@ -482,9 +641,11 @@ TOKEN_TRIE_API int32_t token_trie_matcher_get_forced(const struct token_trie_mat
  *     struct token_trie_stream * stream = token_trie_stream_open_file("model.gguf", &params);
  *     token_trie_stream_prefill(stream, tokens, n_tokens);
  *     token_trie_stream_set_token_trie(stream, json, strlen(json), TOKEN_TRIE_GREEDY);
- *     token_trie_stream_generate(stream, 32, 0.0f, 1.0f, on_token, NULL);   // an action
+ *     token_trie_stream_generate(stream, 32, on_token, NULL);   // an action
  *     token_trie_stream_clear_token_trie(stream);
- *     token_trie_stream_generate(stream, 100, 0.7f, 0.95f, on_token, NULL); // free text after it
+ *     struct token_trie_sampling sampling = {sizeof sampling, .temperature = 0.7f, .top_p = 0.95f};
+ *     token_trie_stream_set_sampling(stream, &sampling);
+ *     token_trie_stream_generate(stream, 100, on_token, NULL);  // free text after it
  *     token_trie_stream_close(stream);
  *
  * A forced token, the only allowed one at its position, is never sampled and never evaluated alone. It is passed on at
@@ -523,14 +684,7 @@ struct token_trie_stream_params {
     int32_t n_batch;      /* tokens evaluated at once; 0: llama.cpp's default */
     int32_t n_threads;    /* 0: llama.cpp's default; at most GGML_MAX_N_THREADS */
     int32_t n_gpu_layers; /* layers on a GPU; negative: all of them */
-    /* sampling, in addition to the arguments of token_trie_stream_generate: */
-    uint32_t seed;          /* the same seed draws the same tokens; 0xFFFFFFFF: a random seed */
-    int32_t top_k;          /* 0: off */
-    float min_p;            /* 0: off */
-    int32_t penalty_last_n; /* the penalties count this many of the last generated tokens; 0: off */
-    float penalty_repeat;   /* 0 or 1: off */
-    float penalty_freq;     /* 0: off */
-    float penalty_present;  /* 0: off */
+    const struct token_trie_sampling * sampling; /* as in token_trie_stream_set_sampling; NULL: the defaults */
     int32_t step_by_step; /* if not 0, every token is evaluated alone, also forced ones, and no pass is cut short. This
                              is slower. The logits of quantized models change a little with the batch size; with this
                              option they are bit-exact with other loops that evaluate one token at a time */
@@ -608,7 +762,7 @@ struct token_trie_stream_state {
 /*
  * Prepares context params for a stream on this model. *params come from llama_context_default_params, or hold the
  * caller's own settings. The function sets: no embeddings, causal attention, no samplers on the backend, one cache for
- * all sequences, the number of sequences (up to 64, for token_trie_stream_score), a full cache for sliding windows, and
+ * all sequences, the number of sequences (up to 64, for BEST and SCORES), a full cache for sliding windows, and
  * a cb_eval. The cb_eval ends a pass before the model's output matrix if at most a sixteenth of the vocabulary is
  * allowed. Only the logits of the allowed tokens are then computed, by llama.cpp's own kernels. With a vocabulary of
  * 262,144 tokens and a small model, this halves the time of the pass. A pass stays whole if the matrix is not in plain
@@ -764,14 +918,15 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_item(struct token_trie_stream * str
 /* Removes the trie, if one is set. */
 TOKEN_TRIE_API int32_t token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
 
-/* Restarts the stream's random draws with a seed, as in struct token_trie_stream_params. */
-TOKEN_TRIE_API int32_t token_trie_stream_set_seed(struct token_trie_stream * stream, uint32_t seed);
+/*
+ * Sets how the following tokens are drawn: in free text, and under a trie in sampled mode. The random draws restart with
+ * its seed, or go on with TOKEN_TRIE_SEED_KEEP. NULL: the defaults, which take the best token.
+ */
+TOKEN_TRIE_API int32_t token_trie_stream_set_sampling(struct token_trie_stream * stream,
+                                                      const struct token_trie_sampling * sampling);
 
 /*
  * Generates at most max_tokens tokens. Each is passed to on_token together with user. on_token may be NULL.
- *
- * temperature  0: takes the best token; above 0: draws, in free text and under a trie in sampled mode
- * top_p        in (0, 1]; 1: off
  *
  * Returns TOKEN_TRIE_OK for every way to stop; token_trie_stream_get_state tells which. After a failure, the tokens
  * passed on so far are in the sequence, and the next call continues after them. Costs one forward pass for each branch
@@ -779,8 +934,6 @@ TOKEN_TRIE_API int32_t token_trie_stream_set_seed(struct token_trie_stream * str
  */
 TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * stream,
                                                   int32_t max_tokens,
-                                                  float temperature,
-                                                  float top_p,
                                                   token_trie_on_token on_token,
                                                   void * user);
 
@@ -800,8 +953,6 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate(struct token_trie_stream * str
  */
 TOKEN_TRIE_API int32_t token_trie_stream_generate_until(struct token_trie_stream * stream,
                                                         int32_t max_tokens,
-                                                        float temperature,
-                                                        float top_p,
                                                         const char * const * stop_strings,
                                                         size_t n_stop_strings,
                                                         token_trie_on_token on_token,
@@ -813,7 +964,7 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate_until(struct token_trie_stream
  *
  *     struct token_trie_token token = {sizeof token};
  *     int32_t stop = TOKEN_TRIE_STOP_MAX_TOKENS;
- *     while (stop == TOKEN_TRIE_STOP_MAX_TOKENS && token_trie_stream_next(stream, 0.0f, 1.0f, &token, &stop) == 0) {
+ *     while (stop == TOKEN_TRIE_STOP_MAX_TOKENS && token_trie_stream_next(stream, &token, &stop) == 0) {
  *         fwrite(token.text, 1, token.text_len, stdout);
  *     }
  *
@@ -822,115 +973,33 @@ TOKEN_TRIE_API int32_t token_trie_stream_generate_until(struct token_trie_stream
  * last token may be returned together with that reason. The text is valid until the next call of the stream, or until
  * the stream is closed. On failure nothing is written.
  */
-TOKEN_TRIE_API int32_t token_trie_stream_next(
-    struct token_trie_stream * stream, float temperature, float top_p, struct token_trie_token * token, int32_t * stop);
-
-/* What the score of a member includes in addition to the probability of its tokens. */
-enum token_trie_leaf_end {
-    TOKEN_TRIE_LEAF_ANY = 0,     /* nothing: any token may follow */
-    TOKEN_TRIE_LEAF_LONGEST = 1, /* the probability that no token follows with which a longer member continues. Members
-                                    are then mutually exclusive events */
-    TOKEN_TRIE_LEAF_FOLLOW = 2   /* the probability that a token of the follow set follows: with END an end token */
-};
-
-/* What to score. Set size to sizeof(struct token_trie_score_params), and all other members to zero for the defaults. */
-struct token_trie_score_params {
-    size_t size;
-    int32_t leaf_end; /* enum token_trie_leaf_end */
-    int32_t branches; /* if not 0, only branch points count, and probabilities are normalized over the allowed set.
-                         These are the probabilities with which generate draws in sampled mode; leaf_end is not used.
-                         Costs less: a node after which nothing is to choose is not evaluated */
-    const llama_token * prefix; /* score after these tokens; NULL: after the stream's sequence */
-    size_t n_prefix;
-    const struct token_trie_set * set;           /* the set to score; NULL: the trie of the stream */
-    const struct token_trie_params * set_params; /* options of set; NULL: all its members, with TOKEN_TRIE_END */
-    /* only for token_trie_stream_search: */
-    int32_t beam_width; /* nodes of one depth that the search continues from; 0: best-first search, which is exact */
-    uint64_t max_nodes; /* nodes to evaluate; 0: no limit. At the limit, the best members found so far are the result;
-                           there is at least one */
-    int32_t timeout_ms; /* the same limit in time, checked between batches; 0: no limit */
-    const double * leaf_weights; /* NULL, or a finite weight in nats for each member, by index: the search ranks by
-                                    score plus weight, for example of a calibration. Not copied: must stay valid during
-                                    the call, like prefix */
-    size_t n_leaf_weights;
-};
-
-/* Costs, and what a search has proved. Set size to sizeof(struct token_trie_score_stats) before the call. */
-struct token_trie_score_stats {
-    size_t size;
-    uint64_t n_found;     /* token_trie_stream_search: members found */
-    uint64_t n_evaluated; /* nodes of the trie that were evaluated, without the root; a node that is evaluated again,
-                             because others below it need it, counts again */
-    uint64_t n_passes;    /* batches of nodes */
-    double gap;         /* token_trie_stream_search: no other member scores more than this many nats above the last one
-                           found. 0: the members found are the best. inf: fewer than n_best were found, and there may be
-                           more. This and the rivals include leaf_weights */
-    uint64_t decode_ns; /* nanoseconds of the call inside llama.cpp's forward passes */
-    double rival_min;   /* token_trie_stream_search: lower bound of the score of the best member that is not in the
-                           result; -inf if none is known, or there is none */
-    double rival_max;   /* its upper bound; equal to rival_min if that member was evaluated */
-    double mass_max;    /* token_trie_stream_search: upper bound of the probability that the model, without the
-                           constraint, writes a member of the set here; does not include leaf_weights */
-};
+TOKEN_TRIE_API int32_t token_trie_stream_next(struct token_trie_stream * stream,
+                                              struct token_trie_token * token,
+                                              int32_t * stop);
 
 /*
- * Scores every member of a set after the stream's sequence. Does not change the stream: not its sequence, cache, span,
- * or random draws.
+ * Answers a query after the stream's sequence.
  *
- * leaves  n_leaves natural logarithms of probabilities, by the index of the member in the set
- * nodes   NULL, or n_nodes of them: the logarithm of the probability of each node's token after its parent. Node 0 is
- *         the root (value 0). Its children follow, in ascending order of their tokens, then theirs, level by level
- * stats   NULL, or filled
+ * tokens  BEST, SCORES: answer after these n_tokens tokens instead; NULL: after the sequence
+ * answer  set to the answer, which the caller owns (token_trie_answer_free); NULL on failure
  *
- * Nodes are evaluated as tree-shaped batches in the context's unified cache, so tokens that members share are evaluated
- * once. With a context of one sequence id, or a model that does not consist of attention alone, nodes are evaluated one
- * at a time. A node whose logits no score needs, such as the last token of most members, is not evaluated. Texts in any
- * tokenization are refused, and sets with unique, exclude or min_items. On failure the contents of the buffers are
- * undefined, and the stream is as it was.
+ * GREEDY, SAMPLED and TEXT append the tokens of the answer to the sequence; the stream's trie and grammar then start
+ * again, as after token_trie_stream_splice. The other modes do not change the stream: not its sequence, cache, span or
+ * random draws. On failure, and if cancelled, no mode does.
+ *
+ * BEST and SCORES evaluate nodes as tree-shaped batches in the context's unified cache, so tokens that members share
+ * are evaluated once. With a context of one sequence id, or a model that does not consist of attention alone, nodes are
+ * evaluated one at a time. STATE costs nothing if the last token was just evaluated, and otherwise its evaluation. It
+ * fails with TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and for a context
+ * whose cb_eval is not the one of token_trie_stream_context_params.
  */
-TOKEN_TRIE_API int32_t token_trie_stream_score(struct token_trie_stream * stream,
-                                               const struct token_trie_score_params * params,
-                                               double * leaves,
-                                               size_t n_leaves,
-                                               double * nodes,
-                                               size_t n_nodes,
-                                               struct token_trie_score_stats * stats);
+TOKEN_TRIE_API int32_t token_trie_stream_answer(struct token_trie_stream * stream,
+                                                const llama_token * tokens,
+                                                size_t n_tokens,
+                                                const struct token_trie_query * query,
+                                                struct token_trie_answer ** answer);
 
-/*
- * Finds the n_best most probable members of a set, by the scores of token_trie_stream_score. It evaluates only nodes
- * that can matter, so it is for sets that are too large to score whole. Equal scores are ranked by their tokens.
- *
- * leaves, logprobs  n_best each, best first; the first stats->n_found of them are filled. Logprobs are the model's own,
- *                   without leaf_weights
- * stats             NULL, or filled
- *
- * A best-first search always continues from the most probable node. It ends when no other node can lead to a better
- * member. A batch can include nodes that prove unnecessary, if this is likely to save a pass. The stream does not
- * change. With leaf_weights, the result is the best by score plus weight, and is proved as well: the bound of a node
- * includes the largest weight below it. Reading the weights takes one pass over the nodes of the trie.
- */
-TOKEN_TRIE_API int32_t token_trie_stream_search(struct token_trie_stream * stream,
-                                                const struct token_trie_score_params * params,
-                                                int64_t * leaves,
-                                                double * logprobs,
-                                                size_t n_best,
-                                                struct token_trie_score_stats * stats);
-
-/*
- * Copies the hidden state of the last token of the sequence: the normalized vector that the model multiplies with its
- * output matrix. A linear classifier can be trained on it. Costs nothing if the token was just evaluated, and otherwise
- * its evaluation. The sequence does not change.
- *
- * state  room for *n floats; NULL: only *n is set
- * n      set to the number of floats, the model's n_embd
- *
- * Fails with TOKEN_TRIE_ERROR_ARGUMENT if there is no prefill yet, or *n is too small. Fails with
- * TOKEN_TRIE_ERROR_CONTEXT for a model whose graph does not end with one matrix product, and for a context whose
- * cb_eval is not the one of token_trie_stream_context_params.
- */
-TOKEN_TRIE_API int32_t token_trie_stream_get_hidden_state(struct token_trie_stream * stream, float * state, size_t * n);
-
-/* Ends a prefill, score, search or generate on another thread, within one forward pass. Without one, does nothing. */
+/* Ends a prefill, answer or generate on another thread, within one forward pass. Without one, does nothing. */
 TOKEN_TRIE_API void token_trie_stream_cancel(struct token_trie_stream * stream);
 
 /* Fills *state. Refused while another call is in progress. Calls on other threads are never refused because of it. */
@@ -954,14 +1023,14 @@ TOKEN_TRIE_API void token_trie_stream_close(struct token_trie_stream * stream);
  *
  *     struct token_trie_batch * batch = token_trie_batch_open(model, &context_params, &params);
  *     for (size_t i = 0; i < n; ++i) {
- *         token_trie_batch_submit(batch, &prompts[i], &tickets[i]);
+ *         token_trie_batch_submit(batch, prompts[i], n_tokens[i], &query, &tickets[i]);
  *     }
- *     struct token_trie_batch_answer * answer = NULL;
+ *     struct token_trie_answer * answer = NULL;
  *     while (token_trie_batch_next(batch, 0, -1, &answer, NULL) == 0 && answer != NULL) {
- *         struct token_trie_batch_figures figures = {sizeof figures};
- *         token_trie_batch_answer_get_figures(answer, &figures);
+ *         struct token_trie_answer_figures figures = {sizeof figures};
+ *         token_trie_answer_get_figures(answer, &figures);
  *         use(figures.ticket, figures.leaf);
- *         token_trie_batch_answer_free(answer);
+ *         token_trie_answer_free(answer);
  *     }
  *     token_trie_batch_close(batch);
  *
@@ -990,109 +1059,6 @@ struct token_trie_batch_params {
                         above n_batch count as n_batch. 0: no limit, which takes the least time in total */
 };
 
-enum token_trie_batch_mode {
-    TOKEN_TRIE_BATCH_GREEDY = 0,  /* the best token at each branch point */
-    TOKEN_TRIE_BATCH_SAMPLED = 1, /* a random token at each branch point */
-    TOKEN_TRIE_BATCH_BEST = 2,    /* the most probable members, as in token_trie_stream_search */
-    TOKEN_TRIE_BATCH_SCORES = 3,  /* the score of each member, as in token_trie_stream_score */
-    TOKEN_TRIE_BATCH_TEXT = 4,    /* free text, as in token_trie_stream_generate_until */
-    TOKEN_TRIE_BATCH_STATE = 5    /* only the hidden state, as in token_trie_stream_get_hidden_state; without a set */
-};
-
-/*
- * A prompt and its possible answers. Set size to sizeof(struct token_trie_batch_prompt), and all other members to zero
- * for the defaults. What the pointers point to is copied.
- */
-struct token_trie_batch_prompt {
-    size_t size;
-    const llama_token * tokens; /* at least one */
-    size_t n_tokens;
-    const struct token_trie_set * set;
-    const struct token_trie_params * set_params; /* NULL: all members of the set. on_complete must be TOKEN_TRIE_END;
-                                                    mode is not read. start_after is for GREEDY and SAMPLED, where
-                                                    max_before must not be negative, and for TEXT */
-    int32_t mode;                                /* enum token_trie_batch_mode */
-    uint32_t seed;                               /* SAMPLED, free text: as in struct token_trie_stream_params */
-    float temperature;                           /* SAMPLED, free text: 0 takes the best token */
-    float top_p;                                 /* SAMPLED, free text: 0: 1 */
-    int32_t leaf_end;                            /* BEST, SCORES: this and the next as in token_trie_score_params */
-    int32_t branches;
-    int32_t beam_width;          /* BEST: this and the next as in struct token_trie_score_params */
-    uint64_t max_nodes;          /* BEST */
-    int32_t timeout_ms;          /* BEST */
-    size_t n_best;               /* BEST: 0: 1 */
-    const double * leaf_weights; /* BEST */
-    size_t n_leaf_weights;
-    /* TEXT: there is no set, or a set with start_after. With a set, the text ends after start_after, and no member
-       follows. A later prompt may consist of this prompt, all tokens of its text, and more. Such a prompt goes before
-       others that wait, but only a limited number of times. Its first tokens are then already evaluated, unless other
-       prompts needed their place in the cache.
-     */
-    int32_t max_tokens; /* fewer if the context has less room, of which a prompt leaves one token at least */
-    const char * const * stop_strings; /* as in token_trie_stream_generate_until */
-    size_t n_stop_strings;
-    const char * gbnf;  /* without a set: as in token_trie_stream_set_grammar; NULL: none */
-    const char * root;  /* NULL: "root" */
-    int32_t with_state; /* if not 0, the answer includes the hidden state after the prompt, in any mode */
-};
-
-/*
- * An answer. It owns its data, also after the batch is closed. What its functions return is valid until the answer is
- * freed. Any threads may call them.
- */
-struct token_trie_batch_answer;
-
-/* The numbers of an answer. Set size to sizeof(struct token_trie_batch_figures) before the call. */
-struct token_trie_batch_figures {
-    size_t size;
-    int64_t ticket;
-    int32_t status;      /* enum token_trie_status, of this prompt alone */
-    int32_t stop;        /* GREEDY, SAMPLED, TEXT: enum token_trie_stop */
-    int32_t stop_string; /* TEXT: index of the stop string that was found; -1 if none was */
-    int64_t leaf;        /* index in the set of the best member, or the only one; -1 if none */
-    double logprob;      /* its score; GREEDY, SAMPLED: the sum over its branch points */
-    double gap;          /* BEST: this and the next three as in struct token_trie_score_stats */
-    double rival_min;
-    double rival_max;
-    double mass_max;
-    uint64_t n_shared;    /* tokens of the prompt that were evaluated for another prompt */
-    uint64_t n_branches;  /* GREEDY, SAMPLED */
-    uint64_t n_forced;    /* GREEDY, SAMPLED, TEXT */
-    uint64_t n_free;      /* GREEDY, SAMPLED, TEXT: tokens of free text */
-    uint64_t n_evaluated; /* tokens that were evaluated after the prompt */
-    uint64_t n_passes;    /* passes with some of these tokens; they can include tokens of other prompts */
-    uint64_t prompt_ns;   /* nanoseconds from the prompt's first pass to its last */
-    uint64_t decide_ns;   /* nanoseconds from then on */
-};
-
-/* Frees an answer; NULL is ignored. */
-TOKEN_TRIE_API void token_trie_batch_answer_free(struct token_trie_batch_answer * answer);
-
-/* Fills *figures. */
-TOKEN_TRIE_API int32_t token_trie_batch_answer_get_figures(const struct token_trie_batch_answer * answer,
-                                                           struct token_trie_batch_figures * figures);
-
-/* Why the prompt failed; "" if it did not. NULL on failure. */
-TOKEN_TRIE_API const char * token_trie_batch_answer_get_message(const struct token_trie_batch_answer * answer);
-
-/*
- * The members found, best first. *n is set to their number. NULL if there are none, as with SCORES, and on failure.
- */
-TOKEN_TRIE_API const int64_t * token_trie_batch_answer_get_leaves(const struct token_trie_batch_answer * answer,
-                                                                  size_t * n);
-
-/* The scores of these members; for SCORES, the scores of all members, by index. *n and NULL as above. */
-TOKEN_TRIE_API const double * token_trie_batch_answer_get_logprobs(const struct token_trie_batch_answer * answer,
-                                                                   size_t * n);
-
-/* GREEDY, SAMPLED, TEXT: the generated tokens, without an end-of-generation token. *n and NULL as above. */
-TOKEN_TRIE_API const llama_token * token_trie_batch_answer_get_tokens(const struct token_trie_batch_answer * answer,
-                                                                      size_t * n);
-
-/* STATE, or with_state: the hidden state after the prompt. *n is set to its size. NULL as above. */
-TOKEN_TRIE_API const float * token_trie_batch_answer_get_state(const struct token_trie_batch_answer * answer,
-                                                               size_t * n);
-
 /*
  * Opens a batch on a model, with its own context. All memory for the context is allocated now. context_params->n_ctx is
  * the number of tokens that all prompts in progress and their answers can hold together; a shared beginning counts
@@ -1109,7 +1075,9 @@ TOKEN_TRIE_API struct token_trie_batch * token_trie_batch_open(struct llama_mode
  * submitted prompt gets an answer. If memory runs out later, the answer has the status TOKEN_TRIE_ERROR_MEMORY.
  */
 TOKEN_TRIE_API int32_t token_trie_batch_submit(struct token_trie_batch * batch,
-                                               const struct token_trie_batch_prompt * prompt,
+                                               const llama_token * tokens,
+                                               size_t n_tokens,
+                                               const struct token_trie_query * query,
                                                int64_t * ticket);
 
 /*
@@ -1117,7 +1085,7 @@ TOKEN_TRIE_API int32_t token_trie_batch_submit(struct token_trie_batch * batch,
  * wait, each for its own answer.
  *
  * timeout_ms  the longest wait, without the time of a pass that this thread makes; 0: only looks; negative: no limit
- * answer      set to the answer, which the caller owns (token_trie_batch_answer_free); NULL: no prompt is waiting or
+ * answer      set to the answer, which the caller owns (token_trie_answer_free); NULL: no prompt is waiting or
  *             in progress, the time is over, or failure
  * is_out      NULL, or set: true if there is no answer yet, but will be
  *
@@ -1129,7 +1097,7 @@ TOKEN_TRIE_API int32_t token_trie_batch_submit(struct token_trie_batch * batch,
 TOKEN_TRIE_API int32_t token_trie_batch_next(struct token_trie_batch * batch,
                                              int64_t ticket,
                                              int32_t timeout_ms,
-                                             struct token_trie_batch_answer ** answer,
+                                             struct token_trie_answer ** answer,
                                              bool * is_out);
 
 /*

@@ -1,22 +1,13 @@
 #include "abi/constraint.h"
 #include "abi/contexts.h"
 #include "abi/guard.h"
+#include "abi/query.h"
 #include "abi/stream_call.h"
 #include "abi/structs.h"
-
-#include <algorithm>
 
 namespace {
 
 using namespace token_trie;
-
-static_assert(static_cast<int>(Stop::none) == TOKEN_TRIE_STOP_NONE, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::max_tokens) == TOKEN_TRIE_STOP_MAX_TOKENS, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::complete) == TOKEN_TRIE_STOP_COMPLETE, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::end) == TOKEN_TRIE_STOP_END, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::callback) == TOKEN_TRIE_STOP_CALLBACK, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::cancelled) == TOKEN_TRIE_STOP_CANCELLED, "one enum, two spellings");
-static_assert(static_cast<int>(Stop::string) == TOKEN_TRIE_STOP_STRING, "one enum, two spellings");
 
 static_assert(static_cast<int>(Sequence::Device::automatic) == TOKEN_TRIE_DEVICE_AUTO, "one enum, two spellings");
 static_assert(static_cast<int>(Sequence::Device::on) == TOKEN_TRIE_DEVICE_ON, "one enum, two spellings");
@@ -24,13 +15,7 @@ static_assert(static_cast<int>(Sequence::Device::off) == TOKEN_TRIE_DEVICE_OFF, 
 
 Stream::Options to_options(const token_trie_stream_params & params) {
     Stream::Options options;
-    options.picker = {params.seed,
-                      params.top_k,
-                      params.min_p,
-                      params.penalty_last_n,
-                      params.penalty_repeat == 0 ? 1 : params.penalty_repeat,
-                      params.penalty_freq,
-                      params.penalty_present};
+    options.sampling = read_sampling(params.sampling, "params.sampling");
     options.jump_forward = params.step_by_step == 0;
     if (params.device_sampling < TOKEN_TRIE_DEVICE_AUTO || params.device_sampling > TOKEN_TRIE_DEVICE_OFF) {
         throw Error(Status::argument, "params.device_sampling: " + std::to_string(params.device_sampling) + " is none");
@@ -200,23 +185,52 @@ int32_t token_trie_stream_clear_token_trie(token_trie_stream * stream) {
     return guard([&] { enter(stream)->clear_trie(); });
 }
 
-int32_t token_trie_stream_set_seed(token_trie_stream * stream, uint32_t seed) {
-    return guard([&] { enter(stream)->set_seed(seed); });
+int32_t token_trie_stream_set_sampling(token_trie_stream * stream, const token_trie_sampling * sampling) {
+    return guard([&] {
+        bool keeps_draws = false;
+        const Sampling given = read_sampling(sampling, "sampling", &keeps_draws);
+        enter(stream)->set_sampling(given, keeps_draws);
+    });
+}
+
+int32_t token_trie_stream_answer(token_trie_stream * stream,
+                                 const llama_token * tokens,
+                                 size_t n_tokens,
+                                 const token_trie_query * query,
+                                 token_trie_answer ** answer) {
+    return guard([&] {
+        const SharedStream::Call open = enter(stream);
+        require_not_null(static_cast<const void *>(answer), "answer");
+        *answer = nullptr;
+        require_array(tokens, n_tokens, "tokens");
+        check_fits(n_tokens, open->n_ctx_max());
+        Query read = read_query(open->facts(), query, [](const auto & trie, std::vector<double> weights) {
+            return std::make_shared<const LeafWeights>(trie, std::move(weights));
+        });
+        if (tokens != nullptr) {
+            if (n_tokens == 0) {
+                throw Error(Status::argument, "n_tokens: 0; tokens is null for the stream's sequence");
+            }
+            read.search.prefix.assign(tokens, tokens + n_tokens);
+        }
+        auto out = std::make_unique<OwnedAnswer>();
+        out->leaves.reserve(read.search.n_best);  // a decoding has changed the sequence when it has its one
+        out->logprobs.reserve(read.search.n_best);
+        out->answer = open->answer(read);
+        out->set_members(out->answer);
+        *answer = to_handle(std::move(out));
+    });
 }
 
 int32_t token_trie_stream_generate(token_trie_stream * stream,
                                    int32_t max_tokens,
-                                   float temperature,
-                                   float top_p,
                                    token_trie_on_token on_token,
                                    void * user) {
-    return guard([&] { enter(stream)->generate(max_tokens, temperature, top_p, callback(on_token, user)); });
+    return guard([&] { enter(stream)->generate(max_tokens, callback(on_token, user)); });
 }
 
 int32_t token_trie_stream_generate_until(token_trie_stream * stream,
                                          int32_t max_tokens,
-                                         float temperature,
-                                         float top_p,
                                          const char * const * stop_strings,
                                          size_t n_stop_strings,
                                          token_trie_on_token on_token,
@@ -226,21 +240,20 @@ int32_t token_trie_stream_generate_until(token_trie_stream * stream,
         const SharedStream::Call open = enter(stream);
         const std::vector<std::string> stops = to_names(stop_strings, n_stop_strings, "stop_strings");
         std::size_t which = 0;
-        const Stop stop = open->generate_until(max_tokens, temperature, top_p, stops, callback(on_token, user), which);
+        const Stop stop = open->generate_until(max_tokens, stops, callback(on_token, user), which);
         if (stop_string != nullptr) {
             *stop_string = stop == Stop::string ? static_cast<std::int32_t>(which) : -1;
         }
     });
 }
 
-int32_t token_trie_stream_next(
-    token_trie_stream * stream, float temperature, float top_p, token_trie_token * token, int32_t * stop) {
+int32_t token_trie_stream_next(token_trie_stream * stream, token_trie_token * token, int32_t * stop) {
     return guard([&] {
         const SharedStream::Call open = enter(stream);
         require_not_null(stop, "stop");
         require_not_null(token, "token");
         check_struct_size(token->size, "token");
-        const Stream::Next next = open->next(temperature, top_p);
+        const Stream::Next next = open->next();
         write_struct(next.step == nullptr ? token_trie_token{0, -1, 0, 0, 0, ""} : to_token(*next.step), token,
                      "token");
         *stop = static_cast<std::int32_t>(next.stop);

@@ -25,6 +25,11 @@ inline void check_not_negative(std::int32_t value, const char * what) {
     }
 }
 
+inline std::size_t to_count(std::int32_t value, const char * what) {
+    check_not_negative(value, what);
+    return static_cast<std::size_t>(value);
+}
+
 // Null is an array of none.
 inline void require_array(const void * pointer, std::size_t n, const char * what) {
     if (n > 0) {

@@ -20,37 +20,6 @@ namespace {
 // The calls that this thread is in, of any batches.
 thread_local const Batch::Call * innermost = nullptr;
 
-void check_set(const Request & request) {
-    const bool is_text = request.way == Request::Way::text;
-    const bool is_state = request.way == Request::Way::state;
-    if (request.cursor == nullptr) {
-        if (!is_text && !is_state) {
-            throw Error(Status::argument, "a set: none");
-        }
-        return;
-    }
-    if (is_state) {
-        throw Error(Status::argument, "a set: one, where the state alone is wanted");
-    }
-    const FollowSet & follow = request.cursor->follow();
-    if (follow.on_complete() != OnComplete::end) {
-        throw Error(Status::argument, "a request has one answer: no other on_complete than end");
-    }
-    if (request.is_thinking() && !request.is_decoded()) {
-        throw Error(Status::argument, "start_after: whole answers are found without a text before them");
-    }
-    if (is_text && !request.is_thinking()) {
-        throw Error(Status::argument, "start_after: none; text ends there, or has no set");
-    }
-    if (request.is_thinking() && !is_text && follow.max_before() < 0) {
-        throw Error(Status::argument, "max_before: no limit, where the answer needs its place in the context");
-    }
-    if (!request.is_decoded() && (!request.cursor->trie().is_tree() || follow.left() != nullptr)) {
-        throw Error(Status::argument,
-                    "whole answers are scored in one spelling, and none left out: give the members' tokens");
-    }
-}
-
 }  // namespace
 
 void Batch::check(const Request & request) const {
@@ -58,15 +27,18 @@ void Batch::check(const Request & request) const {
         throw Error(Status::argument, "tokens: none; a prompt needs at least one");
     }
     check_tokens(request.prompt, facts_.size(), "tokens");
-    check_set(request);
+    request.check();
+    if (request.keeps_draws) {
+        throw Error(Status::argument, "query.sampling.seed: a batch has no draws to go on with");
+    }
+    if (request.is_thinking() && !request.is_text() && request.cursor->follow().max_before() < 0) {
+        throw Error(Status::argument, "max_before: no limit, where the answer needs its cells in the context");
+    }
     const std::size_t n_answer = request.max_tokens();
     if (request.prompt.size() + n_answer > n_ctx_max_) {
         throw Error(Status::context, std::to_string(request.prompt.size()) + " tokens and an answer of up to " +
                                          std::to_string(n_answer) + " do not fit the context of " +
                                          std::to_string(n_ctx_max_));
-    }
-    if (request.way == Request::Way::best && request.search.n_best == 0) {
-        throw Error(Status::argument, "n_best: 0");
     }
     if (request.is_decoded()) {
         static_cast<void>(DecodeTask(request, facts_.get(), {}));  // which checks its options
@@ -119,7 +91,7 @@ std::shared_ptr<const LeafWeights> Batch::Call::share(const std::shared_ptr<cons
 // First what may fail.
 Ticket Batch::Call::submit(Request request) const {
     Batch & batch = *batch_;
-    if (request.way == Request::Way::text) {
+    if (request.is_text()) {
         // A prompt that leaves room for none is refused.
         const std::size_t n_left = batch.n_ctx_max_ - std::min(batch.n_ctx_max_, request.prompt.size());
         request.text.max_tokens = std::min(request.text.max_tokens, std::max<std::size_t>(n_left, 1));

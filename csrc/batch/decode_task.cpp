@@ -6,11 +6,7 @@ namespace token_trie {
 namespace {
 
 Decoder::Options options_of(const Request & request) {
-    const bool is_text = request.way == Request::Way::text;
-    Decoder::Options options;
-    options.picker.seed = request.seed;
-    options.has_text = is_text;
-    return options;
+    return {request.sampling, request.is_text()};
 }
 
 }  // namespace
@@ -18,14 +14,14 @@ Decoder::Options options_of(const Request & request) {
 DecodeTask::DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin)
     : vocab_(vocab),
       origin_(origin),
-      is_text_(request.way == Request::Way::text),
+      is_text_(request.is_text()),
       max_tokens_(request.max_tokens()),
       decoder_(vocab, options_of(request)),
       written_(request.text.stop_strings) {
     if (request.cursor != nullptr) {
-        decoder_.set_trie(*request.cursor, request.way == Request::Way::greedy ? Mode::greedy : Mode::sampled);
+        decoder_.set_trie(*request.cursor, request.mode == Query::Mode::greedy ? Mode::greedy : Mode::sampled);
     }
-    decoder_.begin(request.temperature, request.top_p);
+    decoder_.begin();
     if (request.text.grammar) {
         decoder_.set_grammar(request.text.grammar->c_str(), request.text.grammar_root.c_str());
     }

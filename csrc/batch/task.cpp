@@ -13,12 +13,12 @@ std::unique_ptr<Task> make_task(const Request & request,
     if (request.is_decoded()) {
         return std::make_unique<DecodeTask>(request, vocab, origin);
     }
-    if (request.way == Request::Way::state) {
+    if (request.mode == Query::Mode::state) {
         return std::make_unique<StateTask>();
     }
     const Cursor & cursor = *request.cursor;
     const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(vocab));
-    if (request.way == Request::Way::best) {
+    if (request.mode == Query::Mode::best) {
         return std::make_unique<SearchTask>(
             begin_search(cursor, request.search, n_vocab, n_paths, /* rows_are_cheap = */ false), cursor.trie(),
             origin);

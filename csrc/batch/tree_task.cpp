@@ -39,6 +39,9 @@ void TreeTask::advance() {
 
 void write(Ranking result, Answer & answer) { static_cast<Ranking &>(answer) = std::move(result); }
 
-void write(LeafScores result, Answer & answer) { answer.scores = std::move(result.leaves); }
+void write(LeafScores result, Answer & answer) {
+    answer.scores = std::move(result.leaves);
+    answer.nodes = std::move(result.nodes);
+}
 
 }  // namespace token_trie

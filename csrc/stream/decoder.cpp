@@ -30,7 +30,7 @@ bool finish_span(Cursor & cursor, const llama_vocab * vocab) {
 }  // namespace
 
 Decoder::Decoder(const llama_vocab * vocab, const Options & options)
-    : vocab_(vocab), has_text_(options.has_text), picker_(vocab, options.picker) {}
+    : vocab_(vocab), has_text_(options.has_text), picker_(vocab, options.sampling) {}
 
 void Decoder::set_trie(Cursor cursor, Mode mode) {
     cursor_ = std::move(cursor);
@@ -45,10 +45,9 @@ void Decoder::clear_trie() noexcept {
 
 void Decoder::set_grammar(const char * gbnf, const char * root) { picker_.set_grammar(gbnf, root); }
 
-void Decoder::set_seed(std::uint32_t seed) { picker_.set_seed(seed); }
+void Decoder::set_sampling(const Sampling & sampling, bool keeps_draws) { picker_.set_sampling(sampling, keeps_draws); }
 
-void Decoder::begin(float temperature, float top_p) {
-    picker_.set_temperature(temperature, top_p);
+void Decoder::begin() noexcept {
     if (cursor_ && !cursor_->is_active() && cursor_->follow().on_complete() != OnComplete::release) {
         begin_span();
     }

@@ -43,7 +43,7 @@ class Decoder {
     };
 
     struct Options {
-        Picker::Options picker;
+        Sampling sampling;
         bool has_text = true;  // steps come with their text
     };
 
@@ -69,11 +69,11 @@ class Decoder {
     void clear_trie() noexcept;
     // As Picker has them.
     void set_grammar(const char * gbnf, const char * root);
-    void set_seed(std::uint32_t seed);
+    void set_sampling(const Sampling & sampling, bool keeps_draws = false);
+    void swap_draws(Decoder & other) noexcept { picker_.swap_draws(other.picker_); }
 
-    // Begins to generate: in a new span where the last one has ended, but text that was released stays free. Throws
-    // Error (argument).
-    void begin(float temperature, float top_p);
+    // Begins to generate: in a new span where the last one has ended, but text that was released stays free.
+    void begin() noexcept;
     // What stands before the next token is new.
     void restart() noexcept;
 

@@ -53,13 +53,13 @@ bool has_rule(std::string_view gbnf, std::string_view name) {
 // llama-cpp-python 0.3.36 takes the vocabulary's size first; earlier ones do not.
 [[maybe_unused]] llama_sampler * init_penalties(llama_sampler * (*init)(std::int32_t, float, float, float),
                                                 std::size_t /*n_vocab*/,
-                                                const Picker::Options & options) {
+                                                const Sampling & options) {
     return init(options.penalty_last_n, options.penalty_repeat, options.penalty_freq, options.penalty_present);
 }
 [[maybe_unused]] llama_sampler * init_penalties(
     llama_sampler * (*init)(std::int32_t, std::int32_t, float, float, float),
     std::size_t n_vocab,
-    const Picker::Options & options) {
+    const Sampling & options) {
     return init(static_cast<std::int32_t>(n_vocab), options.penalty_last_n, options.penalty_repeat,
                 options.penalty_freq, options.penalty_present);
 }
@@ -68,35 +68,31 @@ bool has_rule(std::string_view gbnf, std::string_view name) {
 
 void Picker::Free::operator()(llama_sampler * sampler) const noexcept { llama_sampler_free(sampler); }
 
-Picker::Picker(const llama_vocab * vocab, const Options & options)
-    : vocab_(vocab), n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))), options_(options) {
-    require(options.top_k >= 0, "top_k: " + std::to_string(options.top_k) + " is negative");
-    require(options.min_p >= 0 && options.min_p <= 1, "min_p: not in [0, 1]");
-    require(options.penalty_last_n >= 0 && options.penalty_last_n <= 1 << 20, "penalty_last_n: not in [0, 1048576]");
-    require(options.penalty_repeat > 0 && std::isfinite(options.penalty_repeat), "penalty_repeat: not above 0");
-    require(std::isfinite(options.penalty_freq), "penalty_freq: not finite");
-    require(std::isfinite(options.penalty_present), "penalty_present: not finite");
-    penalties_ = make_penalties();
-    if (options.top_k > 0) {
-        top_k_.reset(llama_sampler_init_top_k(options.top_k));
-    }
-    if (options.min_p > 0) {
-        min_p_.reset(llama_sampler_init_min_p(options.min_p, 1));
-    }
-    set_seed(options.seed);
+void Sampling::check() const {
+    require(temperature >= 0 && std::isfinite(temperature), "temperature: not in [0, inf)");
+    require(top_p > 0 && top_p <= 1, "top_p: not in (0, 1]");
+    require(top_k >= 0, "top_k: " + std::to_string(top_k) + " is negative");
+    require(min_p >= 0 && min_p <= 1, "min_p: not in [0, 1]");
+    require(penalty_last_n >= 0 && penalty_last_n <= 1 << 20, "penalty_last_n: not in [0, 1048576]");
+    require(penalty_repeat > 0 && std::isfinite(penalty_repeat), "penalty_repeat: not above 0");
+    require(std::isfinite(penalty_freq), "penalty_freq: not finite");
+    require(std::isfinite(penalty_present), "penalty_present: not finite");
+}
+
+Picker::Picker(const llama_vocab * vocab, const Sampling & sampling)
+    : vocab_(vocab), n_vocab_(static_cast<std::size_t>(llama_vocab_n_tokens(vocab))) {
+    set_sampling(sampling);
 }
 
 Picker::Picker(const Picker & other)
     : vocab_(other.vocab_),
       n_vocab_(other.n_vocab_),
-      options_(other.options_),
-      temperature_(other.temperature_),
-      top_p_(other.top_p_),
-      penalties_(other.make_penalties()),
+      sampling_(other.sampling_),
+      penalties_(other.make_penalties(other.sampling_)),
       top_k_(copy(other.top_k_)),
-      top_p_sampler_(copy(other.top_p_sampler_)),
+      top_p_(copy(other.top_p_)),
       min_p_(copy(other.min_p_)),
-      temperature_sampler_(copy(other.temperature_sampler_)),
+      temperature_(copy(other.temperature_)),
       draw_(copy(other.draw_)),
       grammar_(copy(other.grammar_)),
       parsed_(copy(other.parsed_)),
@@ -108,26 +104,31 @@ Picker::Sampler Picker::copy(const Sampler & sampler) {
 }
 
 // Not a clone, as that of older releases has not counted what it looks back on.
-Picker::Sampler Picker::make_penalties() const {
-    if (options_.penalty_last_n == 0) {
+Picker::Sampler Picker::make_penalties(const Sampling & sampling) const {
+    if (sampling.penalty_last_n == 0) {
         return nullptr;
     }
-    return Sampler(init_penalties(llama_sampler_init_penalties, n_vocab_, options_));
+    return Sampler(init_penalties(llama_sampler_init_penalties, n_vocab_, sampling));
 }
 
-void Picker::set_seed(std::uint32_t seed) { draw_.reset(llama_sampler_init_dist(seed)); }
-
-void Picker::set_temperature(float temperature, float top_p) {
-    require(temperature >= 0 && std::isfinite(temperature), "temperature: not in [0, inf)");
-    require(top_p > 0 && top_p <= 1, "top_p: not in (0, 1]");
-    if (temperature != temperature_) {
-        temperature_sampler_.reset(temperature > 0 ? llama_sampler_init_temp(temperature) : nullptr);
-        temperature_ = temperature;
+// First what may fail.
+void Picker::set_sampling(const Sampling & sampling, bool keeps_draws) {
+    sampling.check();
+    Sampler penalties = make_penalties(sampling);
+    Sampler top_k(sampling.top_k > 0 ? llama_sampler_init_top_k(sampling.top_k) : nullptr);
+    Sampler top_p(sampling.top_p < 1 ? llama_sampler_init_top_p(sampling.top_p, 1) : nullptr);
+    Sampler min_p(sampling.min_p > 0 ? llama_sampler_init_min_p(sampling.min_p, 1) : nullptr);
+    Sampler temperature(sampling.temperature > 0 ? llama_sampler_init_temp(sampling.temperature) : nullptr);
+    if (!keeps_draws || draw_ == nullptr) {
+        draw_.reset(llama_sampler_init_dist(sampling.seed));
     }
-    if (top_p != top_p_) {
-        top_p_sampler_.reset(top_p < 1 ? llama_sampler_init_top_p(top_p, 1) : nullptr);
-        top_p_ = top_p;
-    }
+    penalties_ = std::move(penalties);
+    top_k_ = std::move(top_k);
+    top_p_ = std::move(top_p);
+    min_p_ = std::move(min_p);
+    temperature_ = std::move(temperature);
+    sampling_ = sampling;
+    n_penalized_ = 0;
 }
 
 Picker::Pick Picker::pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy) {
@@ -188,7 +189,7 @@ Token Picker::draw(std::size_t n, bool greedy) {
     catch_up_penalties();
     apply(penalties_);
     const llama_token_data best = array.data[best_of(array, array.size)];
-    if (greedy || temperature_ == 0 || !any_above_minus_infinity(array, array.size)) {
+    if (greedy || sampling_.temperature == 0 || !any_above_minus_infinity(array, array.size)) {
         return best.id;
     }
     // From the best one down, so that a temperature next to nothing divides none of them to infinity; a NaN, which the
@@ -199,7 +200,7 @@ Token Picker::draw(std::size_t n, bool greedy) {
                           : logit < best.logit ? logit - best.logit
                                                : -std::numeric_limits<float>::infinity();
     }
-    for (const Sampler * sampler : {&top_k_, &top_p_sampler_, &min_p_, &temperature_sampler_, &draw_}) {
+    for (const Sampler * sampler : {&top_k_, &top_p_, &min_p_, &temperature_, &draw_}) {
         apply(*sampler);
     }
     return array.data[array.selected].id;
@@ -247,7 +248,7 @@ void Picker::catch_up_penalties() {
     if (penalties_ == nullptr) {
         return;
     }
-    const std::size_t n_last = std::min(text_.size(), static_cast<std::size_t>(options_.penalty_last_n));
+    const std::size_t n_last = std::min(text_.size(), static_cast<std::size_t>(sampling_.penalty_last_n));
     n_penalized_ = std::max(n_penalized_, text_.size() - n_last);
     for (; n_penalized_ < text_.size(); ++n_penalized_) {
         llama_sampler_accept(penalties_.get(), text_[n_penalized_]);

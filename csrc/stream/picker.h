@@ -1,5 +1,6 @@
 #pragma once
 
+#include "stream/sampling.h"
 #include "walk/cursor.h"
 
 #include <llama.h>
@@ -13,24 +14,14 @@ namespace token_trie {
 // applied to the candidates alone, be they five or a whole vocabulary.
 class Picker {
    public:
-    struct Options {
-        std::uint32_t seed = 0;
-        std::int32_t top_k = 0;           // 0: off
-        float min_p = 0;                  // 0: off
-        std::int32_t penalty_last_n = 0;  // 0: off
-        float penalty_repeat = 1;
-        float penalty_freq = 0;
-        float penalty_present = 0;
-    };
-
     struct Pick {
         Token token;
         // Natural logarithm of the token's share among the candidates, before penalties and temperature.
         float logprob;
     };
 
-    // Throws Error (argument) on values that llama.cpp does not take.
-    Picker(const llama_vocab * vocab, const Options & options);
+    // Throws Error (argument) as of Sampling::check.
+    Picker(const llama_vocab * vocab, const Sampling & sampling);
     // Draws what the other would.
     Picker(const Picker & other);
     ~Picker() = default;
@@ -38,15 +29,16 @@ class Picker {
     Picker(Picker &&) = delete;
     Picker & operator=(Picker &&) = delete;
 
-    void set_seed(std::uint32_t seed);
-    // temperature 0 takes the best. Throws Error (argument).
-    void set_temperature(float temperature, float top_p);
+    // Begins the draws anew from its seed, unless they are kept. Throws Error (argument), and then changes nothing.
+    void set_sampling(const Sampling & sampling, bool keeps_draws = false);
+    // Exchanges the random draws of two pickers.
+    void swap_draws(Picker & other) noexcept { draw_.swap(other.draw_); }
 
     // From the allowed tokens alone. greedy takes the best whatever the temperature.
     Pick pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy);
 
     // Whether pick_allowed takes the best by the logits alone.
-    bool takes_the_best(bool greedy) const noexcept { return penalties_ == nullptr && (greedy || temperature_ == 0); }
+    bool takes_the_best(bool greedy) const noexcept { return penalties_ == nullptr && (greedy || sampling_.temperature == 0); }
 
     // From the whole vocabulary save some, or what the grammar leaves of it. Throws Error (grammar) if that is nothing,
     // or if the tokens accepted so far do not fit it.
@@ -69,7 +61,7 @@ class Picker {
     };
     using Sampler = std::unique_ptr<llama_sampler, Free>;
     static Sampler copy(const Sampler & sampler);
-    Sampler make_penalties() const;
+    Sampler make_penalties(const Sampling & sampling) const;
 
     Token draw(std::size_t n, bool greedy);
     void fill(const float * logits, const TokenSpan & except);
@@ -80,10 +72,8 @@ class Picker {
 
     const llama_vocab * vocab_;
     std::size_t n_vocab_;
-    Options options_;
-    float temperature_ = 0;
-    float top_p_ = 1;
-    Sampler penalties_, top_k_, top_p_sampler_, min_p_, temperature_sampler_, draw_;  // null: off
+    Sampling sampling_;
+    Sampler penalties_, top_k_, top_p_, min_p_, temperature_, draw_;  // null: off
     // At its beginning, and behind what is parsed; null: none, and nothing yet.
     Sampler grammar_, parsed_;
     std::vector<Token> text_;      // as accepted

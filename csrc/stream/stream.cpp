@@ -38,7 +38,7 @@ Stream::Stream(std::unique_ptr<Sequence> sequence, const Options & options)
     : sequence_(std::move(sequence)),
       branch_(sequence_->branch()),
       facts_(std::make_shared<const Vocab>(sequence_->vocab())),
-      decoder_(sequence_->vocab(), {options.picker}),
+      decoder_(sequence_->vocab(), {options.sampling}),
       jump_forward_(options.jump_forward) {
     sequence_->set_device(options.device);
 }
@@ -90,20 +90,18 @@ void Stream::import_prefix(llama_context * from, std::int32_t id, const std::vec
     sequence_->import_prefix(from, id, tokens);
 }
 
-Stop Stream::generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step) {
-    return generate(max_tokens, temperature, top_p, on_step, nullptr);
+Stop Stream::generate(std::int32_t max_tokens, const OnStep & on_step) {
+    return generate(max_tokens, on_step, nullptr);
 }
 
 Stop Stream::generate_until(std::int32_t max_tokens,
-                            float temperature,
-                            float top_p,
                             const std::vector<std::string> & stop_strings,
                             const OnStep & on_step,
                             std::size_t & stop_string) {
     const std::size_t n_start = tokens().size();
     const std::size_t n_left = n_ctx_max() - std::min(n_ctx_max(), n_start);
     WrittenText written(stop_strings);
-    const Stop stop = generate(max_tokens, temperature, top_p, on_step, &written);
+    const Stop stop = generate(max_tokens, on_step, &written);
     if (stop != Stop::string) {
         return stop;
     }
@@ -113,15 +111,14 @@ Stop Stream::generate_until(std::int32_t max_tokens,
     return stats_.stop = end.is_cut ? Stop::max_tokens : Stop::string;
 }
 
-Stop Stream::generate(
-    std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, WrittenText * written) {
+Stop Stream::generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written) {
     if (max_tokens < 0) {
         throw Error(Status::argument, "max_tokens: " + std::to_string(max_tokens) + " is negative");
     }
     if (sequence_->tokens().empty()) {
         throw Error(Status::argument, "nothing to go on from: prefill first");
     }
-    decoder_.begin(temperature, top_p);
+    decoder_.begin();
     const auto started = std::chrono::steady_clock::now();
     const std::uint64_t passes = sequence_->n_passes();
     const std::uint64_t decode_ns = sequence_->decode_ns();
@@ -152,9 +149,9 @@ Stop Stream::generate(
     return stats_.stop;
 }
 
-Stream::Next Stream::next(float temperature, float top_p) {
+Stream::Next Stream::next() {
     Next out{nullptr, Stop::none};
-    out.stop = generate(1, temperature, top_p, [&](const Step & step) {
+    out.stop = generate(1, [&](const Step & step) {
         out.step = &step;
         return true;
     });
@@ -166,6 +163,95 @@ Stop Stream::step(const OnStep & on_step, WrittenText * written) {
     Host host(*this);
     const Decoder::Outcome outcome = decoder_.step(host, written);
     return outcome.has_token && !on_step(decoder_.last()) ? Stop::callback : outcome.stop;
+}
+
+Answer Stream::answer(const Query & query) {
+    query.check();
+    if (!query.search.prefix.empty() && (query.is_decoded() || query.wants_state())) {
+        throw Error(Status::argument, "tokens: only whole answers are found after other tokens than the sequence");
+    }
+    if (query.is_decoded() && sequence_->tokens().empty()) {
+        throw Error(Status::argument, "nothing to go on from: prefill first");
+    }
+    check_cancelled();
+    const auto started = std::chrono::steady_clock::now();
+    const std::uint64_t passes = sequence_->n_passes();
+    const std::uint64_t decode_ns = sequence_->decode_ns();
+    Answer out;
+    if (query.wants_state()) {
+        out.state = hidden_state();
+    }
+    if (query.is_decoded()) {
+        decode(query, out);
+    } else if (query.mode == Query::Mode::best) {
+        SearchResult result = search(*query.cursor, query.search);
+        static_cast<Ranking &>(out) = std::move(result);
+        out.n_evaluated = result.n_evaluated;
+    } else if (query.mode == Query::Mode::scores) {
+        Scores result = score(*query.cursor, query.search);
+        out.scores = std::move(result.leaves);
+        out.nodes = query.with_nodes ? std::move(result.nodes) : std::vector<double>();
+        out.n_evaluated = result.n_evaluated;
+    }
+    out.n_passes = sequence_->n_passes() - passes;
+    out.decode_ns = sequence_->decode_ns() - decode_ns;
+    out.decide_ns =
+        static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    return out;
+}
+
+// By a decoder of its own, so that the stream's stays as it is where this fails.
+void Stream::decode(const Query & query, Answer & answer) {
+    const std::size_t n_start = sequence_->tokens().size();
+    const std::size_t n_left = n_ctx_max() - std::min(n_ctx_max(), n_start);
+    const std::size_t max_tokens = query.is_text() ? std::min(query.text.max_tokens, n_left) : n_left + 1;
+    Decoder decoder(vocab(), {query.sampling, query.is_text()});
+    if (query.cursor != nullptr) {
+        decoder.set_trie(*query.cursor, query.mode == Query::Mode::greedy ? Mode::greedy : Mode::sampled);
+    }
+    if (query.text.grammar) {
+        decoder.set_grammar(query.text.grammar->c_str(), query.text.grammar_root.c_str());
+    }
+    decoder.begin();
+    WrittenText written(query.text.stop_strings);
+    Host host(*this);
+    const auto exchange_draws = [&] {
+        if (query.keeps_draws) {
+            decoder.swap_draws(decoder_);
+        }
+    };
+    exchange_draws();
+    try {
+        while (answer.stop == Stop::none) {
+            check_cancelled();
+            if (sequence_->tokens().size() - n_start >= max_tokens) {
+                answer.stop = Stop::max_tokens;
+            } else {
+                answer.stop = decoder.step(host, query.is_text() ? &written : nullptr).stop;
+            }
+        }
+        if (answer.stop == Stop::string) {
+            const WrittenText::End end = written.end(vocab(), max_tokens);
+            put(n_start + end.n_kept, end.rest);
+            answer.stop = end.is_cut ? Stop::max_tokens : Stop::string;
+            answer.stop_string = end.is_cut ? -1 : static_cast<std::int32_t>(written.stop_string());
+        }
+        answer.tokens.assign(tokens().begin() + static_cast<std::ptrdiff_t>(n_start), tokens().end());
+        if (!query.is_text() && decoder.cursor()) {
+            answer.found = {{decoder.cursor()->leaf(), decoder.counts().span_logprob}};
+        }
+    } catch (...) {
+        exchange_draws();
+        sequence_->cut(n_start);
+        throw;
+    }
+    exchange_draws();
+    decoder_.restart();
+    const Decoder::Counts & counts = decoder.counts();
+    answer.n_branches = counts.n_branches;
+    answer.n_forced = counts.n_forced;
+    answer.n_free = counts.n_free;
+    answer.n_evaluated = answer.tokens.size();
 }
 
 Scores Stream::score(const Cursor & cursor, const ScoreOptions & options) {

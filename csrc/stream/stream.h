@@ -2,8 +2,7 @@
 
 #include "llama/vocab.h"
 #include "stream/decoder.h"
-#include "stream/scorer.h"
-#include "stream/search.h"
+#include "stream/query.h"
 
 #include <atomic>
 #include <functional>
@@ -24,7 +23,7 @@ namespace [[gnu::visibility("default")]] token_trie {
 class Stream {
    public:
     struct Options {
-        Picker::Options picker;
+        Sampling sampling;
         bool jump_forward = true;
         Sequence::Device device = Sequence::Device::automatic;
     };
@@ -69,16 +68,16 @@ class Stream {
     void set_grammar(const char * gbnf, const char * root) { decoder_.set_grammar(gbnf, root); }
     void set_trie(Cursor cursor, Mode mode) { decoder_.set_trie(std::move(cursor), mode); }
     void clear_trie() noexcept { decoder_.clear_trie(); }
-    void set_seed(std::uint32_t seed) { decoder_.set_seed(seed); }
-    Stop generate(std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step);
+    void set_sampling(const Sampling & sampling, bool keeps_draws = false) {
+        decoder_.set_sampling(sampling, keeps_draws);
+    }
+    Stop generate(std::int32_t max_tokens, const OnStep & on_step);
 
     // generate, until one of some texts has been written, and that without it: the tokens in which it lies are taken
     // back, and what stands before it in the first of them is put in their place, in no more tokens than max_tokens and
     // the context leave: where that is less than all of it, the stop is max_tokens. stop_string: which; only where it
     // was one. The step that completes it is neither passed on nor part of the sequence.
     Stop generate_until(std::int32_t max_tokens,
-                        float temperature,
-                        float top_p,
                         const std::vector<std::string> & stop_strings,
                         const OnStep & on_step,
                         std::size_t & stop_string);
@@ -88,7 +87,12 @@ class Stream {
         const Step * step;  // null: none; valid until the next call
         Stop stop;          // max_tokens: more may follow
     };
-    Next next(float temperature, float top_p);
+    Next next();
+
+    // What is asked after the sequence or, of whole answers, after the search's prefix. The tokens of a decoding become
+    // part of the sequence, and the stream's own trie and grammar start again. Any other leaves the stream as it was,
+    // and so does what throws.
+    Answer answer(const Query & query);
 
     // Of the cursor's trie, from its root, behind the sequence; see scorer.h.
     Scores score(const Cursor & cursor, const ScoreOptions & options);
@@ -117,12 +121,12 @@ class Stream {
     class Host;
     struct Forked {};
     Stream(Stream & other, Forked);
-    Stop generate(
-        std::int32_t max_tokens, float temperature, float top_p, const OnStep & on_step, WrittenText * written);
+    Stop generate(std::int32_t max_tokens, const OnStep & on_step, WrittenText * written);
     Stop step(const OnStep & on_step, WrittenText * written);
     void put(std::size_t n_kept, const std::vector<Token> & tokens);
     void check_cancelled() const;
     void check_scoring(const Cursor & cursor, const ScoreOptions & options) const;
+    void decode(const Query & query, Answer & answer);
 
     std::atomic<bool> cancelled_{false};
     std::shared_ptr<Sequence> sequence_;

@@ -64,7 +64,7 @@ int main(int argc, char ** argv) {
     if (token_trie_stream_prefill(stream.get(), sequence.data(), sequence.size()) != TOKEN_TRIE_OK ||
         token_trie_stream_set_token_trie(stream.get(), payload.data(), payload.size(), TOKEN_TRIE_GREEDY) !=
             TOKEN_TRIE_OK ||
-        token_trie_stream_generate(stream.get(), 32, 0, 1, print, nullptr) != TOKEN_TRIE_OK ||
+        token_trie_stream_generate(stream.get(), 32, print, nullptr) != TOKEN_TRIE_OK ||
         token_trie_stream_get_state(stream.get(), &state) != TOKEN_TRIE_OK) {
         return fail(token_trie_last_error());
     }

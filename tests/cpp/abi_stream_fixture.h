@@ -1,6 +1,6 @@
 #pragma once
 
-#include "tiny_model.h"
+#include "answer.h"
 
 namespace token_trie::test {
 
@@ -55,7 +55,7 @@ class AbiStream : public WithTinyModel {
         return token_trie_stream_set_token_trie(stream.get(), payload.data(), payload.size(), mode);
     }
     static std::int32_t generate(const Handle & stream, Listener & listener, std::int32_t max_tokens = 32) {
-        return token_trie_stream_generate(stream.get(), max_tokens, 0, 1, Listener::call, &listener);
+        return token_trie_stream_generate(stream.get(), max_tokens, Listener::call, &listener);
     }
     static std::string text_of(const Handle & stream, std::int32_t max_tokens = 32) {
         Listener listener;
@@ -98,9 +98,11 @@ class AbiStream : public WithTinyModel {
         expect(token_trie_stream_set_token_trie_ext(stream, set_of(kRead4).get(), &params));
         auto item = sized<token_trie_item>();
         expect(token_trie_stream_get_item(stream, 0, &item));
-        expect(token_trie_stream_set_seed(stream, 1));
-        expect(token_trie_stream_generate(stream, 1, 0, 1, nullptr, nullptr));
-        expect(token_trie_stream_next(stream, 0, 1, &token, &stop));
+        expect(set_sampling(stream, 1));
+        AnswerHandle none;
+        expect(answer(stream, query_of(set_of(kRead4), TOKEN_TRIE_QUERY_SCORES), none));
+        expect(token_trie_stream_generate(stream, 1, nullptr, nullptr));
+        expect(token_trie_stream_next(stream, &token, &stop));
         expect(token_trie_stream_get_state(stream, &state));
         expect(token_trie_stream_clear_token_trie(stream));
         token_trie_stream_cancel(stream);

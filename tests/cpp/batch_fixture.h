@@ -6,8 +6,6 @@
 
 namespace token_trie::test {
 
-using Way = Request::Way;
-
 inline ContextMaker maker_of(std::uint32_t n_ctx, TinyKind kind = TinyKind::attention) {
     return {tiny_model(kind), tiny_context_params(n_ctx), {}};
 }
@@ -43,8 +41,13 @@ inline std::shared_ptr<const Cursor> shared_cursor_of(const std::set<Tokens> & m
     return std::make_shared<const Cursor>(cursor_of(unnamed_trie_of(members), std::move(options)));
 }
 
-inline Request request(Tokens prompt, const std::set<Tokens> & members, Way way = Way::greedy) {
-    return {std::move(prompt), shared_cursor_of(members), way, 0, 1, 1, {}, {}};
+inline Request request(Tokens prompt, const std::set<Tokens> & members, Query::Mode mode = Query::Mode::greedy) {
+    Request out;
+    out.prompt = std::move(prompt);
+    out.cursor = shared_cursor_of(members);
+    out.mode = mode;
+    out.sampling.temperature = 1;
+    return out;
 }
 
 // The same, but begun behind "->", which is forced when max_before tokens are out.
@@ -58,7 +61,9 @@ inline std::shared_ptr<const Cursor> thinking(const std::set<Tokens> & members, 
 
 // Free text, from nothing to go on from but the prompt.
 inline Request text_behind(Tokens prompt, std::size_t max_tokens) {
-    Request out{std::move(prompt), nullptr, Way::text, 0, 0, 1, {}, {}};
+    Request out;
+    out.prompt = std::move(prompt);
+    out.mode = Query::Mode::text;
     out.text.max_tokens = max_tokens;
     return out;
 }
@@ -92,7 +97,7 @@ inline Request random_request(std::mt19937 & rng) {
     }
     prompt += text(100 + below(1000), 1 + below(below(8) == 0 ? 300 : 20));
     const std::set<Tokens> members = random_texts(rng, 1 + below(30), 1 + below(5), 8);
-    Request out = request(bytes(prompt), members, static_cast<Way>(below(4)));
+    Request out = request(bytes(prompt), members, static_cast<Query::Mode>(below(4)));
     if (below(4) == 0) {
         out = text_behind(bytes(prompt), below(30));
         out.text.stop_strings = {"zz", std::string(1 + below(2), static_cast<char>('a' + below(26)))};
@@ -101,76 +106,27 @@ inline Request random_request(std::mt19937 & rng) {
         } else if (below(2) == 0) {
             out.cursor = thinking(members, static_cast<std::int64_t>(below(20)));
         }
-        out.temperature = static_cast<float>(below(2));
+        out.sampling.temperature = static_cast<float>(below(2));
     } else if (out.is_decoded() && below(3) == 0) {
         out.cursor = thinking(members, static_cast<std::int64_t>(below(20)));
-        out.temperature = static_cast<float>(below(2));
+        out.sampling.temperature = static_cast<float>(below(2));
     }
-    out.seed = static_cast<std::uint32_t>(below(1000));
+    out.sampling.seed = static_cast<std::uint32_t>(below(1000));
     out.search.leaf_end = static_cast<LeafEnd>(below(3));
     out.search.n_best = 1 + below(3);
     out.search.beam_width = below(4) == 0 ? 1 + below(4) : 0;
     return out;
 }
 
-// What a stream decides that has nobody beside it.
+// What a stream answers that has nobody beside it.
 class Alone {
    public:
     Answer decide(const Request & asked) {
         stream_.prefill(asked.prompt);
-        Answer out;
-        if (asked.way == Way::best) {
-            const SearchResult result = stream_.search(*asked.cursor, asked.search);
-            out.found = result.found;
-            out.gap = result.gap;
-            out.rival_max = result.rival_max;
-            out.mass_max = result.mass_max;
-            return out;
-        }
-        if (asked.way == Way::scores) {
-            out.scores = stream_.score(*asked.cursor, asked.search).leaves;
-            return out;
-        }
-        const Stream::Stats before = stream_.snapshot().stats;
-        stream_.clear_trie();
-        stream_.set_seed(asked.seed);
-        stream_.set_grammar(asked.text.grammar ? asked.text.grammar->c_str() : nullptr, nullptr);
-        if (asked.cursor != nullptr) {
-            stream_.set_trie(*asked.cursor, asked.way == Way::greedy ? Mode::greedy : Mode::sampled);
-        }
-        if (asked.way == Way::text) {
-            write(asked, out);
-        } else {
-            out.stop = stream_.generate(1000, asked.temperature, asked.top_p, [&](const Stream::Step & step) {
-                out.tokens.push_back(step.token);
-                return true;
-            });
-            const Stream::Snapshot seen = stream_.snapshot();
-            out.found = {{seen.cursor ? seen.cursor->leaf() : kNoLeaf, seen.stats.span_logprob}};
-        }
-        const Stream::Stats after = stream_.snapshot().stats;
-        out.n_forced = after.n_forced - before.n_forced;
-        out.n_branches = after.n_branches - before.n_branches;
-        out.n_free = after.n_free - before.n_free;
-        return out;
+        return stream_.answer(asked);
     }
 
    private:
-    // Up to a stop string, or the place where the set begins.
-    void write(const Request & asked, Answer & out) {
-        std::size_t which = 0;
-        const Stream::OnStep go_on = [this](const Stream::Step & /*step*/) {
-            const std::optional<Cursor> cursor = stream_.snapshot().cursor;
-            return !cursor || cursor->state() == State::thinking;
-        };
-        out.stop = stream_.generate_until(static_cast<std::int32_t>(asked.text.max_tokens), asked.temperature,
-                                          asked.top_p, asked.text.stop_strings, go_on, which);
-        out.stop = out.stop == Stop::callback ? Stop::complete : out.stop;
-        out.stop_string = out.stop == Stop::string ? static_cast<std::int32_t>(which) : -1;
-        const auto n_prompt = static_cast<std::ptrdiff_t>(asked.prompt.size());
-        out.tokens.assign(stream_.tokens().begin() + n_prompt, stream_.tokens().end());
-    }
-
     Stream stream_{std::make_unique<Sequence>(maker_of(1024)), {}};
 };
 

@@ -52,7 +52,7 @@ class StreamTest : public WithTinyModel {
 
     static Stream::Options drawing_from(std::uint32_t seed) {
         Stream::Options options;
-        options.picker.seed = seed;
+        options.sampling.seed = seed;
         return options;
     }
 
@@ -66,7 +66,10 @@ class StreamTest : public WithTinyModel {
 
     static StreamOutput run(Stream & stream, std::int32_t max_tokens = 32, float temperature = 0) {
         StreamOutput out;
-        stream.generate(max_tokens, temperature, 1, [&](const Stream::Step & step) {
+        if (temperature > 0) {
+            stream.set_sampling({0, temperature}, /* keeps_draws = */ true);
+        }
+        stream.generate(max_tokens, [&](const Stream::Step & step) {
             out.steps.push_back(step);
             return true;
         });

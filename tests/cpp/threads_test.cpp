@@ -1,4 +1,4 @@
-#include "tiny_model.h"
+#include "answer.h"
 
 #include "trie/cache.h"
 
@@ -160,17 +160,13 @@ TEST_F(ThreadsStream, AStreamThatReadsAPayloadIsInACallWhichCloseWaitsFor) {
 TEST_F(ThreadsStream, ACancelOfAScoreStands) {
     for (const bool whole : {true, false}) {
         const SetHandle set = set_of(long_payload());
-        auto params = sized<token_trie_score_params>();
-        params.set = set.get();
+        token_trie_query query = query_of(set, whole ? TOKEN_TRIE_QUERY_SCORES : TOKEN_TRIE_QUERY_BEST);
+        query.n_best = std::size_t{kTinyVocab - 3} * (kTinyVocab - 3);
         std::int32_t status = TOKEN_TRIE_OK;
         EXPECT_TRUE(runs_beside(
             [&] {
-                std::vector<double> leaves(std::size_t{kTinyVocab - 3} * (kTinyVocab - 3));
-                std::vector<std::int64_t> best(leaves.size());
-                status =
-                    whole
-                        ? token_trie_stream_score(stream_, &params, leaves.data(), leaves.size(), nullptr, 0, nullptr)
-                        : token_trie_stream_search(stream_, &params, best.data(), leaves.data(), best.size(), nullptr);
+                AnswerHandle out;
+                status = answer(stream_, query, out);
             },
             [&] { token_trie_stream_cancel(stream_); }));
         EXPECT_EQ(status, TOKEN_TRIE_ERROR_CANCELLED);
@@ -186,7 +182,7 @@ TEST_F(ThreadsStream, NextInSeveralThreadsServesOneAndRefusesTheOthers) {
         for (int i = 0; i < 50; ++i) {
             auto token = sized<token_trie_token>();
             std::int32_t stop = 0;
-            const std::int32_t status = token_trie_stream_next(stream_, 0, 1, &token, &stop);
+            const std::int32_t status = token_trie_stream_next(stream_, &token, &stop);
             const bool served = status == TOKEN_TRIE_OK && (token.id == kRead || token.id == kSend);
             n_wrong += served || status == TOKEN_TRIE_ERROR_BUSY ? 0 : 1;
         }

@@ -1,4 +1,5 @@
 #include "abi_calls.h"
+#include "answer.h"
 
 #include <nlohmann/json.hpp>
 
@@ -113,11 +114,13 @@ void Caller::call(Input & in) {
 void Caller::open(Input & in) {
     auto params = sized<token_trie_stream_params>();
     const std::uint32_t choice = in.byte();
-    params.seed = choice;
-    params.top_k = choice == 255 ? -1 : static_cast<std::int32_t>(choice % 3);
-    params.min_p = choice == 254 ? 2.0F : choice % 5 == 4 ? 0.1F : 0.0F;
-    params.penalty_last_n = choice % 7 == 6 ? 16 : 0;
-    params.penalty_repeat = choice % 7 == 6 ? 1.5F : 0.0F;
+    auto sampling = sized<token_trie_sampling>();
+    params.sampling = &sampling;
+    sampling.seed = choice;
+    sampling.top_k = choice == 255 ? -1 : static_cast<std::int32_t>(choice % 3);
+    sampling.min_p = choice == 254 ? 2.0F : choice % 5 == 4 ? 0.1F : 0.0F;
+    sampling.penalty_last_n = choice % 7 == 6 ? 16 : 0;
+    sampling.penalty_repeat = choice % 7 == 6 ? 1.5F : 0.0F;
     params.step_by_step = choice % 11 == 10 ? 1 : 0;
     Expected wrong;
     wrong.wrong_if(choice >= 254, TOKEN_TRIE_ERROR_ARGUMENT);
@@ -283,7 +286,8 @@ void Caller::others(Input & in) {
         case 0: token_trie_stream_cancel(stream_); break;  // ends nothing
         case 1: {
             const Expected wrong = expected();
-            wrong.check(token_trie_stream_set_seed(stream_, in.byte()));
+            const auto temperature = static_cast<float>(in.below(3));
+            wrong.check(test::set_sampling(stream_, temperature, 1, in.byte()));
             break;
         }
         case 2:

@@ -1,4 +1,5 @@
 #include "abi_calls.h"
+#include "answer.h"
 
 namespace token_trie::fuzz {
 
@@ -55,9 +56,9 @@ void Caller::call_from_callback(std::uint32_t which) {
         case 0: status = token_trie_stream_prefill(stream_, &token, 1); break;
         case 1: status = token_trie_stream_set_token_trie(stream_, payload.data(), payload.size(), 0); break;
         case 2: status = token_trie_stream_get_state(stream_, &state); break;
-        case 3: status = token_trie_stream_generate(stream_, 1, 0, 1, nullptr, nullptr); break;
-        case 4: status = token_trie_stream_next(stream_, 0, 1, &out, &stop); break;
-        case 5: status = token_trie_stream_set_seed(stream_, 1); break;
+        case 3: status = token_trie_stream_generate(stream_, 1, nullptr, nullptr); break;
+        case 4: status = token_trie_stream_next(stream_, &out, &stop); break;
+        case 5: status = test::set_sampling(stream_, 1); break;
         case 6:
             require(token_trie_stream_fork(stream_) == nullptr, "no fork in a call");
             status = token_trie_last_status();
@@ -76,10 +77,15 @@ void Caller::generate_until(Input & in) {
 
 void Caller::generate(Input & in, const std::vector<const char *> & stops) {
     static constexpr std::array<float, 6> temperatures = {0, 0, 1, 0.5F, 100, -1};
-    static constexpr std::array<float, 4> top_ps = {1, 1, 0.5F, 0};
+    static constexpr std::array<float, 4> top_ps = {1, 1, 0.5F, -1};
     const std::uint32_t choice = in.byte();
     const float temperature = temperatures[choice % temperatures.size()];
     const float top_p = top_ps[choice / 8 % top_ps.size()];
+    Expected sampled = expected();
+    sampled.wrong_if(temperature < 0 || top_p < 0, TOKEN_TRIE_ERROR_ARGUMENT);
+    if (!sampled.check(test::set_sampling(stream_, temperature, top_p))) {
+        return;
+    }
     const std::uint32_t rest = in.byte();
     const std::int32_t max_tokens = rest == 255 ? -1 : static_cast<std::int32_t>(rest % 8);
     Generation generation;
@@ -87,21 +93,20 @@ void Caller::generate(Input & in, const std::vector<const char *> & stops) {
     generation.action = rest / 8 % 6;
     generation.left = static_cast<std::int32_t>(rest / 64);
     Expected wrong = expected();
-    wrong.wrong_if(temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty(),
-                   TOKEN_TRIE_ERROR_ARGUMENT);
+    wrong.wrong_if(max_tokens < 0 || model_.tokens().empty(), TOKEN_TRIE_ERROR_ARGUMENT);
     const auto is_empty = [](const char * text) { return *text == '\0'; };
     const bool has_empty = std::any_of(stops.begin(), stops.end(), is_empty);
     wrong.wrong_if(has_empty, TOKEN_TRIE_ERROR_ARGUMENT);
     const bool is_refused =
-        !is_open_ || has_empty || temperature < 0 || top_p <= 0 || max_tokens < 0 || model_.tokens().empty();
+        !is_open_ || has_empty || max_tokens < 0 || model_.tokens().empty();
     const StreamModel before = model_;
     if (!is_refused) {
         model_.begin_generate();
     }
     std::int32_t which = -2;
     const std::int32_t status =
-        stops.empty() ? token_trie_stream_generate(stream_, max_tokens, temperature, top_p, on_token, &generation)
-                      : token_trie_stream_generate_until(stream_, max_tokens, temperature, top_p, stops.data(),
+        stops.empty() ? token_trie_stream_generate(stream_, max_tokens, on_token, &generation)
+                      : token_trie_stream_generate_until(stream_, max_tokens, stops.data(),
                                                          stops.size(), on_token, &generation, &which);
     if (is_held_up() && (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT)) {
         require(generation.n_tokens == 0, "a refused call passes nothing on");
@@ -169,7 +174,9 @@ void Caller::generate(Input & in, const std::vector<const char *> & stops) {
 }
 
 void Caller::next(Input & in) {
-    const float temperature = in.below(2) == 0 ? 0.0F : 1.0F;
+    if (!expected().check(test::set_sampling(stream_, in.below(2) == 0 ? 0.0F : 1.0F))) {
+        return;
+    }
     auto token = sized<token_trie_token>();
     std::int32_t stop = -2;
     Expected wrong = expected();
@@ -180,7 +187,7 @@ void Caller::next(Input & in) {
         model_.begin_generate();
         wrong.wrong_if(false, TOKEN_TRIE_ERROR_CONTEXT);
     }
-    const std::int32_t status = token_trie_stream_next(stream_, temperature, 1, &token, &stop);
+    const std::int32_t status = token_trie_stream_next(stream_, &token, &stop);
     if (begins) {
         wrong.wrong_if(status != TOKEN_TRIE_OK && model_.is_full(), TOKEN_TRIE_ERROR_CONTEXT);
         if (model_.has_grammar) {

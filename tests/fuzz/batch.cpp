@@ -1,4 +1,5 @@
 #include "abi_payloads.h"
+#include "answer.h"
 #include "tiny_model.h"
 
 #include <array>
@@ -41,7 +42,7 @@ class Alone {
         require(token_trie_stream_prefill(stream_, tokens.data(), tokens.size()) == TOKEN_TRIE_OK &&
                     token_trie_stream_set_token_trie(stream_, json.data(), json.size(), TOKEN_TRIE_GREEDY) ==
                         TOKEN_TRIE_OK &&
-                    token_trie_stream_generate(stream_, kMost, 0, 1, nullptr, nullptr) == TOKEN_TRIE_OK &&
+                    token_trie_stream_generate(stream_, kMost, nullptr, nullptr) == TOKEN_TRIE_OK &&
                     token_trie_stream_get_state(stream_, &state) == TOKEN_TRIE_OK,
                 "a stream answers alone");
         require(std::abs(state.logprob - logprob) < (test::tiny_window(kind_) > 0 ? 0.03 : 1e-3),
@@ -63,28 +64,14 @@ const Alone & alone(bool has_window) {
 struct Asked {
     Tokens tokens;
     PayloadCase payload;
-    token_trie_batch_prompt prompt{};
+    token_trie_query query{};
+    token_trie_sampling sampling{};
     bool is_cancelled = false;
 };
 
-struct FreeAnswer {
-    void operator()(token_trie_batch_answer * answer) const { token_trie_batch_answer_free(answer); }
-};
-using Answer = std::unique_ptr<token_trie_batch_answer, FreeAnswer>;
-
-template <typename T>
-std::vector<T> array_of(const T * (*get)(const token_trie_batch_answer *, std::size_t *), const Answer & answer) {
-    std::size_t n = 0;
-    const T * values = get(answer.get(), &n);
-    require((values == nullptr) == (n == 0), "there are as many as it says");
-    return {values, values + n};
-}
-
-token_trie_batch_figures figures_of(const Answer & answer) {
-    auto out = sized<token_trie_batch_figures>();
-    require(token_trie_batch_answer_get_figures(answer.get(), &out) == TOKEN_TRIE_OK, "an answer has its figures");
-    return out;
-}
+using test::AnswerHandle;
+using test::array_of;
+using test::figures_of;
 
 class Caller {
    public:
@@ -135,27 +122,26 @@ class Caller {
         Asked asked;
         asked.tokens = read_tokens(in, n_ctx_);
         asked.payload = read_payload_case(in, ends());
-        token_trie_batch_prompt & prompt = asked.prompt;
-        prompt.size = sizeof prompt;
+        token_trie_query & query = asked.query;
+        query.size = sizeof query;
+        asked.sampling.size = sizeof asked.sampling;
         const std::uint32_t how = in.byte();
-        prompt.mode = how == 255 ? 5 : static_cast<std::int32_t>(how % 4);
-        prompt.seed = 7;
-        prompt.temperature = static_cast<float>(how / 4 % 2);
-        prompt.leaf_end = static_cast<std::int32_t>(how / 8 % 3);
-        prompt.branches = static_cast<std::int32_t>(how / 32 % 2);
-        prompt.n_best = how / 64 % 3;
-        prompt.tokens = asked.tokens.data();
-        prompt.n_tokens = asked.tokens.size();
+        query.mode = how == 255 ? 5 : static_cast<std::int32_t>(how % 4);
+        asked.sampling.seed = 7;
+        asked.sampling.temperature = static_cast<float>(how / 4 % 2);
+        query.leaf_end = static_cast<std::int32_t>(how / 8 % 3);
+        query.branches = static_cast<std::int32_t>(how / 32 % 2);
+        query.n_best = how / 64 % 3;
         const test::SetHandle handle = set_of(asked.payload, llama_model_get_vocab(test::tiny_model()));
         if (handle == nullptr) {
             return;
         }
-        prompt.set = handle.get();
-        const bool is_scored = prompt.mode >= TOKEN_TRIE_BATCH_BEST;
+        query.set = handle.get();
+        const bool is_scored = query.mode >= TOKEN_TRIE_QUERY_BEST;
         SetModel & set = asked.payload.set;
         set.options.on_complete = OnComplete::end;
         Expected wrong = expected();
-        wrong.wrong_if(asked.tokens.empty() || prompt.mode == 5, TOKEN_TRIE_ERROR_ARGUMENT);
+        wrong.wrong_if(asked.tokens.empty() || query.mode == 5, TOKEN_TRIE_ERROR_ARGUMENT);
         wrong.wrong_if(is_scored && !set.is_scorable(), TOKEN_TRIE_ERROR_ARGUMENT);
         wrong.wrong_if(!in_vocab(asked.tokens), TOKEN_TRIE_ERROR_VOCAB);
         wrong.wrong_if(asked.tokens.size() > n_ctx_, TOKEN_TRIE_ERROR_CONTEXT);
@@ -166,8 +152,9 @@ class Caller {
     }
 
     void submit(Asked asked, const Expected & wrong) {
+        asked.query.sampling = &asked.sampling;
         std::int64_t number = 0;
-        if (wrong.check(token_trie_batch_submit(batch_, &asked.prompt, &number))) {
+        if (wrong.check(token_trie_batch_submit(batch_, asked.tokens.data(), asked.tokens.size(), &asked.query, &number))) {
             require(number > 0 && out_.count(number) == 0, "a ticket is given once");
             out_.emplace(number, std::move(asked));
         }
@@ -180,47 +167,46 @@ class Caller {
         static const test::SetHandle kSet = test::set_of(test::payload_of({{"READ", {test::kRead}}}));
         Asked asked;
         asked.tokens = read_tokens(in, n_ctx_);
-        token_trie_batch_prompt & prompt = asked.prompt;
-        prompt.size = sizeof prompt;
-        prompt.mode = TOKEN_TRIE_BATCH_TEXT;
-        prompt.tokens = asked.tokens.data();
-        prompt.n_tokens = asked.tokens.size();
+        token_trie_query & query = asked.query;
+        query.size = sizeof query;
+        asked.sampling.size = sizeof asked.sampling;
+        query.mode = TOKEN_TRIE_QUERY_TEXT;
         const std::uint32_t how = in.byte();
-        prompt.seed = how;
-        prompt.temperature = static_cast<float>(how % 2);
-        prompt.stop_strings = kStops.data();
-        prompt.n_stop_strings = how / 2 % 4;
-        prompt.gbnf = std::array<const char *, 4>{nullptr, nullptr, "root ::= [a-z]*", "root ::= ("}[how / 8 % 4];
-        prompt.max_tokens = static_cast<std::int32_t>(in.below(33)) - 1;
+        asked.sampling.seed = how;
+        asked.sampling.temperature = static_cast<float>(how % 2);
+        query.stop_strings = kStops.data();
+        query.n_stop_strings = how / 2 % 4;
+        query.gbnf = std::array<const char *, 4>{nullptr, nullptr, "root ::= [a-z]*", "root ::= ("}[how / 8 % 4];
+        query.max_tokens = static_cast<std::int32_t>(in.below(33)) - 1;
         auto params = sized<token_trie_params>();
         params.on_complete = TOKEN_TRIE_END;
         if (in.one_in(2)) {
-            prompt.set = kSet.get();
-            prompt.set_params = &params;
+            query.set = kSet.get();
+            query.set_params = &params;
             params.start_after = kMarker.data();
             params.n_start_after = in.one_in(8) ? 0 : kMarker.size();
             params.max_before = static_cast<std::int32_t>(in.below(17)) - 1;
         }
-        const bool has_no_marker = prompt.set != nullptr && params.n_start_after == 0;
+        const bool has_no_marker = query.set != nullptr && params.n_start_after == 0;
         Expected wrong = expected();
-        wrong.wrong_if(asked.tokens.empty() || prompt.max_tokens < 0 || prompt.n_stop_strings == 3 || has_no_marker,
+        wrong.wrong_if(asked.tokens.empty() || query.max_tokens < 0 || query.n_stop_strings == 3 || has_no_marker,
                        TOKEN_TRIE_ERROR_ARGUMENT);
         wrong.wrong_if(how / 8 % 4 == 3, TOKEN_TRIE_ERROR_GRAMMAR);
         wrong.wrong_if(!in_vocab(asked.tokens), TOKEN_TRIE_ERROR_VOCAB);
         // A text ends where the context is full.
-        wrong.wrong_if(asked.tokens.size() + (prompt.max_tokens > 0 ? 1 : 0) > n_ctx_, TOKEN_TRIE_ERROR_CONTEXT);
+        wrong.wrong_if(asked.tokens.size() + (query.max_tokens > 0 ? 1 : 0) > n_ctx_, TOKEN_TRIE_ERROR_CONTEXT);
         submit(std::move(asked), wrong);
     }
 
     void take(std::int64_t number, std::int32_t timeout_ms) {
-        token_trie_batch_answer * taken = nullptr;
+        token_trie_answer * taken = nullptr;
         Expected wrong = expected();
         wrong.wrong_if(number != 0 && out_.count(number) == 0, TOKEN_TRIE_ERROR_ARGUMENT);
         if (!wrong.check(token_trie_batch_next(batch_, number, timeout_ms, &taken, nullptr))) {
             require(taken == nullptr, "a call that fails gives none");
             return;
         }
-        const Answer answer(taken);
+        const AnswerHandle answer(taken);
         if (answer == nullptr) {
             require(out_.empty() || timeout_ms != kNoLimit, "who waits gets an answer");
             return;
@@ -233,40 +219,40 @@ class Caller {
         out_.erase(at);
     }
 
-    void check(const Asked & asked, const Answer & answer) const {
-        const token_trie_batch_figures its = figures_of(answer);
-        const std::vector<double> logprobs = array_of(token_trie_batch_answer_get_logprobs, answer);
-        const Tokens tokens = array_of(token_trie_batch_answer_get_tokens, answer);
+    void check(const Asked & asked, const AnswerHandle & answer) const {
+        const token_trie_answer_figures its = figures_of(answer);
+        const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, answer);
+        const Tokens tokens = array_of(token_trie_answer_get_tokens, answer);
         if (its.status != TOKEN_TRIE_OK) {
             require(
                 its.status == TOKEN_TRIE_ERROR_CANCELLED ? asked.is_cancelled : its.status == TOKEN_TRIE_ERROR_CONTEXT,
                 "a prompt fails where it is cancelled, or its tree finds no cells");
-            require(*token_trie_batch_answer_get_message(answer.get()) != '\0', "a failure has its message");
+            require(*token_trie_answer_get_message(answer.get()) != '\0', "a failure has its message");
             return;
         }
-        if (asked.prompt.mode == TOKEN_TRIE_BATCH_TEXT) {
-            require(its.n_free + its.n_forced <= static_cast<std::uint64_t>(asked.prompt.max_tokens), "max_tokens");
+        if (asked.query.mode == TOKEN_TRIE_QUERY_TEXT) {
+            require(its.n_free + its.n_forced <= static_cast<std::uint64_t>(asked.query.max_tokens), "max_tokens");
             require(its.leaf == -1, "text is no member");
-            require(tokens.size() <= static_cast<std::size_t>(asked.prompt.max_tokens), "no more than asked for");
+            require(tokens.size() <= static_cast<std::size_t>(asked.query.max_tokens), "no more than asked for");
             require((its.stop == TOKEN_TRIE_STOP_STRING) == (its.stop_string >= 0), "the stop string has its number");
             return;
         }
         const SetModel & set = asked.payload.set;
         require(its.leaf >= -1 && its.leaf < static_cast<std::int64_t>(set.n_leaves), "leaf");
         require(its.logprob <= 1e-4, "a logarithm");
-        if (asked.prompt.mode == TOKEN_TRIE_BATCH_SCORES) {
+        if (asked.query.mode == TOKEN_TRIE_QUERY_SCORES) {
             double sum = 0;
             for (const double logprob : logprobs) {
                 require(logprob <= 1e-5, "a leaf's logarithm");
                 sum += std::exp(logprob);
             }
             require(logprobs.size() == set.n_leaves, "every leaf has a score");
-            require((asked.prompt.leaf_end == TOKEN_TRIE_LEAF_ANY && asked.prompt.branches == 0) || sum < 1.001,
+            require((asked.query.leaf_end == TOKEN_TRIE_LEAF_ANY && asked.query.branches == 0) || sum < 1.001,
                     "members exclude each other");
-        } else if (asked.prompt.mode <= TOKEN_TRIE_BATCH_SAMPLED) {
+        } else if (asked.query.mode <= TOKEN_TRIE_QUERY_SAMPLED) {
             require(set.members.count(tokens) > 0, "what is taken is a member");
         }
-        if (asked.prompt.mode == TOKEN_TRIE_BATCH_GREEDY && asked.tokens.size() + set.max_length < kAloneContext) {
+        if (asked.query.mode == TOKEN_TRIE_QUERY_GREEDY && asked.tokens.size() + set.max_length < kAloneContext) {
             alone_.check(asked.tokens, asked.payload.json, its.logprob);
         }
     }
@@ -305,10 +291,10 @@ class Caller {
             }
         });
         if (closes) {
-            token_trie_batch_answer * taken = nullptr;
+            token_trie_answer * taken = nullptr;
             std::int32_t status = TOKEN_TRIE_OK;
             while ((status = token_trie_batch_next(batch_, 0, 1, &taken, nullptr)) == TOKEN_TRIE_OK) {
-                if (const Answer answer(taken); answer != nullptr) {
+                if (const AnswerHandle answer(taken); answer != nullptr) {
                     require(out_.erase(figures_of(answer).ticket) == 1, "an answer is to a prompt that is out");
                 }
             }
@@ -326,10 +312,10 @@ class Caller {
     void odd(Input & in) {
         Expected wrong;
         wrong.wrong_if(true, TOKEN_TRIE_ERROR_ARGUMENT);
-        token_trie_batch_answer * answer = nullptr;
+        token_trie_answer * answer = nullptr;
         switch (in.below(5)) {
             case 0: wrong.check(token_trie_batch_next(batch_, 1 << 20, 0, &answer, nullptr)); break;
-            case 1: wrong.check(token_trie_batch_submit(batch_, nullptr, nullptr)); break;
+            case 1: wrong.check(token_trie_batch_submit(batch_, nullptr, 0, nullptr, nullptr)); break;
             case 2: wrong.check(token_trie_batch_next(nullptr, 0, 0, &answer, nullptr)); break;
             case 3: wrong.check(token_trie_batch_next(batch_, 0, 0, nullptr, nullptr)); break;
             default:

@@ -1,3 +1,4 @@
+#include "answer.h"
 #include "reference.h"
 
 #include <algorithm>
@@ -197,15 +198,14 @@ class Listener {
 };
 
 // One call of generate, or as many of next.
-std::int32_t generate(
-    token_trie_stream * stream, bool at_once, std::int32_t n, float temperature, Listener & listener) {
+std::int32_t generate(token_trie_stream * stream, bool at_once, std::int32_t n, Listener & listener) {
     if (at_once) {
-        return token_trie_stream_generate(stream, n, temperature, 1, Listener::call, &listener);
+        return token_trie_stream_generate(stream, n, Listener::call, &listener);
     }
     for (std::int32_t i = 0; i < n; ++i) {
         auto token = sized<token_trie_token>();
         std::int32_t stop = TOKEN_TRIE_STOP_NONE;
-        const std::int32_t status = token_trie_stream_next(stream, temperature, 1, &token, &stop);
+        const std::int32_t status = token_trie_stream_next(stream, &token, &stop);
         if (status != TOKEN_TRIE_OK) {
             return status;
         }
@@ -234,7 +234,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     const token_trie_params params = params_of(options, mode);
     const Tokens & before = prompts()[prompt];
     if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
-        token_trie_stream_set_seed(stream, static_cast<std::uint32_t>(rng())) != TOKEN_TRIE_OK ||
+        set_sampling(stream, temperature, 1, static_cast<std::uint32_t>(rng())) != TOKEN_TRIE_OK ||
         token_trie_stream_set_token_trie_ext(stream, set_of(set.payload, 0, token_trie_stream_get_vocab(stream)).get(),
                                              &params) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
@@ -242,7 +242,7 @@ void Streams::decide(std::mt19937 & rng, const Wrong & wrong) {
     }
     Listener listener(place.reference, prompt, Oracle(set.members, options),
                       mode == Mode::greedy || temperature == 0.0F, wrong);
-    if (generate(stream, one_in(rng, 2), n, temperature, listener) != TOKEN_TRIE_OK) {
+    if (generate(stream, one_in(rng, 2), n, listener) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;
     }
@@ -279,14 +279,10 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
     const std::size_t prompt = below(rng, prompts().size());
     const bool behind_prefix = one_in(rng, 2);
     const Tokens & before = prompts()[behind_prefix ? below(rng, prompts().size()) : prompt];
-    auto params = sized<token_trie_score_params>();
-    params.leaf_end = static_cast<std::int32_t>(below(rng, 3));
     const SetHandle handle = set_of(payload);
-    params.set = handle.get();
-    if (behind_prefix) {
-        params.prefix = prompts()[prompt].data();
-        params.n_prefix = prompts()[prompt].size();
-    }
+    token_trie_query query = query_of(handle, TOKEN_TRIE_QUERY_SCORES);
+    query.leaf_end = static_cast<std::int32_t>(below(rng, 3));
+    const Tokens prefix = behind_prefix ? prompts()[prompt] : Tokens();
     std::vector<double> expected;
     for (const Tokens & member : members) {
         double sum = 0;
@@ -295,9 +291,9 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
             sum += place.reference.logprob(prompt, behind, token);
             behind.push_back(token);
         }
-        if (params.leaf_end == TOKEN_TRIE_LEAF_FOLLOW) {
+        if (query.leaf_end == TOKEN_TRIE_LEAF_FOLLOW) {
             sum += place.reference.logprob(prompt, behind, kTinyEnd);
-        } else if (params.leaf_end == TOKEN_TRIE_LEAF_LONGEST && member.size() < kMaxLength) {
+        } else if (query.leaf_end == TOKEN_TRIE_LEAF_LONGEST && member.size() < kMaxLength) {
             std::set<Token> longer;
             for (const Tokens & other : members) {
                 if (other.size() > member.size() && std::equal(member.begin(), member.end(), other.begin())) {
@@ -311,26 +307,29 @@ void Streams::score(std::mt19937 & rng, const Wrong & wrong) {
         expected.push_back(sum);
     }
 
-    std::vector<double> leaves(members.size());
+    AnswerHandle scored;
     if (token_trie_stream_prefill(stream, before.data(), before.size()) != TOKEN_TRIE_OK ||
-        token_trie_stream_score(stream, &params, leaves.data(), leaves.size(), nullptr, 0, nullptr) != TOKEN_TRIE_OK) {
+        answer(stream, query, scored, prefix) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;
     }
+    const std::vector<double> leaves = array_of(token_trie_answer_get_logprobs, scored);
     const auto is_near = [](double a, double b) { return std::abs(a - b) <= kNear; };
     if (!std::equal(leaves.begin(), leaves.end(), expected.begin(), is_near)) {
         wrong("scores other than the reference's");
     }
 
     const std::size_t n_best = std::min<std::size_t>(1 + below(rng, 4), members.size());
-    std::vector<std::int64_t> best(n_best);
-    std::vector<double> logprobs(n_best);
-    auto stats = sized<token_trie_score_stats>();
-    if (token_trie_stream_search(stream, &params, best.data(), logprobs.data(), n_best, &stats) != TOKEN_TRIE_OK) {
+    query.mode = TOKEN_TRIE_QUERY_BEST;
+    query.n_best = n_best;
+    AnswerHandle found;
+    if (answer(stream, query, found, prefix) != TOKEN_TRIE_OK) {
         wrong(token_trie_last_error());
         return;
     }
-    bool is_best = stats.n_found == n_best && stats.gap == 0;
+    const std::vector<std::int64_t> best = array_of(token_trie_answer_get_leaves, found);
+    const std::vector<double> logprobs = array_of(token_trie_answer_get_logprobs, found);
+    bool is_best = best.size() == n_best && figures_of(found).gap == 0;
     for (std::size_t i = 0; is_best && i < n_best; ++i) {
         is_best = is_near(logprobs[i], expected[static_cast<std::size_t>(best[i])]);
     }

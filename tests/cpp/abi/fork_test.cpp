@@ -25,18 +25,21 @@ class AbiFork : public AbiStream {
 TEST_F(AbiFork, GoesOnAsTheStreamWould) {
     const Context context = tiny_stream_context();
     auto params = sized<token_trie_stream_params>();
-    params.seed = 7;
-    params.penalty_last_n = 8;
-    params.penalty_repeat = 1.5F;
+    auto sampling = sized<token_trie_sampling>();
+    params.sampling = &sampling;
+    sampling.seed = 7;
+    sampling.penalty_last_n = 8;
+    sampling.penalty_repeat = 1.5F;
+    sampling.temperature = 2;
     const Handle stream = open(context, params);
     ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= [a-z ]*", nullptr), TOKEN_TRIE_OK);
-    ASSERT_EQ(token_trie_stream_generate(stream.get(), 3, 2, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_generate(stream.get(), 3, nullptr, nullptr), TOKEN_TRIE_OK);
     const Handle other = fork(stream);
     EXPECT_EQ(tokens_of(other), tokens_of(stream));
     EXPECT_EQ(state_of(other).n_free, 0U) << "counts are its own";
     for (const Handle * each : {&stream, &other}) {
         for (int i = 0; i < 4; ++i) {
-            ASSERT_EQ(token_trie_stream_generate(each->get(), 2, 2, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+            ASSERT_EQ(token_trie_stream_generate(each->get(), 2, nullptr, nullptr), TOKEN_TRIE_OK);
         }
     }
     EXPECT_GT(tokens_of(stream).size(), 7U);
@@ -47,7 +50,7 @@ TEST_F(AbiFork, KeepsItsPlaceInTheTrie) {
     const Context context = tiny_stream_context();
     const Handle stream = open(context);
     ASSERT_EQ(set(stream, kReadOrSend), TOKEN_TRIE_OK);
-    ASSERT_EQ(token_trie_stream_generate(stream.get(), 2, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_generate(stream.get(), 2, nullptr, nullptr), TOKEN_TRIE_OK);
     const Handle other = fork(stream);
     token_trie_stream_clear_token_trie(stream.get());
     EXPECT_EQ(state_of(other).span, TOKEN_TRIE_WALKING);
@@ -64,7 +67,7 @@ TEST_F(AbiFork, OutlivesTheStreamAndTheOtherWayRound) {
         (first ? stream : other).reset();
         const Handle & left = first ? other : stream;
         EXPECT_EQ(prefill(left, bytes("Do: more")), TOKEN_TRIE_OK);
-        EXPECT_EQ(token_trie_stream_generate(left.get(), 3, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+        EXPECT_EQ(token_trie_stream_generate(left.get(), 3, nullptr, nullptr), TOKEN_TRIE_OK);
         const auto params = sized<token_trie_stream_params>();
         EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, token_trie_stream_open(context.get(), &params)),
                   "ctx: another stream is open on it");
@@ -111,7 +114,7 @@ TEST_F(AbiFork, ClosedInACallOfTheOtherGoesWithIt) {
     };
     EXPECT_EQ(generate(stream, listener, 3), TOKEN_TRIE_OK);
     EXPECT_EQ(listener.tokens.size(), 3U);
-    EXPECT_EQ(token_trie_stream_generate(stream.get(), 3, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+    EXPECT_EQ(token_trie_stream_generate(stream.get(), 3, nullptr, nullptr), TOKEN_TRIE_OK);
 }
 
 TEST_F(AbiFork, FromManyThreadsOneIsInACallAtATime) {
@@ -128,7 +131,7 @@ TEST_F(AbiFork, FromManyThreadsOneIsInACallAtATime) {
     for (Handle & each : forks) {
         threads.emplace_back([&] {
             for (int n = 0; n < 20;) {
-                const std::int32_t status = token_trie_stream_generate(each.get(), 1, 0, 1, nullptr, nullptr);
+                const std::int32_t status = token_trie_stream_generate(each.get(), 1, nullptr, nullptr);
                 n += status == TOKEN_TRIE_OK ? 1 : 0;
                 EXPECT_TRUE(status == TOKEN_TRIE_OK || status == TOKEN_TRIE_ERROR_BUSY) << token_trie_last_error();
                 std::this_thread::yield();

@@ -1,5 +1,5 @@
 #include "allowance.h"
-#include "tiny_model.h"
+#include "answer.h"
 
 #include <algorithm>
 #include <array>
@@ -154,23 +154,23 @@ class MemoryStream : public WithTinyModel {
         Token token;
         std::string text;
     };
-    static Next next(const Handle & stream, float temperature, long n_allocations = -1) {
+    static Next next(const Handle & stream, long n_allocations = -1) {
         auto token = sized<token_trie_token>();
         std::int32_t stop = 0;
         allowance = n_allocations;
-        const std::int32_t status = token_trie_stream_next(stream.get(), temperature, 1, &token, &stop);
+        const std::int32_t status = token_trie_stream_next(stream.get(), &token, &stop);
         allowance = -1;
         return {status, token.id, status == TOKEN_TRIE_OK ? std::string(token.text, token.text_len) : ""};
     }
 
     // Wherever memory runs out in one of the next n tokens, that token comes when there is some again. Each time it is
     // another stream, as one that fails may keep what it has found.
-    static void expect_nothing_lost(const std::function<Handle()> & make, int n, float temperature) {
+    static void expect_nothing_lost(const std::function<Handle()> & make, int n) {
         std::vector<Next> expected;
         {
             const Handle usual = make();
             for (int i = 0; i < n; ++i) {
-                expected.push_back(next(usual, temperature));
+                expected.push_back(next(usual));
                 ASSERT_GE(expected.back().token, 0);
             }
         }
@@ -180,14 +180,14 @@ class MemoryStream : public WithTinyModel {
             for (long n_allocations = 0; status != TOKEN_TRIE_OK; ++n_allocations) {
                 const Handle stream = make();
                 for (int i = 0; i < at; ++i) {
-                    next(stream, temperature);
+                    next(stream);
                 }
-                Next given = next(stream, temperature, n_allocations);
+                Next given = next(stream, n_allocations);
                 status = given.status;
                 if (status != TOKEN_TRIE_OK) {
                     ASSERT_EQ(status, TOKEN_TRIE_ERROR_MEMORY) << token_trie_last_error();
                     ASSERT_EQ(sequence(stream), before) << "at allocation " << n_allocations;
-                    given = next(stream, temperature);
+                    given = next(stream);
                 }
                 ASSERT_EQ(given.token, expected[static_cast<std::size_t>(at)].token)
                     << "at allocation " << n_allocations;
@@ -217,11 +217,13 @@ class MemoryPass : public MemoryStream {
 
 TEST_F(MemoryPass, RunningOutLosesNoTokenThatPenaltiesLookBackOn) {
     auto params = sized<token_trie_stream_params>();
-    params.penalty_last_n = 3;
-    params.penalty_repeat = 2;
-    params.penalty_freq = 1;
+    auto sampling = sized<token_trie_sampling>();
+    params.sampling = &sampling;
+    sampling.penalty_last_n = 3;
+    sampling.penalty_repeat = 2;
+    sampling.penalty_freq = 1;
     const Context context = tiny_stream_context();
-    expect_nothing_lost([&] { return open(context, params); }, 6, 0);
+    expect_nothing_lost([&] { return open(context, params); }, 6);
 }
 
 TEST_F(MemoryPass, RunningOutLosesNoTokenThatAGrammarParses) {
@@ -231,7 +233,7 @@ TEST_F(MemoryPass, RunningOutLosesNoTokenThatAGrammarParses) {
         EXPECT_EQ(token_trie_stream_set_grammar(out.get(), "root ::= [a-z] \"=\" [0-9] [0-9]", nullptr), TOKEN_TRIE_OK);
         return out;
     };
-    expect_nothing_lost(make, 4, 0);
+    expect_nothing_lost(make, 4);
 }
 
 TEST_F(MemoryPass, RunningOutInAPrefillLeavesTheTextAndItsGrammarAsTheyWere) {
@@ -240,17 +242,17 @@ TEST_F(MemoryPass, RunningOutInAPrefillLeavesTheTextAndItsGrammarAsTheyWere) {
     for (long n_allocations = 0; status != TOKEN_TRIE_OK; ++n_allocations) {
         const Handle stream = open(context);
         ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= [a-z] \"=\"", nullptr), TOKEN_TRIE_OK);
-        const std::string letter = next(stream, 0).text;
+        const std::string letter = next(stream).text;
         const Tokens before = sequence(stream);
         allowance = n_allocations;
         status = prefill(stream);
         allowance = -1;
         if (status == TOKEN_TRIE_OK) {
-            EXPECT_EQ(next(stream, 0).text, letter);
+            EXPECT_EQ(next(stream).text, letter);
         } else {
             ASSERT_EQ(sequence(stream), before) << "at allocation " << n_allocations;
         }
-        EXPECT_EQ(next(stream, 0).text, "=") << "at allocation " << n_allocations;
+        EXPECT_EQ(next(stream).text, "=") << "at allocation " << n_allocations;
     }
 }
 
@@ -263,17 +265,20 @@ TEST_F(MemoryStream, RunningOutLosesNoTokenOfALongText) {
                   TOKEN_TRIE_OK);
         return out;
     };
-    EXPECT_EQ(next(make(), 0).text, "SEND_WITHOUT_DELAY");
-    expect_nothing_lost(make, 1, 0);
+    EXPECT_EQ(next(make()).text, "SEND_WITHOUT_DELAY");
+    expect_nothing_lost(make, 1);
 }
 
 TEST_F(MemoryPass, RunningOutBeforeATokenIsDrawnCostsNoDraw) {
     auto params = sized<token_trie_stream_params>();
-    params.penalty_last_n = 8;
-    params.penalty_repeat = 2;
+    auto sampling = sized<token_trie_sampling>();
+    params.sampling = &sampling;
+    sampling.penalty_last_n = 8;
+    sampling.temperature = 1;
+    sampling.penalty_repeat = 2;
     const Context context = tiny_stream_context();
-    for (params.seed = 0; params.seed < 5; ++params.seed) {
-        expect_nothing_lost([&] { return open(context, params); }, 2, 1);
+    for (sampling.seed = 0; sampling.seed < 5; ++sampling.seed) {
+        expect_nothing_lost([&] { return open(context, params); }, 2);
     }
 }
 
@@ -285,28 +290,24 @@ TEST_F(MemoryPass, AnAnswerOfABatchIsTakenWholeOrKept) {
     ASSERT_NE(batch, nullptr) << token_trie_last_error();
     const Tokens tokens = bytes("Do: ");
     const SetHandle set = set_of(payload_of({{"READ", {kRead}}, {"SEND", {kSend, kMail}}}));
-    for (const int mode : {TOKEN_TRIE_BATCH_GREEDY, TOKEN_TRIE_BATCH_BEST, TOKEN_TRIE_BATCH_SCORES}) {
-        auto prompt = sized<token_trie_batch_prompt>();
-        prompt.tokens = tokens.data();
-        prompt.n_tokens = tokens.size();
-        prompt.set = set.get();
-        prompt.mode = mode;
+    for (const int mode : {TOKEN_TRIE_QUERY_GREEDY, TOKEN_TRIE_QUERY_BEST, TOKEN_TRIE_QUERY_SCORES}) {
+        const token_trie_query query = query_of(set, mode);
         std::array<std::int64_t, 2> tickets{};
         for (std::int64_t & ticket : tickets) {
-            ASSERT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_OK);
+            ASSERT_EQ(token_trie_batch_submit(batch, tokens.data(), tokens.size(), &query, &ticket), TOKEN_TRIE_OK);
         }
-        token_trie_batch_answer * other = nullptr;
+        token_trie_answer * other = nullptr;
         ASSERT_EQ(token_trie_batch_next(batch, tickets[1], -1, &other, nullptr), TOKEN_TRIE_OK);
-        token_trie_batch_answer_free(other);
-        token_trie_batch_answer * answer = nullptr;
+        token_trie_answer_free(other);
+        token_trie_answer * answer = nullptr;
         EXPECT_GT(fail_until_done([&] { return token_trie_batch_next(batch, tickets[0], 0, &answer, nullptr); }), 0);
         ASSERT_NE(answer, nullptr);
-        auto figures = sized<token_trie_batch_figures>();
-        ASSERT_EQ(token_trie_batch_answer_get_figures(answer, &figures), TOKEN_TRIE_OK);
+        auto figures = sized<token_trie_answer_figures>();
+        ASSERT_EQ(token_trie_answer_get_figures(answer, &figures), TOKEN_TRIE_OK);
         EXPECT_EQ(figures.ticket, tickets[0]);
         EXPECT_EQ(figures.status, TOKEN_TRIE_OK);
         EXPECT_GE(figures.leaf, 0);
-        token_trie_batch_answer_free(answer);
+        token_trie_answer_free(answer);
     }
     token_trie_batch_close(batch);
 }
@@ -328,7 +329,7 @@ TEST_F(MemoryPass, RunningOutInAStreamLosesNothing) {
               }),
               10);
     std::string text;
-    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream, 32, 0, 1, append_text, &text); }), 0);
+    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream, 32, append_text, &text); }), 0);
     auto state = sized<token_trie_stream_state>();
     EXPECT_EQ(token_trie_stream_get_state(stream, &state), TOKEN_TRIE_OK);
     EXPECT_EQ(text, state.leaf_name);
@@ -342,7 +343,7 @@ TEST_F(MemoryPass, RunningOutInAStreamLosesNothing) {
         *static_cast<double *>(user) += static_cast<double>(token->logprob);
         return true;
     };
-    ASSERT_EQ(token_trie_stream_generate(stream, 32, 0, 1, keep, &logprob), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_generate(stream, 32, keep, &logprob), TOKEN_TRIE_OK);
     EXPECT_NEAR(logprob, state.logprob, 1e-4);
     token_trie_stream_close(stream);
 }
@@ -363,7 +364,7 @@ TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
     ASSERT_EQ(token_trie_stream_prefill(stream.get(), prompt.data(), prompt.size()), TOKEN_TRIE_OK);
     ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), set_of(payload).get(), &params), TOKEN_TRIE_OK);
     std::string text;
-    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream.get(), 32, 0, 1, append_text, &text); }),
+    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream.get(), 32, append_text, &text); }),
               0);
     std::set<std::string> items;
     for (std::size_t at = 0; at <= text.size();) {

@@ -108,11 +108,8 @@ TEST_F(AbiOwnContext, TakesAdaptersByTheirScale) {
         params.n_adapters = 1;
         const Handle stream = opened(params);
         EXPECT_EQ(prefill(stream, kPrompt), TOKEN_TRIE_OK);
-        auto what = sized<token_trie_score_params>();
-        const SetHandle set = set_of(kReadOrSend);
-        what.set = set.get();
-        std::vector<double> out(2);
-        EXPECT_EQ(token_trie_stream_score(stream.get(), &what, out.data(), 2, nullptr, 0, nullptr), TOKEN_TRIE_OK);
+        std::vector<double> out = scores_of(stream.get(), query_of(set_of(kReadOrSend), TOKEN_TRIE_QUERY_SCORES));
+        EXPECT_EQ(out.size(), 2U);
         return out;
     };
     const float one = 1;

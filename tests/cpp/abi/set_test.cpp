@@ -38,7 +38,7 @@ class AbiSet : public AbiStream {
         return token_trie_stream_set_token_trie_ext(stream.get(), set.get(), &params);
     }
     static std::string name_of(const Handle & stream) {
-        EXPECT_EQ(token_trie_stream_generate(stream.get(), 8, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+        EXPECT_EQ(token_trie_stream_generate(stream.get(), 8, nullptr, nullptr), TOKEN_TRIE_OK);
         return state_of(stream).leaf_name;
     }
 

@@ -12,17 +12,12 @@ namespace token_trie::test {
 namespace {
 
 static_assert(
-    sizeof(token_trie_stream_params) == 88 && offsetof(token_trie_stream_params, size) == 0 &&
+    sizeof(token_trie_stream_params) == 72 && offsetof(token_trie_stream_params, size) == 0 &&
     offsetof(token_trie_stream_params, n_ctx) == 8 && offsetof(token_trie_stream_params, n_batch) == 12 &&
     offsetof(token_trie_stream_params, n_threads) == 16 && offsetof(token_trie_stream_params, n_gpu_layers) == 20 &&
-    offsetof(token_trie_stream_params, seed) == 24 && offsetof(token_trie_stream_params, top_k) == 28 &&
-    offsetof(token_trie_stream_params, min_p) == 32 && offsetof(token_trie_stream_params, penalty_last_n) == 36 &&
-    offsetof(token_trie_stream_params, penalty_repeat) == 40 &&
-    offsetof(token_trie_stream_params, penalty_freq) == 44 &&
-    offsetof(token_trie_stream_params, penalty_present) == 48 &&
-    offsetof(token_trie_stream_params, step_by_step) == 52 && offsetof(token_trie_stream_params, adapters) == 56 &&
-    offsetof(token_trie_stream_params, adapter_scales) == 64 && offsetof(token_trie_stream_params, n_adapters) == 72 &&
-    offsetof(token_trie_stream_params, device_sampling) == 80);
+    offsetof(token_trie_stream_params, sampling) == 24 && offsetof(token_trie_stream_params, step_by_step) == 32 &&
+    offsetof(token_trie_stream_params, adapters) == 40 && offsetof(token_trie_stream_params, adapter_scales) == 48 &&
+    offsetof(token_trie_stream_params, n_adapters) == 56 && offsetof(token_trie_stream_params, device_sampling) == 64);
 static_assert(sizeof(token_trie_token) == 40 && offsetof(token_trie_token, size) == 0 &&
               offsetof(token_trie_token, id) == 8 && offsetof(token_trie_token, forced) == 12 &&
               offsetof(token_trie_token, logprob) == 16 && offsetof(token_trie_token, text_len) == 24 &&
@@ -72,7 +67,8 @@ TEST_F(AbiStream, ADecisionFromOpeningToClosing) {
     EXPECT_EQ(state.n_forced, 4U);
     EXPECT_EQ(state.n_passes, 0U);
     token_trie_stream_clear_token_trie(stream.get());
-    ASSERT_EQ(token_trie_stream_generate(stream.get(), 3, 0.7F, 0.95F, nullptr, nullptr), TOKEN_TRIE_OK);
+    ASSERT_EQ(set_sampling(stream.get(), 0.7F, 0.95F), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_generate(stream.get(), 3, nullptr, nullptr), TOKEN_TRIE_OK);
     state = state_of(stream);
     EXPECT_EQ(state.span, -1);
     EXPECT_EQ(state.leaf, -1);
@@ -171,25 +167,21 @@ TEST_F(AbiStream, BadArgumentsAreRefusedNamingThemAndChangeNothing) {
                   "gbnf: the grammar has no rule \"root\"");
     }
 
-    const auto generate_with = [&](std::int32_t max_tokens, float temperature, float top_p) {
-        return argument(token_trie_stream_generate(s, max_tokens, temperature, top_p, nullptr, nullptr));
-    };
+    EXPECT_EQ(argument(token_trie_stream_generate(s, -1, nullptr, nullptr)), "max_tokens: -1 is negative");
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_EQ(generate_with(-1, 0, 1), "max_tokens: -1 is negative");
-    EXPECT_EQ(generate_with(1, nan, 1), "temperature: not in [0, inf)");
-    EXPECT_EQ(generate_with(1, -0.5F, 1), "temperature: not in [0, inf)");
-    EXPECT_EQ(generate_with(1, 0, 0), "top_p: not in (0, 1]");
-    EXPECT_EQ(generate_with(1, 0, 1.01F), "top_p: not in (0, 1]");
-    EXPECT_EQ(generate_with(1, 0, nan), "top_p: not in (0, 1]");
+    EXPECT_EQ(argument(set_sampling(s, nan)), "temperature: not in [0, inf)");
+    EXPECT_EQ(argument(set_sampling(s, -0.5F)), "temperature: not in [0, inf)");
+    EXPECT_EQ(argument(set_sampling(s, 0, -1)), "top_p: not in (0, 1]");
+    EXPECT_EQ(argument(set_sampling(s, 0, 1.01F)), "top_p: not in (0, 1]");
+    EXPECT_EQ(argument(set_sampling(s, 0, nan)), "top_p: not in (0, 1]");
+    EXPECT_EQ(argument(set_sampling(s, 0, 1, -3)), "sampling.seed: -3 is none here");
 
     token_trie_token token{};
     std::int32_t stop = 77;
-    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 1, &token, &stop)), "token.size: 0 is not sizeof(*token)");
+    EXPECT_EQ(argument(token_trie_stream_next(s, &token, &stop)), "token.size: 0 is not sizeof(*token)");
     token.size = sizeof token;
-    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 1, nullptr, &stop)), "token: null");
-    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 1, &token, nullptr)), "stop: null");
-    EXPECT_EQ(argument(token_trie_stream_next(s, nan, 1, &token, &stop)), "temperature: not in [0, inf)");
-    EXPECT_EQ(argument(token_trie_stream_next(s, 0, 0, &token, &stop)), "top_p: not in (0, 1]");
+    EXPECT_EQ(argument(token_trie_stream_next(s, nullptr, &stop)), "token: null");
+    EXPECT_EQ(argument(token_trie_stream_next(s, &token, nullptr)), "stop: null");
     EXPECT_EQ(token.text, nullptr) << "nothing written";
     EXPECT_EQ(stop, 77);
 
@@ -248,7 +240,7 @@ TEST_F(AbiStream, OneStreamAContext) {
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, token_trie_stream_open(context.get(), &params)),
               "ctx: another stream is open on it");
     EXPECT_EQ(state_of(first).n_cached, kPrompt.size());
-    ASSERT_EQ(token_trie_stream_generate(first.get(), 2, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_generate(first.get(), 2, nullptr, nullptr), TOKEN_TRIE_OK);
     first.reset();
     const Handle second = open(context);
     EXPECT_EQ(state_of(second).n_tokens, kPrompt.size());
@@ -291,8 +283,10 @@ TEST_F(AbiStream, OptionsReachTheStream) {
     const Context context = tiny_context();
     auto params = sized<token_trie_stream_params>();
     params.step_by_step = 1;
-    params.seed = 3;
-    params.top_k = 1;
+    auto sampling = sized<token_trie_sampling>();
+    params.sampling = &sampling;
+    sampling.seed = 3;
+    sampling.top_k = 1;
     const Handle stream = open(context, params);
     token_trie_params restart = end_params();
     const llama_token separator = bytes(",")[0];
@@ -322,7 +316,7 @@ TEST_F(AbiStream, TokensMayBePulledOneByOne) {
     std::int32_t stop = TOKEN_TRIE_STOP_MAX_TOKENS;
     std::string pulled;
     while (stop == TOKEN_TRIE_STOP_MAX_TOKENS) {
-        ASSERT_EQ(token_trie_stream_next(stream.get(), 0, 1, &token, &stop), TOKEN_TRIE_OK) << token_trie_last_error();
+        ASSERT_EQ(token_trie_stream_next(stream.get(), &token, &stop), TOKEN_TRIE_OK) << token_trie_last_error();
         EXPECT_EQ(token.size, sizeof token);
         EXPECT_EQ(token.text[token.text_len], '\0');
         EXPECT_EQ(token.forced, token.id >= 0 && pulled.size() != 4 ? 1 : 0);
@@ -334,7 +328,7 @@ TEST_F(AbiStream, TokensMayBePulledOneByOne) {
     ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= \"yes\"", nullptr), TOKEN_TRIE_OK);
     token_trie_stream_clear_token_trie(stream.get());
     for (stop = TOKEN_TRIE_STOP_MAX_TOKENS; stop == TOKEN_TRIE_STOP_MAX_TOKENS;) {
-        ASSERT_EQ(token_trie_stream_next(stream.get(), 0, 1, &token, &stop), TOKEN_TRIE_OK) << token_trie_last_error();
+        ASSERT_EQ(token_trie_stream_next(stream.get(), &token, &stop), TOKEN_TRIE_OK) << token_trie_last_error();
     }
     EXPECT_EQ(stop, TOKEN_TRIE_STOP_END);
     EXPECT_EQ(token.id, -1);

@@ -21,8 +21,8 @@ TEST_F(AbiStreamThreads, ACallFromTheCallbackIsBusyExceptCancel) {
         auto next = sized<token_trie_token>();
         for (const std::int32_t status :
              {prefill(stream, kPrompt), set(stream, kReadOrSend), token_trie_stream_set_grammar(s, nullptr, nullptr),
-              token_trie_stream_set_seed(s, 1), token_trie_stream_generate(s, 1, 0, 1, nullptr, nullptr),
-              token_trie_stream_next(s, 0, 1, &next, &state.stop), token_trie_stream_get_state(s, &state)}) {
+              set_sampling(s, 0), token_trie_stream_generate(s, 1, nullptr, nullptr),
+              token_trie_stream_next(s, &next, &state.stop), token_trie_stream_get_state(s, &state)}) {
             EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_BUSY, status),
                       "the stream is in a call already, of another thread or of its own callback");
         }
@@ -55,7 +55,7 @@ TEST_F(AbiStreamThreads, ACallbackMayCloseItsStream) {
             EXPECT_EQ(token.text[0], 'R') << "still valid";
             return true;
         };
-        EXPECT_EQ(token_trie_stream_generate(handle, 32, 0, 1, Listener::call, &listener), TOKEN_TRIE_OK);
+        EXPECT_EQ(token_trie_stream_generate(handle, 32, Listener::call, &listener), TOKEN_TRIE_OK);
         EXPECT_EQ(listener.text, "R") << "cancelled";
         expect_all_refused(handle, "stream: closed, or never opened");
     }
@@ -86,7 +86,7 @@ TEST_F(AbiStreamThreads, CloseFromAnotherThreadWaitsForTheCallItCancels) {
             while (status == TOKEN_TRIE_OK) {
                 status = token_trie_stream_prefill(handle, kPrompt.data(), kPrompt.size());
                 if (status == TOKEN_TRIE_OK) {
-                    status = token_trie_stream_generate(handle, 100, 1, 1, Listener::call, &listener);
+                    status = token_trie_stream_generate(handle, 100, Listener::call, &listener);
                 }
             }
             EXPECT_TRUE(status == TOKEN_TRIE_ERROR_ARGUMENT || status == TOKEN_TRIE_ERROR_CANCELLED)
@@ -173,7 +173,7 @@ TEST_F(AbiStreamThreads, OneHandleInManyThreadsIsBusyOrServes) {
             for (int round = 0; round < 100; ++round) {
                 auto state = sized<token_trie_stream_state>();
                 check(set(stream, kReadOrSend));
-                check(token_trie_stream_generate(stream.get(), 1, 0, 1, nullptr, nullptr));
+                check(token_trie_stream_generate(stream.get(), 1, nullptr, nullptr));
                 check(token_trie_stream_get_state(stream.get(), &state));
                 token_trie_stream_clear_token_trie(stream.get());
                 token_trie_stream_cancel(stream.get());
@@ -227,7 +227,7 @@ TEST_F(AbiStreamThreads, TenThousandRoundsTakeNoMoreMemory) {
         for (std::size_t i = 0; i < n; ++i) {
             ASSERT_EQ(set(stream, payloads[i % payloads.size()], static_cast<int>(i % 2)), TOKEN_TRIE_OK);
             const auto max_tokens = static_cast<std::int32_t>(i % 3);
-            ASSERT_EQ(token_trie_stream_generate(stream.get(), max_tokens, 1, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+            ASSERT_EQ(token_trie_stream_generate(stream.get(), max_tokens, nullptr, nullptr), TOKEN_TRIE_OK);
             token_trie_stream_clear_token_trie(stream.get());
             if (i % 100 == 0) {
                 ASSERT_EQ(token_trie_stream_set_grammar(stream.get(), "root ::= [a-z]+", nullptr), TOKEN_TRIE_OK);

@@ -34,7 +34,7 @@ TEST_F(BatchTest, ASharedBeginningIsEvaluatedOnce) {
         Tokens prompt = beginning;
         const Tokens rest = bytes("request " + std::to_string(i));
         prompt.insert(prompt.end(), rest.begin(), rest.end());
-        submit(batch, request(prompt, kActions, Way::best));
+        submit(batch, request(prompt, kActions, Query::Mode::best));
     }
     std::size_t n_alone = 0;
     for (const auto & [ticket, answer] : take_all(*batch)) {
@@ -66,8 +66,8 @@ TEST_F(BatchTest, AnAnswerWithoutAChoiceTakesNoPass) {
 
 TEST_F(BatchTest, LabelsOfOneTokenTakeNothingBeyondThePrompt) {
     const std::shared_ptr<Batch> batch = open();
-    for (const Way way : {Way::greedy, Way::sampled, Way::best, Way::scores}) {
-        submit(batch, request(bytes("Do: "), {{kRead}, {kSend}, {kMail}}, way));
+    for (const Query::Mode mode : {Query::Mode::greedy, Query::Mode::sampled, Query::Mode::best, Query::Mode::scores}) {
+        submit(batch, request(bytes("Do: "), {{kRead}, {kSend}, {kMail}}, mode));
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
         EXPECT_EQ(answer.status, Status::ok);
@@ -103,10 +103,10 @@ TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
     Request endless = request(bytes("Do: "), kActions);
     endless.cursor = shared_cursor_of(kActions, {OnComplete::restart, {kTinyEnd}, {}, 0});
     EXPECT_EQ(refusal(endless), Status::argument);
-    Request cold = request(bytes("Do: "), kActions, Way::sampled);
-    cold.temperature = -1;
+    Request cold = request(bytes("Do: "), kActions, Query::Mode::sampled);
+    cold.sampling.temperature = -1;
     EXPECT_EQ(refusal(cold), Status::argument);
-    Request none = request(bytes("Do: "), kActions, Way::best);
+    Request none = request(bytes("Do: "), kActions, Query::Mode::best);
     none.search.n_best = 0;
     EXPECT_EQ(refusal(none), Status::argument);
     EXPECT_EQ(take(*batch, good).answer.status, Status::ok);
@@ -116,7 +116,7 @@ TEST_F(BatchTest, WhatCannotBeAnsweredIsRefusedAloneAndAtOnce) {
 TEST_F(BatchTest, APromptThatFillsTheContextIsAnswered) {
     const std::shared_ptr<Batch> batch = open(256);
     for (int i = 0; i < 3; ++i) {
-        submit(batch, request(bytes(std::string(253, static_cast<char>('a' + i))), kActions, Way::best));
+        submit(batch, request(bytes(std::string(253, static_cast<char>('a' + i))), kActions, Query::Mode::best));
         submit(batch, request(bytes("Do: "), kActions));
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
@@ -241,7 +241,7 @@ TEST_F(BatchTest, AWindowThatSlidesIsShared) {
     Stream alone(std::make_unique<Sequence>(maker_of(512, TinyKind::sliding_window)), {});
     std::map<Ticket, Request> asked;
     for (int i = 0; i < 20; ++i) {
-        const Request each = request(bytes(std::string(30, 'x') + std::to_string(i)), kActions, Way::scores);
+        const Request each = request(bytes(std::string(30, 'x') + std::to_string(i)), kActions, Query::Mode::scores);
         asked.emplace(submit(batch, each), each);
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {

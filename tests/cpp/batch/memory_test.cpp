@@ -32,8 +32,8 @@ class MemoryBatch : public BatchTest {
 
     static std::vector<Request> requests() {
         std::vector<Request> out;
-        for (const Way way : {Way::greedy, Way::best, Way::scores}) {
-            out.push_back(request(bytes("a beginning that is shared: " + std::to_string(out.size())), kActions, way));
+        for (const Query::Mode mode : {Query::Mode::greedy, Query::Mode::best, Query::Mode::scores}) {
+            out.push_back(request(bytes("a beginning that is shared: " + std::to_string(out.size())), kActions, mode));
         }
         out.push_back(text_behind(bytes("a beginning that is shared: text"), 4));
         out.back().text.stop_strings = {"zz"};
@@ -137,8 +137,8 @@ TEST_F(MemoryBatch, ABatchIsOpenedOrNotAndItsCloseNeedsNoMemory) {
     for (long n = 0; !succeeds(n, open_it); ++n) {
         ASSERT_LT(n, 10000);
     }
-    auto prompt = sized<token_trie_batch_prompt>();
-    prompt.mode = TOKEN_TRIE_BATCH_TEXT;
+    auto prompt = sized<token_trie_query>();
+    prompt.mode = TOKEN_TRIE_QUERY_TEXT;
     prompt.max_tokens = 2;
     prompt.tokens = tokens.data();
     prompt.n_tokens = tokens.size();

@@ -42,8 +42,8 @@ TEST_F(BatchOrder, ATextAskedAgainWaitsItsTurn) {
     const std::shared_ptr<Batch> batch = open(1024, {4, 0});
     const auto text = [&](int i) {
         Request out = text_behind(prompt_, 10);
-        out.temperature = 1;
-        out.seed = static_cast<std::uint32_t>(i);
+        out.sampling.temperature = 1;
+        out.sampling.seed = static_cast<std::uint32_t>(i);
         return out;
     };
     submit(batch, text(0));
@@ -109,7 +109,7 @@ std::vector<Request> trees(const Tokens & beginning, std::size_t n, int n_nodes 
         Tokens prompt = beginning;
         const Tokens rest = bytes(std::to_string(i) + " ?");
         prompt.insert(prompt.end(), rest.begin(), rest.end());
-        out.push_back(request(prompt, members, Way::scores));
+        out.push_back(request(prompt, members, Query::Mode::scores));
     }
     return out;
 }

@@ -57,7 +57,7 @@ TEST_F(SchedulerTest, EachRequestHasTheAnswerThatPlainSequencesGive) {
     std::map<Ticket, Request> asked;
     for (Ticket ticket = 1; ticket <= 12; ++ticket) {
         Request each = request(bytes(std::string(ticket % 3 == 0 ? 40 : 5, 'x') + std::to_string(ticket)),
-                               random_texts(rng, 1 + rng() % 10, 3, 6), Way::scores);
+                               random_texts(rng, 1 + rng() % 10, 3, 6), Query::Mode::scores);
         each.search.leaf_end = LeafEnd::any;
         asked[ticket] = each;
         add(ticket, each);

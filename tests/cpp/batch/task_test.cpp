@@ -83,17 +83,17 @@ TEST_F(TaskTest, ATreesAnswersAreThoseOfEveryMemberScoredAlone) {
     std::mt19937 rng(8);
     for (int round = 0; round < 50; ++round) {
         const std::set<Tokens> members = random_texts(rng, 1 + rng() % 20, 1 + rng() % 5, 8);
-        Request asked = request(bytes("Do: "), members, Way::scores);
+        Request asked = request(bytes("Do: "), members, Query::Mode::scores);
         asked.search.leaf_end = LeafEnd::any;
         for (const std::size_t max_nodes : {1U, 2U, 100U}) {
-            asked.way = Way::scores;
+            asked.mode = Query::Mode::scores;
             const Answer all = decide(asked, max_nodes);
             const Trie & trie = asked.cursor->trie();
             ASSERT_EQ(all.scores.size(), members.size());
             for (LeafId leaf = 0; leaf < trie.n_leaves(); ++leaf) {
                 EXPECT_NEAR(all.scores[leaf], logprob(trie.sequence(leaf)), kNear);
             }
-            asked.way = Way::best;
+            asked.mode = Query::Mode::best;
             const Answer best = decide(asked, max_nodes);
             EXPECT_NEAR(best.found.front().logprob, *std::max_element(all.scores.begin(), all.scores.end()), kNear);
             EXPECT_EQ(best.gap, 0);
@@ -150,7 +150,7 @@ TEST_F(JobTest, APromptComesInPartsAndWantsLogitsBehindItsLastTokenAlone) {
 TEST_F(JobTest, AStateAloneWantsTheLastRowOfThePromptAndNothingBehindIt) {
     Request asked;
     asked.prompt = bytes("0123456789");
-    asked.way = Request::Way::state;
+    asked.mode = Query::Mode::state;
     Job job = job_of(std::move(asked), 3);
     BatchRows rows;
     rows.clear(100, 1);

@@ -19,7 +19,7 @@ TEST_F(BatchTest, WhoAsksBehindATextFindsItEvaluated) {
         EXPECT_EQ(Tokens(answer.tokens.end() - 2, answer.tokens.end()), bytes("->"));
         Tokens prompt = prompts.at(ticket);
         prompt.insert(prompt.end(), answer.tokens.begin(), answer.tokens.end());
-        behind[submit(batch, request(prompt, kActions, Way::best))] = prompt.size();
+        behind[submit(batch, request(prompt, kActions, Query::Mode::best))] = prompt.size();
     }
     for (const auto & [ticket, answer] : take_all(*batch)) {
         EXPECT_GE(answer.n_shared + 3, behind.at(ticket)) << "all but the marker, which was forced";
@@ -37,7 +37,7 @@ TEST_F(BatchTest, ATextStaysForWhoAsksBehindItWhileOthersEnd) {
         submit(batch, request(bytes(std::string(60, begin)), kActions));
     }
     take_all(*batch);
-    submit(batch, request(whole, kActions, Way::best));
+    submit(batch, request(whole, kActions, Query::Mode::best));
     EXPECT_GE(take(*batch).answer.n_shared + 3, whole.size());
 }
 
@@ -82,8 +82,8 @@ TEST_F(BatchTest, NoTextIsLongerThanAskedForAndEachIsAStreams) {
     std::map<Ticket, Request> asked;
     for (std::size_t i = 0; i < 400; ++i) {
         Request each = text_behind(bytes("Do " + std::to_string(i)), 1 + i % 3);
-        each.temperature = 1;
-        each.seed = static_cast<std::uint32_t>(i);
+        each.sampling.temperature = 1;
+        each.sampling.seed = static_cast<std::uint32_t>(i);
         for (const char * stop : {"D", "L"}) {
             each.text.stop_strings.emplace_back(stop);
         }
@@ -116,10 +116,10 @@ TEST_F(BatchTest, ATextEndsWhereTheContextIsFull) {
 TEST_F(BatchTest, TextThatCannotBeWrittenIsRefusedAtOnce) {
     const std::shared_ptr<Batch> batch = open(256);
     const auto refusal = [&](Request asked) { return status_of([&] { submit(batch, asked); }); };
-    Request thinks = request(bytes("Do: "), kActions, Way::best);
+    Request thinks = request(bytes("Do: "), kActions, Query::Mode::best);
     thinks.cursor = thinking(kActions, 5);
     EXPECT_EQ(refusal(thinks), Status::argument) << "whole answers are not found behind a text";
-    thinks.way = Way::greedy;
+    thinks.mode = Query::Mode::greedy;
     thinks.cursor = thinking(kActions, -1);
     EXPECT_EQ(refusal(thinks), Status::argument) << "a thought without a limit has no place";
     EXPECT_EQ(refusal(text_behind(Tokens(256, kRead), 1)), Status::context);

@@ -254,7 +254,7 @@ TEST_P(Windows, RequestsOfABatchAreAnsweredAsByOnePass) {
             for (std::size_t n = 1 + below(12); n > 0; --n) {
                 const std::set<Tokens> members = texts.members();
                 Request each =
-                    request(texts.draw(), members, std::array{Way::greedy, Way::best, Way::scores}[below(3)]);
+                    request(texts.draw(), members, std::array{Query::Mode::greedy, Query::Mode::best, Query::Mode::scores}[below(3)]);
                 each.search.leaf_end = LeafEnd::any;
                 if (below(6) == 0) {
                     each = text_behind(each.prompt, 1 + below(2 * window()));
@@ -266,12 +266,12 @@ TEST_P(Windows, RequestsOfABatchAreAnsweredAsByOnePass) {
                 const auto & [each, members] = asked.at(ticket);
                 SCOPED_TRACE(std::to_string(n_done++) + ": " + std::to_string(n_ids) + " ids, " +
                              std::to_string(each.prompt.size()) + " tokens, " + std::to_string(answer.n_shared) +
-                             " shared, way " + std::to_string(static_cast<int>(each.way)));
+                             " shared, way " + std::to_string(static_cast<int>(each.mode)));
                 ASSERT_EQ(answer.status, Status::ok) << answer.message;
-                switch (each.way) {
-                    case Way::scores: expect_scores(each.prompt, each.cursor->trie(), answer.scores); break;
-                    case Way::best: expect_best(each.prompt, each.cursor->trie(), answer.found.at(0)); break;
-                    case Way::text: expect_greedy(each.prompt, answer.tokens, {}); break;
+                switch (each.mode) {
+                    case Query::Mode::scores: expect_scores(each.prompt, each.cursor->trie(), answer.scores); break;
+                    case Query::Mode::best: expect_best(each.prompt, each.cursor->trie(), answer.found.at(0)); break;
+                    case Query::Mode::text: expect_greedy(each.prompt, answer.tokens, {}); break;
                     default: expect_greedy(each.prompt, answer.tokens, members);
                 }
                 if (HasFatalFailure()) {

@@ -1,5 +1,5 @@
 #include "oracle.h"
-#include "tiny_model.h"
+#include "answer.h"
 
 #include <algorithm>
 #include <array>
@@ -206,7 +206,7 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
             static_cast<Tokens *>(user)->push_back(token->id);
             return true;
         };
-        EXPECT_EQ(token_trie_stream_generate(stream_.get(), max_tokens, 0, 1, on_token, &out), TOKEN_TRIE_OK)
+        EXPECT_EQ(token_trie_stream_generate(stream_.get(), max_tokens, on_token, &out), TOKEN_TRIE_OK)
             << token_trie_last_error();
         return out;
     }
@@ -250,23 +250,17 @@ class ContextMatrix : public ::testing::TestWithParam<Setting> {
 
     void expect_scores(const std::vector<Leaf> & leaves, const Tokens & prefix = {}) {
         const SetHandle set = set_of(payload_of(leaves));
-        auto params = sized<token_trie_score_params>();
-        params.set = set.get();
-        params.prefix = prefix.empty() ? nullptr : prefix.data();
-        params.n_prefix = prefix.size();
-        std::vector<double> scores(leaves.size());
-        ASSERT_EQ(token_trie_stream_score(stream_.get(), &params, scores.data(), scores.size(), nullptr, 0, nullptr),
-                  TOKEN_TRIE_OK)
-            << token_trie_last_error();
+        token_trie_query query = query_of(set, TOKEN_TRIE_QUERY_SCORES);
+        std::vector<double> scores = scores_of(stream_.get(), query, prefix);
+        ASSERT_EQ(scores.size(), leaves.size()) << token_trie_last_error();
         for (std::size_t i = 0; i < leaves.size(); ++i) {
             EXPECT_NEAR(scores[i], loop_.logprob(prefix.empty() ? sequence_ : prefix, leaves[i].tokens), near_)
                 << leaves[i].name;
         }
-        std::vector<std::int64_t> found(leaves.size());
-        std::vector<double> logprobs(leaves.size());
-        ASSERT_EQ(token_trie_stream_search(stream_.get(), &params, found.data(), logprobs.data(), 2, nullptr),
-                  TOKEN_TRIE_OK)
-            << token_trie_last_error();
+        query.mode = TOKEN_TRIE_QUERY_BEST;
+        query.n_best = 2;
+        const std::vector<double> logprobs = scores_of(stream_.get(), query, prefix);
+        ASSERT_EQ(logprobs.size(), 2U) << token_trie_last_error();
         std::sort(scores.begin(), scores.end(), std::greater<>());
         EXPECT_NEAR(logprobs[0], scores[0], near_);
         EXPECT_NEAR(logprobs[1], scores[1], near_);

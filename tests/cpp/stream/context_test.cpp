@@ -1,4 +1,4 @@
-#include "tiny_model.h"
+#include "answer.h"
 
 #include <array>
 #include <climits>
@@ -42,7 +42,7 @@ Tokens generated(const Handle & stream, std::int32_t max_tokens) {
         static_cast<Tokens *>(user)->push_back(token->id);
         return true;
     };
-    EXPECT_EQ(token_trie_stream_generate(stream.get(), max_tokens, 0, 1, on_token, &out), TOKEN_TRIE_OK)
+    EXPECT_EQ(token_trie_stream_generate(stream.get(), max_tokens, on_token, &out), TOKEN_TRIE_OK)
         << token_trie_last_error();
     return out;
 }
@@ -59,13 +59,8 @@ Tokens answer(const Handle & stream) {
 }
 
 std::vector<double> scores(const Handle & stream) {
-    std::vector<double> out(3);
-    auto params = sized<token_trie_score_params>();
-    const SetHandle set = set_of(kSet);
-    params.set = set.get();
-    EXPECT_EQ(token_trie_stream_score(stream.get(), &params, out.data(), out.size(), nullptr, 0, nullptr),
-              TOKEN_TRIE_OK)
-        << token_trie_last_error();
+    std::vector<double> out = scores_of(stream.get(), query_of(set_of(kSet), TOKEN_TRIE_QUERY_SCORES));
+    EXPECT_EQ(out.size(), 3U) << token_trie_last_error();
     return out;
 }
 
@@ -89,7 +84,9 @@ TEST_F(ContextTest, AFailedOpenLeavesItAsItWas) {
     ASSERT_EQ(llama_decode(context.get(), llama_batch_get_one(tokens.data(), static_cast<std::int32_t>(tokens.size()))),
               0);
     auto params = sized<token_trie_stream_params>();
-    params.top_k = -1;
+    auto sampling = sized<token_trie_sampling>();
+    params.sampling = &sampling;
+    sampling.top_k = -1;
     EXPECT_EQ(refusal_of_open(context, params), "top_k: -1 is negative");
     EXPECT_EQ(llama_memory_seq_pos_max(llama_get_memory(context.get()), 0), static_cast<llama_pos>(tokens.size()) - 1);
 }

@@ -36,7 +36,7 @@ class DecoderTest : public WithTinyModel {
     static Decoder decoder_of(const std::set<Tokens> & members, Mode mode = Mode::greedy) {
         Decoder decoder(tiny_vocab(), {});
         decoder.set_trie(cursor_of(unnamed_trie_of(members)), mode);
-        decoder.begin(0, 1);
+        decoder.begin();
         return decoder;
     }
 
@@ -108,7 +108,7 @@ TEST_F(DecoderTest, AMarkerEndsTextThatIsLookedThrough) {
     options.not_before = {kTinyEnd};
     Decoder decoder(tiny_vocab(), {});
     decoder.set_trie(cursor_of(unnamed_trie_of({{kRead}, {kSend}}), options), Mode::sampled);
-    decoder.begin(0, 1);
+    decoder.begin();
     ScriptedHost host;
     WrittenText written(std::vector<std::string>{});
     Decoder::Outcome outcome{};
@@ -125,7 +125,7 @@ TEST_F(DecoderTest, AMarkerEndsTextThatIsLookedThrough) {
 TEST_F(DecoderTest, WhatCompletesAStopStringIsNoPartOfTheText) {
     ScriptedHost plain;
     Decoder decoder(tiny_vocab(), {});
-    decoder.begin(0, 1);
+    decoder.begin();
     std::string text;
     for (int i = 0; i < 6; ++i) {
         ASSERT_EQ(decoder.step(plain).stop, Stop::none);

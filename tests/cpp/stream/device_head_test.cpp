@@ -16,12 +16,12 @@ using Device = Sequence::Device;
 class DeviceHeadTest : public StreamTest {
    protected:
     static std::unique_ptr<Stream> open(Device device,
-                                        Picker::Options picker = {},
+                                        Sampling sampling = {},
                                         TinyKind kind = TinyKind::attention,
                                         bool jump_forward = true) {
         return std::make_unique<Stream>(
             std::make_unique<Sequence>(ContextMaker(tiny_model(kind), tiny_context_params(1024), {})),
-            Stream::Options{picker, jump_forward, device});
+            Stream::Options{sampling, jump_forward, device});
     }
     static std::uint64_t n_on_device(const Stream & stream) { return stream.snapshot().n_on_device; }
 
@@ -42,24 +42,23 @@ class DeviceHeadTest : public StreamTest {
 struct Drawn {
     const char * name = "";
     Mode mode = Mode::greedy;
-    float temperature = 0;
-    Picker::Options picker;
+    Sampling sampling;
 };
 
 const Drawn kDrawn[] = {
-    {"greedy", Mode::greedy, 0.9F, {}},
-    {"at_temperature_0", Mode::sampled, 0, {}},
-    {"sampled", Mode::sampled, 2, {}},
-    {"sampled_top_k_min_p", Mode::sampled, 3, {7, 4, 0.05F}},
-    {"greedy_with_penalties", Mode::greedy, 0, {0, 0, 0, 16, 1.5F}},
+    {"greedy", Mode::greedy, {0, 0.9F}},
+    {"at_temperature_0", Mode::sampled, {}},
+    {"sampled", Mode::sampled, {0, 2}},
+    {"sampled_top_k_min_p", Mode::sampled, {7, 3, 1, 4, 0.05F}},
+    {"greedy_with_penalties", Mode::greedy, {0, 0, 1, 0, 0, 16, 1.5F}},
 };
 
 TEST_F(DeviceHeadTest, AnswersAreThoseOfTheHost) {
     for (const Drawn & drawn : kDrawn) {
         SCOPED_TRACE(drawn.name);
         for (const bool jump_forward : {true, false}) {
-            const auto device = open(Device::on, drawn.picker, TinyKind::attention, jump_forward);
-            const auto host = open(Device::off, drawn.picker, TinyKind::attention, jump_forward);
+            const auto device = open(Device::on, drawn.sampling, TinyKind::attention, jump_forward);
+            const auto host = open(Device::off, drawn.sampling, TinyKind::attention, jump_forward);
             std::mt19937 rng(1);
             for (unsigned decision = 0; decision < rounds(500); ++decision) {
                 const auto trie = unnamed_trie_of(random_byte_members(rng));
@@ -70,7 +69,7 @@ TEST_F(DeviceHeadTest, AnswersAreThoseOfTheHost) {
                     Stream & stream = i == 0 ? *device : *host;
                     stream.prefill(prompt);
                     set(stream, trie, drawn.mode);
-                    out[i] = run(stream, 32, drawn.temperature);
+                    out[i] = run(stream, 32);
                 }
                 expect_same(out[0], out[1]);
             }
@@ -125,13 +124,13 @@ TEST_F(DeviceHeadTest, SpansAndFreeTextMayAlternate) {
 TEST_F(DeviceHeadTest, EightBytesOfTheBestTokenOrTheLogitsAskedForLeaveTheDevice) {
     const auto members = trie_of({{"x", {10, 11, 12}}, {"y", {10, 13}}, {"z", {14, 11}}, {"w", {14, 12}}});
     for (const bool greedy : {true, false}) {
-        const auto stream = open(Device::on);
+        const auto stream = open(Device::on, {0, 1});
         stream->prefill(kPrompt);
         set(*stream, members, greedy ? Mode::greedy : Mode::sampled);
-        ASSERT_NE(stream->next(1, 1).step, nullptr);  // by what the prefill has fetched
+        ASSERT_NE(stream->next().step, nullptr);  // by what the prefill has fetched
         const std::size_t before = bytes_fetched();
         const std::uint64_t n = n_on_device(*stream);
-        ASSERT_NE(stream->next(1, 1).step, nullptr);
+        ASSERT_NE(stream->next().step, nullptr);
         EXPECT_EQ(n_on_device(*stream) - n, 1U);
         EXPECT_EQ(bytes_fetched() - before, greedy ? 8U : 16 * sizeof(float));
     }

@@ -31,7 +31,7 @@ TEST_F(StreamItems, AreNamedAndStandWhereTheirTokensAre) {
     for (const auto & separator : {kComma, Tokens()}) {
         for (std::uint32_t seed = 0; seed < 20; ++seed) {
             opened->prefill(kPrompt);
-            opened->set_seed(seed);
+            opened->set_sampling({seed});
             FollowSet::Options options = list(3);
             options.separator = separator;
             options.min_items = 3;
@@ -64,7 +64,7 @@ TEST_F(StreamItems, OneThatGoesOnBecomesAnother) {
     options.exclude = {};
     set(*opened, trie, Mode::greedy, options);
     std::vector<std::vector<std::string>> seen;
-    opened->generate(8, 0, 1, [&](const Stream::Step & /*step*/) {
+    opened->generate(8, [&](const Stream::Step & /*step*/) {
         seen.push_back(names_of(opened));
         return true;
     });

@@ -60,7 +60,7 @@ TEST_F(List, OfAStreamHasNoRepeatAndNothingExcluded) {
         std::mt19937 rng(seed);
         const RandomList list(seed, random_byte_members(rng));
         opened->prefill(kPrompt);
-        opened->set_seed(seed);
+        opened->set_sampling({seed});
         set(*opened, list.trie, Mode::sampled, list.options);
         const StreamOutput out = run(opened, 240, 3);
         ASSERT_EQ(stop_of(opened), Stop::complete);

@@ -16,8 +16,10 @@ class MemoryCall : public AbiStream {
     // With a grammar and penalties, behind some tokens of text.
     Handle make() const {
         auto params = sized<token_trie_stream_params>();
-        params.penalty_last_n = 8;
-        params.penalty_repeat = 1.5F;
+        auto sampling = sized<token_trie_sampling>();
+        params.sampling = &sampling;
+        sampling.penalty_last_n = 8;
+        sampling.penalty_repeat = 1.5F;
         Handle out = open(context_, params);
         EXPECT_EQ(token_trie_stream_set_grammar(out.get(), "root ::= [a-z] \"SEND_MAIL\"+", nullptr), TOKEN_TRIE_OK);
         EXPECT_EQ(text_of(out, 2).size(), 2U);
@@ -105,7 +107,7 @@ TEST_F(MemoryCall, AFailedGenerationUntilAStopStringHoldsWhatWasPassedOn) {
     };
     const auto call = [&](const Handle & stream) {
         told.n = 0;
-        return token_trie_stream_generate_until(stream.get(), 24, 0, 1, &stop, 1, listen, &told, nullptr) ==
+        return token_trie_stream_generate_until(stream.get(), 24, &stop, 1, listen, &told, nullptr) ==
                TOKEN_TRIE_OK;
     };
     fail_at_each(call, [&](const Handle & stream, bool has_failed) {

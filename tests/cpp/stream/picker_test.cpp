@@ -17,7 +17,7 @@ class PickerTest : public WithTinyModel {
    protected:
     using Logits = std::vector<float>;
 
-    static Picker picker(const Picker::Options & options = {}) { return {tiny_vocab(), options}; }
+    static Picker picker(const Sampling & options = {}) { return {tiny_vocab(), options}; }
 
     // Logits of -9 but for some tokens.
     static Logits logits_of(const Candidates::Pairs & pairs, float rest = -9) {
@@ -69,7 +69,7 @@ TEST_F(PickerTest, TheBestAllowedIsTakenAndItsShareToldAmongTheAllowed) {
     EXPECT_NEAR(pick.logprob, std::log(0.7310586F), 1e-6);
     pick = any.pick_allowed(allow(allowed), logits.data(), false);
     EXPECT_EQ(pick.token, 9) << "temperature 0 is greedy";
-    any.set_temperature(5, 1);
+    any.set_sampling({0, 5});
     for (int i = 0; i < 50; ++i) {
         EXPECT_EQ(any.pick_allowed(allow(allowed), logits.data(), true).token, 9) << "greedy at any temperature";
     }
@@ -94,11 +94,12 @@ TEST_F(PickerTest, LogprobIsTheLogSoftmaxOverTheAllowed) {
             some.insert(static_cast<Token>(rng() % kTinyVocab));
         }
         const Tokens allowed(some.begin(), some.end());
-        Picker::Options options;
+        Sampling options;
         options.seed = seed;
         options.top_k = 5;
+        options.temperature = 3;
+        options.top_p = 0.9F;
         Picker drawing = picker(options);
-        drawing.set_temperature(3, 0.9F);
         const Picker::Pick pick = drawing.pick_allowed(allow(allowed), logits.data(), false);
         ASSERT_EQ(some.count(pick.token), 1U);
         double sum = 0;
@@ -120,19 +121,24 @@ TEST_F(PickerTest, DrawsAreReproducibleBySeed) {
         }
         return out;
     };
-    Picker::Options options;
+    Sampling options;
     options.seed = 5;
+    options.temperature = 1;
     Picker a = picker(options);
     Picker b = picker(options);
-    a.set_temperature(1, 1);
-    b.set_temperature(1, 1);
     const Tokens of_5 = draw(a);
     EXPECT_EQ(draw(b), of_5);
     EXPECT_NE(draw(a), of_5);
-    a.set_seed(5);
+    a.set_sampling({5, 1});
     EXPECT_EQ(draw(a), of_5);
-    a.set_seed(6);
+    a.set_sampling({6, 1});
     EXPECT_NE(draw(a), of_5);
+    a.set_sampling({5, 1});
+    b.set_sampling({5, 1});
+    draw(a);
+    draw(b);
+    b.set_sampling({9, 1}, /* keeps_draws = */ true);
+    EXPECT_EQ(draw(a), draw(b)) << "the draws go on";
 }
 
 TEST_F(PickerTest, DrawsAreDistributedAsTheSoftmaxAtTheTemperature) {
@@ -140,10 +146,10 @@ TEST_F(PickerTest, DrawsAreDistributedAsTheSoftmaxAtTheTemperature) {
     const Tokens allowed = {5, 7, 9, 11};
     const Logits logits = logits_of({{5, 0}, {7, 1}, {9, 2}, {11, 3}}, 50);
     for (const float temperature : {0.5F, 1.0F, 2.0F}) {
-        Picker::Options options;
+        Sampling options;
         options.seed = 42;
+        options.temperature = temperature;
         Picker drawing = picker(options);
-        drawing.set_temperature(temperature, 1);
         const std::map<Token, int> counts = count(drawing, allowed, logits, n);
         double sum = 0;
         for (const Token token : allowed) {
@@ -166,12 +172,13 @@ TEST_F(PickerTest, TruncationKeepsWhatItNames) {
     // Shares 0.1, 0.2, 0.3, 0.4.
     const Logits logits =
         logits_of({{5, std::log(1.0F)}, {7, std::log(2.0F)}, {9, std::log(3.0F)}, {11, std::log(4.0F)}});
-    const auto drawn_with = [&](const Picker::Options & options, float top_p = 1) {
+    const auto drawn_with = [&](Sampling options, float top_p = 1) {
+        options.temperature = 1;
+        options.top_p = top_p;
         Picker drawing = picker(options);
-        drawing.set_temperature(1, top_p);
         return drawn(drawing, allowed, logits);
     };
-    Picker::Options options;
+    Sampling options;
     EXPECT_EQ(drawn_with(options), std::set<Token>({5, 7, 9, 11}));
     EXPECT_EQ(drawn_with(options, 0.75F), std::set<Token>({7, 9, 11})) << "0.4 + 0.3 is not yet 0.75";
     EXPECT_EQ(drawn_with(options, 1e-9F), std::set<Token>({11}));
@@ -187,7 +194,7 @@ TEST_F(PickerTest, PenaltiesFallOnTheTokensAcceptedLast) {
     const Logits logits = logits_of({{5, 2}, {7, 1.5F}});
     const auto best = [&](Picker & from) { return from.pick_allowed(allow(allowed), logits.data(), true).token; };
     for (const int which : {0, 1, 2}) {
-        Picker::Options options;
+        Sampling options;
         options.penalty_last_n = 2;
         options.penalty_repeat = which == 0 ? 2.0F : 1.0F;
         options.penalty_freq = which == 1 ? 1.0F : 0.0F;
@@ -210,9 +217,9 @@ TEST_F(PickerTest, PenaltiesFallOnTheTokensAcceptedLast) {
 }
 
 TEST_F(PickerTest, BadOptionsAreRefused) {
-    const auto refusal = [](const std::function<void(Picker::Options &)> & change) {
+    const auto refusal = [](const std::function<void(Sampling &)> & change) {
         return message_of([&] {
-            Picker::Options options;
+            Sampling options;
             change(options);
             picker(options);
         });
@@ -228,10 +235,12 @@ TEST_F(PickerTest, BadOptionsAreRefused) {
     }
     EXPECT_EQ(refusal([](auto & o) { o.penalty_freq = kInfinity; }), "penalty_freq: not finite");
     EXPECT_EQ(refusal([](auto & o) { o.penalty_present = kNan; }), "penalty_present: not finite");
-    Picker any = picker();
-    any.set_temperature(0.5F, 0.9F);
-    EXPECT_EQ(message_of([&] { any.set_temperature(-1, 1); }), "temperature: not in [0, inf)");
-    EXPECT_EQ(message_of([&] { any.set_temperature(0, 0); }), "top_p: not in (0, 1]");
+    for (const float value : {-1.0F, kNan, kInfinity}) {
+        EXPECT_EQ(refusal([&](auto & o) { o.temperature = value; }), "temperature: not in [0, inf)");
+    }
+    for (const float value : {0.0F, -1.0F, 1.5F, kNan}) {
+        EXPECT_EQ(refusal([&](auto & o) { o.top_p = value; }), "top_p: not in (0, 1]");
+    }
 }
 
 // Whatever a broken model computes, a token comes out, and where there are numbers it is one of these.
@@ -245,14 +254,15 @@ TEST_F(PickerTest, LogitsThatAreNoNumbersNeverCrash) {
         for (float & logit : logits) {
             logit = rng() % 4 < seed % 5 ? odd[rng() % (seed % 2 == 0 ? 2 : 3)] : logit;
         }
-        Picker::Options options;
+        Sampling options;
         options.seed = seed;
         options.top_k = seed % 3 == 0 ? 40 : seed % 3 == 1 ? 200 : 0;
         options.min_p = seed % 2 == 0 ? 0.05F : 0;
         options.penalty_last_n = seed % 7 == 0 ? 8 : 0;
         options.penalty_present = 1;
+        options.temperature = seed % 11 == 0 ? 0 : 1.5F;
+        options.top_p = seed % 4 == 0 ? 1.0F : 0.9F;
         Picker drawing = picker(options);
-        drawing.set_temperature(seed % 11 == 0 ? 0 : 1.5F, seed % 4 == 0 ? 1.0F : 0.9F);
         for (int i = 0; i < 5; ++i) {
             const auto is_number = [&](Token token) { return logits[static_cast<std::size_t>(token)] > -kInfinity; };
             const Token any = drawing.pick_any(logits.data(), true);
@@ -271,8 +281,7 @@ TEST_F(PickerTest, TemperaturesNextToNothingTakeTheBest) {
     const Tokens allowed = {5, 7, 9};
     const Logits logits = logits_of({{5, 1}, {7, 20}, {9, 19}});
     for (const float temperature : {1e-3F, 1e-20F, 1e-38F, std::numeric_limits<float>::denorm_min()}) {
-        Picker drawing = picker();
-        drawing.set_temperature(temperature, 1);
+        Picker drawing = picker({0, temperature});
         EXPECT_EQ(drawn(drawing, allowed, logits), std::set<Token>({7})) << temperature;
         EXPECT_EQ(drawing.pick_any(logits.data(), true), 7) << temperature;
     }
@@ -313,11 +322,11 @@ TEST_F(PickerTest, TextThatDoesNotFitTheGrammarIsAnErrorUntilItIsSetAgain) {
 
 // The grammar is asked about the token drawn first, and about all only if it refuses that one.
 TEST_F(PickerTest, UnderAGrammarDrawsComeFromWhatItLeaves) {
-    Picker::Options options;
+    Sampling options;
     options.seed = 11;
+    options.temperature = 3;
     Picker drawing = picker(options);
     drawing.set_grammar("root ::= [a-c]+", nullptr);
-    drawing.set_temperature(3, 1);
     const Logits logits = logits_of({}, 0);
     std::set<Token> seen;
     for (int i = 0; i < 200; ++i) {

@@ -26,7 +26,7 @@ class SharedStreamTest : public WithTinyModel {
         call->set_trie(Cursor(std::move(trie), std::move(follow)), Mode::greedy);
     }
     static Stop generate(const Call & call, const Stream::OnStep & on_step = [](const auto &) { return true; }) {
-        return call->generate(200, 0, 1, on_step);
+        return call->generate(200, on_step);
     }
     static std::shared_ptr<SharedStream> open(llama_context * context) {
         return std::make_shared<SharedStream>(
@@ -52,7 +52,7 @@ TEST_F(SharedStreamTest, WhileACallIsUnderWayEveryOtherIsRefused) {
 TEST_F(SharedStreamTest, ACallFromTheCallbackIsRefusedAndChangesNothing) {
     std::size_t n_steps = 0;
     const Call call(stream_);
-    call->generate(3, 0, 1, [&](const Stream::Step & /*step*/) {
+    call->generate(3, [&](const Stream::Step & /*step*/) {
         expect_busy();
         std::thread([&] { expect_busy(); }).join();
         ++n_steps;
@@ -208,7 +208,7 @@ TEST_F(SharedStreamTest, CloseFromALogCallbackFreesWhenTheCallReturns) {
         const Call call(closing.stream);
         const Tokens prompt(100, kRead);
         status_of([&] { call->prefill(prompt); });
-        status_of([&] { static_cast<void>(call->generate(2, 0, 1, [](const auto &) { return true; })); });
+        status_of([&] { static_cast<void>(call->generate(2, [](const auto &) { return true; })); });
     }
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     EXPECT_GT(closing.n_lines, 0);
@@ -238,7 +238,7 @@ TEST_F(SharedStreamTest, AnotherStreamMayBeCalledFromALogCallbackInsideAPass) {
         },
         &asking);
     const Call call(stream_);
-    EXPECT_NE(call->generate(4, 0, 1, [](const auto &) { return true; }), Stop::none);
+    EXPECT_NE(call->generate(4, [](const auto &) { return true; }), Stop::none);
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     EXPECT_GT(asking.n_calls, 0);
 }

@@ -14,7 +14,7 @@ TEST_F(StreamSpan, EndOfGenerationIsNeitherPassedOnNorPartOfTheSequence) {
     std::set<std::string> reached;
     for (std::uint32_t seed = 1; seed <= 40; ++seed) {
         stream->prefill(kPrompt);
-        stream->set_seed(seed);
+        stream->set_sampling({seed});
         const Output out = run(stream, 32, 2);
         EXPECT_EQ(stop_of(stream), Stop::complete);
         EXPECT_EQ(leaf_of(stream), out.text());
@@ -70,7 +70,7 @@ TEST_F(StreamSpan, UnderRestartAListOfMembersComesOut) {
     std::set<std::int32_t> lengths;
     for (std::uint32_t seed = 1; seed <= 40; ++seed) {
         stream->prefill(kPrompt);
-        stream->set_seed(seed);
+        stream->set_sampling({seed});
         std::string text = run(stream, 32, 3).text();
         EXPECT_EQ(stop_of(stream), Stop::complete);
         const std::int32_t n_items = cursor_of(stream).n_items();
@@ -99,7 +99,7 @@ TEST_F(StreamSpan, TheMemberThatIsLeftIsForced) {
     std::set<std::string> reached;
     for (std::uint32_t seed = 1; seed <= 20; ++seed) {
         stream->prefill(kPrompt);
-        stream->set_seed(seed);
+        stream->set_sampling({seed});
         reached.insert(run(stream, 32, 2).text());
         EXPECT_EQ(stop_of(stream), Stop::complete);
     }
@@ -172,7 +172,7 @@ TEST_F(StreamSpan, ATrieClearedMidSpanLeavesFreeText) {
 TEST_F(StreamSpan, AnotherTrieAtABranchPointThatWasEvaluatedNeedsNoOtherPass) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", {kRead}}, {"READ_FILE", {kRead, kFile}}}));
-    stream->generate(32, 0, 1, [](const Stream::Step & step) { return step.token != kFile; });
+    stream->generate(32, [](const Stream::Step & step) { return step.token != kFile; });
     const bool ended = stream->snapshot().n_tokens == kPrompt.size() + 1;
     const std::uint64_t passes = stream->snapshot().stats.n_passes;
     set(*stream, trie_of({{"A", bytes("A")}, {"B", bytes("B")}}));

@@ -132,7 +132,7 @@ TEST_F(StreamTest, JumpForwardAndStepByStepGiveTheSameTokens) {
         for (const bool jump : {true, false}) {
             const Opened & stream = jump ? jumping : stepping;
             stream->prefill(kPrompt);
-            stream->set_seed(seed);
+            stream->set_sampling({seed});
             set(*stream, trie, seed % 2 == 0 ? Mode::greedy : Mode::sampled);
             const std::uint64_t before = stream->snapshot().stats.n_passes;
             outputs[jump ? 1 : 0] = run(stream, 32, 1);
@@ -185,7 +185,7 @@ TEST_F(StreamTest, NextGivesTheStepsOfGenerateOneByOne) {
     Output out;
     Stream::Next next{nullptr, Stop::max_tokens};
     while (next.stop == Stop::max_tokens) {
-        next = stream->next(0, 1);
+        next = stream->next();
         if (next.step != nullptr) {
             out.steps.push_back(*next.step);
         }
@@ -200,7 +200,7 @@ TEST_F(StreamTest, ACallbackThatReturnsFalseStopsBehindItsToken) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", bytes("READ")}}));
     int n = 0;
-    stream->generate(32, 0, 1, [&](const Stream::Step & /*step*/) { return ++n < 2; });
+    stream->generate(32, [&](const Stream::Step & /*step*/) { return ++n < 2; });
     EXPECT_EQ(n, 2);
     EXPECT_EQ(stop_of(stream), Stop::callback);
     EXPECT_EQ(stream->snapshot().n_tokens, kPrompt.size() + 2);
@@ -210,7 +210,7 @@ TEST_F(StreamTest, ACallbackThatReturnsFalseStopsBehindItsToken) {
 TEST_F(StreamTest, ACallbackThatThrowsLeavesItsTokenInTheSequence) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", bytes("READ")}}));
-    EXPECT_THROW(stream->generate(32, 0, 1, [](const Stream::Step & /*step*/) -> bool { throw std::bad_exception(); }),
+    EXPECT_THROW(stream->generate(32, [](const Stream::Step & /*step*/) -> bool { throw std::bad_exception(); }),
                  std::bad_exception);
     EXPECT_EQ(stop_of(stream), Stop::none);
     EXPECT_EQ(run(stream).text(), "EAD");
@@ -219,7 +219,7 @@ TEST_F(StreamTest, ACallbackThatThrowsLeavesItsTokenInTheSequence) {
 TEST_F(StreamTest, CancelFromTheCallbackStopsBehindItsToken) {
     const Opened stream = open();
     set(*stream, trie_of({{"READ", bytes("READ")}}));
-    stream->generate(32, 0, 1, [&](const Stream::Step & /*step*/) {
+    stream->generate(32, [&](const Stream::Step & /*step*/) {
         stream->cancel();
         return true;
     });
@@ -241,20 +241,9 @@ TEST_F(StreamTest, WhatIsRefusedChangesNothing) {
         EXPECT_EQ(seen.stats.n_forced, 2U);
         return message;
     };
-    const auto generate = [&](std::int32_t max_tokens, float temperature, float top_p) {
-        return refusal([&, max_tokens, temperature, top_p] {
-            stream->generate(max_tokens, temperature, top_p, [](const Stream::Step & /*step*/) { return true; });
-        });
-    };
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    const float infinity = std::numeric_limits<float>::infinity();
-    EXPECT_EQ(generate(-1, 0, 1), "max_tokens: -1 is negative");
-    for (const float temperature : {-1.0F, nan, infinity}) {
-        EXPECT_EQ(generate(1, temperature, 1), "temperature: not in [0, inf)");
-    }
-    for (const float top_p : {0.0F, -1.0F, 1.5F, nan}) {
-        EXPECT_EQ(generate(1, 0, top_p), "top_p: not in (0, 1]");
-    }
+    EXPECT_EQ(refusal([&] { stream->generate(-1, [](const Stream::Step & /*step*/) { return true; }); }),
+              "max_tokens: -1 is negative");
+    EXPECT_EQ(refusal([&] { stream->set_sampling({0, -1}); }), "temperature: not in [0, inf)");
     EXPECT_EQ(refusal([&] { stream->prefill({}); }), "tokens: none; a prompt needs at least one");
     EXPECT_EQ(refusal([&] { stream->prefill({1, kTinyVocab}); }),
               "tokens[1]: 263 is outside the vocabulary (263 tokens)");
@@ -276,7 +265,7 @@ TEST_F(StreamTest, AFullContextEndsInAnErrorBehindTheTokensThatFit) {
     set(*stream, trie_of({{"A", bytes("xyA")}, {"B", bytes("xyB")}}));
     Tokens tokens;
     const auto go_on = [&] {
-        stream->generate(32, 0, 1, [&](const Stream::Step & step) {
+        stream->generate(32, [&](const Stream::Step & step) {
             tokens.push_back(step.token);
             return true;
         });

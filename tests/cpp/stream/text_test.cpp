@@ -112,7 +112,7 @@ TEST_F(StreamText, DrawsAreThoseOfTheSeed) {
     EXPECT_EQ(draw(open(drawing_from(5))), of_5);
     EXPECT_NE(draw(open(drawing_from(6))), of_5);
     EXPECT_NE(draw(a), of_5) << "draws go on";
-    a->set_seed(5);
+    a->set_sampling({5});
     EXPECT_EQ(draw(a), of_5) << "until begun anew";
 }
 

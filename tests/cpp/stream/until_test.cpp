@@ -23,9 +23,9 @@ class StreamUntil : public AbiStream {
         Written out;
         Listener listener;
         EXPECT_EQ(prefill(stream, prompt), TOKEN_TRIE_OK);
+        EXPECT_EQ(set_sampling(stream.get(), temperature), TOKEN_TRIE_OK);
         out.status =
-            token_trie_stream_generate_until(stream.get(), static_cast<std::int32_t>(max_tokens), temperature, 1,
-                                             stops.data(), stops.size(), Listener::call, &listener, &out.stop_string);
+            token_trie_stream_generate_until(stream.get(), static_cast<std::int32_t>(max_tokens), stops.data(), stops.size(), Listener::call, &listener, &out.stop_string);
         std::size_t n = 0;
         EXPECT_EQ(token_trie_stream_get_tokens(stream.get(), nullptr, 0, &n), TOKEN_TRIE_OK);
         Tokens tokens(n);
@@ -80,7 +80,7 @@ TEST_F(StreamUntil, EndsWhereASpanBegins) {
     EXPECT_EQ(Tokens(out.tokens.end() - 2, out.tokens.end()), marker);
     EXPECT_EQ(state_of(stream_).span, TOKEN_TRIE_WALKING);
     // And the span follows.
-    ASSERT_EQ(token_trie_stream_generate(stream_.get(), 24, 0, 1, nullptr, nullptr), TOKEN_TRIE_OK);
+    ASSERT_EQ(token_trie_stream_generate(stream_.get(), 24, nullptr, nullptr), TOKEN_TRIE_OK);
     EXPECT_EQ(state_of(stream_).stop, TOKEN_TRIE_STOP_COMPLETE);
     EXPECT_GE(state_of(stream_).leaf, 0);
 }
@@ -112,7 +112,7 @@ TEST_F(StreamUntil, NoMoreTokensThanAskedForOrThereIsRoomFor) {
         const std::size_t max_tokens = seed / 9 % 10;
         for (const bool is_full : {false, true}) {
             SCOPED_TRACE(::testing::Message() << stop << ", " << max_tokens << " tokens, seed " << seed);
-            ASSERT_EQ(token_trie_stream_set_seed(stream_.get(), seed), TOKEN_TRIE_OK);
+            ASSERT_EQ(set_sampling(stream_.get(), 1, 1, seed), TOKEN_TRIE_OK);
             const Tokens prompt(is_full ? n_ctx - max_tokens : 10, 'x');
             const Written out = until(stream_, {stop.c_str()}, is_full ? 24 : max_tokens, 1, prompt);
             EXPECT_LE(out.tokens.size(), max_tokens);
@@ -134,7 +134,7 @@ TEST_F(StreamUntil, NoMoreTokensThanAskedForOrThereIsRoomFor) {
 TEST_F(StreamUntil, WhatIsNoTextIsRefused) {
     const auto refused = [&](const std::vector<const char *> & stops) {
         return refusal(TOKEN_TRIE_ERROR_ARGUMENT,
-                       token_trie_stream_generate_until(stream_.get(), 1, 0, 1, stops.data(), stops.size(), nullptr,
+                       token_trie_stream_generate_until(stream_.get(), 1, stops.data(), stops.size(), nullptr,
                                                         nullptr, nullptr));
     };
     EXPECT_EQ(refused({"a", ""}), "stop_strings[1]: empty");

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "llama/vocab.h"
+#include "stream/query.h"
+#include "token_trie.h"
+
+#include <functional>
+
+namespace token_trie {
+
+// Of the struct that is called what; the defaults where it is null. keeps_draws: null, or set.
+Sampling read_sampling(const token_trie_sampling * from, const char * what, bool * keeps_draws = nullptr);
+
+// Makes bounds of leaf weights, which may be shared; null of none.
+using ShareWeights =
+    std::function<std::shared_ptr<const LeafWeights>(const std::shared_ptr<const Trie> &, std::vector<double>)>;
+Query read_query(const Vocab & vocab, const token_trie_query * query, const ShareWeights & share_weights);
+
+// An answer as a handle, with the members found as arrays.
+struct OwnedAnswer {
+    std::int64_t ticket = 0;
+    Answer answer;
+    std::vector<std::int64_t> leaves;
+    std::vector<double> logprobs;
+
+    void set_members(const Answer & given);
+};
+token_trie_answer * to_handle(std::unique_ptr<OwnedAnswer> answer) noexcept;
+
+}  // namespace token_trie

@@ -1,0 +1,75 @@
+#pragma once
+
+#include "stream/sampling.h"
+#include "stream/scorer.h"
+#include "stream/search.h"
+#include "stream/stop.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// What is asked of the model after a prompt: one answer, whoever finds it. A stream answers one, a batch many.
+struct Query {
+    // The values of enum token_trie_query_mode, which csrc/abi checks against these.
+    enum class Mode {
+        greedy = 0,
+        sampled = 1,
+        best = 2,    // a search for whole answers
+        scores = 3,  // of every leaf
+        text = 4,    // free
+        state = 5    // nothing but the hidden state
+    };
+    struct Text {
+        std::size_t max_tokens = 0;
+        std::vector<std::string> stop_strings;
+        std::optional<std::string> grammar;
+        std::string grammar_root = "root";
+    };
+
+    // At its root or, of a decoding, thinking. Of text: null, or the thought is the answer. Of state: null.
+    std::shared_ptr<const Cursor> cursor;
+    Mode mode = Mode::greedy;
+    Sampling sampling;            // sampled, and free text
+    bool keeps_draws = false;     // of a stream: they go on
+    SearchOptions search;         // best; of scores those of ScoreOptions
+    Text text;
+    bool with_state = false;  // whether the hidden state after the prompt is part of the answer
+    bool with_nodes = false;  // scores: those of the nodes too
+
+    bool wants_state() const noexcept { return with_state || mode == Mode::state; }
+    bool is_text() const noexcept { return mode == Mode::text; }
+    bool is_decoded() const noexcept { return mode == Mode::greedy || mode == Mode::sampled || is_text(); }
+    bool is_thinking() const noexcept { return cursor != nullptr && cursor->state() == State::thinking; }
+    // Tokens that an answer has at most.
+    std::size_t max_tokens() const noexcept;
+    // Throws Error (argument) where its parts do not fit each other.
+    void check() const;
+};
+
+// found: also of a decoding.
+struct Answer : Ranking {
+    Status status = Status::ok;
+    std::string message;        // of a failure
+    std::vector<Token> tokens;  // of a decoding
+    Stop stop = Stop::none;     // of a decoding
+    std::int32_t stop_string = -1;
+    std::vector<double> scores;  // of all leaves
+    std::vector<double> nodes;   // with_nodes: LeafScores::nodes
+    std::vector<float> state;    // where it was wanted
+    std::uint64_t n_shared = 0;  // tokens of the prompt that were evaluated for another one
+    std::uint64_t n_branches = 0;
+    std::uint64_t n_forced = 0;
+    std::uint64_t n_free = 0;
+    std::uint64_t n_evaluated = 0;  // nodes, or tokens of a decoding
+    std::uint64_t n_passes = 0;     // after the prompt; of a batch, shared with others
+    std::uint64_t prompt_ns = 0;    // of a batch: from the prompt's first token in the cache to its last
+    std::uint64_t decide_ns = 0;    // from there on
+    std::uint64_t decode_ns = 0;    // of a stream: inside forward passes
+};
+
+}  // namespace token_trie
