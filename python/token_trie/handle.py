@@ -12,7 +12,7 @@ from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.explain import ExplainRequest
 from token_trie.decisions.lists import ListDecision, ListRequest
-from token_trie.decisions.options import ChooseOptions, LeafEnd, ListOptions, RecordOptions, ScoreOptions
+from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, ScoreOptions
 from token_trie.decisions.questions.behind import QuestionsRequest
 from token_trie.decisions.questions.decide import read_questions
 from token_trie.decisions.questions.options import DecideOptions
@@ -27,6 +27,7 @@ from token_trie.decisions.runner import run_behind
 from token_trie.decisions.score import score_beside
 from token_trie.llama.asynchronous import Asynchronous
 from token_trie.llama.options import StreamOptions
+from token_trie.llama.query import LeafEnd
 from token_trie.llama.text_handle import TextHandle, cancel_of
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike

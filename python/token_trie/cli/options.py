@@ -14,9 +14,9 @@ import typer
 from token_trie.cli.app import status
 from token_trie.cli.models import bundled_model
 from token_trie.cli.tables import Format, check_is_utf8
-from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError
+from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie

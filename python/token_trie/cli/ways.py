@@ -12,7 +12,6 @@ from token_trie.cli.options import as_prompt
 from token_trie.decisions.calibrator import Contextual
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
-from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.questions.answered import ChoiceAnswer
 from token_trie.decisions.questions.decide import read_questions
 from token_trie.decisions.questions.examples import Examples
@@ -21,6 +20,7 @@ from token_trie.decisions.questions.many import decide_many
 from token_trie.decisions.questions.options import FORMS, FormName
 from token_trie.decisions.questions.question import Choice
 from token_trie.errors import ArgumentError
+from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.template import Template, to_json

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.binding import fingerprint
-from token_trie.errors import ArgumentError
+from token_trie.errors import ArgumentError, ContextError
 from token_trie.llama.chooser import check_fits, n_ctx_of
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lease import attachment
@@ -105,6 +105,20 @@ def read_set(
     if heal or tokenization != "canonical":
         raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
     return choices
+
+
+def check_scorable(tokenization: Tokenization) -> None:
+    """Raise ArgumentError for sets whose members have no one spelling to score."""
+    if tokenization != "canonical":
+        raise ArgumentError(
+            'choices: whole answers are scored in one spelling; make the set with tokenization="canonical"'
+        )
+
+
+def check_finite(scores: npt.NDArray[np.float64]) -> None:
+    """Raise ContextError where no score is finite, so that nothing could be decided by them."""
+    if not np.isfinite(scores).any():
+        raise ContextError("the model gives no answer of the set a finite score")
 
 
 class Reader(NamedTuple):

@@ -21,9 +21,8 @@ from token_trie.decisions.calibrator import (
     Weights,
     refuse_batch_prior,
 )
-from token_trie.decisions.native_scores import score_leaves
-from token_trie.decisions.options import LeafEnd
 from token_trie.errors import ArgumentError, CalibrationError
+from token_trie.llama.query import LeafEnd, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.core import _core
 from token_trie.sets.choices import Choices
@@ -126,9 +125,8 @@ class Prior(BoundCalibration):
         trie = self.empty.trie
 
         def make() -> Floats:
-            stream.hold(trie)
             stream.prefill(self.tokens)
-            return score_leaves(stream, trie, leaf_end=self.leaf_end).leaves
+            return stream.answer(Query("scores", trie, leaf_end=self.leaf_end)).logprobs
 
         return self._added(self._scores.get(self._key, len(trie), make))
 

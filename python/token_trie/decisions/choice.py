@@ -6,45 +6,29 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.bound import BoundChoices, Reader, bind, check_scorable, read_set
 from token_trie.decisions.calibration import BoundCalibration, bind_calibration
-from token_trie.decisions.calibrator import Floats, States
+from token_trie.decisions.calibrator import Floats
 from token_trie.decisions.decision import Decision, Stats
-from token_trie.decisions.native_scores import (
-    Cost,
-    Scores,
-    Search,
-    Steps,
-    check_scorable,
-    score_leaves,
-    search_leaves,
-    take_steps,
-)
-from token_trie.decisions.options import LEAF_ENDS, ChooseOptions, Mode
+from token_trie.decisions.options import ChooseOptions, Mode
 from token_trie.decisions.request import Batched, Bound, Prefix, Written
 from token_trie.decisions.score import evaluated
 from token_trie.decisions.ways import Clock, by_scores, by_search, by_steps
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
-from token_trie.native.arguments import native_seed
 from token_trie.native.core import Llama
-from token_trie.native.ffi import lib
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.trie import TokenTrie
 
-Found: TypeAlias = Steps | Scores | Search
-
 
 class Seen(NamedTuple):
-    """What the model has said."""
+    """An answer, and what it cost."""
 
-    found: Found | None
+    answer: Answer
     stats: Stats
-    state: States | None = None
 
 
 @dataclass(frozen=True)
@@ -103,27 +87,10 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         return self.decide(self.find(stream), self.calibration)
 
     def find(self, stream: Stream) -> Seen:
-        """Ask the model, and tell what it says."""
-        options, mode, trie = self.request.options, self.request.mode, self.choices.trie
-        if mode == "greedy" or mode == "sampled":
-            if mode == "sampled" and options.seed is not None:
-                stream.set_seed(options.seed)
-            stream.set_trie(trie, mode)
-            clock = Clock(stream, self.tokens)
-            steps = take_steps(stream, self._temperature, options.top_p)
-            return Seen(steps, clock.stats(*steps.counts))
-        stream.hold(trie)
+        """Ask the model."""
         clock = Clock(stream, self.tokens)
-        state = stream.hidden_state() if self._wants_state else None
-        if self._is_by_state:
-            return Seen(None, clock.stats(), state)
-        found: Scores | Search
-        if self._scores_all:
-            found = score_leaves(stream, trie, leaf_end=options.leaf_end)
-        else:
-            rule, weights = options.leaf_end, self._weights
-            found = search_leaves(stream, trie, options.n_best, leaf_end=rule, weights=weights, **self._bounds)
-        return Seen(found, clock.stats(n_passes=found.cost.n_passes, n_evaluated=found.cost.n_evaluated), state)
+        answer = stream.answer(self.query)
+        return Seen(answer, clock.stats(answer))
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
         """Return an answer's tokens, where whole ones were weighed."""
@@ -138,59 +105,56 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
 
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
-        options = self.request.options
-        modes = {"greedy": lib.TOKEN_TRIE_BATCH_GREEDY, "sampled": lib.TOKEN_TRIE_BATCH_SAMPLED}
-        if self._is_by_state:
-            return batch.submit(None, self.tokens, mode=lib.TOKEN_TRIE_BATCH_STATE)
-        whole = lib.TOKEN_TRIE_BATCH_SCORES if self._scores_all else lib.TOKEN_TRIE_BATCH_BEST
-        return batch.submit(
-            self.choices.trie,
-            self.tokens,
-            mode=modes.get(self.request.mode, whole),
-            seed=native_seed(options.seed),
-            temperature=self._temperature,
-            top_p=options.top_p,
-            leaf_end=LEAF_ENDS[options.leaf_end],
-            n_best=min(options.n_best, len(self.choices.trie)),
-            with_state=int(self._wants_state),
-            leaf_weights=None if self._scores_all else self._weights,
-            **self._bounds,
-        )
+        return batch.submit(self.tokens, self.query)
 
     def read(self, answer: Answer) -> Decision[Any]:
         """Return what its answer says."""
         return self.decide(self.found(answer), self.calibration)
 
     def found(self, answer: Answer) -> Seen:
-        """Tell what the model says in a batch."""
-        told = answer.figures
+        """Return an answer of a batch with what it cost."""
+        figures = answer.figures
         stats = Stats(
             n_prompt=len(self.tokens),
-            n_branches=told.n_branches,
-            n_forced=told.n_forced,
-            n_passes=told.n_passes,
-            prompt_ms=told.prompt_ns / 1e6,
-            decide_ms=told.decide_ns / 1e6,
-            n_evaluated=told.n_evaluated,
+            n_branches=figures.n_branches,
+            n_forced=figures.n_forced,
+            n_passes=figures.n_passes,
+            prompt_ms=figures.prompt_ns / 1e6,
+            decide_ms=figures.decide_ns / 1e6,
+            n_evaluated=figures.n_evaluated,
         )
-        found: Found | None
+        return Seen(answer, stats)
+
+    @property
+    def query(self) -> Query:
+        """What the model is asked."""
+        options, mode, trie = self.request.options, self.request.mode, self.choices.trie
         if self._is_by_state:
-            found = None
-        elif self.request.mode in ("greedy", "sampled"):
-            found = Steps(answer.leaf, answer.logprob, answer.tokens)
-        elif self._scores_all:
-            found = Scores(answer.logprobs, np.empty(0), Cost())
-        else:
-            found = Search(answer.leaves, answer.logprobs, told.gap, told.rival_max, told.mass_max, Cost())
-        return Seen(found, stats, answer.state if self._wants_state else None)
+            return Query("state")
+        if mode == "greedy" or mode == "sampled":
+            return Query(mode, trie, sampling=options, with_state=self._wants_state)
+        common: dict[str, Any] = {"leaf_end": options.leaf_end, "with_state": self._wants_state}
+        if self._scores_all:
+            return Query("scores", trie, **common)
+        is_exact = mode == "exact"
+        return Query(
+            "best",
+            trie,
+            **common,
+            n_best=min(options.n_best, len(trie)),
+            leaf_weights=self._weights,
+            beam_width=options.beam_width if mode == "beam" else 0,
+            max_nodes=(options.max_nodes or 0) if is_exact else 0,
+            timeout_ms=math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
+        )
 
     def decide(self, seen: Seen, calibration: BoundCalibration | None) -> Decision[Any]:
         """Decide by what was found."""
-        (found, stats, state), options, mode = seen, self.request.options, self.request.mode
-        if isinstance(found, Steps):
-            return by_steps(self.choices, found, stats, self.thought)
-        if isinstance(found, Search):
-            decision = by_search(self.choices, found, stats, self.thought, calibration=calibration)
+        (answer, stats), options, mode = seen, self.request.options, self.request.mode
+        if not self._is_scored:
+            return by_steps(self.choices, answer, stats, self.thought)
+        if not (self._scores_all or self._is_by_state):
+            decision = by_search(self.choices, answer, stats, self.thought, calibration=calibration)
             if mode == "exact" and not decision.proved:
                 _warn_once(
                     "search",
@@ -204,12 +168,12 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         drawn = (options.seed,) if mode == "aligned" else None
         decision = by_scores(
             self.choices,
-            found,
+            None if self._is_by_state else answer.logprobs,
             stats,
             self.thought,
             n_best=options.n_best,
             calibration=calibration,
-            state=state,
+            state=answer.state if self._wants_state else None,
             drawn=drawn,
         )
         if decision.fits is False:
@@ -240,20 +204,9 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         return None if self.calibration is None else self.calibration.weights
 
     @property
-    def _temperature(self) -> float:
-        given = self.request.options.temperature
-        return 1.0 if given is None else given
-
-    @property
-    def _bounds(self) -> dict[str, Any]:
-        """What ends a search, as struct token_trie_score_params has it."""
-        options, mode = self.request.options, self.request.mode
-        is_exact = mode == "exact"
-        return {
-            "beam_width": options.beam_width if mode == "beam" else 0,
-            "max_nodes": (options.max_nodes or 0) if is_exact else 0,
-            "timeout_ms": math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
-        }
+    def _is_scored(self) -> bool:
+        """Whether whole answers are weighed."""
+        return self.request.mode not in ("greedy", "sampled")
 
 
 _warned: set[str] = set()

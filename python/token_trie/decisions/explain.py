@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.bound import BoundChoices, Reader, bind, check_scorable, read_set
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.native_scores import check_scorable, score_leaves, take_steps
-from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Bound, Prefix, Request
 from token_trie.decisions.ways import Clock, by_scores, by_steps
 from token_trie.errors import ArgumentError
+from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.arguments import lookup
 from token_trie.native.lease import lease
@@ -159,14 +158,13 @@ class BoundExplanation(Bound[Explained]):
         choices = self.choices
         trie = flat(choices.trie)
         clock = Clock(stream, self.tokens)
-        scores = score_leaves(stream, trie, leaf_end=self.request.leaf_end)
-        stats = clock.stats(n_passes=scores.cost.n_passes, n_evaluated=scores.cost.n_evaluated)
-        shares = score_leaves(stream, trie, branches=True)
-        exact = by_scores(choices, scores, stats)
-        stream.set_trie(trie, "greedy")
+        scores = stream.answer(Query("scores", trie, leaf_end=self.request.leaf_end))
+        stats = clock.stats(scores)
+        shares = stream.answer(Query("scores", trie, branches=True, with_nodes=True))
+        exact = by_scores(choices, scores.logprobs, stats)
         clock = Clock(stream, self.tokens)
-        steps = take_steps(stream, 1.0, 1.0)
-        greedy = by_steps(choices, steps, clock.stats(*steps.counts))
+        steps = stream.answer(Query("greedy", trie))
+        greedy = by_steps(choices, steps, clock.stats(steps))
         if self.standing is not None:
             stream.prefill(self.standing)
         assert exact.probabilities is not None
@@ -183,7 +181,7 @@ class BoundExplanation(Bound[Explained]):
             shares=np.exp(shares.nodes),
             probabilities=probabilities,
             masses=add_up(trie, probabilities),
-            stepwise=np.exp(shares.leaves),
+            stepwise=np.exp(shares.logprobs),
             parting=parting_of(trie, *leaves),
             pieces=self.pieces,
             model=_model_of(stream),

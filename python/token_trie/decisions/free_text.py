@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from token_trie.decisions.bound import Reader
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import TextOptions, write_text
-from token_trie.native.arguments import check_counts, encode, native_seed
+from token_trie.native.arguments import check_counts, encode
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lease import lease
@@ -49,7 +50,6 @@ class TextRequest(Request[FreeText]):
     llm: Llama
     max_tokens: int | None = None
     options: TextOptions = field(default_factory=TextOptions)
-    drawn_by: int | None = None
     gbnf: str | None = None
 
     def __post_init__(self) -> None:
@@ -57,22 +57,16 @@ class TextRequest(Request[FreeText]):
             check_counts(0, max_tokens=self.max_tokens)
         if self.gbnf is not None:
             encode(self.gbnf, "grammar")
-        native_seed(self.drawn_by)
 
     @property
     def seed(self) -> int | None:
         """Of what is drawn."""
-        return self.drawn_by
+        return self.options.seed
 
     @property
     def draws(self) -> bool:
         """Whether something is."""
-        return self.temperature > 0
-
-    @property
-    def temperature(self) -> float:
-        """Of draws; 0 takes the best token."""
-        return self.options.temperature or 0.0
+        return self.options.effective_temperature(draws=False) > 0
 
     @property
     def stops(self) -> list[str]:
@@ -95,8 +89,6 @@ class BoundText(Bound[FreeText], Batched[FreeText]):
     def run(self, stream: Stream) -> FreeText:
         """Write it."""
         request = self.request
-        if request.seed is not None:
-            stream.set_seed(request.seed)
         stream.prefill(self.tokens)
         n_left = max(stream.n_ctx_max - len(self.tokens), 1)  # a prompt without room for one is refused, as by a batch
         with stream.other_grammars():
@@ -113,15 +105,14 @@ class BoundText(Bound[FreeText], Batched[FreeText]):
         """Put it into a batch; return its ticket."""
         request = self.request
         return batch.submit(
-            None,
             self.tokens,
-            mode=lib.TOKEN_TRIE_BATCH_TEXT,
-            seed=native_seed(request.seed),
-            temperature=float(request.temperature),
-            top_p=float(request.options.top_p),
-            max_tokens=self.max_tokens,
-            stop_strings=request.stops,
-            gbnf=request.gbnf,
+            Query(
+                "text",
+                sampling=request.options,
+                max_tokens=self.max_tokens,
+                stop_strings=request.stops,
+                gbnf=request.gbnf,
+            ),
         )
 
     def read(self, answer: Answer) -> FreeText:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
 from token_trie.decisions.decision import Candidate, Stats
-from token_trie.decisions.native_scores import run_counted
 from token_trie.decisions.options import ListOptions
 from token_trie.decisions.request import Bound, Prefix, Written
 from token_trie.decisions.runner import run
@@ -159,8 +158,9 @@ class BoundList(Bound[ListDecision[Any]]):
             stream.set_seed(options.seed)
         stream.set_trie(trie, options.mode, self.rules)
         clock = Clock(stream, self.tokens)
-        temperature = 1.0 if options.temperature is None else options.temperature
-        _, after, counts = run_counted(stream, temperature, options.top_p, self.max_tokens, _is_over)
+        before = stream.raw_state  # as C has it: `state` costs as much as a branch point
+        stream.steps.run_span(options.settled(draws=True), self.max_tokens, _is_over)
+        after = stream.raw_state
         if stream.is_cancelled:
             raise CancelledError("the list was cancelled")
         stop = _STOPS.get(ENDINGS[after.ending], "max_tokens")
@@ -168,7 +168,10 @@ class BoundList(Bound[ListDecision[Any]]):
         end = items[-1].end if items else n_before
         tokens = stream.tokens[n_before:end]
         stream.splice(end, [])
-        stats = clock.stats(*counts)
+        n_branches, n_forced = after.n_branches - before.n_branches, after.n_forced - before.n_forced
+        stats = replace(
+            clock.stats(), n_branches=n_branches, n_forced=n_forced, n_passes=after.n_passes - before.n_passes
+        )
         text = stream.detokenize(tokens)
         return ListDecision(items, text, tuple(tokens), stop, after.logprob, stats, trie, self.thought)
 

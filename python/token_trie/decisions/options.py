@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 from token_trie.decisions.calibrator import Calibrating, Calibrator, check_calibration
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
+from token_trie.llama.query import LEAF_ENDS, LeafEnd
+from token_trie.llama.sampling import Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
-from token_trie.native.arguments import check_counts, check_draws, check_flags, check_numbers, lookup
+from token_trie.native.arguments import check_counts, check_flags, check_numbers, lookup
 from token_trie.native.options import Options
 from token_trie.sets.spelling import Tokenization, check_tokenization
 
 Mode: TypeAlias = Literal["exact", "greedy", "sampled", "aligned", "beam"]
 RecordMode: TypeAlias = Literal["exact", "greedy", "sampled"]
-LeafEnd: TypeAlias = Literal["any", "longest", "follow"]
 Normalize: TypeAlias = Literal["tokens", "prior"]
 
-LEAF_ENDS = {"any": 0, "longest": 1, "follow": 2}
-"""As the C ABI has them."""
 _MODES = dict.fromkeys(get_args(Mode), 0)
 _RECORD_MODES = dict.fromkeys(get_args(RecordMode), 0)
 _NORMALIZATIONS = dict.fromkeys(get_args(Normalize), 0)
+
+if TYPE_CHECKING:
+    from token_trie.llama.sampling import SamplingKeywords
 
 MAX_NODES = 128
 """Nodes that a search evaluates by default."""
@@ -32,7 +34,7 @@ LONGEST = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChooseOptions(Options):
+class ChooseOptions(Sampling):
     """Options of `choose`.
 
     Parameters
@@ -51,10 +53,6 @@ class ChooseOptions(Options):
         the same choices. `Contextual` needs only the prompt without its content. `Weights` adds a number to each
         choice. For `choose_many` also "batch" or a `BatchPrior`, which uses the rows themselves and yields decisions in
         windows. `probabilities` are then calibrated; `logprob` and `mass` stay the model's own. None: raw.
-    temperature, top_p : float
-        For sampled mode, as in llama.cpp; temperature above 0, by default 1; top_p in (0, 1].
-    seed : int, optional
-        For sampled and aligned mode: the same seed draws the same answer.
     leaf_end : {"longest", "any", "follow"}
         For exact, aligned and beam: what the probability of an answer contains besides its tokens; see `score`. By
         default, that the text does not continue towards a longer answer.
@@ -85,9 +83,6 @@ class ChooseOptions(Options):
     mode: Mode | None = None
     probabilities: bool = False
     calibration: Calibrating | None = None
-    temperature: float | None = None
-    top_p: float = 1.0
-    seed: int | None = None
     leaf_end: LeafEnd = "longest"
     n_best: int = 1
     beam_width: int = 16
@@ -106,7 +101,7 @@ class ChooseOptions(Options):
         if self.mode is not None:
             lookup(self.mode, _MODES, "mode")
         lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
-        check_draws(1.0 if self.temperature is None else self.temperature, self.top_p, self.seed)
+        self.check_sampling(draws=True)
         check_counts(
             n_best=self.n_best,
             beam_width=self.beam_width,
@@ -146,7 +141,7 @@ class ChooseOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOptions(Options):
+class ListOptions(Sampling):
     """Options of `choose_list`.
 
     Parameters
@@ -167,10 +162,6 @@ class ListOptions(Options):
         line break, unless the separator contains one. It is not part of the list.
     mode : {"greedy", "sampled"}, optional
         "greedy", the default: the best token at each branch point. "sampled": a token drawn at random.
-    temperature, top_p : float
-        For sampled mode; temperature above 0, by default 1; top_p in (0, 1].
-    seed : int, optional
-        For sampled mode: the same seed draws the same list.
     max_tokens : int, optional
         Largest number of tokens; by default as many as fit into the context. Only this limit can end the list before
         min_items.
@@ -187,9 +178,6 @@ class ListOptions(Options):
     separator: str | Sequence[int] | None = None
     end_tokens: str | Sequence[int] | None = None
     mode: StepMode | None = None
-    temperature: float | None = None
-    top_p: float = 1.0
-    seed: int | None = None
     max_tokens: int | None = None
     think: Think | None = None
     leading_space: bool | None = None
@@ -199,7 +187,7 @@ class ListOptions(Options):
         check_tokenization(self.tokenization)
         if self.mode is not None:
             lookup(self.mode, STEP_MODES, "mode")
-        check_draws(1.0 if self.temperature is None else self.temperature, self.top_p, self.seed)
+        self.check_sampling(draws=True)
         check_flags(unique=self.unique)
         check_counts(min_items=self.min_items, max_items=1 if self.max_items is None else self.max_items)
         if self.max_tokens is not None:
@@ -251,7 +239,7 @@ class ScoreOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordOptions(Options):
+class RecordOptions(Sampling):
     """Options of `fill` and `choose_tool`.
 
     Parameters
@@ -260,12 +248,6 @@ class RecordOptions(Options):
         How choices are made. "exact", the default, searches for the most probable whole value, within `max_nodes`.
         "greedy" takes the best token at each branch point and is the fastest. "sampled" draws a token there. Integers
         between close bounds are written digit by digit in every mode.
-    temperature : float, optional
-        For free text and for draws. By default 0, which takes the best token; in sampled mode 1.
-    top_p : float
-        For free text and for draws, in (0, 1].
-    seed : int, optional
-        The same seed draws the same record.
     max_nodes : int, optional
         Largest number of nodes that exact mode evaluates for one choice. None: no limit, so that the most probable
         value is proved. `RecordStats.n_unproved` counts the choices that this limit ended.
@@ -282,9 +264,6 @@ class RecordOptions(Options):
     """
 
     mode: RecordMode | None = None
-    temperature: float | None = None
-    top_p: float = 1.0
-    seed: int | None = None
     max_nodes: int | None = 24
     max_tokens: int = 256
     indent: int | None = None
@@ -294,7 +273,7 @@ class RecordOptions(Options):
     def __post_init__(self) -> None:
         if self.mode is not None:
             lookup(self.mode, _RECORD_MODES, "mode")
-        check_draws(self.warmth, self.top_p, self.seed, may_be_zero=self.mode != "sampled")
+        self.check_sampling(draws=self.mode == "sampled")
         check_counts(max_tokens=self.max_tokens, max_nodes=1 if self.max_nodes is None else self.max_nodes)
         if self.indent is not None:
             check_counts(0, indent=self.indent)
@@ -304,25 +283,15 @@ class RecordOptions(Options):
             raise ArgumentError(f"on_text: {type(self.on_text).__name__} cannot be called")
         check_think(self.think)
 
-    @property
-    def warmth(self) -> float:
-        """The temperature, where none was given too."""
-        if self.temperature is None:
-            return 1.0 if self.mode == "sampled" else 0.0
-        return self.temperature
-
 
 if TYPE_CHECKING:  # by scripts/keywords
 
-    class ChooseKeywords(TypedDict, total=False):
+    class ChooseKeywords(SamplingKeywords, total=False):
         """Those of `ChooseOptions`."""
 
         mode: Mode | None
         probabilities: bool
         calibration: Calibrating | None
-        temperature: float | None
-        top_p: float
-        seed: int | None
         leaf_end: LeafEnd
         n_best: int
         beam_width: int
@@ -333,7 +302,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         heal: bool
         think: Think | None
 
-    class ListKeywords(TypedDict, total=False):
+    class ListKeywords(SamplingKeywords, total=False):
         """Those of `ListOptions`."""
 
         max_items: int | None
@@ -343,9 +312,6 @@ if TYPE_CHECKING:  # by scripts/keywords
         separator: str | Sequence[int] | None
         end_tokens: str | Sequence[int] | None
         mode: StepMode | None
-        temperature: float | None
-        top_p: float
-        seed: int | None
         max_tokens: int | None
         think: Think | None
         leading_space: bool | None
@@ -360,13 +326,10 @@ if TYPE_CHECKING:  # by scripts/keywords
         calibration: Calibrating | None
         leading_space: bool | None
 
-    class RecordKeywords(TypedDict, total=False):
+    class RecordKeywords(SamplingKeywords, total=False):
         """Those of `RecordOptions`."""
 
         mode: RecordMode | None
-        temperature: float | None
-        top_p: float
-        seed: int | None
         max_nodes: int | None
         max_tokens: int
         indent: int | None

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from token_trie.decisions.bound import Reader
+from token_trie.decisions.bound import Reader, check_finite
 from token_trie.decisions.calibration import Added
 from token_trie.decisions.calibrator import BatchPrior, Floats
 from token_trie.decisions.choice import BoundChoice, ChoiceRequest, Seen
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.native_scores import Scores, check_finite
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.errors import TokenTrieError
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer
 from token_trie.llama.stream import Stream
 
 T = TypeVar("T")
@@ -31,13 +31,12 @@ class Undecided(NamedTuple):
     """The scores of a row's choices."""
 
     bound: BoundChoice
-    scores: Scores
     seen: Seen
 
     @property
     def log_shares(self) -> Floats:
         """The logarithm of each choice's probability, among all."""
-        leaves = self.scores.leaves
+        leaves = self.seen.answer.logprobs
         return self.bound.choices.aligned(leaves - np.logaddexp.reduce(leaves))
 
     def decide(self, weights: Floats) -> Decision[Any]:
@@ -80,9 +79,8 @@ class _BoundUndecided(Bound[Undecided], Batched[Undecided]):
         return self._undecided(self._bound.found(answer))
 
     def _undecided(self, seen: Seen) -> Undecided:
-        assert isinstance(seen.found, Scores)  # as probabilities are asked for
-        check_finite(self._bound.choices.of_left(seen.found.leaves, -np.inf))
-        return Undecided(self._bound, seen.found, seen)
+        check_finite(self._bound.choices.of_left(seen.answer.logprobs, -np.inf))
+        return Undecided(self._bound, seen)
 
 
 def decided(

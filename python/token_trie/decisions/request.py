@@ -9,7 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 from token_trie.decisions.bound import Reader
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
 from token_trie.decisions.think import Think
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer
 from token_trie.llama.stream import Stream
 
 R = TypeVar("R")

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.bound import BoundChoices, Reader, bind, check_scorable, read_set
 from token_trie.decisions.calibration import BoundCalibration, bind_calibration
 from token_trie.decisions.calibrator import Contextual, Evaluated, States
-from token_trie.decisions.native_scores import check_scorable, score_leaves
-from token_trie.decisions.options import LEAF_ENDS, ChooseOptions, ScoreOptions
+from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.decisions.runner import read_on, run
 from token_trie.errors import ArgumentError
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
-from token_trie.native.ffi import lib
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt, first_token
@@ -135,16 +134,15 @@ class BoundScores(Bound[Floats], Batched[Floats]):
     def run(self, stream: Stream) -> Floats:
         """Score."""
         calibration = None if self.calibration is None else self.calibration.ready(stream)
-        stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
-        state = stream.hidden_state() if self._takes_state else None
-        return self._score(stream, None, calibration, state)
+        return self._read(stream.answer(self.query), calibration, self._prior(stream))
 
     def run_beside(self, stream: Stream) -> Floats:
         """Score beside the stream's sequence, which stays, as does its trie."""
         if self._takes_state:
             raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
-        return self._score(stream, None if stream.tokens == self.tokens else self.tokens, self.calibration)
+        answer = stream.answer(self.query, None if stream.tokens == self.tokens else self.tokens)
+        return self._read(answer, self.calibration, self._prior(stream))
 
     def batched(self) -> BoundScores | None:
         """Return it, unless something is scored besides."""
@@ -155,39 +153,31 @@ class BoundScores(Bound[Floats], Batched[Floats]):
 
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
-        return batch.submit(
-            self.choices.trie,
-            self.tokens,
-            mode=lib.TOKEN_TRIE_BATCH_SCORES,
-            leaf_end=LEAF_ENDS[self.options.leaf_end],
-            branches=int(self.options.branches),
-            with_state=int(self._takes_state),
-        )
+        return batch.submit(self.tokens, self.query)
 
     def read(self, answer: Answer) -> Floats:
         """Return what its answer says."""
-        return self._of_choices(answer.logprobs, self.calibration, answer.state if self._takes_state else None)
+        return self._read(answer, self.calibration)
+
+    @property
+    def query(self) -> Query:
+        """What the model is asked."""
+        leaf_end, branches = self.options.leaf_end, self.options.branches
+        return Query("scores", self.choices.trie, leaf_end=leaf_end, branches=branches, with_state=self._takes_state)
 
     @property
     def _takes_state(self) -> bool:
         return self.calibration is not None and self.calibration.needs_state
 
-    def _score(
-        self,
-        stream: Stream,
-        prefix: list[int] | None,
-        calibration: BoundCalibration | None,
-        state: States | None = None,
-    ) -> Floats:
-        leaf_end, branches = self.options.leaf_end, self.options.branches
+    def _prior(self, stream: Stream) -> Floats | None:
+        """Return the scores at a text's beginning, where they are to be subtracted."""
+        return stream.answer(self.query, self.beginning).logprobs if self.beginning else None
 
-        def behind(prefix: list[int] | None) -> Floats:
-            return score_leaves(stream, self.choices.trie, leaf_end=leaf_end, branches=branches, prefix=prefix).leaves
-
-        scores = behind(prefix)
-        if self.beginning:
-            scores = scores - self.choices.of_left(behind(self.beginning), 0.0)
-        return self._of_choices(scores, calibration, state)
+    def _read(self, answer: Answer, calibration: BoundCalibration | None, prior: Floats | None = None) -> Floats:
+        scores = answer.logprobs
+        if prior is not None:
+            scores = scores - self.choices.of_left(prior, 0.0)
+        return self._of_choices(scores, calibration, answer.state if self._takes_state else None)
 
     def _of_choices(self, scores: Floats, calibration: BoundCalibration | None, state: States | None) -> Floats:
         if calibration is not None:

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from token_trie.errors import ArgumentError, CancelledError, InternalError
+from token_trie.llama.sampling import Sampling
 from token_trie.llama.span import SpanOptions
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import append
-from token_trie.native.arguments import check_counts, check_draws, check_numbers
+from token_trie.native.arguments import check_counts, check_numbers
 from token_trie.native.core import _core
 from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.trie import TokenTrie
 
 
 @dataclass(frozen=True)
-class Think:
+class Think(Sampling):
     """Let the model write freely before it answers.
 
     The thought ends at the marker. If the marker is a text, any tokens may spell it. After `max_tokens` or `seconds`,
@@ -28,9 +29,6 @@ class Think:
     """Tokens, or a text, in which names of control tokens become control tokens."""
     max_tokens: int = 256
     """Largest number of tokens, without the marker; 0: the marker alone."""
-    temperature: float | None = None
-    """None, the default, and 0: the best token is taken each time."""
-    top_p: float = 1.0
     seconds: float | None = None
     """Time limit, checked every few tokens; None, the default: no limit. Thoughts with a time limit cannot run in
     batches: `choose_many` refuses them."""
@@ -46,18 +44,13 @@ class Think:
         if not len(self.marker):
             raise ArgumentError("think: the marker is empty")
         check_counts(0, max_tokens=self.max_tokens)
-        check_draws(self.warmth, self.top_p, None, may_be_zero=True)
+        self.check_sampling(draws=False)
         check_numbers(margin=self.margin, share=self.share, seconds=0.0 if self.seconds is None else self.seconds)
         if self.seconds is not None and not self.seconds >= 0:
             raise ArgumentError(f"seconds: {self.seconds} is below 0")
         for name in ("margin", "share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ArgumentError(f"{name}: {getattr(self, name)} is not between 0 and 1")
-
-    @property
-    def warmth(self) -> float:
-        """The temperature, where none was given too."""
-        return 0.0 if self.temperature is None else self.temperature
 
 
 def check_think(think: object) -> None:
@@ -110,7 +103,7 @@ def _write(stream: Stream, think: Think, start: int) -> bool:
     until = None if think.seconds is None else time.monotonic() + think.seconds
     while True:
         most = 2**31 - 1 if until is None else _FEW
-        found = stream.steps.generate_until(stops, most, float(think.warmth), float(think.top_p))
+        found = stream.steps.generate_until(stops, most, think.settled(draws=False))
         if found is not None or until is None or stream.state.stop != "max_tokens":
             return found is not None
         if stops and _cut_at(stream, start, stops[0]):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from token_trie.decisions.bound import reader_of
 from token_trie.decisions.request import Batched, Prefix, Request, Thought
 from token_trie.decisions.think import Think, any_set
 from token_trie.errors import ContextError
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, Query
 from token_trie.llama.text import behind
-from token_trie.native.arguments import native_seed
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lease import lease
@@ -40,16 +40,16 @@ class Thinking(Batched[R]):
         think = self.think
         most = think.max_tokens + len(self.marker) + _RESPELLED
         return batch.submit(
-            any_set(self.marker),
             self.tokens,
-            mode=lib.TOKEN_TRIE_BATCH_TEXT,
-            seed=native_seed(self.request.seed),
-            temperature=float(think.warmth),
-            top_p=float(think.top_p),
-            max_tokens=most,  # or what the context has room for: a thought that ends in time has as much as alone
-            start_after=self.marker,
-            max_before=think.max_tokens,
-            stop_strings=[think.marker] if isinstance(think.marker, str) else [],
+            Query(
+                "text",
+                any_set(self.marker),
+                sampling=replace(think, seed=self.request.seed),
+                max_tokens=most,  # or what the context has room for: a thought that ends in time has as much as alone
+                start_after=self.marker,
+                max_before=think.max_tokens,
+                stop_strings=[think.marker] if isinstance(think.marker, str) else [],
+            ),
         )
 
     def read(self, answer: Answer) -> Batched[R]:

@@ -7,25 +7,25 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from token_trie.decisions.bound import BoundChoices
+from token_trie.decisions.bound import BoundChoices, check_finite
 from token_trie.decisions.calibration import BoundCalibration
-from token_trie.decisions.calibrator import States
+from token_trie.decisions.calibrator import Floats, States
 from token_trie.decisions.decision import Candidate, Decision, Stats
-from token_trie.decisions.native_scores import Scores, Search, Steps, check_finite
+from token_trie.llama.query import Answer
 from token_trie.llama.stream import Stream
 
 T = TypeVar("T")
 
 
-def by_steps(choices: BoundChoices[T], steps: Steps, stats: Stats, thought: str | None = None) -> Decision[T]:
+def by_steps(choices: BoundChoices[T], answer: Answer, stats: Stats, thought: str | None = None) -> Decision[T]:
     """Decide as the tokens were taken."""
-    own: dict[str, Any] = {"branch_logprob": steps.logprob, "tokens": steps.tokens}
-    return _decision(choices, steps.leaf, None, stats, thought=thought, **own)
+    own: dict[str, Any] = {"branch_logprob": answer.logprob, "tokens": answer.tokens}
+    return _decision(choices, answer.leaf, None, stats, thought=thought, **own)
 
 
 def by_scores(
     choices: BoundChoices[T],
-    scores: Scores | None,
+    own: Floats | None,
     stats: Stats,
     thought: str | None = None,
     *,
@@ -38,7 +38,6 @@ def by_scores(
 
     Where a calibration takes the prompt's hidden state alone there are no scores.
     """
-    own = None if scores is None else scores.leaves
     ranks = own if calibration is None else calibration.log_weights(own, state)
     assert ranks is not None  # as there is one of the two
     ranks = choices.of_left(ranks, -np.inf)
@@ -71,7 +70,7 @@ def by_scores(
 
 def by_search(
     choices: BoundChoices[T],
-    found: Search,
+    found: Answer,
     stats: Stats,
     thought: str | None = None,
     *,
@@ -80,7 +79,8 @@ def by_search(
     """Decide for the best that was found, by what a calibration adds to each."""
     check_finite(found.logprobs)
     ranks = found.logprobs if calibration is None else found.logprobs + calibration.weights_of(found.leaves)
-    others = [*ranks[1:2].tolist(), found.rival]
+    figures = found.figures
+    others = [*ranks[1:2].tolist(), figures.rival_max]
     best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
     return _decision(
         choices,
@@ -88,10 +88,10 @@ def by_search(
         stats,
         thought=thought,
         candidates=_candidates(choices, best),
-        gap=found.gap,
+        gap=figures.gap,
         lead=float(ranks[0]) - max(others),
         calibration="raw" if calibration is None else calibration.kind,
-        _mass_max=found.mass_max,
+        _mass_max=figures.mass_max,
     )
 
 
@@ -131,15 +131,16 @@ class Clock:
         stream.prefill(prompt)
         self._evaluated = time.perf_counter()
 
-    def stats(self, n_branches: int = 0, n_forced: int = 0, n_passes: int = 0, n_evaluated: int = 0) -> Stats:
-        """Return what was counted, and the time since the prompt was evaluated."""
+    def stats(self, *answers: Answer) -> Stats:
+        """Return what answers cost, and the time since the prompt was evaluated."""
         ended = time.perf_counter()
+        costs = [answer.figures for answer in answers]
         return Stats(
             n_prompt=self._n_prompt,
-            n_branches=n_branches,
-            n_forced=n_forced,
-            n_passes=n_passes,
+            n_branches=sum(cost.n_branches for cost in costs),
+            n_forced=sum(cost.n_forced for cost in costs),
+            n_passes=sum(cost.n_passes for cost in costs),
             prompt_ms=(self._evaluated - self._started) * 1e3,
             decide_ms=(ended - self._evaluated) * 1e3,
-            n_evaluated=n_evaluated,
+            n_evaluated=sum(len(a.tokens) == 0 and a.figures.n_evaluated for a in answers),
         )

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import get_ident
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from token_trie.errors import CancelledError, TokenTrieError, from_status
+from token_trie.errors import CancelledError, TokenTrieError
 from token_trie.llama.contexts import make_on
 from token_trie.llama.dropped import wait_for_dropped
+from token_trie.llama.query import Answer, Query, read_answer
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
 from token_trie.native.gate import Gate
 from token_trie.native.lease import attachment, lease
 from token_trie.native.llama_facts import model_of
-from token_trie.sets.trie import TokenTrie
-
-N = TypeVar("N", bound=np.generic)
 
 # A wait is interrupted so often, for signals to be heard.
 WAIT_MS = 100
@@ -36,45 +33,6 @@ def can_share(llm: Llama) -> bool:
         model = model_of(llm).model
         is_stateful = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
         return not is_stateful and llm.n_batch > 1
-
-
-class Answer(NamedTuple):
-    """What one prompt got."""
-
-    ticket: int
-    error: TokenTrieError | None
-    leaf: int
-    logprob: float
-    tokens: tuple[int, ...]
-    """Taken step by step."""
-    leaves: npt.NDArray[np.int64]
-    """The members found."""
-    logprobs: npt.NDArray[np.float64]
-    """Theirs; of scores, of every leaf, and no `leaves`."""
-    figures: Any
-    """The struct token_trie_batch_figures."""
-    state: npt.NDArray[np.float32]
-    """The hidden state behind the prompt, where it was asked for."""
-
-
-def _read(answer: Any) -> Answer:
-    figures = new_struct("token_trie_batch_figures")
-    check(lib.token_trie_batch_answer_get_figures(answer, figures))
-    error = None
-    if figures.status < 0:
-        error = from_status(figures.status, ffi.string(lib.token_trie_batch_answer_get_message(answer)).decode())
-    tokens = tuple(_copy(lib.token_trie_batch_answer_get_tokens, answer, np.int32).tolist())
-    leaves = _copy(lib.token_trie_batch_answer_get_leaves, answer, np.int64)
-    logprobs = _copy(lib.token_trie_batch_answer_get_logprobs, answer, np.float64)
-    state = _copy(lib.token_trie_batch_answer_get_state, answer, np.float32)
-    return Answer(figures.ticket, error, figures.leaf, figures.logprob, tokens, leaves, logprobs, figures, state)
-
-
-def _copy(get: Any, answer: Any, dtype: type[N]) -> npt.NDArray[N]:
-    n = ffi.new("size_t *")
-    values = get(answer, n)
-    size = n[0] * np.dtype(dtype).itemsize
-    return np.frombuffer(ffi.buffer(values, size), dtype).copy() if size else np.empty(0, dtype)
 
 
 class Batch(Gate):
@@ -102,58 +60,25 @@ class Batch(Gate):
             self._applied = self._attached.applied
             self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
-    def submit(
-        self,
-        trie: TokenTrie | None,
-        tokens: list[int],
-        *,
-        start_after: Sequence[int] = (),
-        max_before: int = 0,
-        stop_strings: Sequence[str] = (),
-        gbnf: str | None = None,
-        leaf_weights: npt.NDArray[np.float64] | None = None,
-        **options: Any,
-    ) -> int:
-        """Put a prompt among those that wait; return its ticket.
-
-        Parameters
-        ----------
-        trie
-            None: free text.
-        start_after, max_before
-            As of struct token_trie_params.
-        leaf_weights : ndarray of float64, shape (n_leaves,), optional
-        stop_strings, gbnf, **options
-            Members of struct token_trie_batch_prompt.
+    def submit(self, tokens: Sequence[int], query: Query) -> int:
+        """Add a query after a prompt to those that wait; return its ticket.
 
         Raises
         ------
         ArgumentError, VocabularyError, ContextError
-            What cannot be answered.
+            It cannot be answered.
         """
-        params = new_struct("token_trie_params", on_complete=lib.TOKEN_TRIE_END, max_before=max_before)
-        prompt = new_struct("token_trie_batch_prompt", set_params=params, **options)
-        kept = [ffi.from_buffer("llama_token[]", np.array(each, np.int32)) for each in (tokens, start_after)]
-        kept += [texts := [ffi.new("char[]", text.encode()) for text in stop_strings], ffi.new("char *[]", texts)]
-        prompt.set = ffi.NULL if trie is None else trie.c_set
-        prompt.tokens, prompt.n_tokens = kept[0], len(tokens)
-        params.start_after, params.n_start_after = kept[1], len(start_after)
-        prompt.stop_strings, prompt.n_stop_strings = kept[3], len(texts)
-        if gbnf is not None:
-            prompt.gbnf = own_gbnf = ffi.new("char[]", gbnf.encode())
-            kept.append(own_gbnf)
-        if leaf_weights is not None:
-            kept.append(ffi.from_buffer("double[]", np.ascontiguousarray(leaf_weights, np.float64)))
-            prompt.leaf_weights, prompt.n_leaf_weights = kept[-1], len(kept[-1])
+        native, _kept = query.native()
+        prompt = ffi.from_buffer("llama_token[]", np.array(tokens, np.int32))
         ticket = ffi.new("int64_t *")
-        self._call(lib.token_trie_batch_submit, prompt, ticket)
+        self._call(lib.token_trie_batch_submit, prompt, len(tokens), native, ticket)
         return int(ticket[0])
 
     def next(self, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:
         """Wait for an answer, to a ticket or to any; None: not in time, or nothing is out."""
-        out = ffi.new("struct token_trie_batch_answer **")
+        out = ffi.new("struct token_trie_answer **")
         self._call(lib.token_trie_batch_next, ticket, timeout_ms, out, ffi.NULL)
-        return None if out[0] == ffi.NULL else _read(ffi.gc(out[0], lib.token_trie_batch_answer_free))
+        return None if out[0] == ffi.NULL else read_answer(out[0])
 
     def text(self, ticket: int, start: int) -> list[int]:
         """Return the tokens that a text under way has so far, from a place on; its answer may have fewer."""

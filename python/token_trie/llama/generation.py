@@ -10,9 +10,10 @@ from typing import NoReturn
 from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.interrupts import interruptible
+from token_trie.llama.sampling import Sampling
 from token_trie.llama.state import Step
 from token_trie.llama.stream import Stream
-from token_trie.native.arguments import check_integers, check_numbers
+from token_trie.native.arguments import check_integers
 
 
 class Generation(Iterator[Step], AsyncIterator[Step]):
@@ -24,15 +25,11 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
     cancelled.
     """
 
-    def __init__(self, stream: Stream, max_tokens: int, temperature: float | None, top_p: float) -> None:
+    def __init__(self, stream: Stream, max_tokens: int, sampling: Sampling) -> None:
         if type(max_tokens) is not int:
             check_integers(max_tokens=max_tokens)
-        if temperature is None:
-            temperature = 0.0
-        if type(temperature) is not float or type(top_p) is not float:
-            check_numbers(temperature=temperature, top_p=top_p)
         self._steps = stream.steps
-        self._reader = self._steps.reader(max_tokens, temperature, top_p)
+        self._reader = self._steps.reader(max_tokens, sampling)
 
     def __iter__(self) -> Generation:
         return self

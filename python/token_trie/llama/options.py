@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from token_trie.errors import ArgumentError
+from token_trie.llama.sampling import Sampling, native_sampling
 from token_trie.native.arguments import check_counts, check_flags, check_integers, check_numbers, native_seed
 from token_trie.native.ffi import lib, new_struct
 from token_trie.native.options import Options
 
-_INTEGERS = "top_k", "penalty_last_n", "n_threads", "n_gpu_layers"
-_NUMBERS = "min_p", "penalty_repeat", "penalty_freq", "penalty_present"
+_SAMPLING = "top_k", "min_p", "penalty_last_n", "penalty_repeat", "penalty_freq", "penalty_present"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +58,33 @@ class StreamOptions(Options):
             check_counts(n_ctx=self.n_ctx)
         native_seed(self.seed)
         check_flags(jump_forward=self.jump_forward)
-        check_integers(**{name: getattr(self, name) for name in _INTEGERS})
-        check_numbers(**{name: getattr(self, name) for name in _NUMBERS})
+        check_integers(
+            **{name: getattr(self, name) for name in ("top_k", "penalty_last_n", "n_threads", "n_gpu_layers")}
+        )
+        check_numbers(
+            **{name: getattr(self, name) for name in ("min_p", "penalty_repeat", "penalty_freq", "penalty_present")}
+        )
         _device_of(self.device_sampling)
 
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """Members of struct token_trie_sampling that hold where a call does not give others."""
+        return {name: getattr(self, name) for name in _SAMPLING}
 
-def native_options(options: StreamOptions) -> Any:
-    """Return a struct token_trie_stream_params of options."""
-    return new_struct(
+
+def native_options(options: StreamOptions) -> tuple[Any, Any]:
+    """Return a struct token_trie_stream_params of options, and the struct of its sampling, which must live as long."""
+    sampling = native_sampling(Sampling(seed=options.seed), draws=False, **options.sampling_defaults)
+    params = new_struct(
         "token_trie_stream_params",
         n_ctx=options.n_ctx or 0,
-        seed=native_seed(options.seed),
+        n_threads=options.n_threads,
+        n_gpu_layers=options.n_gpu_layers,
+        sampling=sampling,
         step_by_step=int(not options.jump_forward),
         device_sampling=_device_of(options.device_sampling),
-        **{name: getattr(options, name) for name in (*_INTEGERS, *_NUMBERS)},
     )
+    return params, sampling
 
 
 def _device_of(sampling: object) -> int:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from threading import get_ident
 
 from token_trie.errors import TokenTrieError
-from token_trie.llama.batch import Answer, Batch, can_share
+from token_trie.llama.batch import Batch, can_share
 from token_trie.llama.chooser import OwnStream
 from token_trie.llama.contexts import opened
 from token_trie.llama.interrupts import acting_thread
+from token_trie.llama.query import Answer
 from token_trie.llama.reproducible import Reproducible
 from token_trie.native.core import Llama
 from token_trie.native.lease import Attachment, attachment

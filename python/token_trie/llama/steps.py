@@ -6,6 +6,7 @@ import struct
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
@@ -13,6 +14,7 @@ from token_trie.errors import BusyError
 from token_trie.llama.dropped import close_with
 from token_trie.llama.interrupts import interruptible
 from token_trie.llama.native_stream import NativeStream
+from token_trie.llama.sampling import Sampling, native_sampling
 from token_trie.llama.state import Step
 from token_trie.native.ffi import check, ffi, lib, new_struct
 
@@ -20,11 +22,11 @@ from token_trie.native.ffi import check, ffi, lib, new_struct
 class Reader:
     """Who reads a generation: what is left of it, and which thread asked for the last step."""
 
-    __slots__ = ("__weakref__", "is_replaced", "left", "n_cancels", "options", "thread")
+    __slots__ = ("__weakref__", "is_replaced", "left", "n_cancels", "sampling", "thread")
 
-    def __init__(self, max_tokens: int, temperature: float, top_p: float, n_cancels: int) -> None:
+    def __init__(self, max_tokens: int, sampling: Sampling, n_cancels: int) -> None:
         self.left = max_tokens
-        self.options = temperature, top_p
+        self.sampling = sampling
         self.n_cancels = n_cancels  # of the stream, until then
         self.thread = 0
         self.is_replaced = False  # other text took the place of its own
@@ -45,11 +47,15 @@ class Steps:
     native : NativeStream
     kept : object
         To be kept from being dropped for as long.
+    defaults
+        As of `native_sampling`.
     """
 
-    def __init__(self, native: NativeStream, kept: object = None) -> None:
+    def __init__(self, native: NativeStream, kept: object, defaults: dict[str, Any]) -> None:
         self.native = native
         self.kept = kept
+        self.defaults = defaults
+        self.sampling = Sampling()  # by which the native stream draws, but for its seed
         close_with(self, native)
         self.n_cancels = 0
         self.n_changes = 0  # of what a reader would get
@@ -111,9 +117,31 @@ class Steps:
         if self._reader() is reader:
             self._reader = _none
 
-    def reader(self, max_tokens: int, temperature: float, top_p: float) -> Reader:
+    def set_sampling(self, sampling: Sampling, *, continues: bool = True) -> None:
+        """Set how tokens are drawn; without a seed, the draws go on, unless others are to come."""
+        self.change(lib.token_trie_stream_set_sampling, self._native(sampling, continues), after=self._note(sampling))
+
+    def _native(self, sampling: Sampling, continues: bool = True) -> Any:
+        return native_sampling(sampling, draws=False, continues=continues, **self.defaults)
+
+    def _note(self, sampling: Sampling) -> Callable[[], None]:
+        def note() -> None:
+            self.sampling = replace(sampling, seed=None)
+
+        return note
+
+    def _draw_by(self, stream: Any, sampling: Sampling) -> int:
+        """Do as `set_sampling`, inside a call, where something changes; return the status."""
+        if sampling == self.sampling:
+            return 0
+        status = int(lib.token_trie_stream_set_sampling(stream, self._native(sampling)))
+        if status == 0:
+            self._note(sampling)()
+        return status
+
+    def reader(self, max_tokens: int, sampling: Sampling) -> Reader:
         """Return a reader, for `step`."""
-        return Reader(max_tokens, temperature, top_p, self.n_cancels)
+        return Reader(max_tokens, sampling, self.n_cancels)
 
     def step(self, reader: Reader, asking: int, entering: int = 0) -> Step | None:
         """Make a step, which a thread asks for, maybe of another; None: it is over.
@@ -135,16 +163,16 @@ class Steps:
                             reader.require_kept()
                             return None
                         self._admit(reader)
+                        check(self._draw_by(native.pointer, reader.sampling))
                     if reader.n_cancels != self.n_cancels:
                         raise _CancelledBetweenSteps
                     reader.thread = asking
-                    temperature, top_p = reader.options
                     token, stop = self._token, self._stop
                     if native.listen is nullcontext:
-                        status = _next(native.pointer, temperature, top_p, token, stop)
+                        status = _next(native.pointer, token, stop)
                     else:
                         with native.listen():
-                            status = _next(native.pointer, temperature, top_p, token, stop)
+                            status = _next(native.pointer, token, stop)
                     if status < 0:
                         check(status)
                     if stop[0] == _GOES_ON and reader.left > 1:
@@ -181,8 +209,7 @@ class Steps:
 
     def run_span(
         self,
-        temperature: float,
-        top_p: float,
+        sampling: Sampling,
         max_tokens: int = 2**31 - 1,
         is_over: Callable[[Any], bool] | None = None,
     ) -> list[int]:
@@ -196,11 +223,14 @@ class Steps:
             self.is_cancelled = False
             self.n_changes += 1
             stop[0] = _GOES_ON
+            status = self._draw_by(stream, sampling)
+            if status < 0:
+                return status
             while stop[0] == _GOES_ON and len(tokens) < max_tokens:
                 if n_cancels != self.n_cancels:
                     self.is_cancelled = True
                     return 0
-                status = int(_next(stream, temperature, top_p, token, stop))
+                status = int(_next(stream, token, stop))
                 if status < 0:
                     return status
                 if token.id >= 0:
@@ -214,7 +244,12 @@ class Steps:
         self.change(run, after=self.replace)
         return tokens
 
-    def generate_until(self, stops: Sequence[str], max_tokens: int, temperature: float, top_p: float) -> int | None:
+    def decode(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Make a call of the ABI that writes into the sequence; an interrupt from the keyboard ends it."""
+        thread = get_ident()
+        interruptible(lambda: self.change(function, *arguments, after=self.replace, thread=thread), self.native.cancel)
+
+    def generate_until(self, stops: Sequence[str], max_tokens: int, sampling: Sampling) -> int | None:
         """Generate in one entry until a text stands there, which is taken out again; return which of them, if any.
 
         Of a span that a text comes before, only that is generated; the stream's state then says "complete".
@@ -231,7 +266,8 @@ class Steps:
             if self.is_cancelled:
                 return 0
             text = len(texts), go_on, ffi.NULL, which
-            return int(lib.token_trie_stream_generate_until(stream, max_tokens, temperature, top_p, strings, *text))
+            status = self._draw_by(stream, sampling)
+            return status or int(lib.token_trie_stream_generate_until(stream, max_tokens, strings, *text))
 
         thread = get_ident()
         if self.is_behind:

@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -18,10 +19,11 @@ from token_trie.llama.dropped import wait_for_dropped
 from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.interrupts import interruptible
 from token_trie.llama.options import StreamOptions, native_options
+from token_trie.llama.query import Answer, Query, read_answer
 from token_trie.llama.span import NativeParams, SetTrie, Span, SpanOptions, StepMode, native_params, read_span
 from token_trie.llama.state import Item, StreamState, state_of
 from token_trie.llama.steps import Steps
-from token_trie.native.arguments import encode, native_seed
+from token_trie.native.arguments import encode
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import ffi, lib, new_struct
 from token_trie.native.lease import attachment, lease
@@ -63,7 +65,7 @@ class Stream:
         self._like: Callable[[], Llama | None] = _none  # a weak reference to the Llama
         self._evaluated: Evaluated | None = None
         self._prompt = np.empty(0, np.int32)  # what the sequence begins with
-        params = native_options(options)
+        params, _sampling = native_options(options)
         wait_for_dropped()
         if isinstance(llm, (str, os.PathLike)):
             native = open_file(encode(os.fspath(llm), "llm"), params)
@@ -73,7 +75,7 @@ class Stream:
             self._like = weakref.ref(llm)
             self._evaluated = attached.made(Evaluated)
         self.native = native
-        self.steps = Steps(native, llm if keeps_llm else None)
+        self.steps = Steps(native, llm if keeps_llm else None, options.sampling_defaults)
 
     def fork(self) -> Stream:
         """Make a second one that goes on from here, as of `StreamHandle.fork`."""
@@ -82,7 +84,8 @@ class Stream:
         other.__dict__.update(self.__dict__)
         other._usual = {}
         other.native = self.native.fork()
-        other.steps = Steps(other.native, self.steps.kept)
+        other.steps = Steps(other.native, self.steps.kept, self.steps.defaults)
+        other.steps.sampling = self.steps.sampling
         return other
 
     def close(self) -> None:
@@ -279,16 +282,6 @@ class Stream:
         set_trie = lib.token_trie_stream_set_token_trie_ext
         self.steps.change(set_trie, span.trie.c_set, span.native.params, after=lambda: self._keep(span))
 
-    @property
-    def held(self) -> TokenTrie | None:
-        """The trie that is set, if under the rules of a decision."""
-        return self._set.trie if self._set is not None and self._set.span.is_usual else None
-
-    def hold(self, trie: TokenTrie) -> None:
-        """Set a trie, unless it is the one that is set."""
-        if self.held is not trie:
-            self.set_trie(trie)
-
     def clear_span(self) -> None:
         """Take the trie away; a grammar set before is back."""
         self.steps.change(lib.token_trie_stream_clear_token_trie, after=lambda: self._keep(None))
@@ -315,7 +308,7 @@ class Stream:
 
     def set_seed(self, seed: int | None) -> None:
         """Begin draws anew from a seed; None for others each time."""
-        self.steps.change(lib.token_trie_stream_set_seed, native_seed(seed))
+        self.steps.set_sampling(replace(self.steps.sampling, seed=seed), continues=False)
 
     # Where it stands.
 
@@ -333,21 +326,33 @@ class Stream:
         self.native.look(lib.token_trie_stream_get_state, state)
         return state
 
-    def hidden_state(self) -> npt.NDArray[np.float32]:
-        """Return that of the sequence's last token, shape (n_embd,), evaluating it if need be.
+    def answer(self, query: Query, prefix: Sequence[int] | None = None) -> Answer:
+        """Answer a query after the sequence, or whole answers after a prefix in its place.
+
+        The tokens of a decoding become part of the sequence. Without a seed, its draws are the next of the stream.
 
         Raises
         ------
         ArgumentError
-            There is no token.
+            There is no token to go on from, or the query cannot be answered here.
         ContextError
-            The model's graph has none that can be read, or it cannot be evaluated.
+            The answer does not fit the context, or the model's graph has no hidden state that can be read.
+        CancelledError
+            It was cancelled meanwhile.
         """
-        n = ffi.new("size_t *")
-        self.steps.run(lib.token_trie_stream_get_hidden_state, ffi.NULL, n)
-        state = np.empty(n[0], np.float32)
-        self.steps.run(lib.token_trie_stream_get_hidden_state, ffi.from_buffer("float[]", state), n)
-        return state
+        native, _kept = query.native(continues=True, **self.steps.defaults)
+        after = ffi.NULL if prefix is None else ffi.from_buffer("llama_token[]", np.array(prefix, np.int32))
+        out = ffi.new("struct token_trie_answer **")
+        arguments = after, 0 if prefix is None else len(prefix), native, out
+        if query.is_decoded:
+            self.steps.decode(lib.token_trie_stream_answer, *arguments)
+        else:
+            self.steps.run(lib.token_trie_stream_answer, *arguments)
+        return read_answer(out[0])
+
+    def hidden_state(self) -> npt.NDArray[np.float32]:
+        """Return that of the sequence's last token, shape (n_embd,); errors as of `answer`."""
+        return self.answer(Query("state")).state
 
     @property
     def is_cancelled(self) -> bool:

@@ -5,41 +5,38 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from token_trie.errors import ArgumentError
 from token_trie.llama.evaluated import common_prefix
+from token_trie.llama.sampling import Sampling
 from token_trie.llama.stream import Stream
-from token_trie.native.arguments import check_counts, check_numbers, encode
+from token_trie.native.arguments import check_counts, encode
 from token_trie.native.core import _core
-from token_trie.native.options import Options
 from token_trie.sets.prompt import tokenize_text
 from token_trie.sets.spelling import find_seam, inner_seam
 from token_trie.sets.tokens import check_tokens
 
+if TYPE_CHECKING:
+    from token_trie.llama.sampling import SamplingKeywords
+
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(Options):
+class TextOptions(Sampling):
     """Options of `StreamHandle.text`.
 
     Parameters
     ----------
     stop : str or sequence of str
         The text ends before any of these texts, even inside a token. They do not become part of the sequence.
-    temperature : float, optional
-        0, the default, takes the best token; above 0, tokens are drawn.
-    top_p : float
-        In (0, 1].
     """
 
     stop: str | Sequence[str] = ()
-    temperature: float | None = None
-    top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        check_numbers(temperature=0.0 if self.temperature is None else self.temperature, top_p=self.top_p)
+        self.check_sampling(draws=False)
         object.__setattr__(self, "stop", _check_stops(self.stop))
 
 
@@ -94,11 +91,13 @@ def behind_by(vocab: _core.Vocab, before: list[int], tokenize: Callable[[bytes],
 def write_text(stream: Stream, max_tokens: int, options: TextOptions) -> Text:
     """Let the model go on, as of `StreamHandle.text`."""
     check_counts(0, max_tokens=max_tokens)
-    stops, warmth = options.stop, options.temperature or 0.0
+    stops = options.stop
     with stream.own():
+        if options.seed is not None:
+            stream.set_seed(options.seed)
         stream.clear_span()
         start = stream.raw_state.n_tokens
-        found = stream.steps.generate_until(stops, max_tokens, warmth, options.top_p)
+        found = stream.steps.generate_until(stops, max_tokens, options.settled(draws=False))
         tokens = stream.tokens[start:]
         why = "stop" if found is not None else stream.state.stop
         written = stream.with_vocab(lambda vocab: vocab.detokenize(tokens))
@@ -119,9 +118,7 @@ def _check_stops(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 if TYPE_CHECKING:  # by scripts/keywords
 
-    class TextKeywords(TypedDict, total=False):
+    class TextKeywords(SamplingKeywords, total=False):
         """Those of `TextOptions`."""
 
         stop: str | Sequence[str]
-        temperature: float | None
-        top_p: float

@@ -10,6 +10,7 @@ from token_trie.errors import ArgumentError
 from token_trie.llama.asynchronous import Asynchronous
 from token_trie.llama.generation import Generation
 from token_trie.llama.options import StreamOptions
+from token_trie.llama.sampling import Sampling
 from token_trie.llama.span import SpanOptions, StepMode
 from token_trie.llama.state import StreamState
 from token_trie.llama.stream import Stream
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from token_trie.llama.options import StreamKeywords
+    from token_trie.llama.sampling import SamplingKeywords
     from token_trie.llama.span import SpanKeywords
     from token_trie.llama.text import TextKeywords
 
@@ -162,18 +164,16 @@ class TextHandle:
         """Remove the trie; a grammar that was set before applies again."""
         self._stream.clear_span()
 
-    def generate(self, max_tokens: int = 2**31 - 1, temperature: float | None = None, top_p: float = 1.0) -> Generation:
+    @takes(Sampling)
+    def generate(self, max_tokens: int = 2**31 - 1, **options: Unpack[SamplingKeywords]) -> Generation:
         """Generate token by token until the span is complete, the text ends, or max_tokens is reached; see `state`.
 
         Parameters
         ----------
         max_tokens : int
             Largest number of tokens.
-        temperature : float, optional
-            0, the default, takes the best token. Above 0, tokens are drawn, in free text and under a trie in sampled
-            mode.
-        top_p : float
-            In (0, 1].
+        **options
+            Those of `Sampling`.
 
         Returns
         -------
@@ -187,7 +187,10 @@ class TextHandle:
         ArgumentError, ContextError, GrammarError, BusyError
             From the iterator; another call continues after the tokens that it yielded.
         """
-        return Generation(self._stream, max_tokens, temperature, top_p)
+        sampling = Sampling.read("generate", options)
+        if sampling.seed is not None:
+            self._stream.set_seed(sampling.seed)
+        return Generation(self._stream, max_tokens, sampling.settled(draws=False))
 
     @takes(TextOptions)
     def text(self, max_tokens: int = 2**31 - 1, **options: Unpack[TextKeywords]) -> Text:

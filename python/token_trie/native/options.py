@@ -59,7 +59,7 @@ def takes(family: type[Options]) -> Callable[[F], F]:
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
         if function.__doc__ is not None and family.__doc__ is not None:
-            lines = inspect.cleandoc(family.__doc__).partition("----------\n")[2].splitlines(keepends=True)
+            lines = _parameters(family).splitlines(keepends=True)
             function.__doc__ = re.sub(
                 rf"^( *)\*\*options\n\1    Those of `{family.__name__}`\.$",
                 lambda found: "".join(found[1] + line for line in lines),  # indented as it is, which Python 3.13 undoes
@@ -74,10 +74,17 @@ def takes(family: type[Options]) -> Callable[[F], F]:
 def described(family: type[Options]) -> dict[str, str]:
     """Return the names that a family's docstring describes, with what it says of each."""
     told: dict[str, str] = {}
-    for entry in re.split(r"\n(?=\S)", inspect.cleandoc(family.__doc__ or "").partition("----------\n")[2]):
+    for entry in re.split(r"\n(?=\S)", _parameters(family)):
         names, _, text = entry.partition("\n")
         told |= dict.fromkeys(names.partition(" : ")[0].split(", "), " ".join(text.split()))
     return told
+
+
+def _parameters(family: type[Options]) -> str:
+    """Return the parameters that the docstrings of a family and of the families it inherits from describe."""
+    classes = [each for each in family.__mro__ if each is not Options and issubclass(each, Options)]
+    texts = [inspect.cleandoc(each.__doc__ or "").partition("----------\n")[2] for each in classes]
+    return "\n".join(filter(None, texts))
 
 
 def _fields(family: Any) -> Iterator[Field[Any]]:

@@ -24,7 +24,8 @@ from token_trie.decisions.request import Batched, Request
 from token_trie.decisions.runner import begin, run
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.batch import ENDED, Answer, Batch, can_share
+from token_trie.llama.batch import ENDED, Batch, can_share
+from token_trie.llama.query import Answer
 from token_trie.llama.shared_batch import cancel
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.native.lease import lease

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from token_trie.decisions.explain import Explained, ExplainRequest
-from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.runner import run
+from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from token_trie.decisions.calibrator import BatchPrior
-from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.questions.examples import Examples
 from token_trie.decisions.questions.forms import Form
 from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.errors import ArgumentError
+from token_trie.llama.query import LEAF_ENDS, LeafEnd
 from token_trie.native.arguments import check_counts, encode, lookup
 from token_trie.native.options import Options
 

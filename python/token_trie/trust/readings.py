@@ -181,8 +181,13 @@ class _OfChoices(Reader):
                 yield found
             else:
                 choices = found.bound.choices
-                scores = choices.aligned(found.scores.leaves)[choices.left()]
-                yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), found.seen.state)
+                scores = choices.aligned(found.seen.answer.logprobs)[choices.left()]
+                yield Row(
+                    scores,
+                    None,
+                    min(1.0, float(np.exp(scores).sum())),
+                    state if len(state := found.seen.answer.state) else None,
+                )
 
 
 class _OfQuestion(Reader):

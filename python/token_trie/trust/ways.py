@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.many import choose_many
-from token_trie.decisions.options import LeafEnd
 from token_trie.decisions.questions.question import Choice, Predicate, Score
 from token_trie.errors import ArgumentError, CalibrationError
+from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt

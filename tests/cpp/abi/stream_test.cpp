@@ -213,13 +213,20 @@ TEST_F(AbiStream, OpeningIsRefusedNamingWhatIsWrong) {
     EXPECT_EQ(with([](auto & p) { p.n_ctx = -1; }), "n_ctx: -1 is negative");
     EXPECT_EQ(with([](auto & p) { p.n_batch = -1; }), "n_batch: -1 is negative");
     EXPECT_EQ(with([](auto & p) { p.n_threads = -1; }), "n_threads: -1 is negative");
-    EXPECT_EQ(with([](auto & p) { p.top_k = -1; }), "top_k: -1 is negative");
-    EXPECT_EQ(with([&](auto & p) { p.min_p = nan; }), "min_p: not in [0, 1]");
-    EXPECT_EQ(with([](auto & p) { p.min_p = 1.5F; }), "min_p: not in [0, 1]");
-    EXPECT_EQ(with([](auto & p) { p.penalty_last_n = -1; }), "penalty_last_n: not in [0, 1048576]");
-    EXPECT_EQ(with([](auto & p) { p.penalty_repeat = -1; }), "penalty_repeat: not above 0");
-    EXPECT_EQ(with([&](auto & p) { p.penalty_freq = nan; }), "penalty_freq: not finite");
-    EXPECT_EQ(with([&](auto & p) { p.penalty_present = nan; }), "penalty_present: not finite");
+    const auto sampled = [&](const std::function<void(token_trie_sampling &)> & change) {
+        auto sampling = sized<token_trie_sampling>();
+        change(sampling);
+        return with([&](auto & p) { p.sampling = &sampling; });
+    };
+    EXPECT_EQ(sampled([](auto & s) { s.size = 0; }), "params.sampling.size: 0 is not sizeof(*params.sampling)");
+    EXPECT_EQ(sampled([](auto & s) { s.seed = TOKEN_TRIE_SEED_KEEP; }), "params.sampling.seed: -2 is none here");
+    EXPECT_EQ(sampled([](auto & s) { s.top_k = -1; }), "top_k: -1 is negative");
+    EXPECT_EQ(sampled([&](auto & s) { s.min_p = nan; }), "min_p: not in [0, 1]");
+    EXPECT_EQ(sampled([](auto & s) { s.min_p = 1.5F; }), "min_p: not in [0, 1]");
+    EXPECT_EQ(sampled([](auto & s) { s.penalty_last_n = -1; }), "penalty_last_n: not in [0, 1048576]");
+    EXPECT_EQ(sampled([](auto & s) { s.penalty_repeat = -1; }), "penalty_repeat: not above 0");
+    EXPECT_EQ(sampled([&](auto & s) { s.penalty_freq = nan; }), "penalty_freq: not finite");
+    EXPECT_EQ(sampled([&](auto & s) { s.penalty_present = nan; }), "penalty_present: not finite");
 
     EXPECT_EQ(refusal(TOKEN_TRIE_ERROR_ARGUMENT, token_trie_stream_open_file("/no/such.gguf", &good)),
               "gguf_path: \"/no/such.gguf\" could not be loaded as a model");
@@ -257,8 +264,8 @@ TEST_F(AbiStream, StructsMayBeOfAnotherSize) {
     Handle stream = open(context, longer.params);
     stream.reset();
     auto shorter = sized<token_trie_stream_params>();
-    shorter.size = offsetof(token_trie_stream_params, top_k);
-    shorter.top_k = -77;  // beyond its size, so not ours to read
+    shorter.size = offsetof(token_trie_stream_params, device_sampling);
+    shorter.device_sampling = -77;  // beyond its size, so not ours to read
     stream = open(context, shorter);
     ASSERT_NE(stream, nullptr);
 

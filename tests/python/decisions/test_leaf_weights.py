@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie import ArgumentError, TokenTrie
 from token_trie.decisions.native_scores import score_leaves, search_leaves
-from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.llama.batch import Batch
 from token_trie.llama.options import StreamOptions
+from token_trie.llama.query import LEAF_ENDS, LeafEnd
 from token_trie.llama.stream import Stream
 from token_trie.native.ffi import lib
 

@@ -8,13 +8,12 @@ import numpy as np
 
 from token_trie.decisions.bound import BoundChoices, Reader
 from token_trie.decisions.explain import ROOT, Explored, add_up, children_of, flat, parting_of, pieces_of
-from token_trie.decisions.native_scores import score_leaves
 from token_trie.decisions.questions.scores import BoundTexts, Floats, Scored, TextsRequest
 from token_trie.decisions.request import Batched, Bound, Prefix, Request
 from token_trie.decisions.think import Think
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
-from token_trie.native.ffi import lib
 from token_trie.sets.trie import TokenTrie
 
 
@@ -116,7 +115,7 @@ class _BoundTree(Bound[TextTree], Batched[TextTree]):
 
     def run(self, stream: Stream) -> TextTree:
         scored = self.texts.run(stream)
-        return self.tree(scored, score_leaves(stream, self.texts.choices.trie, branches=True).leaves)
+        return self.tree(scored, stream.answer(self.stepwise).logprobs)
 
     def batched(self) -> _BoundTree:
         return self
@@ -126,6 +125,11 @@ class _BoundTree(Bound[TextTree], Batched[TextTree]):
 
     def read(self, answer: Answer) -> _BoundSteps:
         return _BoundSteps(self, self.texts.read(answer))
+
+    @property
+    def stepwise(self) -> Query:
+        """The second query after the prompt: for the branches."""
+        return Query("scores", self.texts.choices.trie, branches=True)
 
     def tree(self, scored: Scored, stepwise: Floats) -> TextTree:
         return TextTree(self.prompt, scored, self.texts.choices, stepwise, self.pieces)
@@ -139,8 +143,7 @@ class _BoundSteps(Batched[TextTree]):
     scored: Scored
 
     def submit(self, batch: Batch) -> int:
-        texts, mode = self.first.texts, lib.TOKEN_TRIE_BATCH_SCORES
-        return batch.submit(texts.choices.trie, texts.tokens, mode=mode, branches=1)
+        return batch.submit(self.first.tokens, self.first.stepwise)
 
     def read(self, answer: Answer) -> TextTree:
         return self.first.tree(self.scored, answer.logprobs)

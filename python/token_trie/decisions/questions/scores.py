@@ -7,7 +7,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
@@ -15,21 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.decisions.admission import Admission
-from token_trie.decisions.bound import BoundChoices, Reader, bind, reader_of
+from token_trie.decisions.bound import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibrator import States
-from token_trie.decisions.native_scores import check_finite, score_leaves
-from token_trie.decisions.options import LEAF_ENDS, LeafEnd
 from token_trie.decisions.request import Batched, Bound, Prefix, Request, Thought
 from token_trie.decisions.runner import read_on, run
 from token_trie.decisions.think import Think, think_first
 from token_trie.errors import TokenTrieError
-from token_trie.llama.batch import Answer, Batch
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, LeafEnd, Query
 from token_trie.llama.reproducible import reproducible
 from token_trie.llama.sequential import Sequential
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import TextOptions, write_text
 from token_trie.native.core import Llama
-from token_trie.native.ffi import lib
 from token_trie.native.lease import lease
 from token_trie.sets.choices import Choices
 from token_trie.sets.memory import Memory
@@ -266,10 +264,10 @@ class _BoundState(BoundScored):
 
     def run(self, stream: Stream) -> Scored:
         stream.prefill(self.tokens)
-        return self._scored(stream.hidden_state())
+        return self.read(stream.answer(Query("state")))
 
     def submit(self, batch: Batch) -> int:
-        return batch.submit(None, self.tokens, mode=lib.TOKEN_TRIE_BATCH_STATE)
+        return batch.submit(self.tokens, Query("state"))
 
     def read(self, answer: Answer) -> Scored:
         return self._scored(answer.state)
@@ -310,28 +308,26 @@ class BoundTexts(BoundScored):
 
     def run(self, stream: Stream) -> Scored:
         """Score them; the prompt becomes the stream's sequence."""
-        stream.hold(self.choices.trie)
         stream.prefill(self.tokens)
-        state = stream.hidden_state() if self.with_state else None
-        return self._score(stream, None, state)
+        return self.read(stream.answer(self.query))
 
     def run_beside(self, stream: Stream) -> Scored:
         """Score them; the stream's sequence stays."""
-        return self._score(stream, self.tokens)
+        return self.read(stream.answer(replace(self.query, with_state=False), self.tokens))
 
     def submit(self, batch: Batch) -> int:
         """Put it into a batch; return its ticket."""
-        mode = lib.TOKEN_TRIE_BATCH_SCORES
-        rule = LEAF_ENDS[LEAF_END]
-        return batch.submit(self.choices.trie, self.tokens, mode=mode, leaf_end=rule, with_state=int(self.with_state))
+        return batch.submit(self.tokens, self.query)
+
+    @property
+    def query(self) -> Query:
+        """What the model is asked."""
+        return Query("scores", self.choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
 
     def read(self, answer: Answer) -> Scored:
-        """Return what a batch says."""
-        return self._scored(answer.logprobs, int(answer.figures.n_evaluated), answer.state if self.with_state else None)
-
-    def _score(self, stream: Stream, prefix: list[int] | None, state: States | None = None) -> Scored:
-        scores = score_leaves(stream, self.choices.trie, leaf_end=LEAF_END, prefix=prefix)
-        return self._scored(scores.leaves, scores.cost.n_evaluated, state)
+        """Return what an answer says."""
+        state = answer.state if len(answer.state) else None
+        return self._scored(answer.logprobs, int(answer.figures.n_evaluated), state)
 
     def _scored(self, of_leaves: Floats, n_evaluated: int, state: States | None) -> Scored:
         check_finite(of_leaves)

@@ -33,7 +33,7 @@ class RecordRequest(Written[R]):
     @property
     def draws(self) -> bool:
         """Whether something is drawn."""
-        return self.options.warmth > 0 or self.options.think is not None
+        return self.options.effective_temperature(self.options.mode == "sampled") > 0 or self.options.think is not None
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundRecord[R]:
         """Bind it to what it stands behind."""
@@ -72,7 +72,7 @@ class Filling:
         self._n_prompt = n_prompt
         standing = None if prefix.is_standing else prefix.tokens
         mode = options.mode or "exact"
-        self.writer = Writer(stream, mode, options.warmth, options.top_p, options.max_nodes, standing)
+        self.writer = Writer(stream, mode, options.settled(mode == "sampled"), options.max_nodes, standing)
         self.writer.write(lead)
         self.decoder = RecordDecoder(self.writer, Layout(options.indent), options.max_tokens, options.on_text)
 

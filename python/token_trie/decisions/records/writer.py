@@ -25,10 +25,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.native_scores import search_leaves, take_steps
 from token_trie.decisions.options import RecordMode
 from token_trie.errors import CancelledError, ContextError, VocabularyError
 from token_trie.llama.generation import Generation
+from token_trie.llama.query import Query
+from token_trie.llama.sampling import Sampling
 from token_trie.llama.stream import Stream
 from token_trie.native.core import _core
 from token_trie.sets.memory import Memory
@@ -78,15 +79,14 @@ class Writer:
         self,
         stream: Stream,
         mode: RecordMode,
-        temperature: float,
-        top_p: float,
+        sampling: Sampling,
         max_nodes: int | None,
         prompt: list[int] | None = None,
     ) -> None:
         self._stream = stream
         self._mode = mode
         self._max_nodes = max_nodes or 0
-        self._draw = temperature, top_p
+        self._sampling = sampling
         self._standing = stream.tokens if prompt is None else prompt  # in the stream
         self._is_prefilled = prompt is None
         self._n_settled = len(self._standing)  # of these, before the open text
@@ -142,7 +142,7 @@ class Writer:
         end = None
         n_left = stream.n_ctx_max - len(self._standing)
         n_kept = min(max(n_left // 8, 16), 64)
-        steps = Generation(stream, min(max_tokens, max(n_left - n_kept, 1)), *self._draw)
+        steps = Generation(stream, min(max_tokens, max(n_left - n_kept, 1)), self._sampling)
         for step in steps:
             self._standing.append(step.token)
             piece = step.text or self._control(step.token)
@@ -184,19 +184,18 @@ class Writer:
             self._put(self._n_settled, [])
 
     def _take_steps(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
-        self._stream.set_trie(trie, mode)
-        steps = take_steps(self._stream, *self._draw)
-        self._standing += steps.tokens
-        return steps.leaf, steps.logprob
+        answer = self._stream.answer(Query(mode, trie, sampling=self._sampling))
+        self._standing += answer.tokens
+        return answer.leaf, answer.logprob
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
-        found = search_leaves(self._stream, trie, max_nodes=self._max_nodes)
-        self.n_searched += found.cost.n_passes
-        self.n_evaluated += found.cost.n_evaluated
-        self.n_unproved += found.gap > 0
+        found = self._stream.answer(Query("best", trie, max_nodes=self._max_nodes))
+        self.n_searched += found.figures.n_passes
+        self.n_evaluated += found.figures.n_evaluated
+        self.n_unproved += found.figures.gap > 0
         if len(found.leaves) == 0:
             raise ContextError("the model gives no way to go on a finite score")
-        return int(found.leaves[0]), float(found.logprobs[0])
+        return found.leaf, found.logprob
 
     def _settle(self, spelled: Spelled) -> None:
         self._put(self._n_settled - spelled.n_back, spelled.forced)

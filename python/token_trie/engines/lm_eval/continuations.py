@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from token_trie.decisions.choose import choose
-from token_trie.decisions.options import LEAF_ENDS
 from token_trie.llama.batch import Batch, can_share
+from token_trie.llama.query import Query
 from token_trie.native.core import Llama
-from token_trie.native.ffi import lib
 from token_trie.sets.trie import TokenTrie
 
 Tokens = tuple[int, ...]
@@ -163,8 +162,7 @@ class _Batched(_Scorer):
         self._batch = Batch(llm, n_ctx=n_ctx)
 
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
-        best = lib.TOKEN_TRIE_BATCH_BEST
-        return self._batch.submit(trie, tokens, mode=best, leaf_end=LEAF_ENDS["any"], n_best=n_best)
+        return self._batch.submit(tokens, Query("best", trie, leaf_end="any", n_best=n_best))
 
     def _next(self) -> tuple[int, Found]:
         answer = self._batch.wait()

@@ -10,6 +10,7 @@ from tqdm import tqdm
 from token_trie.engines.lm_eval.continuations import Continuation, score_continuations
 from token_trie.engines.lm_eval.texts import TextRequest, generate_behind
 from token_trie.errors import ArgumentError
+from token_trie.llama.sampling import Sampling
 from token_trie.native.core import Llama, llama_cpp
 
 try:
@@ -24,7 +25,7 @@ except ImportError as error:
 
 _TEMPLATE = "tokenizer.chat_template"
 # Options that only sampling reads.
-_OF_DRAWS = {"top_k", "min_p", "typical_p"}
+_OF_DRAWS = {"typical_p"}
 
 
 class TokenTrieLM(TemplateLM):  # type: ignore[misc]
@@ -193,13 +194,13 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         if n >= self.max_length:
             raise ArgumentError(f"max_gen_toks: {n} tokens leave no room for a context of {self.max_length}")
         is_drawn, temperature = options.pop("do_sample"), options.pop("temperature", 0.0)
-        top_p = options.pop("top_p", 1.0)
+        drawn = {name: options.pop(name) for name in ("top_p", "top_k", "min_p") if name in options}
         left = sorted(set(options) - (set() if is_drawn else _OF_DRAWS))
         if left:
             raise ArgumentError(f"generate_until: {left[0]} is not supported")
         tokens = self.tok_encode(context)[-(self.max_length - n) :]
-        drawn = {"temperature": float(temperature), "top_p": float(top_p)} if is_drawn else {}
-        return TextRequest(tokens, n, [text for text in stops if text], **drawn)
+        sampling = Sampling(temperature=float(temperature), **drawn) if is_drawn else Sampling()
+        return TextRequest(tokens, n, [text for text in stops if text], sampling)
 
     def _text_of(self, token: int) -> str:
         return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from token_trie.llama.batch import Batch, can_share
 from token_trie.llama.options import StreamOptions
+from token_trie.llama.query import Query
+from token_trie.llama.sampling import Sampling
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import TextOptions, write_text
-from token_trie.native.arguments import check_draws
 from token_trie.native.core import Llama, vocab_of
-from token_trie.native.ffi import lib
 from token_trie.native.lease import lease
 
 
@@ -25,11 +24,7 @@ class TextRequest:
     max_tokens: int
     stop: list[str]
     """Texts before which the generation ends."""
-    temperature: float = 0.0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_draws(self.temperature, self.top_p, None, may_be_zero=True)
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 def generate_behind(
@@ -71,16 +66,9 @@ def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> 
     try:
         in_flight = {}
         for index, prompt in indexed:
-            ticket = batch.submit(
-                None,
-                prompt.tokens,
-                mode=lib.TOKEN_TRIE_BATCH_TEXT,
-                seed=seed,
-                temperature=prompt.temperature,
-                top_p=prompt.top_p,
-                max_tokens=prompt.max_tokens,
-                stop_strings=prompt.stop,
-            )
+            sampling = replace(prompt.sampling, seed=seed)
+            query = Query("text", sampling=sampling, max_tokens=prompt.max_tokens, stop_strings=prompt.stop)
+            ticket = batch.submit(prompt.tokens, query)
             in_flight[ticket] = index
         while in_flight:
             answer = batch.wait()
@@ -92,10 +80,9 @@ def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> 
 def _generate_in_turn(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
     with closing(Stream(llm, options=StreamOptions(n_ctx=n_ctx))) as stream:
         for index, prompt in indexed:
-            stream.set_seed(seed)
             stream.prefill(prompt.tokens)
-            options = TextOptions(stop=prompt.stop, temperature=prompt.temperature, top_p=prompt.top_p)
-            write_text(stream, prompt.max_tokens, options)
+            sampling = replace(prompt.sampling, seed=seed)
+            stream.answer(Query("text", sampling=sampling, max_tokens=prompt.max_tokens, stop_strings=prompt.stop))
             yield index, stream.tokens[len(prompt.tokens) :]
 
 

@@ -94,7 +94,7 @@ class Asked:
         def made() -> tuple[Prompt, Request[Decision[Any]]]:
             choices = self._read(lambda: of.read(engine.llm))
             options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _SCORED_WHOLE)
-            if sampling.n_each > 1 and sampling.warmth > 0:
+            if sampling.n_each > 1 and sampling.effective_temperature > 0:
                 options = ChooseOptions(mode="aligned", seed=sampling.seed_of(place))
             noted.append(Noted(ChoiceRequest.read(choices, options)))
             return self.prompt(engine.llm), noted[0]
@@ -130,9 +130,8 @@ class Asked:
         def made() -> tuple[Prompt, Request[FreeText]]:
             if of.gbnf is not None:
                 require_parsed(engine.llm, of.gbnf)
-            options = TextOptions(stop=stops, temperature=sampling.warmth, top_p=sampling.share)
-            seed = sampling.seed_of(place)
-            noted.append(Noted(TextRequest(engine.llm, sampling.most_tokens, options, seed, of.gbnf)))
+            options = TextOptions(stop=stops, **sampling.drawn_by(place))
+            noted.append(Noted(TextRequest(engine.llm, sampling.most_tokens, options, of.gbnf)))
             return self.prompt(engine.llm), noted[0]
 
         so_far = None if on_text is None else TextSoFar(engine.llm, stops, on_text)
@@ -168,10 +167,9 @@ def record_options(sampling: Sampling, place: int, on_text: OnText | None) -> Re
             loop.call_soon_threadsafe(listen, text)
 
     most = sampling.most_tokens
+    drawn = sampling.drawn_by(place) | ({"temperature": 0.0} if sampling.temperature is None else {})
     return RecordOptions(
-        temperature=0.0 if sampling.temperature is None else sampling.warmth,
-        top_p=sampling.share,
-        seed=sampling.seed_of(place),
+        **drawn,
         on_text=tell,
         max_tokens=RecordOptions.max_tokens if most is None else max(most, 1),
     )

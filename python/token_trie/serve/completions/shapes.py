@@ -65,6 +65,8 @@ class Sampling(Body):
     seed: StrictInt | None = None
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
     max_tokens: Count | None = None
     response_format: ResponseFormat | None = None
@@ -97,17 +99,22 @@ class Sampling(Body):
         """Tokens of an answer at most; None: not said."""
         return self.max_tokens
 
+    def drawn_by(self, place: int) -> dict[str, Any]:
+        """Return the members of `token_trie.llama.sampling.Sampling` for answer number `place` of a prompt."""
+        return {
+            "temperature": self.effective_temperature,
+            "top_p": float(self.top_p or 1.0),
+            "top_k": max(self.top_k or 0, 0),
+            "min_p": float(self.min_p or 0.0),
+            "seed": self.seed_of(place),
+        }
+
     @property
-    def warmth(self) -> float:
+    def effective_temperature(self) -> float:
         """The temperature of what is drawn: where none is given, OpenAI's."""
         if self.top_p == 0:
             return 0.0
         return 1.0 if self.temperature is None else float(self.temperature)
-
-    @property
-    def share(self) -> float:
-        """What top_p is."""
-        return float(self.top_p or 1.0)
 
     @property
     def stops(self) -> list[str]:
