@@ -45,7 +45,7 @@ stream.prefill(prompt);
 const leaves = ACTIONS.map((name) => ({ name, tokens: [...stream.tokenize(` ${name}`, false)] }));
 stream.setTrie({ descriptors: [{ leaves }] }, GREEDY);
 process.stdout.write("Action:");
-for (const token of stream.generate(32, 0, 1)) {
+for (const token of stream.generate(32)) {
   print(token);
 }
 const { leafName, logprob, n_branches, n_forced, n_passes } = stream.state();
@@ -55,7 +55,8 @@ stream.clearTrie();
 const answer = stream.tokenize(` ${leafName}\nReply:`, false);
 stream.prefill(new Int32Array([...prompt, ...answer]));
 process.stdout.write("\nReply:");
-for (const token of stream.generate(48, 0.7, 0.95)) {
+stream.setSampling({ temperature: 0.7, top_p: 0.95 });
+for (const token of stream.generate(48)) {
   if (token.text.includes("\n")) {
     break;
   }

@@ -35,9 +35,12 @@ function layout<Name extends string>(kinds: Record<Name, typeof f64>): Layout<Na
 // prettier-ignore
 export const LAYOUTS = {
   token_trie_stream_params: layout({
-    size: i64, n_ctx: i32, n_batch: i32, n_threads: i32, n_gpu_layers: i32, seed: i32, top_k: i32, min_p: f32,
-    penalty_last_n: i32, penalty_repeat: f32, penalty_freq: f32, penalty_present: f32, step_by_step: i32,
+    size: i64, n_ctx: i32, n_batch: i32, n_threads: i32, n_gpu_layers: i32, sampling: i64, step_by_step: i32,
     adapters: i64, adapter_scales: i64, n_adapters: i64, device_sampling: i32,
+  }),
+  token_trie_sampling: layout({
+    size: i64, seed: i64, temperature: f32, top_p: f32, top_k: i32, min_p: f32,
+    penalty_last_n: i32, penalty_repeat: f32, penalty_freq: f32, penalty_present: f32,
   }),
   token_trie_token: layout({ size: i64, id: i32, forced: i32, logprob: f32, text_len: i64, text: i64 }),
   token_trie_stream_state: layout({
@@ -47,10 +50,12 @@ export const LAYOUTS = {
     n_closed: i64, ending: i32, n_on_device: i64,
   }),
 };
-const { token_trie_stream_params: PARAMS, token_trie_token: TOKEN, token_trie_stream_state: STATE } = LAYOUTS;
+const { token_trie_stream_params: PARAMS, token_trie_sampling: SAMPLING } = LAYOUTS;
+const { token_trie_token: TOKEN, token_trie_stream_state: STATE } = LAYOUTS;
 
 type Values<L> = L extends Layout<infer Name> ? Record<Name, number> : never;
-export type StreamParams = Partial<Omit<Values<typeof PARAMS>, "size">>;
+export type StreamParams = Partial<Omit<Values<typeof PARAMS>, "size" | "sampling">>;
+export type Sampling = Partial<Omit<Values<typeof SAMPLING>, "size">>;
 
 // What the caller makes begins with its size; zero is every other member's default.
 function makeStruct<Name extends string>({ bytes, members }: Layout<Name>, values: Partial<Record<Name, number>> = {}) {
@@ -74,7 +79,8 @@ const SYMBOLS = {
   token_trie_stream_prefill: { args: ["ptr", "ptr", "usize"], returns: "i32" },
   token_trie_stream_set_token_trie: { args: ["ptr", "ptr", "usize", "i32"], returns: "i32" },
   token_trie_stream_clear_token_trie: { args: ["ptr"], returns: "i32" },
-  token_trie_stream_next: { args: ["ptr", "f32", "f32", "ptr", "ptr"], returns: "i32" },
+  token_trie_stream_set_sampling: { args: ["ptr", "ptr"], returns: "i32" },
+  token_trie_stream_next: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
   token_trie_stream_get_state: { args: ["ptr", "ptr"], returns: "i32" },
   token_trie_stream_close: { args: ["ptr"], returns: "void" },
   // llama.cpp's own. Symbols are looked for in a library and in all that it is linked with, so these are found in the
@@ -135,12 +141,17 @@ export class Stream {
     this.#check(this.#c.token_trie_stream_clear_token_trie(this.#stream));
   }
 
+  // Without any, the best token is taken each time.
+  setSampling(sampling: Sampling = {}): void {
+    this.#check(this.#c.token_trie_stream_set_sampling(this.#stream, makeStruct(SAMPLING, sampling)));
+  }
+
   // Each token is computed when it is asked for.
-  *generate(maxTokens: number, temperature: number, topP: number): Generator<Token> {
+  *generate(maxTokens: number): Generator<Token> {
     const bytes = makeStruct(TOKEN);
     const stop = new Int32Array([STOP_MAX_TOKENS]);
     for (let n = 0; n < maxTokens && stop[0] === STOP_MAX_TOKENS; n++) {
-      this.#check(this.#c.token_trie_stream_next(this.#stream, temperature, topP, bytes, stop));
+      this.#check(this.#c.token_trie_stream_next(this.#stream, bytes, stop));
       const { id, forced, logprob, text_len, text } = readStruct(TOKEN, bytes.buffer);
       if (id >= 0) {
         // A length of 0 would mean: up to the next NUL.

@@ -75,9 +75,14 @@ int main(int argc, char ** argv) {
     // What the sequence holds already is not evaluated again.
     const Tokens answer = tokenize(vocab, " " + action + "\nReply:", false);
     sequence.insert(sequence.end(), answer.begin(), answer.end());
+    token_trie_sampling sampling = {};
+    sampling.size = sizeof sampling;
+    sampling.temperature = 0.7F;
+    sampling.top_p = 0.95F;
     std::printf("\nReply:");
     if (token_trie_stream_prefill(stream.get(), sequence.data(), sequence.size()) != TOKEN_TRIE_OK ||
-        token_trie_stream_generate(stream.get(), 48, 0.7F, 0.95F, print_line, nullptr) != TOKEN_TRIE_OK) {
+        token_trie_stream_set_sampling(stream.get(), &sampling) != TOKEN_TRIE_OK ||
+        token_trie_stream_generate(stream.get(), 48, print_line, nullptr) != TOKEN_TRIE_OK) {
         return fail(token_trie_last_error());
     }
     std::printf("\n\n%s (%.1f %%); tokens chosen: %d, forced: %d; passes: %d\n", action.c_str(),

@@ -104,7 +104,12 @@ def test_a_typescript_client_knows_the_layout_of_the_structs(bun: Path, tmp_path
         console.log(JSON.stringify(Object.fromEntries(all)));
     """)
     layouts = json.loads(run(bun, script))
-    assert set(layouts) == {"token_trie_stream_params", "token_trie_token", "token_trie_stream_state"}
+    assert set(layouts) == {
+        "token_trie_stream_params",
+        "token_trie_sampling",
+        "token_trie_token",
+        "token_trie_stream_state",
+    }
     for name, layout in layouts.items():
         struct = ffi.typeof(f"struct {name}")
         members = [[member, field.offset, ffi.sizeof(field.type)] for member, field in struct.fields]

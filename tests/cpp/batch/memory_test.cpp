@@ -140,12 +140,10 @@ TEST_F(MemoryBatch, ABatchIsOpenedOrNotAndItsCloseNeedsNoMemory) {
     auto prompt = sized<token_trie_query>();
     prompt.mode = TOKEN_TRIE_QUERY_TEXT;
     prompt.max_tokens = 2;
-    prompt.tokens = tokens.data();
-    prompt.n_tokens = tokens.size();
     std::int64_t ticket = 0;
-    EXPECT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_OK);
+    EXPECT_EQ(token_trie_batch_submit(batch, tokens.data(), tokens.size(), &prompt, &ticket), TOKEN_TRIE_OK);
     EXPECT_TRUE(succeeds(0, [batch] { token_trie_batch_close(batch); }));
-    EXPECT_EQ(token_trie_batch_submit(batch, &prompt, &ticket), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_submit(batch, tokens.data(), tokens.size(), &prompt, &ticket), TOKEN_TRIE_ERROR_ARGUMENT);
 }
 
 }  // namespace

@@ -86,9 +86,9 @@ TEST_F(DecoderTest, WhatAHostHasNoPlaceForHasNotBeen) {
 TEST_F(DecoderTest, ACopyGoesOnAsTheOtherDoes) {
     std::mt19937 rng(6);
     for (int round = 0; round < 50; ++round) {
-        Decoder decoder(tiny_vocab(), {});
+        Decoder decoder(tiny_vocab(), {{0, 1}});
         decoder.set_trie(cursor_of(unnamed_trie_of(random_texts(rng, 30, 6, 8))), Mode::sampled);
-        decoder.begin(1, 1);
+        decoder.begin();
         ScriptedHost host;
         decoder.step(host);
         Decoder copy(decoder);
