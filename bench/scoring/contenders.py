@@ -10,8 +10,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 from token_trie import TokenTrie
-from token_trie.decisions.native_scores import score_leaves
 from token_trie.llama.options import StreamOptions
+from token_trie.llama.query import Query
 from token_trie.llama.stream import Stream
 
 from bench.models import Model
@@ -74,8 +74,9 @@ class Tree:
 
     def score(self, trie: TokenTrie) -> Scored:
         """Score."""
-        scores = score_leaves(self._stream, trie, leaf_end="any")
-        return Scored(scores.leaves, *scores.cost[:2], decode_ns=scores.cost.decode_ns)
+        answer = self._stream.answer(Query("scores", trie, leaf_end="any"))
+        cost = answer.figures
+        return Scored(answer.logprobs, cost.n_evaluated, cost.n_passes, decode_ns=cost.decode_ns)
 
 
 class OneByOne:

@@ -5,7 +5,7 @@ import random
 import numpy as np
 from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, prompt_for
-from token_trie.decisions.native_scores import score_leaves
+from token_trie.llama.query import Query
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.models import Model
@@ -30,7 +30,8 @@ def independence(model: Model, n_ctx: int, advance: Advance) -> IndependenceRow:
             tokens = tokenize_prompt(model.llm, prompt_for(request["text"]))
             stream.prefill(tokens)  # all but the last line is evaluated already
             scores = {
-                n: dict(zip(trie.names, score_leaves(stream, trie).leaves, strict=True)) for n, trie in tries.items()
+                n: dict(zip(trie.names, stream.answer(Query("scores", trie)).logprobs, strict=True))
+                for n, trie in tries.items()
             }
             for n, of in scores.items():
                 among += [abs(score - scores[m][name]) for m in SIZES if m > n for name, score in of.items()]
@@ -38,7 +39,7 @@ def independence(model: Model, n_ctx: int, advance: Advance) -> IndependenceRow:
             fresh.prefill(tokens)
             largest = tries[SIZES[-1]]
             behind += np.abs(
-                score_leaves(fresh, largest).leaves - [scores[SIZES[-1]][n] for n in largest.names]
+                fresh.answer(Query("scores", largest)).logprobs - [scores[SIZES[-1]][n] for n in largest.names]
             ).tolist()
             advance()
     return IndependenceRow(

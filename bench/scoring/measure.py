@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from token_trie import TokenTrie
 from token_trie.cli.demo import ACTIONS, REQUESTS, prompt_for
-from token_trie.decisions.native_scores import score_leaves, search_leaves
+from token_trie.llama.query import Query
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.models import Model
@@ -115,20 +115,18 @@ def forms(model: Model, n_ctx: int, advance: Advance) -> FormsRow:
     best: dict[str, list[int]] = {"full": [], "branches": [], "greedy": []}
     apart, variation = [], []
     with opened(model.llm, n_ctx) as stream:
-        stream.set_trie(trie)
         for request in asked:
             stream.prefill(stream.tokenize(prompt_for(request["text"])))
             logprobs = {}
             for form in times:
                 with watch() as took:
-                    scores = score_leaves(stream, trie, branches=form == "branches").leaves
+                    scores = stream.answer(Query("scores", trie, branches=form == "branches")).logprobs
                 times[form].append(took.wall_ns / 1e6)
                 best[form].append(int(scores.argmax()))
                 logprobs[form] = _normalized(scores)
             apart.append(np.abs(logprobs["full"] - logprobs["branches"]).mean())
             variation.append(np.abs(np.exp(logprobs["full"]) - np.exp(logprobs["branches"])).sum() / 2)
-            stream.steps.run_span(0.0, 1.0)
-            best["greedy"].append(stream.state.leaf or 0)
+            best["greedy"].append(stream.answer(Query("greedy", trie)).leaf)
             advance()
     expected = [names.index(request["action"]) for request in asked]
     return FormsRow(
@@ -155,19 +153,19 @@ def search(model: Model, advance: Advance) -> SearchRow:
     exact, beam, took, beam_ms, right = [], [], [], [], []
     with opened(model.llm, 256) as stream:
         stream.prefill(stream.tokenize(asked[0]["prompt"]))
-        search_leaves(stream, trie)  # reads the set
+        stream.answer(Query("best", trie))  # reads the set
         for question in asked:
             stream.prefill(stream.tokenize(question["prompt"]))
             with watch() as watched:
-                exact.append(search_leaves(stream, trie))
+                exact.append(stream.answer(Query("best", trie)))
             took.append(watched)
             with watch() as watched:
-                beam.append(search_leaves(stream, trie, beam_width=_BEAM_WIDTH))
+                beam.append(stream.answer(Query("best", trie, beam_width=_BEAM_WIDTH)))
             beam_ms.append(watched.wall_ns / 1e6)
             right.append(trie[int(exact[-1].leaves[0])].name == question["city"])
             advance()
     ms = [watched.wall_ns / 1e6 for watched in took]
-    n_evaluated = [found.cost.n_evaluated for found in exact]
+    n_evaluated = [found.figures.n_evaluated for found in exact]
     return SearchRow(
         model=model.name,
         set=f"{len(trie):,} names of places",
@@ -177,15 +175,15 @@ def search(model: Model, advance: Advance) -> SearchRow:
         ms=_round(np.median(ms)),
         p90_ms=_round(np.percentile(ms, 90)),
         cpu_ms=_round(np.median([watched.cpu_ns / 1e6 for watched in took])),
-        outside_ms=_round(np.median([a - found.cost.decode_ns / 1e6 for a, found in zip(ms, exact, strict=True)])),
+        outside_ms=_round(np.median([a - found.figures.decode_ns / 1e6 for a, found in zip(ms, exact, strict=True)])),
         n_evaluated=float(np.median(n_evaluated)),
         n_evaluated_most=max(n_evaluated),
         share=float(np.median(n_evaluated)) / n_inner,
-        n_passes=float(np.median([found.cost.n_passes for found in exact])),
-        n_passes_most=max(found.cost.n_passes for found in exact),
+        n_passes=float(np.median([found.figures.n_passes for found in exact])),
+        n_passes_most=max(found.figures.n_passes for found in exact),
         beam_width=_BEAM_WIDTH,
         beam_ms=_round(np.median(beam_ms)),
-        beam_evaluated=float(np.median([found.cost.n_evaluated for found in beam])),
+        beam_evaluated=float(np.median([found.figures.n_evaluated for found in beam])),
         beam_agrees=1 - _differ([int(f.leaves[0]) for f in exact], [int(f.leaves[0]) for f in beam]),
         right=float(np.mean(right)),
     )

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie import ArgumentError, TokenTrie
-from token_trie.decisions.native_scores import score_leaves, search_leaves
 from token_trie.llama.batch import Batch
 from token_trie.llama.options import StreamOptions
-from token_trie.llama.query import LEAF_ENDS, LeafEnd
+from token_trie.llama.query import LeafEnd, Query
 from token_trie.llama.stream import Stream
-from token_trie.native.ffi import lib
 
 PROMPT = [3 + byte for byte in b"The answer is"]
 NEAR = 1e-3
@@ -37,32 +35,30 @@ def test_a_search_is_for_the_best_by_score_and_weight(
     trie = TokenTrie.from_choices(precise, texts)
     weights = weights_of(trie, seed, spread)
     with closing(Stream(precise, options=StreamOptions(n_ctx=256))) as stream:
-        stream.hold(trie)
         stream.prefill(PROMPT)
-        scores = score_leaves(stream, trie, leaf_end=leaf_end).leaves
+        scores = stream.answer(Query("scores", trie, leaf_end=leaf_end)).logprobs
         max_nodes = 2 if is_bounded else 0
-        found = search_leaves(stream, trie, n_best, leaf_end=leaf_end, max_nodes=max_nodes, weights=weights)
+        query = Query("best", trie, n_best=n_best, leaf_end=leaf_end, max_nodes=max_nodes, leaf_weights=weights)
+        found = stream.answer(query)
     ranks = scores + weights
     others = np.delete(ranks, found.leaves)
     assert found.logprobs == pytest.approx(scores[found.leaves], abs=NEAR)
-    assert all(others <= ranks[found.leaves[-1]] + found.gap + NEAR)
-    assert all(others <= found.rival + NEAR)
+    assert all(others <= ranks[found.leaves[-1]] + found.figures.gap + NEAR)
+    assert all(others <= found.figures.rival_max + NEAR)
     if not is_bounded:
-        assert found.gap == 0
+        assert found.figures.gap == 0
         assert ranks[found.leaves] == pytest.approx(np.sort(ranks)[::-1][:n_best], abs=NEAR)
 
 
 def test_a_batch_ranks_by_them_too(precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ["READ", "READ_FILE", "SEND", "SET_ALARM"])
     with closing(Stream(precise, options=StreamOptions(n_ctx=256))) as stream:
-        stream.hold(trie)
         stream.prefill(PROMPT)
-        scores = score_leaves(stream, trie).leaves
+        scores = stream.answer(Query("scores", trie)).logprobs
     with closing(Batch(precise, n_ctx=256)) as batch:
         for seed, spread in enumerate([0.0, 1.0, 10.0, 1e6]):
             weights = weights_of(trie, seed, spread)
-            options: dict[str, Any] = {"mode": lib.TOKEN_TRIE_BATCH_BEST, "leaf_end": LEAF_ENDS["longest"]}
-            batch.submit(trie, PROMPT, leaf_weights=weights, n_best=2, **options)
+            batch.submit(PROMPT, Query("best", trie, leaf_weights=weights, n_best=2))
             answer = batch.wait()
             assert answer.leaves.tolist() == np.argsort(-(scores + weights))[:2].tolist()
             assert answer.logprobs == pytest.approx(scores[answer.leaves], abs=NEAR)
@@ -72,10 +68,9 @@ def test_a_batch_ranks_by_them_too(precise: Any) -> None:
 def test_weights_that_do_not_fit_are_refused_with_their_place(precise: Any) -> None:
     trie = TokenTrie.from_choices(precise, ["yes", "no"])
     with closing(Stream(precise, options=StreamOptions(n_ctx=256))) as stream:
-        stream.hold(trie)
         stream.prefill(PROMPT)
-        with pytest.raises(ArgumentError, match=r"params\.n_leaf_weights: 3 where the trie has 2"):
-            search_leaves(stream, trie, weights=np.zeros(3))
-        with pytest.raises(ArgumentError, match=r"params\.leaf_weights\[1\]: nan is not finite"):
-            search_leaves(stream, trie, weights=np.array([0, np.nan]))
-        assert search_leaves(stream, trie, weights=np.array([0, 1], np.float32)[::-1]).gap == 0
+        with pytest.raises(ArgumentError, match=r"query\.n_leaf_weights: 3 where the trie has 2"):
+            stream.answer(Query("best", trie, leaf_weights=np.zeros(3)))
+        with pytest.raises(ArgumentError, match=r"query\.leaf_weights\[1\]: nan is not finite"):
+            stream.answer(Query("best", trie, leaf_weights=np.array([0, np.nan])))
+        assert stream.answer(Query("best", trie, leaf_weights=np.array([0, 1], np.float32)[::-1])).figures.gap == 0

@@ -26,7 +26,7 @@ from token_trie import (
     VocabularyError,
     score,
 )
-from token_trie.decisions import native_scores
+from token_trie.llama.query import Query
 from token_trie.sets.prompt import tokenize_prompt
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -190,21 +190,21 @@ def test_nobody_sets_another_trie_in_the_middle_of_a_score(precise: Any, monkeyp
         expected = handle.score(tries[0])
         refused: list[BusyError] = []
 
-        def interfere(*arguments: Any) -> Any:
+        def interfere(*arguments: Any, **options: Any) -> Any:
             def set_another() -> None:
                 try:
                     handle.set_token_trie(tries[1])
                 except BusyError as error:
                     refused.append(error)
 
-            read = params(*arguments)
+            read = params(*arguments, **options)
             thread = threading.Thread(target=set_another)
             thread.start()
             thread.join()
             return read
 
-        params = native_scores._params
-        monkeypatch.setattr(native_scores, "_params", interfere)
+        params = Query.native
+        monkeypatch.setattr(Query, "native", interfere)
         assert handle.score(tries[0]) == expected
         assert len(refused) == 1
 

@@ -26,6 +26,7 @@ from token_trie import (
 )
 from token_trie.decisions.binding import fingerprint
 from token_trie.llama.batch import Batch
+from token_trie.llama.query import Query
 from token_trie.native import loaded
 
 PROMPT = "A word about Pizza in Paris:"
@@ -171,7 +172,7 @@ def test_what_was_opened_before_is_refused_and_closes(llm: Any, adapters: list[P
     with pytest.raises(ArgumentError, match="were changed after this was opened; open another"):
         handle.choose(CHOICES)
     with pytest.raises(ArgumentError, match="open another"):
-        batch.submit(None, [1, 2])
+        batch.submit([1, 2], Query("state"))
     handle.close()
     batch.close()
     check(llm)

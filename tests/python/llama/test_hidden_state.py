@@ -11,8 +11,8 @@ from token_trie import ArgumentError, Choice, StreamHandle, choose_many
 from token_trie.decisions.choice import ChoiceRequest
 from token_trie.decisions.options import ChooseOptions
 from token_trie.llama.batch import Batch
+from token_trie.llama.query import Query
 from token_trie.llama.stream import Stream
-from token_trie.native.ffi import lib
 from token_trie.trust.readings import read_rows
 
 SHARED = "This is what they all begin with, and it is long enough to be shared. " * 2
@@ -69,10 +69,7 @@ def test_a_batch_gives_states_alone_and_with_scores_in_any_company(model: Any) -
     assert read.raw == pytest.approx(alone.raw, abs=1e-3 if tolerance < 0.01 else 1.0)
     batch = Batch(llm)
     try:
-        tickets = {
-            batch.submit(None, llm.tokenize(prompt.encode()), mode=lib.TOKEN_TRIE_BATCH_STATE): i
-            for i, prompt in enumerate(PROMPTS)
-        }
+        tickets = {batch.submit(llm.tokenize(prompt.encode()), Query("state")): i for i, prompt in enumerate(PROMPTS)}
         found = {}
         while len(found) < len(tickets):
             answer = batch.next()
