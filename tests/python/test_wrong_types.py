@@ -65,8 +65,11 @@ def test_a_handle(precise: Any, stream: StreamHandle) -> None:
     try_each(stream.set_grammar, gbnf='root ::= "a"')
     try_each(stream.set_seed, seed=1)
 
-    def generate(max_tokens: Any = 2, temperature: Any = 0.0, top_p: Any = 1.0) -> None:
-        for _ in zip(range(2), stream.generate(max_tokens, temperature, top_p), strict=False):
+    def generate(
+        max_tokens: Any = 2, temperature: Any = 0.0, top_p: Any = 1.0, top_k: Any = 0, min_p: Any = 0.0, seed: Any = 1
+    ) -> None:
+        sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p, "seed": seed}
+        for _ in zip(range(2), stream.generate(max_tokens, **sampling), strict=False):
             pass
 
     try_each(generate)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from token_trie import ArgumentError, TokenTrie
 from token_trie.llama.batch import Batch
 from token_trie.llama.options import StreamOptions
-from token_trie.llama.query import LeafEnd, Query
+from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
 from token_trie.llama.stream import Stream
 
 PROMPT = [3 + byte for byte in b"The answer is"]

@@ -7,6 +7,7 @@ import pytest
 from token_trie import ContextError, StreamHandle
 from token_trie.engines.lm_eval import texts
 from token_trie.engines.lm_eval.texts import TextRequest, generate_behind
+from token_trie.llama.sampling import Sampling
 
 
 def prompts_of(llm: Any, n: int) -> list[TextRequest]:
@@ -38,7 +39,7 @@ def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pyte
 
 
 def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
-    asked = TextRequest(precise.tokenize(b"Once"), 12, [], temperature=1.5)
+    asked = TextRequest(precise.tokenize(b"Once"), 12, [], Sampling(temperature=1.5))
     alone = written(precise, [asked])[0]
     others = prompts_of(precise, 9)
     assert written(precise, [*others, asked])[len(others)] == alone

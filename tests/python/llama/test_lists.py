@@ -12,7 +12,7 @@ PROMPT = "Colours:\n"
 def listed(stream: StreamHandle, temperature: float = 2.0, **options: Any) -> list[str]:
     stream.prefill(PROMPT)
     stream.set_token_trie(on_complete="restart", mode="sampled", separator=", ", **options)
-    made = "".join(step.text for step in stream.generate(200, temperature))
+    made = "".join(step.text for step in stream.generate(200, temperature=temperature))
     return [item.strip() for item in made.split(", ")]
 
 

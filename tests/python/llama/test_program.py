@@ -141,7 +141,7 @@ def test_no_more_tokens_than_asked_for_or_there_is_room_for(smollm2: Any, is_ful
             stream.prefill([50] * (255 if is_full else 5))
             stream.set_seed(seed)
             start = len(stream.tokens)
-            (step,) = stream.generate(1, 1.0)
+            (step,) = stream.generate(1, temperature=1.0)
             if len(step.text) < 2:
                 continue
             stream.prefill(stream.tokens[:start])
