@@ -20,13 +20,16 @@ class NotFinite : public Error {
               "overflow; try another quantization, or a KV cache in F32") {}
 };
 
-// Throws NotFinite where none of the logits of the tokens wanted is finite.
+// Throws NotFinite where tokens are wanted, and none of their logits is finite.
 inline void check_finite(const float * logits, const AllowedSet & wanted, std::size_t n_vocab) {
+    bool is_any_wanted = wanted.everything;
     const auto is_finite = [](float logit) { return std::isfinite(logit); };
-    const bool goes_on = wanted.everything
-                             ? std::none_of(logits, logits + n_vocab, is_finite)
-                             : wanted.for_each([&](Token token) { return !std::isfinite(logits[token]); });
-    if (goes_on) {
+    const bool is_none_finite = wanted.everything ? std::none_of(logits, logits + n_vocab, is_finite)
+                                                  : wanted.for_each([&](Token token) {
+                                                        is_any_wanted = true;
+                                                        return !is_finite(logits[token]);
+                                                    });
+    if (is_any_wanted && is_none_finite) {
         throw NotFinite();
     }
 }

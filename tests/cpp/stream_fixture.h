@@ -64,10 +64,11 @@ class StreamTest : public WithTinyModel {
         stream.set_trie(Cursor(std::move(trie), std::move(follow)), mode);
     }
 
-    static StreamOutput run(Stream & stream, std::int32_t max_tokens = 32, float temperature = 0) {
+    // By the temperature given, or as the stream draws.
+    static StreamOutput run(Stream & stream, std::int32_t max_tokens = 32, std::optional<float> temperature = {}) {
         StreamOutput out;
-        if (temperature > 0) {
-            stream.set_sampling({0, temperature}, /* keeps_draws = */ true);
+        if (temperature) {
+            stream.set_sampling({0, *temperature}, /* keeps_draws = */ true);
         }
         stream.generate(max_tokens, [&](const Stream::Step & step) {
             out.steps.push_back(step);
@@ -75,7 +76,7 @@ class StreamTest : public WithTinyModel {
         });
         return out;
     }
-    static StreamOutput run(const Opened & opened, std::int32_t max_tokens = 32, float temperature = 0) {
+    static StreamOutput run(const Opened & opened, std::int32_t max_tokens = 32, std::optional<float> temperature = {}) {
         return run(*opened.stream, max_tokens, temperature);
     }
 

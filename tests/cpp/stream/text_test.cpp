@@ -16,7 +16,7 @@ TEST_F(StreamText, FreeTextBehindABranchPointIsWhatItIsWithoutOne) {
         const Output member = run(stream, 32, 2);
         reached.insert(member.text());
         stream->clear_trie();
-        const Tokens rest = run(stream, 4).tokens();
+        const Tokens rest = run(stream, 4, 0).tokens();
 
         const Opened other = open();
         set(*other, unnamed_trie_of({member.tokens()}));
