@@ -17,7 +17,8 @@ def loaded(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> L
     """Return this process's Llama of a file and of these parameters; ArgumentError if there is none to be had."""
     try:
         stat = os.stat(path)
-        key = os.path.realpath(path), stat.st_mtime_ns, stat.st_size, n_ctx, n_gpu_layers, n_threads, os.getpid()
+        file = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+        key = *file, n_ctx, n_gpu_layers, n_threads, os.getpid()
         with _opening:
             if key not in _llamas:
                 threads = {} if n_threads is None else {"n_threads": n_threads, "n_threads_batch": n_threads}

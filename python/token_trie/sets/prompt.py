@@ -125,10 +125,10 @@ def check_length(llm: Llama, text: bytes, n_ctx: int) -> None:
     """
     if len(text) <= 64 * n_ctx:
         return
-    known = attachment(llm).known
-    if "token bytes" not in known:
-        known["token bytes"] = _token_bytes(llm)
-    longest, loose = known["token bytes"]
+    known, key = attachment(llm).known, ("token bytes", _merges(llm))  # a Llama may get another tokenizer
+    if key not in known:
+        known[key] = _token_bytes(llm)
+    longest, loose = known[key]
     if len(text.translate(None, loose)) > n_ctx * longest:
         raise ContextError(f"prompt: {len(text):,} bytes do not fit the context of {n_ctx} tokens")
 

@@ -44,7 +44,8 @@ def read_template(schema: object) -> RecordTemplate:
             "TypedDict or another type belongs"
         )
     try:
-        return _templates.get(schema, 1000, lambda: _read_type(schema))
+        # Unions and Literals are equal in any order.
+        return _templates.get((schema, repr(schema)), 1000, lambda: _read_type(schema))
     except TypeError as error:
         if "unhashable" not in str(error):
             raise

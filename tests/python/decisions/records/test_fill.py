@@ -26,6 +26,7 @@ from token_trie import (
     fill,
 )
 from token_trie.decisions.records.schema import read_schema
+from token_trie.decisions.records.types import read_template
 from typing_extensions import TypedDict
 
 PROMPT = "Request: will it rain in Oslo in the next three days? In celsius.\nArguments:"
@@ -455,3 +456,11 @@ def test_what_a_validator_refuses_is_an_error(stream: StreamHandle) -> None:
 def test_nothing_is_written_behind_nothing(stream: StreamHandle) -> None:
     with pytest.raises(ArgumentError, match="nothing to answer behind: prefill first"):
         stream.fill(Point)
+
+
+@pytest.mark.parametrize(("one", "other"), [(int | str, str | int), (Literal["a", "b"], Literal["b", "a"])])
+def test_types_are_equal_in_another_order_and_read_in_their_own(one: Any, other: Any) -> None:
+    assert one == other
+    schemas = [read_template(each).schema for each in (one, other)]
+    assert schemas[0] != schemas[1]
+    assert read_template(one) is read_template(one)
