@@ -1,6 +1,5 @@
 #include "bindings/bindings.h"
 #include "llama/devices.h"
-#include "llama/model_file.h"
 
 namespace token_trie {
 
@@ -14,7 +13,6 @@ void register_devices(py::module_ & module) {
         return out;
     });
     module.def("samples_in_graph", samples_in_graph);
-    module.def("tensors_digest", tensors_digest, py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace token_trie

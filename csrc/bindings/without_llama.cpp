@@ -1,5 +1,4 @@
 #include "llama/devices.h"
-#include "llama/model_file.h"
 #include "llama/version.h"
 #include "llama/vocab.h"
 #include "sampler/sampler.h"
@@ -51,8 +50,6 @@ llama_sampler * make_sampler(Cursor /*cursor*/, Mode /*mode*/) { refuse(); }
 std::vector<Device> devices() { return {}; }
 
 bool samples_in_graph() { return false; }
-
-std::string tensors_digest(const std::string & /*path*/) { refuse(); }
 
 std::string llama_compiled() { return ""; }
 
