@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
+from public_schemas import KEPT, REFUSED, check
 from pydantic import BaseModel, SecretStr
 from token_trie import choose
 
@@ -44,6 +45,31 @@ def ask(client: openai.OpenAI, **options: Any) -> Any:
 
 def text_of(answer: Any) -> str:
     return str(answer.choices[0].message.content)
+
+
+def test_schemas_of_programs_are_kept_to_or_named(url: str) -> None:
+    with httpx.Client(base_url=url, timeout=60) as client:
+
+        def answer(**more: Any) -> httpx.Response:
+            body = {"model": "any", "messages": MESSAGES, "max_tokens": 400, "temperature": 0.8, "seed": 5, **more}
+            return client.post("/v1/chat/completions", json=body)
+
+        for name, schema in KEPT.items():
+            made = answer(response_format={"type": "json_schema", "json_schema": {"schema": schema, "strict": True}})
+            assert made.status_code == 200, (name, made.text)
+            check(json.loads(made.json()["choices"][0]["message"]["content"]), schema)
+            tool = {"type": "function", "function": {"name": "do", "parameters": {"type": "object", **schema}}}
+            made = answer(tools=[tool], tool_choice="required")
+            assert made.status_code == 200, (name, made.text)
+            choice = made.json()["choices"][0]
+            assert "x_ignored" not in choice
+            check(json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]), schema)
+        for place, schema in REFUSED.values():
+            refused = answer(response_format={"type": "json_schema", "json_schema": {"schema": schema}})
+            assert refused.status_code == 400
+            assert f"schema#{place}: " in refused.json()["error"]["message"]
+            lax = answer(response_format={"type": "json_schema", "json_schema": {"schema": schema, "strict": False}})
+            assert lax.status_code == 400 or lax.json()["choices"][0]["x_ignored"][0].startswith(f"schema#{place}: ")
 
 
 def test_a_value_that_ends_at_max_tokens_is_kept_and_named(client: openai.OpenAI) -> None:

@@ -130,7 +130,14 @@ class RecordDecoder:
         except GrammarError as error:
             raise GrammarError(f"record{pointer}: {error}") from error
         end = generated.end
-        if end is None:
+        if (
+            end is not None
+            and isinstance(find_end, StringEnd)
+            and content is not None
+            and generated.text[end : end + 1] != '"'
+        ):
+            end = _last_end(generated.text[:end], content, find_end)
+        elif end is None:
             end = _last_end(generated.text, content, find_end)
             self.truncated.append(pointer)
         if end is None:

@@ -65,11 +65,13 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     Notes
     -----
     These parts of JSON Schema are supported: type, enum, const; properties, required, additionalProperties,
-    minProperties, maxProperties; items, prefixItems, minItems, maxItems, and uniqueItems where items are chosen;
-    minLength, maxLength, pattern (without looking around, back references and flags) and format (date, time, date-time,
+    minProperties, maxProperties; propertyNames and patternProperties of free keys; items, prefixItems, minItems,
+    maxItems, and uniqueItems where items are chosen; minLength, maxLength, pattern (without looking around, back
+    references and flags) and format (date, time, date-time, duration, email, hostname, ipv4, ipv6, json-pointer, uri,
     uuid); minimum, maximum, their exclusive forms, and multipleOf of whole numbers; anyOf, oneOf of schemas that
-    exclude each other, allOf around one; $ref into the schema itself. Annotations such as title are ignored; everything
-    else is refused. Properties that are not listed are not written. Integers between bounds are a choice if there are
+    exclude each other, allOf around one; $ref into the schema itself. Other formats and unknown keywords are
+    annotations, as in JSON Schema. The other keywords that decide what is valid, such as not, if and contains, are
+    refused. Properties that are not listed are not written. Integers between bounds are a choice if there are
     up to 1,000 of them; numbers between bounds have up to six digits after the point. Alternatives that the first token
     cannot tell apart are generated under one grammar for all of them.
     """

@@ -56,6 +56,8 @@ class _Writer:
         if isinstance(node, Choice):
             return Either(tuple(Text(_COMPACT.dumps(value, 0)) for value in node.values))
         if isinstance(node, String):
+            if node.is_cut:
+                raise ValueError("maxLength beside a pattern or format")
             content = text_between(node.min_length, node.max_length) if node.can_end_anywhere else node.content
             return Sequence((_QUOTE, content, _QUOTE))
         if isinstance(node, Slot):

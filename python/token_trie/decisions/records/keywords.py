@@ -1,4 +1,4 @@
-"""Keywords of JSON Schema: what says nothing about a value, and which kind of value each of the others is about."""
+"""Keywords of JSON Schema: those that say which values are valid, and which kind of value each is about."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from typing import Any
 
 from token_trie.errors import ArgumentError
 
-NOTES = frozenset(
-    {"title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "discriminator"}
-    | {"$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "contentEncoding", "contentMediaType"}
-)
 OF_KIND = {
     "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
     "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-    "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"}),
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}),
+    "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"})
+    | {"propertyNames", "patternProperties", "unevaluatedProperties", "dependentRequired"},
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"})
+    | {"additionalItems", "unevaluatedItems"},
 }
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-KNOWN = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"}).union(NOTES, *OF_KIND.values())
+SAYING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not"}).union(*OF_KIND.values())
+"""Keywords that say which values are valid; all others are annotations, those of `UNKEPT` apart."""
+UNKEPT = frozenset(
+    {"if", "contains", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "disallow", "extends"}
+)
+"""Keywords that say so too, and that no answer is kept to."""
 KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
 
 
@@ -26,13 +29,22 @@ def refuse(pointer: str, why: str) -> ArgumentError:
     return ArgumentError(f"schema#{pointer}: {why}")
 
 
+class UnkeptError(ArgumentError):
+    """A keyword that says which values are valid, and that no answer is kept to."""
+
+    def __init__(self, pointer: str, why: str) -> None:
+        super().__init__(f"schema#{pointer}: {why}")
+        self.pointer = pointer
+
+
 def check_known(schema: dict[str, Any], pointer: str) -> None:
-    """Raise ArgumentError for a keyword that is not supported, or a count or pattern that is none."""
+    """Raise ArgumentError for a keyword that is not kept to, or a count or pattern that is none."""
     for keyword in schema:
         if not isinstance(keyword, str):
             raise refuse(pointer, f"a keyword is {type(keyword).__name__}, not str")
-        if keyword not in KNOWN and not keyword.startswith("x-"):
-            raise refuse(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
+    for keyword in sorted(UNKEPT & schema.keys()):
+        if keyword != "if" or schema.keys() & {"then", "else"}:
+            raise UnkeptError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
     for keyword in _COUNTS:
         count(schema, keyword, pointer, 0)
     if not isinstance(schema.get("pattern", ""), str):
@@ -80,8 +92,10 @@ def bounds(schema: dict[str, Any], pointer: str) -> tuple[float | None, float | 
         nearest: tuple[float, bool] | None = None
         for name, is_open in ((keyword, False), (open_keyword, True)):
             value = schema.get(name)
-            if value is None:
+            if value is None or (value is False and is_open):
                 continue
+            if value is True and is_open:  # as in draft 4, of the bound beside it
+                value = schema.get(keyword)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
                 raise refuse(f"{pointer}/{name}", f"{value!r} is not a number")
             if nearest is None or (sign * value, is_open) > (sign * nearest[0], nearest[1]):

@@ -35,6 +35,8 @@ class String:
     min_length: int = 0
     can_end_anywhere: bool = True
     """Whether any text of these lengths will do, so that one that does not end can be closed."""
+    is_cut: bool = False
+    """Whether the content may go on after the most characters; it then ends where it last could."""
 
     @cached_property
     def grammar(self) -> Grammar:

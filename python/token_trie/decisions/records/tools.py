@@ -57,6 +57,9 @@ class ToolCall(Generic[T]):
         What the call cost.
     thought : str or None
         What the model wrote before the call, up to the marker; None without `think`.
+    ignored : tuple of str
+        Keywords of the tool's schema that the arguments were not kept to, with the reason; only for a tool in OpenAI's
+        format without ``"strict": true``.
     """
 
     name: str
@@ -70,6 +73,7 @@ class ToolCall(Generic[T]):
     truncated: tuple[str, ...] = ()
     stats: RecordStats | None = field(default=None, compare=False)
     thought: str | None = None
+    ignored: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:9], compare=False)
     type: str = "function"
 
@@ -98,7 +102,7 @@ def tool_request(
         value = tool.read(text)
         under_way.writer.write(template.behind)
         own = tool.name, json.loads(text), value, tool.given, text
-        return ToolCall(*own, probability, decoder.probabilities, *under_way.told())
+        return ToolCall(*own, probability, decoder.probabilities, *under_way.told(), ignored=tool.ignored)
 
     return RecordRequest(options, fill, template.before)
 
@@ -132,10 +136,11 @@ def choose_tool(
         Chat messages.
     tools : sequence of dict, class or function
         As OpenAI has them: ``{"type": "function", "function": {"name": …, "description": …, "parameters": schema}}``,
-        with object schemas that `fill` supports. Or pydantic models and other classes that `fill` supports, whose names
-        are the tools' names; or functions whose parameters have type hints. The docstring of a class or function is the
-        tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes and
-        functions need the extra ``records``.
+        with object schemas that `fill` supports. Without ``"strict": true`` beside the name, other keywords of a schema
+        are ignored, and listed in `ToolCall.ignored`. Or pydantic models and other classes that `fill` supports, whose
+        names are the tools' names; or functions whose parameters have type hints. The docstring of a class or function
+        is the tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes
+        and functions need the extra ``records``.
     **options
         Those of `RecordOptions`.
 

@@ -26,8 +26,11 @@ class Tool(NamedTuple):
     shown: dict[str, Any]
     """It in OpenAI's shape, for the prompt."""
     given: Any
+    ignored: tuple[str, ...] = ()
+    """What the arguments are not kept to, with the reason."""
 
 
+_SAYING_MORE = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "patternProperties", "propertyNames"}
 _read: Memory[Tool] = Memory(512, 1 << 20)
 
 
@@ -66,21 +69,24 @@ def _read_json(tool: dict[str, Any], where: str) -> Tool:
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"{where}.function.name: {name!r} is no name")
+    # As in OpenAI's API, a tool that does not say so is not strict.
+    ignored: list[str] | None = None if function.get("strict") is True else []
     try:
-        node = _read_parameters(function.get("parameters"))
+        node = _read_parameters(function.get("parameters"), ignored)
     except ArgumentError as error:
         raise ArgumentError(f"{where}.function.parameters: {error}") from error
-    return Tool(name, node, json.loads, tool, tool)
+    return Tool(name, node, json.loads, tool, tool, tuple(ignored or ()))
 
 
-def _read_parameters(parameters: Any) -> Node:
+def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> Node:
     if parameters is None or parameters == {}:
         return Object(())
-    if isinstance(parameters, dict) and parameters.get("type") == "object" and not parameters.get("required"):
+    says_more = isinstance(parameters, dict) and (parameters.get("required") or parameters.keys() & _SAYING_MORE)
+    if isinstance(parameters, dict) and parameters.get("type") == "object" and not says_more:
         # No word of what there is: for a schema anything, for a tool nothing.
         more = {} if "additionalProperties" in parameters else {"properties": parameters.get("properties") or {}}
         parameters = parameters | more
-    node = read_schema(parameters)
+    node = read_schema(parameters, ignored)
     found = ways(Whole(node, Position()), Layout())
     if any((way.text[:1] if way.slot is None else way.slot.begins_with) != "{" for way in found):
         raise ArgumentError("not an object with properties")

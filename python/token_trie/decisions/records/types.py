@@ -20,6 +20,8 @@ class RecordTemplate(NamedTuple):
     """Makes the value of the record's text."""
     schema: Any
     """The JSON Schema."""
+    ignored: tuple[str, ...] = ()
+    """What a record is not kept to, with the reason."""
 
 
 _templates: Memory[RecordTemplate] = Memory(64, 1 << 20)
@@ -33,11 +35,14 @@ def json_key(given: Mapping[str, Any] | bool, what: str) -> str:
         raise ArgumentError(f"{what}: no JSON: {error}") from error
 
 
-def read_template(schema: object) -> RecordTemplate:
-    """Read a schema, the last of which are remembered; ArgumentError as of `read_schema`, or without pydantic."""
+def read_template(schema: object, *, strict: bool = True) -> RecordTemplate:
+    """Read a schema, the last of which are remembered; ArgumentError as of `read_schema`, or without pydantic.
+
+    Where it is not strict, what cannot be kept to is ignored.
+    """
     if isinstance(schema, (Mapping, bool)):
         key = json_key(schema, "schema")
-        return _templates.get(key, len(key), lambda: _read_json(json.loads(key)))
+        return _templates.get((key, strict), len(key), lambda: _read_json(json.loads(key), strict))
     if schema is None or isinstance(schema, (str, bytes, int, float, list, tuple, set)):
         raise ArgumentError(
             f"schema: {type(schema).__name__} where a JSON Schema (a dict), a pydantic model, a dataclass, a "
@@ -52,8 +57,10 @@ def read_template(schema: object) -> RecordTemplate:
         return _read_type(schema)
 
 
-def _read_json(schema: Any) -> RecordTemplate:
-    return RecordTemplate(read_schema(schema), json.loads, schema)
+def _read_json(schema: Any, strict: bool) -> RecordTemplate:
+    ignored: list[str] = []
+    node = read_schema(schema, None if strict else ignored)
+    return RecordTemplate(node, json.loads, schema, tuple(ignored))
 
 
 def _read_type(schema: Any) -> RecordTemplate:

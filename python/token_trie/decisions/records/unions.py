@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from typing import Any
 
 from token_trie.decisions.records.grammar import grammar_of
-from token_trie.decisions.records.keywords import KINDS, is_kind, refuse
+from token_trie.decisions.records.keywords import KINDS, UnkeptError, is_kind, refuse
 from token_trie.decisions.records.layout import Layout, Position, Way, Whole, ways
 from token_trie.decisions.records.plan import Node, Slot, Union
 from token_trie.decisions.records.values import share_a_value
@@ -63,7 +63,7 @@ def check_exclusive(options: list[Any], pointer: str, find: Callable[[Any, str],
         except (TypeError, AttributeError):  # behind more references than are read, something is no schema
             exclude = False
         if not exclude:
-            raise refuse(f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf")
+            raise UnkeptError(f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf")
 
 
 def _exclude(a: Any, b: Any, pointer: str, find: Callable[[Any, str], Any], depth: int) -> bool:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from token_trie.decisions.records.gbnf import Matcher
-from token_trie.decisions.records.keywords import KINDS, OF_KIND, bounds, count, is_kind, kinds_of, refuse
+from token_trie.decisions.records.keywords import KINDS, OF_KIND, UnkeptError, bounds, count, is_kind, kinds_of, refuse
 from token_trie.decisions.records.pattern import read_pattern
 from token_trie.decisions.records.plan import Choice, Node, Union
 
@@ -25,7 +25,7 @@ def read_values(schema: dict[str, Any], pointer: str) -> Choice:
     kinds = kinds_of(schema, pointer) if "type" in schema else list(KINDS)
     kept = [v for v in values if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
     if "pattern" in schema and any(isinstance(v, str) for v in kept):
-        kept = _matching(kept, schema["pattern"], pointer)
+        kept = matching(kept, schema["pattern"], pointer)
     if "const" in schema and "enum" in schema:
         kept = [v for v in kept if share_a_value([v], schema["enum"])]
     if not kept:
@@ -63,14 +63,14 @@ def _identity(value: Any) -> Any:
     return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value), value
 
 
-def _matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
+def matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
     """Return the values other than texts that a pattern is not found in."""
     try:
         matcher = Matcher(read_pattern(pattern).content)
         written = [json.dumps(v, ensure_ascii=False)[1:-1] if isinstance(v, str) else None for v in values]
         return [v for v, text in zip(values, written, strict=True) if text is None or matcher.ends(text) >> len(text)]
     except ValueError as error:
-        raise refuse(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
+        raise UnkeptError(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
 
 
 def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
@@ -85,5 +85,5 @@ def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
         return over and under and Fraction(value) % Fraction(schema.get("multipleOf", value or 1)) == 0
     rest = OF_KIND["object"] | OF_KIND["array"]
     if isinstance(value, (dict, list)) and schema.keys() & rest:
-        raise refuse(pointer, f"{', '.join(sorted(schema.keys() & rest))}: beside enum or const not supported")
+        raise UnkeptError(f"{pointer}/{min(schema.keys() & rest)}", "beside enum or const it is not supported")
     return True

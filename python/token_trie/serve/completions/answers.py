@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -113,11 +113,11 @@ class Asked:
         options = record_options(self.sampling, place, on_text)
 
         def call() -> Any:
-            request = self._read(lambda: record_request(read_template(of.schema), options))
-            return run(engine.llm, self.prompt(engine.llm), request)
+            template = self._read(lambda: read_template(of.schema, strict=of.strict))
+            return template, run(engine.llm, self.prompt(engine.llm), record_request(template, options))
 
-        record = await engine.alone(call)
-        more = {"x_truncated": list(record.truncated)} if record.truncated else {}
+        template, record = await engine.alone(call)
+        more = notes_of(record.truncated, template.ignored)
         stats = record.stats
         return Finished(record.text, "stop", stats.n_prompt, 0, stats.n_tokens, more=more)
 
@@ -173,6 +173,12 @@ def record_options(sampling: Sampling, place: int, on_text: OnText | None) -> Re
         on_text=tell,
         max_tokens=RecordOptions.max_tokens if most is None else max(most, 1),
     )
+
+
+def notes_of(truncated: Sequence[str], ignored: Sequence[str]) -> dict[str, Any]:
+    """Return the extra fields that say what of a record ended early, and what of its schema was ignored."""
+    told = {"x_truncated": list(truncated), "x_ignored": list(ignored)}
+    return {name: some for name, some in told.items() if some}
 
 
 def as_text(value: Any) -> str:

@@ -14,7 +14,7 @@ from token_trie.errors import TokenTrieError
 from token_trie.llama.text import TextOptions
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lease import lease
-from token_trie.serve.completions.answers import Asked, Finished, OnText, record_options
+from token_trie.serve.completions.answers import Asked, Finished, OnText, notes_of, record_options
 from token_trie.serve.completions.grammars import check_schema
 from token_trie.serve.completions.prompts import plain
 from token_trie.serve.completions.shapes import Allowed, ChatRequest, Named
@@ -51,8 +51,7 @@ class Calling:
             return run(engine.llm, tokens, tool_request(self.tools, options, template))
 
         made = await engine.alone(call)
-        more: dict[str, Any] = {"x_probability": made.probability}
-        more |= {"x_truncated": list(made.truncated)} if made.truncated else {}
+        more = {"x_probability": made.probability, **notes_of(made.truncated, made.ignored)}
         return Finished("", "tool_calls", made.stats.n_prompt, 0, made.stats.n_tokens, call=made.to_dict(), more=more)
 
     def _prompt(self, llm: Llama, n_ctx: int, *, thinks: bool) -> tuple[list[int], CallTemplate]:

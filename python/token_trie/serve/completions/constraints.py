@@ -28,6 +28,8 @@ class BySchema:
     """A record."""
 
     schema: Any
+    strict: bool = True
+    """Whether a keyword that cannot be kept to is refused; else it is ignored."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,11 @@ def _by_format(given: ResponseFormat) -> tuple[Constraint, Place]:
         return BySchema(_ANY_OBJECT), place
     if given.json_schema is None or given.json_schema.schema_ is None:
         raise invalid("missing", (*place, "json_schema", "schema"), "missing")
-    return _by_schema(given.json_schema.schema_, (*place, "json_schema", "schema"))
+    strict = given.json_schema.strict is not False
+    return _by_schema(given.json_schema.schema_, (*place, "json_schema", "schema"), strict=strict)
 
 
-def _by_schema(given: Any, place: Place) -> tuple[Constraint, Place]:
+def _by_schema(given: Any, place: Place, *, strict: bool = True) -> tuple[Constraint, Place]:
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -117,7 +120,7 @@ def _by_schema(given: Any, place: Place) -> tuple[Constraint, Place]:
     if not isinstance(given, dict):
         raise invalid("an object belongs here", place, "dict_type")
     check_schema(given, place)
-    return BySchema(given), place
+    return BySchema(given, strict), place
 
 
 _ANY_OBJECT = {"type": "object"}

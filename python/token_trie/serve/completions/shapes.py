@@ -36,6 +36,7 @@ class JSONSchema(BaseModel):
 
     name: StrictStr = ""
     schema_: Any = Field(None, alias="schema")
+    strict: StrictBool | None = None
 
 
 class ResponseFormat(BaseModel):

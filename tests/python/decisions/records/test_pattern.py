@@ -5,13 +5,15 @@ import json
 import re
 import time
 
+import jsonschema
 import pytest
 from as_regex import as_regex
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie.decisions.records import gbnf
 from token_trie.decisions.records.gbnf import Matcher
 from token_trie.decisions.records.pattern import read_pattern
+from token_trie.decisions.records.scalars import FORMATS
 
 TEXTS = ["".join(parts) for n in range(4) for parts in itertools.product('ab1 "\\ä-', repeat=n)]
 
@@ -148,3 +150,32 @@ def test_lengths_are_known_where_both_ends_are() -> None:
 def test_what_no_grammar_says_is_named(pattern: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_pattern(pattern)
+
+
+@pytest.mark.parametrize("name", ["date", "email", "ipv4", "ipv6", "uuid"])
+@given(data=st.data())
+@settings(max_examples=30)
+def test_a_text_of_a_format_is_one_to_a_validator(name: str, data: st.DataObject) -> None:
+    text = data.draw(st.from_regex(re.compile(FORMATS[name].replace("$", r"\Z"), re.ASCII)))
+    assert jsonschema.FormatChecker().conforms(text, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "some", "others"),
+    [
+        ("email", ["ada@example.com", "a.b+c@mail.example.co.uk"], ["ada", "@example.com", "a@b", "a b@example.com"]),
+        ("hostname", ["localhost", "a-b.example.com"], ["-a.com", "a-.com", "a..b", ""]),
+        ("ipv6", ["::", "::1", "2001:db8::8:800:200c:417a", "1:2:3:4:5:6:7:8"], ["1::2::3", "1:2:3", "12345::"]),
+        ("ipv4", ["127.0.0.1", "255.250.199.9"], ["256.1.1.1", "01.1.1.1", "1.1.1"]),
+        (
+            "uri",
+            ["https://example.com/a?b=c#d", "mailto:a@b.c", "urn:a:b", "file:///a"],
+            ["example.com", "a b:c", "x:%1"],
+        ),
+        ("duration", ["P3D", "PT5M", "P1Y2M3DT4H5M6S", "P2W"], ["P", "PT", "P1S", "3D", "P1Y2D"]),
+        ("json-pointer", ["", "/a/~0b", "/"], ["a", "/~2"]),
+        ("time", ["12:30:00Z", "23:59:59.123+01:00"], ["24:00:00Z", "12:30"]),
+    ],
+)
+def test_a_format_is_as_its_standard_has_it(name: str, some: list[str], others: list[str]) -> None:
+    assert [text for text in [*some, *others] if accepts(FORMATS[name], text)] == some

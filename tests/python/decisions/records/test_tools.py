@@ -269,8 +269,8 @@ def test_a_function_that_cannot_be_told_of_is_named(precise: Any, given: Any, me
         (MESSAGES, [tool("a", {"type": "string"})], r"tools\[0\].function.parameters: not an object"),
         (
             MESSAGES,
-            [tool("a", {"type": "object", "properties": {"x": {"not": {}}}})],
-            r"tools\[0\].function.parameters: schema#/properties/x/not: 'not' is not supported",
+            [tool("a", {"type": "object", "properties": {"x": {"$ref": "#/a"}}})],
+            r"tools\[0\].function.parameters: schema#/properties/x/\$ref: '#/a' leads nowhere",
         ),
         ([], TOOLS, "messages: none given"),
         ("hi", TOOLS, "messages: not a list"),
