@@ -82,7 +82,7 @@ def described(family: type[Options]) -> dict[str, str]:
 
 def _parameters(family: type[Options]) -> str:
     """Return the parameters that the docstrings of a family and of the families it inherits from describe."""
-    classes = [each for each in family.__mro__ if each is not Options and issubclass(each, Options)]
+    classes = [each for each in reversed(family.__mro__) if each is not Options and issubclass(each, Options)]
     texts = [inspect.cleandoc(each.__doc__ or "").partition("----------\n")[2] for each in classes]
     return "\n".join(filter(None, texts))
 
