@@ -535,29 +535,29 @@ struct token_trie_query {
     int32_t with_state; /* if not 0, the answer includes the hidden state after the prompt, in any mode: the normalized
                            vector that the model multiplies with its output matrix */
     const struct token_trie_set * set;
-    const struct token_trie_params * set_params;  /* NULL: all members of the set, with TOKEN_TRIE_END. mode is not
-                                                     read. GREEDY, SAMPLED, TEXT: on_complete must be END. start_after
-                                                     is for these modes */
-    const struct token_trie_sampling * sampling;  /* SAMPLED, TEXT; NULL: takes the best token */
-    int32_t leaf_end;                             /* BEST, SCORES: enum token_trie_leaf_end */
-    int32_t branches;                             /* BEST, SCORES: if not 0, only branch points count, and probabilities
-                                                     are normalized over the allowed set. These are the probabilities
-                                                     with which SAMPLED draws; leaf_end is not used. Costs less: a node
-                                                     after which nothing is to choose is not evaluated */
-    int32_t with_nodes;                           /* SCORES: if not 0, the answer includes the score of each node */
-    int32_t beam_width;                           /* BEST: nodes of one depth that the search continues from; 0:
-                                                     best-first search, which is exact */
-    size_t n_best;                                /* BEST: 0: 1 */
-    uint64_t max_nodes;                           /* BEST: nodes to evaluate; 0: no limit. At the limit, the best
-                                                     members found so far are the answer; there is at least one */
-    int32_t timeout_ms;                           /* BEST: the same limit in time, checked between batches; 0: none */
-    int32_t max_tokens;                           /* TEXT: fewer if the context has less room. In a batch, a prompt
-                                                     leaves room for one token at least */
-    const double * leaf_weights;                  /* BEST: NULL, or a finite weight in nats for each member, by index.
-                                                     The search ranks by score plus weight, for example of a
-                                                     calibration, and its result is proved as well: the bound of a node
-                                                     includes the largest weight below it. Reading the weights takes one
-                                                     pass over the nodes of the trie */
+    const struct token_trie_params * set_params; /* NULL: all members of the set, with TOKEN_TRIE_END. mode is not
+                                                    read. GREEDY, SAMPLED, TEXT: on_complete must be END. start_after
+                                                    is for these modes */
+    const struct token_trie_sampling * sampling; /* SAMPLED, TEXT; NULL: takes the best token */
+    int32_t leaf_end;                            /* BEST, SCORES: enum token_trie_leaf_end */
+    int32_t branches;                            /* BEST, SCORES: if not 0, only branch points count, and probabilities
+                                                    are normalized over the allowed set. These are the probabilities
+                                                    with which SAMPLED draws; leaf_end is not used. Costs less: a node
+                                                    after which nothing is to choose is not evaluated */
+    int32_t with_nodes;                          /* SCORES: if not 0, the answer includes the score of each node */
+    int32_t beam_width;                          /* BEST: nodes of one depth that the search continues from; 0:
+                                                    best-first search, which is exact */
+    size_t n_best;                               /* BEST: 0: 1 */
+    uint64_t max_nodes;                          /* BEST: nodes to evaluate; 0: no limit. At the limit, the best
+                                                    members found so far are the answer; there is at least one */
+    int32_t timeout_ms;                          /* BEST: the same limit in time, checked between batches; 0: none */
+    int32_t max_tokens;                          /* TEXT: fewer if the context has less room. In a batch, a prompt
+                                                    leaves room for one token at least */
+    const double * leaf_weights;                 /* BEST: NULL, or a finite weight in nats for each member, by index.
+                                                    The search ranks by score plus weight, for example of a
+                                                    calibration, and its result is proved as well: the bound of a node
+                                                    includes the largest weight below it. Reading the weights takes one
+                                                    pass over the nodes of the trie */
     size_t n_leaf_weights;
     /* TEXT: there is no set, or a set with start_after. With a set, the text ends after start_after, and no member
        follows. In a batch, a later prompt may consist of this prompt, all tokens of its text, and more. Such a prompt
@@ -744,7 +744,7 @@ struct token_trie_stream_state {
     uint64_t n_forced;   /* tokens that were forced by a trie */
     uint64_t n_branches; /* tokens that were chosen at a branch point, including ends */
     uint64_t n_free;     /* tokens of free text */
-    uint64_t n_passes;   /* forward passes of generate */
+    uint64_t n_passes;   /* forward passes of generate; this and the counts above include answers that append tokens */
     uint64_t decode_ns; /* nanoseconds of generate in forward passes: in llama_decode, and in the multiplication of some
                            rows of the output matrix after it, which is done if only few tokens are allowed */
     uint64_t generate_ns;   /* nanoseconds of generate in total, including callbacks */
@@ -919,8 +919,8 @@ TOKEN_TRIE_API int32_t token_trie_stream_get_item(struct token_trie_stream * str
 TOKEN_TRIE_API int32_t token_trie_stream_clear_token_trie(struct token_trie_stream * stream);
 
 /*
- * Sets how the following tokens are drawn: in free text, and under a trie in sampled mode. The random draws restart with
- * its seed, or go on with TOKEN_TRIE_SEED_KEEP. NULL: the defaults, which take the best token.
+ * Sets how the following tokens are drawn: in free text, and under a trie in sampled mode. The random draws restart
+ * with its seed, or go on with TOKEN_TRIE_SEED_KEEP. NULL: the defaults, which take the best token.
  */
 TOKEN_TRIE_API int32_t token_trie_stream_set_sampling(struct token_trie_stream * stream,
                                                       const struct token_trie_sampling * sampling);

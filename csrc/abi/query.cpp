@@ -128,8 +128,8 @@ Query read_query(const Vocab & vocab, const token_trie_query * query, const Shar
     Query out;
     out.mode = static_cast<Query::Mode>(given.mode);
     if (given.set != nullptr) {
-        out.cursor = std::make_shared<const Cursor>(
-            make_cursor(vocab, to_set(given.set), given.set_params, "query.set_params"));
+        out.cursor =
+            std::make_shared<const Cursor>(make_cursor(vocab, to_set(given.set), given.set_params, "query.set_params"));
     }
     out.sampling = read_sampling(given.sampling, "query.sampling", &out.keeps_draws);
     out.search = read_search(given);
@@ -210,8 +210,9 @@ const int64_t * token_trie_answer_get_leaves(const token_trie_answer * answer, s
 }
 
 const double * token_trie_answer_get_logprobs(const token_trie_answer * answer, size_t * n) {
-    return array_of(answer, n,
-                    [](const OwnedAnswer & of) -> auto & { return of.answer.scores.empty() ? of.logprobs : of.answer.scores; });
+    return array_of(answer, n, [](const OwnedAnswer & of) -> auto & {
+        return of.answer.scores.empty() ? of.logprobs : of.answer.scores;
+    });
 }
 
 const double * token_trie_answer_get_nodes(const token_trie_answer * answer, size_t * n) {

@@ -5,9 +5,7 @@
 namespace token_trie {
 namespace {
 
-Decoder::Options options_of(const Request & request) {
-    return {request.sampling, request.is_text()};
-}
+Decoder::Options options_of(const Request & request) { return {request.sampling, request.is_text()}; }
 
 }  // namespace
 

@@ -37,7 +37,8 @@ const std::shared_ptr<const Lexicon> & Vocab::lexicon() const {
 LeafList tokenize(const llama_vocab * /*vocab*/,
                   const std::vector<std::string> & /*texts*/,
                   const std::string & /*what*/,
-                  bool /*special*/) {
+                  bool /*special*/,
+                  const std::function<void()> & /*check*/) {
     refuse();
 }
 

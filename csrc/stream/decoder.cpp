@@ -59,6 +59,13 @@ void Decoder::restart() noexcept {
     begin_span();
 }
 
+void Decoder::add_counts(const Counts & other) noexcept {
+    counts_.n_forced += other.n_forced;
+    counts_.n_branches += other.n_branches;
+    counts_.n_free += other.n_free;
+    counts_.n_closed += other.n_closed;
+}
+
 void Decoder::begin_span() noexcept {
     counts_.span_logprob = 0;
     items_.clear();

@@ -94,6 +94,8 @@ class Decoder {
     // Of this span.
     const ItemLog & items() const noexcept { return items_; }
     const Counts & counts() const noexcept { return counts_; }
+    // Adds what another has counted.
+    void add_counts(const Counts & other) noexcept;
     // Begins them anew, but for the span's.
     void forget_counts() noexcept { counts_ = {counts_.span_logprob}; }
 

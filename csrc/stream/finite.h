@@ -24,11 +24,11 @@ class NotFinite : public Error {
 inline void check_finite(const float * logits, const AllowedSet & wanted, std::size_t n_vocab) {
     bool is_any_wanted = wanted.everything;
     const auto is_finite = [](float logit) { return std::isfinite(logit); };
-    const bool is_none_finite = wanted.everything ? std::none_of(logits, logits + n_vocab, is_finite)
-                                                  : wanted.for_each([&](Token token) {
-                                                        is_any_wanted = true;
-                                                        return !is_finite(logits[token]);
-                                                    });
+    const bool is_none_finite =
+        wanted.everything ? std::none_of(logits, logits + n_vocab, is_finite) : wanted.for_each([&](Token token) {
+            is_any_wanted = true;
+            return !is_finite(logits[token]);
+        });
     if (is_any_wanted && is_none_finite) {
         throw NotFinite();
     }

@@ -38,7 +38,9 @@ class Picker {
     Pick pick_allowed(const AllowedSet & allowed, const float * logits, bool greedy);
 
     // Whether pick_allowed takes the best by the logits alone.
-    bool takes_the_best(bool greedy) const noexcept { return penalties_ == nullptr && (greedy || sampling_.temperature == 0); }
+    bool takes_the_best(bool greedy) const noexcept {
+        return penalties_ == nullptr && (greedy || sampling_.temperature == 0);
+    }
 
     // From the whole vocabulary save some, or what the grammar leaves of it. Throws Error (grammar) if that is nothing,
     // or if the tokens accepted so far do not fit it.

@@ -34,9 +34,9 @@ struct Query {
     // At its root or, of a decoding, thinking. Of text: null, or the thought is the answer. Of state: null.
     std::shared_ptr<const Cursor> cursor;
     Mode mode = Mode::greedy;
-    Sampling sampling;            // sampled, and free text
-    bool keeps_draws = false;     // of a stream: they go on
-    SearchOptions search;         // best; of scores those of ScoreOptions
+    Sampling sampling;         // sampled, and free text
+    bool keeps_draws = false;  // of a stream: they go on
+    SearchOptions search;      // best; of scores those of ScoreOptions
     Text text;
     bool with_state = false;  // whether the hidden state after the prompt is part of the answer
     bool with_nodes = false;  // scores: those of the nodes too

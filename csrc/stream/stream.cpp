@@ -197,6 +197,11 @@ Answer Stream::answer(const Query & query) {
     out.decode_ns = sequence_->decode_ns() - decode_ns;
     out.decide_ns =
         static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+    if (query.is_decoded()) {
+        stats_.n_passes += out.n_passes;
+        stats_.decode_ns += out.decode_ns;
+        stats_.generate_ns += out.decide_ns;
+    }
     return out;
 }
 
@@ -248,6 +253,7 @@ void Stream::decode(const Query & query, Answer & answer) {
     exchange_draws();
     decoder_.restart();
     const Decoder::Counts & counts = decoder.counts();
+    decoder_.add_counts(counts);
     answer.n_branches = counts.n_branches;
     answer.n_forced = counts.n_forced;
     answer.n_free = counts.n_free;

@@ -40,8 +40,8 @@ inline std::int32_t answer(token_trie_stream * stream,
                            AnswerHandle & out,
                            const Tokens & tokens = {}) {
     token_trie_answer * given = nullptr;
-    const std::int32_t status = token_trie_stream_answer(stream, tokens.empty() ? nullptr : tokens.data(),
-                                                         tokens.size(), &query, &given);
+    const std::int32_t status =
+        token_trie_stream_answer(stream, tokens.empty() ? nullptr : tokens.data(), tokens.size(), &query, &given);
     out.reset(given);
     return status;
 }

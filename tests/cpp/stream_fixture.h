@@ -76,7 +76,9 @@ class StreamTest : public WithTinyModel {
         });
         return out;
     }
-    static StreamOutput run(const Opened & opened, std::int32_t max_tokens = 32, std::optional<float> temperature = {}) {
+    static StreamOutput run(const Opened & opened,
+                            std::int32_t max_tokens = 32,
+                            std::optional<float> temperature = {}) {
         return run(*opened.stream, max_tokens, temperature);
     }
 

@@ -97,17 +97,16 @@ void Caller::generate(Input & in, const std::vector<const char *> & stops) {
     const auto is_empty = [](const char * text) { return *text == '\0'; };
     const bool has_empty = std::any_of(stops.begin(), stops.end(), is_empty);
     wrong.wrong_if(has_empty, TOKEN_TRIE_ERROR_ARGUMENT);
-    const bool is_refused =
-        !is_open_ || has_empty || max_tokens < 0 || model_.tokens().empty();
+    const bool is_refused = !is_open_ || has_empty || max_tokens < 0 || model_.tokens().empty();
     const StreamModel before = model_;
     if (!is_refused) {
         model_.begin_generate();
     }
     std::int32_t which = -2;
-    const std::int32_t status =
-        stops.empty() ? token_trie_stream_generate(stream_, max_tokens, on_token, &generation)
-                      : token_trie_stream_generate_until(stream_, max_tokens, stops.data(),
-                                                         stops.size(), on_token, &generation, &which);
+    const std::int32_t status = stops.empty()
+                                    ? token_trie_stream_generate(stream_, max_tokens, on_token, &generation)
+                                    : token_trie_stream_generate_until(stream_, max_tokens, stops.data(), stops.size(),
+                                                                       on_token, &generation, &which);
     if (is_held_up() && (status == TOKEN_TRIE_ERROR_BUSY || status == TOKEN_TRIE_ERROR_ARGUMENT)) {
         require(generation.n_tokens == 0, "a refused call passes nothing on");
         model_ = before;

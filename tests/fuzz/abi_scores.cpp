@@ -52,7 +52,8 @@ void Caller::score(Input & in) {
         require(leaf <= 1e-5, "a leaf's logarithm is no more than 0");  // nor is it a NaN
         sum += std::exp(leaf);
     }
-    require((query.leaf_end == TOKEN_TRIE_LEAF_ANY && query.branches == 0) || sum < 1.001, "members exclude each other");
+    require((query.leaf_end == TOKEN_TRIE_LEAF_ANY && query.branches == 0) || sum < 1.001,
+            "members exclude each other");
     const std::vector<double> nodes = array_of(token_trie_answer_get_nodes, scored);
     require(nodes.size() == (query.with_nodes == 0 ? 0 : set.n_nodes), "every node has a score, where they are wanted");
     for (const double node : nodes) {

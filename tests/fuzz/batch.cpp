@@ -154,7 +154,8 @@ class Caller {
     void submit(Asked asked, const Expected & wrong) {
         asked.query.sampling = &asked.sampling;
         std::int64_t number = 0;
-        if (wrong.check(token_trie_batch_submit(batch_, asked.tokens.data(), asked.tokens.size(), &asked.query, &number))) {
+        if (wrong.check(
+                token_trie_batch_submit(batch_, asked.tokens.data(), asked.tokens.size(), &asked.query, &number))) {
             require(number > 0 && out_.count(number) == 0, "a ticket is given once");
             out_.emplace(number, std::move(asked));
         }

@@ -41,7 +41,7 @@ class Sampling(Options):
 
     def check_sampling(self, draws: bool) -> None:
         """Raise ArgumentError for what llama.cpp cannot draw by; `draws`: with a temperature of 0, neither."""
-        temperature = self.effective_temperature(draws)
+        temperature = (1.0 if draws else 0.0) if self.temperature is None else self.temperature
         check_numbers(temperature=temperature, top_p=self.top_p, min_p=self.min_p)
         check_counts(0, top_k=self.top_k)
         # In the 32 bits that llama.cpp has.

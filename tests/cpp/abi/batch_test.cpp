@@ -23,9 +23,7 @@ class AbiBatchTest : public WithTinyModel {
         return OpenBatch(token_trie_batch_open(tiny_model(), &like, &params));
     }
 
-    token_trie_query prompt(int mode = TOKEN_TRIE_QUERY_GREEDY) const {
-        return query_of(actions_, mode);
-    }
+    token_trie_query prompt(int mode = TOKEN_TRIE_QUERY_GREEDY) const { return query_of(actions_, mode); }
 
     // The next answer, if there is one.
     AnswerHandle next(std::int64_t ticket = 0, std::int32_t timeout_ms = -1, bool * is_out = nullptr) const {
@@ -241,7 +239,8 @@ TEST_F(AbiBatchTest, WhatIsWrongIsRefusedWithItsPlace) {
     how.on_complete = TOKEN_TRIE_RELEASE;
     EXPECT_EQ(refusal([&](auto & asked) { asked.set_params = &how; }),
               "query.set_params.on_complete: one answer ends; no other than end");
-    EXPECT_EQ(token_trie_batch_submit(batch_.get(), tokens_.data(), tokens_.size(), nullptr, &ticket_), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_submit(batch_.get(), tokens_.data(), tokens_.size(), nullptr, &ticket_),
+              TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 0, -1, nullptr, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     EXPECT_EQ(token_trie_batch_next(batch_.get(), 77, -1, &answer_, nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
     token_trie_batch_cancel(batch_.get(), 77);

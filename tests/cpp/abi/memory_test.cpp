@@ -364,8 +364,7 @@ TEST_F(MemoryStream, RunningOutInAListLosesNothing) {
     ASSERT_EQ(token_trie_stream_prefill(stream.get(), prompt.data(), prompt.size()), TOKEN_TRIE_OK);
     ASSERT_EQ(token_trie_stream_set_token_trie_ext(stream.get(), set_of(payload).get(), &params), TOKEN_TRIE_OK);
     std::string text;
-    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream.get(), 32, append_text, &text); }),
-              0);
+    EXPECT_GT(fail_until_done([&] { return token_trie_stream_generate(stream.get(), 32, append_text, &text); }), 0);
     std::set<std::string> items;
     for (std::size_t at = 0; at <= text.size();) {
         const std::size_t end = std::min(text.find(',', at), text.size());

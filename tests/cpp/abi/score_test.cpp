@@ -14,7 +14,8 @@ static_assert(sizeof(token_trie_sampling) == 48 && offsetof(token_trie_sampling,
               offsetof(token_trie_sampling, seed) == 8 && offsetof(token_trie_sampling, temperature) == 16 &&
               offsetof(token_trie_sampling, top_p) == 20 && offsetof(token_trie_sampling, top_k) == 24 &&
               offsetof(token_trie_sampling, min_p) == 28 && offsetof(token_trie_sampling, penalty_last_n) == 32 &&
-              offsetof(token_trie_sampling, penalty_repeat) == 36 && offsetof(token_trie_sampling, penalty_freq) == 40 &&
+              offsetof(token_trie_sampling, penalty_repeat) == 36 &&
+              offsetof(token_trie_sampling, penalty_freq) == 40 &&
               offsetof(token_trie_sampling, penalty_present) == 44);
 static_assert(sizeof(token_trie_query) == 128 && offsetof(token_trie_query, size) == 0 &&
               offsetof(token_trie_query, mode) == 8 && offsetof(token_trie_query, with_state) == 12 &&

@@ -143,7 +143,8 @@ TEST_F(MemoryBatch, ABatchIsOpenedOrNotAndItsCloseNeedsNoMemory) {
     std::int64_t ticket = 0;
     EXPECT_EQ(token_trie_batch_submit(batch, tokens.data(), tokens.size(), &prompt, &ticket), TOKEN_TRIE_OK);
     EXPECT_TRUE(succeeds(0, [batch] { token_trie_batch_close(batch); }));
-    EXPECT_EQ(token_trie_batch_submit(batch, tokens.data(), tokens.size(), &prompt, &ticket), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_EQ(token_trie_batch_submit(batch, tokens.data(), tokens.size(), &prompt, &ticket),
+              TOKEN_TRIE_ERROR_ARGUMENT);
 }
 
 }  // namespace

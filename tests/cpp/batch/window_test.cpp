@@ -254,7 +254,8 @@ TEST_P(Windows, RequestsOfABatchAreAnsweredAsByOnePass) {
             for (std::size_t n = 1 + below(12); n > 0; --n) {
                 const std::set<Tokens> members = texts.members();
                 Request each =
-                    request(texts.draw(), members, std::array{Query::Mode::greedy, Query::Mode::best, Query::Mode::scores}[below(3)]);
+                    request(texts.draw(), members,
+                            std::array{Query::Mode::greedy, Query::Mode::best, Query::Mode::scores}[below(3)]);
                 each.search.leaf_end = LeafEnd::any;
                 if (below(6) == 0) {
                     each = text_behind(each.prompt, 1 + below(2 * window()));

@@ -1,5 +1,5 @@
-#include "oracle.h"
 #include "answer.h"
+#include "oracle.h"
 
 #include <algorithm>
 #include <array>

@@ -107,8 +107,7 @@ TEST_F(MemoryCall, AFailedGenerationUntilAStopStringHoldsWhatWasPassedOn) {
     };
     const auto call = [&](const Handle & stream) {
         told.n = 0;
-        return token_trie_stream_generate_until(stream.get(), 24, &stop, 1, listen, &told, nullptr) ==
-               TOKEN_TRIE_OK;
+        return token_trie_stream_generate_until(stream.get(), 24, &stop, 1, listen, &told, nullptr) == TOKEN_TRIE_OK;
     };
     fail_at_each(call, [&](const Handle & stream, bool has_failed) {
         if (has_failed) {

@@ -24,8 +24,8 @@ class StreamUntil : public AbiStream {
         Listener listener;
         EXPECT_EQ(prefill(stream, prompt), TOKEN_TRIE_OK);
         EXPECT_EQ(set_sampling(stream.get(), temperature), TOKEN_TRIE_OK);
-        out.status =
-            token_trie_stream_generate_until(stream.get(), static_cast<std::int32_t>(max_tokens), stops.data(), stops.size(), Listener::call, &listener, &out.stop_string);
+        out.status = token_trie_stream_generate_until(stream.get(), static_cast<std::int32_t>(max_tokens), stops.data(),
+                                                      stops.size(), Listener::call, &listener, &out.stop_string);
         std::size_t n = 0;
         EXPECT_EQ(token_trie_stream_get_tokens(stream.get(), nullptr, 0, &n), TOKEN_TRIE_OK);
         Tokens tokens(n);
@@ -133,9 +133,9 @@ TEST_F(StreamUntil, NoMoreTokensThanAskedForOrThereIsRoomFor) {
 
 TEST_F(StreamUntil, WhatIsNoTextIsRefused) {
     const auto refused = [&](const std::vector<const char *> & stops) {
-        return refusal(TOKEN_TRIE_ERROR_ARGUMENT,
-                       token_trie_stream_generate_until(stream_.get(), 1, stops.data(), stops.size(), nullptr,
-                                                        nullptr, nullptr));
+        return refusal(
+            TOKEN_TRIE_ERROR_ARGUMENT,
+            token_trie_stream_generate_until(stream_.get(), 1, stops.data(), stops.size(), nullptr, nullptr, nullptr));
     };
     EXPECT_EQ(refused({"a", ""}), "stop_strings[1]: empty");
     EXPECT_EQ(refused({nullptr}), "stop_strings[0]: null");

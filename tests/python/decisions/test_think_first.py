@@ -151,16 +151,18 @@ def test_what_is_no_way_to_think_is_refused(precise: Any, options: Any, message:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("",), "the marker is empty"),
-        (("x", -1), "max_tokens: -1"),
-        (("x", 1, "warm"), "temperature: str"),
-        (("x", 1, float("nan")), "temperature: nan"),
-        (("x", 1, 1.0, 0.0), "top_p: 0.0"),
+        ({"marker": ""}, "the marker is empty"),
+        ({"max_tokens": -1}, "max_tokens: -1"),
+        ({"temperature": "warm"}, "temperature: str"),
+        ({"temperature": float("nan")}, "temperature: nan"),
+        ({"temperature": 1.0, "top_p": 0.0}, "top_p: 0.0"),
+        ({"min_p": 1.5}, "min_p: 1.5"),
+        ({"top_k": -1}, "top_k: -1"),
     ],
 )
 def test_what_is_no_thought_is_refused(arguments: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        Think(*arguments)
+        Think(**arguments)
 
 
 def test_a_thought_without_room_leaves_the_sequence_and_the_trie(precise: Any, stream: StreamHandle) -> None:
