@@ -67,6 +67,13 @@ def serve(
         Path | None, typer.Option(dir_okay=False, help="File that keeps the means of --calibration running.")
     ] = None,
     grammars: Annotated[bool, typer.Option(help="Whether requests may contain GBNF grammars.")] = True,
+    reproducible: Annotated[
+        bool,
+        typer.Option(
+            help="Answer requests one at a time, so that an answer is the same, bit by bit, whatever else is asked. "
+            "Takes longer."
+        ),
+    ] = False,
     time_limit: Annotated[float, typer.Option(min=0.001, help="The longest time of a request, in seconds.")] = 120,
 ) -> None:
     """Serve decisions over HTTP, in the formats of TypeSafe and OpenAI."""
@@ -102,10 +109,14 @@ def serve(
     runs = len(files) < len(calibration or ())
     if priors is not None and not runs:
         raise ArgumentError("--priors: only with --calibration running")
+    if reproducible and runs:
+        raise ArgumentError("--reproducible: goes without --calibration running, whose answers depend on those before")
     calibrations = Calibrations(files, Running(priors) if runs else None)
 
     def load() -> Engine:
-        engine = Engine(model.load(SERVED_N_CTX), n_parallel=n_parallel, calibrations=calibrations)
+        engine = Engine(
+            model.load(SERVED_N_CTX), n_parallel=n_parallel, calibrations=calibrations, reproducible=reproducible
+        )
         server.sets.load(engine.llm)
         return engine
 

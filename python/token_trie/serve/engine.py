@@ -25,6 +25,7 @@ from token_trie.decisions.runner import begin, run
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
 from token_trie.llama.batch import ENDED, Batch, can_share
+from token_trie.llama.chooser import chooser
 from token_trie.llama.query import Answer
 from token_trie.llama.shared_batch import cancel
 from token_trie.native.core import Llama, llama_cpp
@@ -57,6 +58,9 @@ class Engine:
         As of `Batch`.
     calibrations : Calibrations
         Of questions that may come.
+    reproducible : bool
+        Whether requests are answered one at a time, from an empty sequence, so that llama.cpp rounds each in the same
+        way whatever else is asked.
 
     Raises
     ------
@@ -65,17 +69,24 @@ class Engine:
     """
 
     def __init__(
-        self, llm: Llama, n_ctx: int | None = None, n_parallel: int = 0, calibrations: Calibrations = _NONE
+        self,
+        llm: Llama,
+        n_ctx: int | None = None,
+        n_parallel: int = 0,
+        calibrations: Calibrations = _NONE,
+        *,
+        reproducible: bool = False,
     ) -> None:
         calibrations.load(llm)
         self.llm = llm
         self.calibrations = calibrations
+        self.is_reproducible = reproducible
         # In the batch a row does not pay for the cells of other requests then; what is reproducible goes without.
         given, llm.context_params.flash_attn_type = (
             llm.context_params.flash_attn_type,
             llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
         )
-        self._batch = Batch(llm, n_parallel, n_ctx, _N_CHUNK) if can_share(llm) else None
+        self._batch = Batch(llm, n_parallel, n_ctx, _N_CHUNK) if can_share(llm) and not reproducible else None
         llm.context_params.flash_attn_type = given
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
         self._turn = asyncio.Lock()  # of the Llama's own stream
@@ -142,7 +153,13 @@ class Engine:
     async def alone(self, call: Callable[[], T]) -> T:
         """Make a call that works on the Llama's own stream, one at a time; a task that is cancelled ends it."""
         async with self._turn:
-            return await in_worker(call, lambda thread: cancel(self.llm, thread))
+            return await in_worker(partial(self._afresh, call), lambda thread: cancel(self.llm, thread))
+
+    def _afresh(self, call: Callable[[], T]) -> T:
+        if self.is_reproducible:
+            with chooser(self.llm) as stream:
+                stream.splice(0, [])
+        return call()
 
     async def on_worker(self, call: Callable[[], T]) -> T:
         """Make a short call on a worker thread."""

@@ -40,7 +40,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
     """
     if len(body.questions) != 1:
         raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
-    options = body.options()
+    options = body.options(engine)
     state, by_place = await read_request(body, limits, options, engine)
     [(place, asked)], [shape] = by_place.items(), body.questions.values()
     if isinstance(asked, FormAsked) and asked.calibrator is not None and asked.calibrator.needs_state:

@@ -10,6 +10,7 @@ from token_trie.decisions.questions.answered import Answered
 from token_trie.decisions.questions.options import DecideOptions, FormName
 from token_trie.decisions.think import Think
 from token_trie.serve.body import Body
+from token_trie.serve.engine import Engine
 
 _MAX_ORDERS = 64
 
@@ -32,7 +33,7 @@ class Extras(Body):
     x_think: Thought | None = None
     x_reproducible: StrictBool = False
 
-    def options(self) -> DecideOptions:
+    def options(self, engine: Engine) -> DecideOptions:
         """Return how it is to be answered; ArgumentError where that does not go together."""
         think = self.x_think
         return DecideOptions(
@@ -41,7 +42,7 @@ class Extras(Body):
             orders=self.x_orders,
             instead=self.x_instead,
             think=None if think is None else Think(max_tokens=think.max_tokens, margin=think.margin, share=think.share),
-            reproducible=self.x_reproducible,
+            reproducible=self.x_reproducible or engine.is_reproducible,
         )
 
 

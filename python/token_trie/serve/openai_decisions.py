@@ -150,7 +150,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
     """
     if len(body.questions) > limits.questions:
         raise invalid(f"{len(body.questions):,}, where {limits.questions:,} are the most", ("questions",), "too_long")
-    options = body.options()
+    options = body.options(engine)
     asked: dict[Place, Asked] = {}
     for i, shape in enumerate(body.questions):
         place: Place = ("questions", i)

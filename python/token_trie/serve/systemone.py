@@ -105,7 +105,7 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
     RefusedError
         It cannot be answered; with the place.
     """
-    options = body.options()
+    options = body.options(engine)
     state, asked = await read_request(body, limits, options, engine)
     answers, usage = await decide(engine, state, asked, options)
     return {
