@@ -78,7 +78,7 @@ def test_tools_answer_as_the_functions_do(tiny: Any, model_paths: dict[str, Path
 
 def test_what_is_wrong_is_told_with_its_place_and_the_next_call_is_answered(model_paths: dict[str, Path]) -> None:
     wrong: list[tuple[str, dict[str, Any], str]] = [
-        ("decide", {"state": "x", "questions": {"q": {"type": "choice"}}}, "questions.q.choice.criteria"),
+        ("decide", {"state": "x", "questions": {"q": {"type": "choice"}}}, "questions.q.criteria"),
         ("decide", {"state": "x", "questions": {}}, "questions"),
         ("decide", {"state": "x", "questions": QUESTIONS, "temperature": 1}, "temperature"),
         ("choose", {"prompt": "x", "choices": []}, "choices"),

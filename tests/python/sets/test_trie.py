@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +294,13 @@ def test_a_set_made_for_one_vocabulary_is_refused_with_another(smollm2: object, 
         lambda llm, texts: choose(llm, "A title:", texts),
     ],
 )
-def test_an_interrupt_ends_the_building_of_a_set_of_many_texts(smollm2: Any, build: Any) -> None:
+def test_an_interrupt_ends_the_building_of_a_set_of_many_texts(
+    smollm2: Any, build: Any, request: pytest.FixtureRequest
+) -> None:
+    # A process that a shell has started in the background ignores it.
+    request.addfinalizer(
+        partial(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+    )
     texts = [f"The {i}th of so many titles that the tokenizer is busy with them for seconds" for i in range(150_000)]
     sent: list[float] = []
 
