@@ -63,7 +63,7 @@ def _leave_out(schema: Any, pointer: str) -> bool:
     if path[-2:-1] == ["oneOf"]:
         path.pop()
     for part in path[:-1]:
-        schema = schema[int(part)] if isinstance(schema, list) else schema.get(part)
+        schema = schema[int(part)] if isinstance(schema, list) else schema.get(part, {})
     if not isinstance(schema, dict) or path[-1] not in schema:
         return False
     options = schema.pop(path[-1])
@@ -136,7 +136,7 @@ class _Reader:
         key = ref, depth + 1
         if key not in self._known:
             followed, self._followed = self._followed, (*self._followed, ref)
-            self._known[key] = self.read(found, ref.removeprefix("#"), depth + 1)
+            self._known[key] = self.read(found, unquote(ref.removeprefix("#")), depth + 1)
             self._followed = followed
         return self._known[key]
 

@@ -227,6 +227,11 @@ def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> 
             ["/$defs/a/contains"],
             {"type": "array"},
         ),
+        (
+            {"$ref": "#/$defs/a%20b", "$defs": {"a b": {"properties": {"c": {"pattern": "(?=a)"}}}}},
+            ["/$defs/a b/properties/c/pattern"],
+            {"properties": {"c": {}}},
+        ),
     ],
 )
 def test_what_cannot_be_kept_is_left_out_where_there_is_a_list_for_it(
