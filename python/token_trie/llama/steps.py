@@ -244,10 +244,14 @@ class Steps:
         self.change(run, after=self.replace)
         return tokens
 
-    def decode(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Make a call of the ABI that writes into the sequence; an interrupt from the keyboard ends it."""
+    def decode(self, function: Callable[..., int], *arguments: Any, is_short: bool) -> None:
+        """Make a call of the ABI that writes into the sequence; an interrupt from the keyboard ends one not short."""
         thread = get_ident()
+        if is_short and not self.is_behind:
+            self.change(function, *arguments, after=self.replace, thread=thread)
+            return
         interruptible(lambda: self.change(function, *arguments, after=self.replace, thread=thread), self.native.cancel)
+        self.is_behind = False
 
     def generate_until(self, stops: Sequence[str], max_tokens: int, sampling: Sampling) -> int | None:
         """Generate in one entry until a text stands there, which is taken out again; return which of them, if any.

@@ -37,6 +37,8 @@ _DEFAULTS = StreamOptions()
 _USUAL = SpanOptions()
 _MANY = 32
 """Tokens, of which more take long to evaluate."""
+_SHORT = 16
+"""Tokens, of which no more are written without looking for an interrupt; a thread for that costs milliseconds."""
 
 
 class Stream:
@@ -345,7 +347,8 @@ class Stream:
         out = ffi.new("struct token_trie_answer **")
         arguments = after, 0 if prefix is None else len(prefix), native, out
         if query.is_decoded:
-            self.steps.decode(lib.token_trie_stream_answer, *arguments)
+            is_short = query.mode != "text" and query.trie is not None and query.trie.core.max_length <= _SHORT
+            self.steps.decode(lib.token_trie_stream_answer, *arguments, is_short=is_short)
         else:
             self.steps.run(lib.token_trie_stream_answer, *arguments)
         return read_answer(out[0])
