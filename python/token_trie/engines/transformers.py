@@ -19,6 +19,7 @@ try:
         ForcedBOSTokenLogitsProcessor,
         LogitsProcessor,
         LogitsProcessorList,
+        SuppressTokensAtBeginLogitsProcessor,
         SuppressTokensLogitsProcessor,
     )
 except ImportError as error:
@@ -40,6 +41,7 @@ class _Call:
     def __init__(self, beginning: TrieMatcher, prompt_length: int, *, rows_may_leave: bool) -> None:
         self.prompt_length = prompt_length
         self.suppressed: frozenset[int] = frozenset()
+        self.suppressed_at: dict[int, frozenset[int]] = {}  # by columns
         self._rows_may_leave = rows_may_leave
         self._beginning = beginning
         self._before: dict[Tokens, TrieMatcher | None] = {}  # usually one token shorter
@@ -115,6 +117,9 @@ class _Calls:
             call = self._by_list[key] = _Call(self._beginning, length, rows_may_leave=caller != "_sample")
             lists = [p.suppress_tokens.tolist() for p in processors if isinstance(p, SuppressTokensLogitsProcessor)]
             call.suppressed = frozenset().union(*lists)
+            for p in processors:
+                if isinstance(p, SuppressTokensAtBeginLogitsProcessor):
+                    call.suppressed_at[p.begin_index] = frozenset(p.begin_suppress_tokens.tolist())
             weakref.finalize(processors, self._by_list.pop, key).atexit = False
         return self._by_list[key]
 
@@ -236,7 +241,8 @@ def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callab
     `TrieLogitsProcessor` does the same, is faster, and comes after all other processors: this function is called row by
     row, lists all allowed tokens, and sees no scores. Processors that ``generate`` applies after it, such as your own,
     can take all that it allows; the row then leaves the set, and a warning says so (logger
-    ``token_trie.transformers``). ``suppress_tokens`` that hold all that is allowed are refused.
+    ``token_trie.transformers``). ``suppress_tokens`` and ``begin_suppress_tokens`` that hold all
+    that is allowed are refused.
 
     Parameters
     ----------
@@ -252,10 +258,10 @@ def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callab
         if behind is None:
             return list(range(matcher.vocab_size))
         allowed_tokens: list[int] = behind.allowed_tokens().tolist()
-        if call.suppressed.issuperset(allowed_tokens):
+        if (call.suppressed | call.suppressed_at.get(len(input_ids), frozenset())).issuperset(allowed_tokens):
             raise ArgumentError(
-                f"suppress_tokens: {allowed_tokens} are all that the set allows after input_ids[{batch_id}]; use "
-                "TrieLogitsProcessor, which puts them back"
+                f"suppress_tokens, begin_suppress_tokens: {allowed_tokens} are all that the set allows after "
+                f"input_ids[{batch_id}]; use TrieLogitsProcessor, which puts them back"
             )
         return allowed_tokens
 

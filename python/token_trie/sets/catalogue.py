@@ -167,11 +167,9 @@ class Catalogue:
         Raises
         ------
         ArgumentError
-            The file cannot be written, or somebody else has replaced it. Nothing has changed.
+            The file cannot be written. Nothing has changed.
         """
         with self._alone() as log:
-            if _core.trie_digest(self.path) != self._read.digest:
-                raise ArgumentError(f"{self.path}: replaced since it was opened; close the catalogue and open it anew")
             image = _core.TrieImage(self.trie.core)
             # Stopped after this, the changes above the line are those of the old base, and none of the new one.
             log.append(_base_record(image.digest), self._read.end)
@@ -217,12 +215,13 @@ class Catalogue:
                 f"{log.path}: changes to another base than {self.path} is now; delete them, or put that base back"
             )
         if not rows and (len(records) != 1 or not is_its):
-            records, end = [_base_record(digest)], log.begin(_base_record(digest))
+            record = _base_record(digest)
+            records, end = [record], log.begin(record)
         state = _State.of(base, rows, log.path)
         return _Now(digest, records[0], end, state, state.trie())
 
     def _caught_up(self, log: _Log, now: _Now) -> _Now:
-        if log.first() != now.first or log.size() < now.end:
+        if log.first() != now.first or log.size() < now.end or _core.trie_digest(self.path) != now.digest:
             return self._load(log)
         records, end = log.read(now.end)
         if any("base" in record for record in records):  # by a `compact` that was stopped

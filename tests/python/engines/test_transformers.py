@@ -195,8 +195,10 @@ def test_a_row_that_another_led_away_is_said_to_be_free(model: Any, caplog: pyte
         )
     assert caplog.text.count("token 0 is not in the set") == 1
     allowed = prefix_allowed_tokens_fn(ALONE, 4)
-    with pytest.raises(ArgumentError, match=r"suppress_tokens: \[31\] are all that the set allows"):
+    with pytest.raises(ArgumentError, match=r"suppress_tokens, .*: \[31\] are all that the set allows"):
         model.generate(**prompts(), max_new_tokens=4, suppress_tokens=[31], prefix_allowed_tokens_fn=allowed)
+    with pytest.raises(ArgumentError, match=r"begin_suppress_tokens: \[30\] are all that the set allows"):
+        model.generate(**prompts(), max_new_tokens=4, begin_suppress_tokens=[30], prefix_allowed_tokens_fn=allowed)
 
 
 def test_a_first_token_that_is_forced_belongs_to_the_prompt_or_to_the_set(caplog: pytest.LogCaptureFixture) -> None:

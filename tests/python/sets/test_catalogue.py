@@ -217,8 +217,10 @@ def test_changes_are_to_the_base_they_were_made_to(tmp_path: Path) -> None:
     with catalogue_of(tmp_path, "a") as catalogue:
         catalogue.add({"b": [9]})
         trie_of({(1,): "x", (2,): "y"}).save(path)
-        with pytest.raises(ArgumentError, match="replaced since it was opened"):
-            catalogue.compact()
+        for change in (catalogue.compact, catalogue.refresh, lambda: catalogue.add({"c": [10]})):
+            with pytest.raises(PayloadError, match="changes to another base"):
+                change()
+        assert catalogue.trie.names == ["a", "b"]
     assert TokenTrie.open(path).names == ["x", "y"]
     with pytest.raises(PayloadError, match=r"items\.trie\.changes: changes to another base"):
         Catalogue(path)
@@ -229,6 +231,10 @@ def test_changes_are_to_the_base_they_were_made_to(tmp_path: Path) -> None:
         trie_of({(3,): "z"}).save(path)
     with Catalogue(path) as catalogue:
         assert catalogue.trie.names == ["z"]
+        trie_of({(4,): "w"}).save(path)
+        catalogue.add({"v": [5]})  # to the new base, as none was made to the old one
+    with Catalogue(path) as catalogue:
+        assert catalogue.trie.names == ["w", "v"]
 
 
 @pytest.mark.parametrize("is_compacted_between", [False, True])
