@@ -251,17 +251,20 @@ class JoinedTables:
             return torch.zeros_like(edges), torch.zeros_like(is_child), edges
         tokens = self.tokens[edges].to(torch.int64)
         if len(self.tails):
-            tail = self.tails[(~nodes).clamp(min=0)].to(torch.int64)
-            tokens = torch.where((nodes < 0)[:, None], torch.where(tail < 0, ~tail, tail)[:, None], tokens)
+            tokens = torch.where((nodes < 0)[:, None], self._tail_tokens(nodes)[0][:, None], tokens)
         return tokens, is_child, edges
 
     def _in_tails(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the token at each node's place in the tails and the node behind it; of a row, any."""
+        """Return the token at each node's place in the tails and the node after it; of a row, any."""
+        token, is_last = self._tail_tokens(nodes)
         place = (~nodes).clamp(min=0)
-        tail = self.tails[place].to(torch.int64)
         of_set = torch.searchsorted(self.tail_begins, place.to(torch.int32), right=True) - 1
-        behind = torch.where(tail < 0, self.completes[of_set].to(torch.int64), ~(place + 1))
-        return torch.where(tail < 0, ~tail, tail), behind
+        return token, torch.where(is_last, self.completes[of_set].to(torch.int64), ~(place + 1))
+
+    def _tail_tokens(self, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the token at each node's place in the tails, and whether it is the last; of a row, any."""
+        tail = self.tails[(~nodes).clamp(min=0)].to(torch.int64)
+        return torch.where(tail < 0, ~tail, tail), tail < 0
 
     def _walks_natively(self, logits: torch.Tensor) -> bool:
         return (

@@ -68,10 +68,9 @@ class Batch(Gate):
         ArgumentError, VocabularyError, ContextError
             It cannot be answered.
         """
-        native, _kept = query.native()
         prompt = ffi.from_buffer("llama_token[]", np.array(tokens, np.int32))
         ticket = ffi.new("int64_t *")
-        self._call(lib.token_trie_batch_submit, prompt, len(tokens), native, ticket)
+        self._call(lib.token_trie_batch_submit, prompt, len(tokens), query.native(), ticket)
         return int(ticket[0])
 
     def next(self, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:

@@ -72,19 +72,17 @@ class StreamOptions(Options):
         return {name: getattr(self, name) for name in _SAMPLING}
 
 
-def native_options(options: StreamOptions) -> tuple[Any, Any]:
-    """Return a struct token_trie_stream_params of options, and the struct of its sampling, which must live as long."""
-    sampling = native_sampling(Sampling(seed=options.seed), draws=False, **options.sampling_defaults)
-    params = new_struct(
+def native_options(options: StreamOptions) -> Any:
+    """Return a struct token_trie_stream_params of options."""
+    return new_struct(
         "token_trie_stream_params",
         n_ctx=options.n_ctx or 0,
         n_threads=options.n_threads,
         n_gpu_layers=options.n_gpu_layers,
-        sampling=sampling,
+        sampling=native_sampling(Sampling(seed=options.seed), draws=False, **options.sampling_defaults),
         step_by_step=int(not options.jump_forward),
         device_sampling=_device_of(options.device_sampling),
     )
-    return params, sampling
 
 
 def _device_of(sampling: object) -> int:

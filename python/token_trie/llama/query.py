@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from token_trie.errors import TokenTrieError, from_status
 from token_trie.llama.sampling import Sampling, native_sampling
-from token_trie.native.ffi import check, ffi, lib, new_struct
+from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 from token_trie.sets.trie import TokenTrie
 
 N = TypeVar("N", bound=np.generic)
@@ -59,9 +59,28 @@ class Query:
         """Whether the answer is written token by token."""
         return self.mode in ("greedy", "sampled", "text")
 
-    def native(self, *, continues: bool = False, **defaults: Any) -> tuple[Any, list[Any]]:
-        """Return the struct, and what must live as long as it; arguments are those of `native_sampling`."""
-        query = new_struct(
+    def native(self, *, continues: bool = False, **defaults: Any) -> Any:
+        """Return the struct; arguments are those of `native_sampling`."""
+        pointers: dict[str, Any] = {}
+        if self.trie is not None:
+            pointers["set"] = self.trie.c_set
+        if self.start_after:
+            pointers["set_params"] = new_struct(
+                "token_trie_params",
+                on_complete=lib.TOKEN_TRIE_END,
+                start_after=ffi.from_buffer("llama_token[]", np.array(self.start_after, np.int32)),
+                n_start_after=len(self.start_after),
+                max_before=self.max_before,
+            )
+        if self.is_decoded:
+            draws = self.mode == "sampled"
+            pointers["sampling"] = native_sampling(self.sampling, draws, continues=continues, **defaults)
+        if self.leaf_weights is not None:
+            weights = ffi.from_buffer("double[]", np.ascontiguousarray(self.leaf_weights, np.float64))
+            pointers |= {"leaf_weights": weights, "n_leaf_weights": len(weights)}
+        if self.gbnf is not None:
+            pointers["gbnf"] = ffi.new("char[]", self.gbnf.encode())
+        return new_struct(
             "token_trie_query",
             mode=_MODES[self.mode],
             with_state=int(self.with_state),
@@ -73,37 +92,10 @@ class Query:
             max_nodes=self.max_nodes,
             timeout_ms=self.timeout_ms,
             max_tokens=self.max_tokens,
+            stop_strings=c_strings([text.encode() for text in self.stop_strings]),
+            n_stop_strings=len(self.stop_strings),
+            **pointers,
         )
-        kept: list[Any] = []
-        if self.trie is not None:
-            query.set = self.trie.c_set
-        if self.start_after:
-            kept.append(marker := ffi.from_buffer("llama_token[]", np.array(self.start_after, np.int32)))
-            kept.append(
-                new_struct(
-                    "token_trie_params",
-                    on_complete=lib.TOKEN_TRIE_END,
-                    start_after=marker,
-                    n_start_after=len(self.start_after),
-                    max_before=self.max_before,
-                )
-            )
-            query.set_params = kept[-1]
-        if self.is_decoded:
-            draws = self.mode == "sampled"
-            kept.append(native_sampling(self.sampling, draws, continues=continues, **defaults))
-            query.sampling = kept[-1]
-        if self.leaf_weights is not None:
-            kept.append(ffi.from_buffer("double[]", np.ascontiguousarray(self.leaf_weights, np.float64)))
-            query.leaf_weights, query.n_leaf_weights = kept[-1], len(kept[-1])
-        if self.stop_strings:
-            kept.append([ffi.new("char[]", text.encode()) for text in self.stop_strings])
-            kept.append(ffi.new("char *[]", kept[-1]))
-            query.stop_strings, query.n_stop_strings = kept[-1], len(self.stop_strings)
-        if self.gbnf is not None:
-            kept.append(ffi.new("char[]", self.gbnf.encode()))
-            query.gbnf = kept[-1]
-        return query, kept
 
 
 class Answer(NamedTuple):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from token_trie.errors import ArgumentError
 from token_trie.native.arguments import check_counts, check_flags, encode_names, lookup
 from token_trie.native.core import _core
-from token_trie.native.ffi import ffi, new_struct
+from token_trie.native.ffi import c_strings, ffi, new_struct
 from token_trie.native.options import Options
 from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.spelling import Speller
@@ -98,12 +98,6 @@ class Span(NamedTuple):
         """Whether the text is free behind a member."""
         return self.on_complete == _ON_COMPLETE["release"]
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether a decision is made under these."""
-        ends = self.end_tokens is not None and len(self.end_tokens)
-        return self.on_complete == _ON_COMPLETE["end"] and not (ends or self.exclude or len(self.start_after))
-
     def ends(self, vocab: _core.Vocab) -> list[int]:
         """Tokens that end the answer: those given, else the vocabulary's."""
         if self.end_tokens is not None:
@@ -157,28 +151,15 @@ def follow_set(trie: _core.Trie, vocab: _core.Vocab, span: Span) -> _core.Follow
     )
 
 
-class NativeParams(NamedTuple):
-    """A struct token_trie_params."""
-
-    params: Any
-    pointed_to: tuple[Any, ...]
-    """What its members point to; to be kept as long."""
-
-
-def native_params(span: Span) -> NativeParams:
-    """Return the span's rules as the C ABI takes them."""
-    params = new_struct("token_trie_params")
-    for name in ("mode", "on_complete", "max_items", "min_items", "unique", "max_before", "max_span"):
-        setattr(params, name, getattr(span, name))
+def native_params(span: Span) -> Any:
+    """Return a struct token_trie_params of the span's rules."""
+    plain = ("mode", "on_complete", "max_items", "min_items", "unique", "max_before", "max_span")
+    members = {name: getattr(span, name) for name in plain}
     for name in ("end_tokens", "separator", "start_after"):
         tokens = getattr(span, name)
         if tokens is not None and len(tokens):
-            setattr(params, name, ffi.from_buffer("llama_token[]", tokens))
-            setattr(params, f"n_{name}", len(tokens))
-    names = [ffi.new("char[]", name) for name in span.exclude]
-    out = ffi.new("char *[]", names)
-    params.exclude, params.n_exclude = out, len(names)
-    return NativeParams(params, (span, names, out))
+            members |= {name: ffi.from_buffer("llama_token[]", tokens), f"n_{name}": len(tokens)}
+    return new_struct("token_trie_params", exclude=c_strings(span.exclude), n_exclude=len(span.exclude), **members)
 
 
 class SetTrie(NamedTuple):
@@ -186,7 +167,8 @@ class SetTrie(NamedTuple):
 
     trie: TokenTrie
     span: Span
-    native: NativeParams
+    native: Any
+    """A struct token_trie_params."""
 
 
 if TYPE_CHECKING:  # by scripts/keywords

@@ -16,7 +16,7 @@ from token_trie.llama.interrupts import interruptible
 from token_trie.llama.native_stream import NativeStream
 from token_trie.llama.sampling import Sampling, native_sampling
 from token_trie.llama.state import Step
-from token_trie.native.ffi import check, ffi, lib, new_struct
+from token_trie.native.ffi import c_strings, check, ffi, lib, new_struct
 
 
 class Reader:
@@ -117,26 +117,19 @@ class Steps:
         if self._reader() is reader:
             self._reader = _none
 
-    def set_sampling(self, sampling: Sampling, *, continues: bool = True) -> None:
-        """Set how tokens are drawn; without a seed, the draws go on, unless others are to come."""
-        self.change(lib.token_trie_stream_set_sampling, self._native(sampling, continues), after=self._note(sampling))
-
-    def _native(self, sampling: Sampling, continues: bool = True) -> Any:
-        return native_sampling(sampling, draws=False, continues=continues, **self.defaults)
-
-    def _note(self, sampling: Sampling) -> Callable[[], None]:
-        def note() -> None:
-            self.sampling = replace(sampling, seed=None)
-
-        return note
+    def set_seed(self, seed: int | None) -> None:
+        """Begin draws anew from a seed; None for others each time."""
+        sampling = replace(self.sampling, seed=seed)
+        self.change(lib.token_trie_stream_set_sampling, native_sampling(sampling, draws=False, **self.defaults))
 
     def _draw_by(self, stream: Any, sampling: Sampling) -> int:
-        """Do as `set_sampling`, inside a call, where something changes; return the status."""
+        """Set how tokens are drawn, without a seed, inside a call; the draws go on. Return the status."""
         if sampling == self.sampling:
             return 0
-        status = int(lib.token_trie_stream_set_sampling(stream, self._native(sampling)))
+        native = native_sampling(sampling, draws=False, continues=True, **self.defaults)
+        status = int(lib.token_trie_stream_set_sampling(stream, native))
         if status == 0:
-            self._note(sampling)()
+            self.sampling = sampling
         return status
 
     def reader(self, max_tokens: int, sampling: Sampling) -> Reader:
@@ -247,10 +240,14 @@ class Steps:
     def decode(self, function: Callable[..., int], *arguments: Any, is_short: bool) -> None:
         """Make a call of the ABI that writes into the sequence; an interrupt from the keyboard ends one not short."""
         thread = get_ident()
-        if is_short and not self.is_behind:
+
+        def call() -> None:
             self.change(function, *arguments, after=self.replace, thread=thread)
+
+        if is_short and not self.is_behind:
+            call()
             return
-        interruptible(lambda: self.change(function, *arguments, after=self.replace, thread=thread), self.native.cancel)
+        interruptible(call, self.native.cancel)
         self.is_behind = False
 
     def generate_until(self, stops: Sequence[str], max_tokens: int, sampling: Sampling) -> int | None:
@@ -259,8 +256,7 @@ class Steps:
         Of a span that a text comes before, only that is generated; the stream's state then says "complete".
         """
         n_cancels = self.n_cancels
-        texts = [ffi.new("char[]", text.encode()) for text in stops]
-        strings, which = ffi.new("char *[]", texts), ffi.new("int32_t *", -1)
+        strings, which = c_strings([text.encode() for text in stops]), ffi.new("int32_t *", -1)
         raised: list[BaseException] = []
         go_on = ffi.callback("token_trie_on_token", _go_on, onerror=lambda _type, error, _trace: raised.append(error))
 
@@ -269,16 +265,11 @@ class Steps:
             self.is_cancelled = n_cancels != self.n_cancels
             if self.is_cancelled:
                 return 0
-            text = len(texts), go_on, ffi.NULL, which
+            text = len(stops), go_on, ffi.NULL, which
             status = self._draw_by(stream, sampling)
             return status or int(lib.token_trie_stream_generate_until(stream, max_tokens, strings, *text))
 
-        thread = get_ident()
-        if self.is_behind:
-            interruptible(lambda: self.change(run, thread=thread), self.native.cancel)
-            self.is_behind = False
-        else:
-            self.change(run, thread=thread)
+        self.decode(run, is_short=True)  # between two tokens, its callback lets an interrupt in
         if raised:
             raise raised[0]
         return None if which[0] < 0 else int(which[0])

@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
 from threading import get_ident
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ from token_trie.llama.evaluated import Evaluated, common_prefix
 from token_trie.llama.interrupts import interruptible
 from token_trie.llama.options import StreamOptions, native_options
 from token_trie.llama.query import Answer, Query, read_answer
-from token_trie.llama.span import NativeParams, SetTrie, Span, SpanOptions, StepMode, native_params, read_span
+from token_trie.llama.span import SetTrie, Span, SpanOptions, StepMode, native_params, read_span
 from token_trie.llama.state import Item, StreamState, state_of
 from token_trie.llama.steps import Steps
 from token_trie.native.arguments import encode
@@ -60,14 +59,14 @@ class Stream:
         self, llm: Llama | str | os.PathLike[str], *, keeps_llm: bool = True, options: StreamOptions = _DEFAULTS
     ) -> None:
         self._set: SetTrie | None = None  # the trie that is set
-        self._usual: dict[StepMode | None, tuple[Span, NativeParams]] = {}  # rules of a decision, read once
+        self._usual: dict[StepMode | None, tuple[Span, Any]] = {}  # rules of a decision, read once
         self._sets: dict[str | None, TokenTrie] = {}  # of the payload given, by path
         self._grammar: tuple[str | None, str] = None, "root"  # that is set: text and root
         self._known: dict[object, Any] = {}  # of a file's model
         self._like: Callable[[], Llama | None] = _none  # a weak reference to the Llama
         self._evaluated: Evaluated | None = None
         self._prompt = np.empty(0, np.int32)  # what the sequence begins with
-        params, _sampling = native_options(options)
+        params = native_options(options)
         wait_for_dropped()
         if isinstance(llm, (str, os.PathLike)):
             native = open_file(encode(os.fspath(llm), "llm"), params)
@@ -282,7 +281,7 @@ class Stream:
     def set_span(self, span: SetTrie) -> None:
         """Put what comes under a trie, from its root, by rules that are in order."""
         set_trie = lib.token_trie_stream_set_token_trie_ext
-        self.steps.change(set_trie, span.trie.c_set, span.native.params, after=lambda: self._keep(span))
+        self.steps.change(set_trie, span.trie.c_set, span.native, after=lambda: self._keep(span))
 
     def clear_span(self) -> None:
         """Take the trie away; a grammar set before is back."""
@@ -310,7 +309,7 @@ class Stream:
 
     def set_seed(self, seed: int | None) -> None:
         """Begin draws anew from a seed; None for others each time."""
-        self.steps.set_sampling(replace(self.steps.sampling, seed=seed), continues=False)
+        self.steps.set_seed(seed)
 
     # Where it stands.
 
@@ -342,7 +341,7 @@ class Stream:
         CancelledError
             It was cancelled meanwhile.
         """
-        native, _kept = query.native(continues=True, **self.steps.defaults)
+        native = query.native(continues=True, **self.steps.defaults)
         after = ffi.NULL if prefix is None else ffi.from_buffer("llama_token[]", np.array(prefix, np.int32))
         out = ffi.new("struct token_trie_answer **")
         arguments = after, 0 if prefix is None else len(prefix), native, out

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import cffi
@@ -57,13 +59,26 @@ else:
     lib = _Refusing(lib)
 
 
+_pointed_to: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()  # as C data keeps nothing alive
+
+
 def new_struct(name: str, **members: Any) -> Any:
-    """Make a struct that begins with its own size, as all that cross this ABI do."""
+    """Make a struct that begins with its own size, as all that cross this ABI do; what it points to lives as long."""
     struct = ffi.new(f"struct {name} *")
     struct.size = ffi.sizeof(f"struct {name}")
     for member, value in members.items():
         setattr(struct, member, value)
+    if members:
+        _pointed_to[struct] = members
     return struct
+
+
+def c_strings(texts: Sequence[bytes]) -> Any:
+    """Make a ``char *[]`` of texts, which live as long."""
+    strings = [ffi.new("char[]", text) for text in texts]
+    array = ffi.new("char *[]", strings)
+    _pointed_to[array] = strings
+    return array
 
 
 def set_of(trie: core._core.Trie) -> Any:

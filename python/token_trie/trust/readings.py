@@ -181,13 +181,10 @@ class _OfChoices(Reader):
                 yield found
             else:
                 choices = found.bound.choices
-                scores = choices.aligned(found.seen.answer.logprobs)[choices.left()]
-                yield Row(
-                    scores,
-                    None,
-                    min(1.0, float(np.exp(scores).sum())),
-                    state if len(state := found.seen.answer.state) else None,
-                )
+                answer = found.seen.answer
+                scores = choices.aligned(answer.logprobs)[choices.left()]
+                state = answer.state if len(answer.state) else None
+                yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), state)
 
 
 class _OfQuestion(Reader):
