@@ -11,8 +11,10 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
+from token_trie.llama.devices import Device, devices
 
-from bench.device import About, called
+# As ggml's backends call themselves.
+_BACKENDS = {"cpu": {"CPU"}, "vulkan": {"Vulkan"}, "cuda": {"CUDA"}, "metal": {"Metal", "MTL"}}
 
 
 def _smollm2() -> Path:
@@ -33,16 +35,9 @@ def _gemma3() -> Path:
 _KNOWN = {"smollm2": _smollm2, "gemma3": _gemma3}
 
 
-@dataclass(frozen=True, eq=False)
-class Logits:
-    """A row of logits of no model."""
-
-    logits: NDArray[np.float32]
-
-    @property
-    def n_vocab(self) -> int:
-        """How many there are."""
-        return len(self.logits)
+def device_of(backend: str) -> Device | None:
+    """Return the first device of a backend, if there is one."""
+    return next((each for each in devices() if each.backend in _BACKENDS[backend]), None)
 
 
 @dataclass(eq=False)
@@ -52,9 +47,7 @@ class Model:
     name: str
     path: Path
     llm: llama_cpp.Llama = field(repr=False)
-    backend: str = "unknown"  # the devices that hold the layers
-    about: About | None = None  # of these the one with the most
-    leaves_device: bool = False  # whether logits do, on their way to the host
+    device: str = "unknown"  # the one that holds the most layers
 
     def __post_init__(self) -> None:
         self.vocab = llama_cpp.llama_model_get_vocab(self.llm.model)
@@ -63,11 +56,6 @@ class Model:
         # What llama_sampler_sample reads, and a copy to restore it from.
         self.live_logits = self.logits_now()
         self.logits = self.live_logits.copy()
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a token's logits on their way from a device; none where they are on the host."""
-        return self.n_vocab * np.dtype(np.float32).itemsize if self.leaves_device else 0
 
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a piece of an answer: no beginning of text, no special tokens."""
@@ -111,11 +99,6 @@ class _LoadLog:
             self.devices[found[1].decode()] += 1
 
     @property
-    def backend(self) -> str:
-        """Devices, the one with the most layers first: "CPU", "CUDA0 + CPU"."""
-        return " + ".join(device for device, _ in self.devices.most_common()) or "unknown"
-
-    @property
     def first(self) -> str | None:
         """The device with the most layers."""
         return next((device for device, _ in self.devices.most_common()), None)
@@ -152,6 +135,5 @@ def load(
         op_offload=False if device == "cpu" else None,  # a device in sight takes large batches from the CPU
         verbose=False,
     )
-    most = called(_log.first) if _log.first else None
-    leaves_device = most is not None and most.kind != "cpu"
-    return Model(path.stem, path, llm, _log.backend, About.of(most) if most else None, leaves_device)
+    most = next((each for each in devices() if each.name == _log.first), None)
+    return Model(path.stem, path, llm, f"{most.backend}, {most.description}" if most else "unknown")

@@ -12,13 +12,12 @@ import llama_cpp  # noqa: F401  the one llama.cpp of this process, which the loo
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.models import Logits, Model
+from bench.models import Model
+from bench.timing import Samples
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCE = _ROOT / "bench" / "native"
 _BUILD = _ROOT / "build" / "bench"
-
-Samples = NDArray[np.int64]
 
 
 def _cmake(*arguments: str) -> None:
@@ -52,7 +51,7 @@ def clock_ns() -> int:
 
 
 def apply(
-    sampler: Any, model: Model | Logits, n: int, paths: NDArray[np.int32] | None = None, *, cold: bool = False
+    sampler: Any, logits: NDArray[np.float32], n: int, paths: NDArray[np.int32] | None = None, *, cold: bool = False
 ) -> Samples:
     """Time llama_sampler_apply n times on a full candidate array.
 
@@ -63,9 +62,7 @@ def apply(
     if paths is not None:
         chosen = np.ascontiguousarray(paths[np.random.default_rng().integers(len(paths), size=n)])
         where, depth = chosen.ctypes.data, chosen.shape[1]
-    _loops().token_trie_bench_apply(
-        sampler, model.logits.ctypes.data, model.n_vocab, where, depth, cold, n, out.ctypes.data
-    )
+    _loops().token_trie_bench_apply(sampler, logits.ctypes.data, len(logits), where, depth, cold, n, out.ctypes.data)
     return out - clock_ns()
 
 

@@ -1,129 +1,190 @@
-"""Results of any mode, and their JSON."""
+"""Results of a run: tables on the screen, JSON, and the page of benchmarks that is made of the JSON."""
 
 import json
 import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
-from token_trie.llama.devices import devices
+from rich import box
+from rich import table as rich_table
+from rich.console import Console
+from rich.progress import track
+from rich.text import Text
 from token_trie.native.core import _core
 
-from bench.native import Samples
+T = TypeVar("T")
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+PROMPTS = "Prompts are plain text with examples, without a chat template."
+_WIDTH = 190  # where the output is no terminal
+_PACKAGES = ["llama-cpp-python", "llguidance", "xgrammar", "torch", "numpy"]
+_TITLES = {
+    "sampler": ("A token", "What the constraint costs at each sampling step, and to build the set."),
+    "decide": ("A decision", "Requests of an agent, their prompts evaluated already."),
+    "score": ("Every probability", "Whole answers: as one tree, one by one, and the most probable of many."),
+    "record": ("Tool calls", "Whole calls with their arguments."),
+    "questions": ("Questions about a state", "Many questions at once, beside bare passes for the same tokens."),
+    "many": ("Many prompts", "1 to 512 prompts at once."),
+    "mask": ("Masks of batches", "Bits on the host and tensors on a device."),
+    "catalogue": ("Catalogues", "Ids and titles by the million."),
+}
 
-R = TypeVar("R", bound="DataclassInstance")
 
-SCHEMA = "token-trie-bench/1"
-_PACKAGES = ["token-trie", "llama-cpp-python", "llguidance", "xgrammar", "torch", "numpy"]
+class Share(float):
+    """A share of 1, shown in percent."""
+
+
+def figure(value: float) -> str:
+    """Return a number with three digits: 0.071, 12.5, 839, 71.1k, 1.07M."""
+    if abs(value) >= 999_500:
+        return f"{value / 1e6:.2f}M"
+    if abs(value) >= 999.5:
+        return f"{value / 1e3:.3g}k"
+    return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f}"
+
+
+def _text(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, Share):
+        return f"{value:.1%}".replace("%", " %")
+    return f"{value:,}" if isinstance(value, int) else figure(value) if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One contender, one quantity: microseconds, or the reason why there are none."""
+class Table:
+    """A table: rows map headings to cells. Columns whose heading begins with > are flush right."""
 
-    model: str
-    n_vocab: int
-    set: str
-    leaves: int
-    branching: int  # tokens that an answer can begin with
-    contender: str
-    quantity: str
-    n: int = 0
-    p10_us: float | None = None
-    median_us: float | None = None
-    p90_us: float | None = None
-    failed: str | None = None
-    rows: int = 1  # of logits, in one call
+    title: str
+    rows: list[dict[str, Any]]
+    caption: str = ""
 
-    @staticmethod
-    def of(samples: Samples, **where: Any) -> "Row":
-        """Return the row of some nanoseconds."""
-        p10, median, p90 = (round(float(v) / 1000, 4) for v in np.percentile(samples, [10, 50, 90]))
-        return Row(**where, n=len(samples), p10_us=p10, median_us=median, p90_us=p90)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table in texts."""
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        rows = [[_text(row.get(name)) for name in columns] for row in self.rows]
+        return {"title": self.title, "columns": columns, "rows": rows, "caption": self.caption}
 
 
-@dataclass(frozen=True)
-class Bar:
-    """A bar, and what was measured: the ratio has to be at least, or at most, the limit."""
-
-    text: str
-    ratio: float | None  # None: could not be measured
-    at_least: bool
-    limit: float
-    unit: str = "x"  # "%": both are shares of one; "": both are counts
-
-    @property
-    def met(self) -> bool | None:
-        """Return whether the bar is met; None if unknown."""
-        if self.ratio is None:
-            return None
-        return self.ratio >= self.limit if self.at_least else self.ratio <= self.limit
+def progress(items: Sequence[T], description: str) -> Iterable[T]:
+    """Iterate with a progress bar, on a terminal."""
+    return track(items, description, transient=True, disable=not sys.stdout.isatty())
 
 
 @dataclass
-class Results(Generic[R]):
-    """What one run measured."""
+class Results:
+    """The results of one run."""
 
     mode: str
-    settings: dict[str, Any]
-    rows: list[R] = field(default_factory=list)
-    bars: list[Bar] = field(default_factory=list)
-    checks: list[dict[str, Any]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What the tables and the picture are made of, where that is more than the tables show."""
 
-    def save(self, path: Path, tables: Sequence[dict[str, Any]] = ()) -> None:
-        """Write the JSON, with the machine and the versions; a single row is also at the top level.
-
-        tables: what people were shown, each with its title, columns and rows of texts.
-        """
+    def finish(self, output: Path | None) -> None:
+        """Print the tables and, if an output is given, write the JSON."""
+        tables = [table.to_dict() for table in self.tables]
+        console = Console()
+        if not console.is_terminal:
+            console.width = _WIDTH
+        for table in tables:
+            console.print(_on_screen(table))
+        if output is None:
+            return
         document = {
-            **(asdict(self.rows[0]) if len(self.rows) == 1 else {}),
-            "schema": SCHEMA,
             "mode": self.mode,
             "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "machine": machine(),
-            "versions": versions(),
-            "settings": self.settings,
-            "bars": [asdict(bar) | {"met": bar.met} for bar in self.bars],
-            "checks": self.checks,
-            "rows": [asdict(row) for row in self.rows],
-            "tables": list(tables),
+            "machine": _machine(),
+            "versions": _versions(),
+            "tables": tables,
+            "rows": self.rows,
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(_lines(document) + "\n", encoding="utf-8")
+        console.print(f"Written: {output}")
 
 
-def machine() -> dict[str, Any]:
+def _on_screen(table: dict[str, Any]) -> rich_table.Table:
+    out = rich_table.Table(
+        title=table["title"], caption=table["caption"], box=box.SIMPLE_HEAD, title_justify="left",
+        caption_justify="left",
+    )  # fmt: skip
+    for column in table["columns"]:
+        right = column.startswith(">")
+        out.add_column(Text(column.removeprefix(">")), justify="right" if right else "left", no_wrap=not right)
+    for row in table["rows"]:
+        out.add_row(*map(Text, row))
+    return out
+
+
+def _lines(value: Any) -> str:
+    """Return JSON with a line for each member of what has lists inside."""
+    if isinstance(value, dict) and any(isinstance(each, (list, dict)) for each in value.values()):
+        return "{" + ",\n".join(f"{json.dumps(key)}: {_lines(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list) and value and isinstance(value[0], (list, dict)):
+        return "[\n" + ",\n".join(map(_lines, value)) + "\n]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _machine() -> dict[str, Any]:
     """Return what the numbers depend on, without anything that names the machine."""
     cpuinfo = Path("/proc/cpuinfo")
     cpu = platform.processor() or platform.machine()
     if cpuinfo.exists():
         lines = (line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines())
         cpu = next((value.strip() for key, _, value in lines if key.strip() == "model name"), cpu)
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "devices": [{"backend": each.backend, "name": each.description} for each in devices()],
-    }
+    return {"cpu": cpu, "cores": os.cpu_count()}
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of all that took part."""
+def _versions() -> dict[str, str]:
     out = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             out[package] = version(package)
         except PackageNotFoundError:
             continue
-    return out | {"ggml": _core.llama_loaded()}
+    return out | {"ggml": str(_core.llama_loaded())}
+
+
+def page(paths: Sequence[Path], folder: Path) -> str:
+    """Return the page of benchmarks in Markdown: of each run its command, its machine, its picture and its tables.
+
+    folder: the folder of the page, from which pictures are linked.
+    """
+    runs = {path: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    parts = [
+        "# Benchmarks",
+        "`python -m bench page docs/results/*.json` makes this page from the JSON that the commands below wrote. All\n"
+        "contenders of a table ran side by side in one run. `python -m bench --help` says what each mode measures.",
+    ]
+    for mode, (title, about) in _TITLES.items():
+        for path, run in runs.items():
+            if run["mode"] == mode:
+                versions = ", ".join(f"{name} {number}" for name, number in run["versions"].items())
+                machine = f"{run['machine']['cores']} cores of {run['machine']['cpu']}"
+                parts += [f"## {title}", about, f"```sh\n{run['command']}\n```"]
+                parts.append(f"{run['date'][:10]}, {machine}; {versions}.")
+                if (picture := path.with_suffix(".png")).exists():
+                    parts.append(f"![{mode}]({os.path.relpath(picture, folder)})")
+                parts += map(_markdown, run["tables"])
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(table: dict[str, Any]) -> str:
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), ', ') for cell in cells)} |"
+
+    lines = [
+        f"**{table['title']}**",
+        "",
+        line(column.removeprefix(">") for column in table["columns"]),
+        f"|{'|'.join('---:' if column.startswith('>') else '---' for column in table['columns'])}|",
+        *map(line, table["rows"]),
+    ]
+    return "\n".join([*lines, "", table["caption"].replace("\n", "  \n")] if table["caption"] else lines)

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +13,14 @@ from numpy.typing import NDArray
 from bench.models import Model
 
 FAN_OUT = 30
-_DEPTH = 4
 
 
-def data(name: str) -> object:
-    """Return what a file in bench/data holds."""
+def data(name: str) -> Any:
+    """Read a JSON file of bench/data."""
     return json.loads(files("bench").joinpath("data", name).read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answers:
     """A set of answers; names is empty where they are token sequences that spell no text."""
 
@@ -37,38 +37,30 @@ class Answers:
         """Tokens that an answer can begin with."""
         return len({tokens[0] for tokens in self.tokens})
 
-    @cached_property
-    def _tail(self) -> bytes:
+    @cache  # noqa: B019  sets live as long as the run
+    def _tail(self, any_spelling: bool) -> bytes:
         names = self.names or map(str, range(len(self)))
-        leaves = [{"name": name, "tokens": tokens} for name, tokens in zip(names, self.tokens, strict=True)]
-        return json.dumps({"descriptors": [{"path": "", "leaves": leaves}]}, separators=(",", ":")).encode()[1:]
-
-    @cached_property
-    def _tail_of_texts(self) -> bytes:
-        leaves = [{"name": name, "text": name} for name in self.names]
-        descriptor = {"tokenization": "any", "leaves": leaves}
+        if any_spelling:
+            descriptor: dict[str, Any] = {"tokenization": "any", "leaves": [{"name": n, "text": n} for n in names]}
+        else:
+            pairs = zip(names, self.tokens, strict=True)
+            descriptor = {"path": "", "leaves": [{"name": name, "tokens": tokens} for name, tokens in pairs]}
         return json.dumps({"descriptors": [descriptor]}, separators=(",", ":")).encode()[1:]
 
-    def payload(self, nonce: int = 0) -> bytes:
+    def payload(self, nonce: int = 0, *, any_spelling: bool = False) -> bytes:
         """Return the set as token-trie's payload; another nonce makes other bytes of the same set."""
-        return b'{"modelId":"%010d",' % nonce + self._tail
-
-    def payload_of_texts(self, nonce: int = 0) -> bytes:
-        """Return the names as a payload for any tokenization."""
-        return b'{"modelId":"%010d",' % nonce + self._tail_of_texts
+        return b'{"modelId":"%010d",' % nonce + self._tail(any_spelling)
 
 
 def actions(model: Model) -> Answers:
     """30 names of an agent's actions."""
     names = data("actions.json")
-    assert isinstance(names, list)
     return Answers("30 actions", names, [model.tokenize(name) for name in names])
 
 
 def ids(n: int) -> list[str]:
     """Names as in a catalogue, such as amber-anchor-000000."""
     words = data("words.json")
-    assert isinstance(words, dict)
     kinds, things = words["kinds"], words["things"]
     return [f"{kinds[i % len(kinds)]}-{things[i // len(kinds) % len(things)]}-{i:06d}" for i in range(n)]
 
@@ -79,15 +71,14 @@ def catalogue(model: Model, n: int) -> Answers:
     return Answers(f"{n:,} ids", names, [model.tokenize(name) for name in names])
 
 
-def fan_out(model: Model, n: int, *, inner: bool = False) -> Answers:
+def fan_out(n_vocab: int, n: int, *, inner: bool = False) -> Answers:
     """Sequences over the same 30 tokens, so that nodes have 30 children whatever the number of leaves.
 
-    The tokens are spread over the vocabulary. 30 leaves are 30 sequences of one token; 100,000 are numbers of four
-    digits in base 30, first digit fastest. Measured at the root or, with inner, at random ones of the 931 nodes on the
-    first three levels, which all have 30 children.
+    The tokens are spread over the vocabulary. Sequences are numbers in base 30, first digit fastest, as long as needed.
+    Measured at the root or, with inner, at random ones of the 931 nodes on the first three levels.
     """
-    alphabet = np.linspace(1000, model.n_vocab - 1000, FAN_OUT, dtype=np.int64)
-    depth = 1 if n <= FAN_OUT else _DEPTH
+    alphabet = np.linspace(1000, n_vocab - 1000, FAN_OUT, dtype=np.int64)
+    depth = next(depth for depth in range(1, 99) if FAN_OUT**depth >= n)
     digits = np.arange(n)[:, None] // FAN_OUT ** np.arange(depth) % FAN_OUT
     name = f"{n:,} at fan-out {FAN_OUT}"
     if not inner:
@@ -104,7 +95,7 @@ SETS: dict[str, Callable[[Model], Answers]] = {
     "30 actions": actions,
     "1,000 ids": partial(catalogue, n=1000),
     "100,000 ids": partial(catalogue, n=100_000),
-    "30 at fan-out 30": partial(fan_out, n=30),
-    "100,000 at fan-out 30": partial(fan_out, n=100_000),
-    "100,000 at fan-out 30, inner nodes": partial(fan_out, n=100_000, inner=True),
+    "30 at fan-out 30": lambda model: fan_out(model.n_vocab, n=30),
+    "100,000 at fan-out 30": lambda model: fan_out(model.n_vocab, n=100_000),
+    "100,000 at fan-out 30, inner nodes": lambda model: fan_out(model.n_vocab, n=100_000, inner=True),
 }

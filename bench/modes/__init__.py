@@ -1,1 +1,1 @@
-"""One module a mode, each with run(options)."""
+"""One module for each mode, each with run(options)."""

@@ -1,99 +1,257 @@
 """Sets of 10⁵ to 10⁸ members: what they take, beside STATIC and marisa-trie; titles of products as texts."""
 
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import islice, product
 from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
 
-from rich.table import Table
+import numpy as np
+import token_trie
+from token_trie import TokenTrie
 
-from bench.catalogues import titles, uniform
-from bench.catalogues.figures import CatalogueRow
-from bench.catalogues.plot import plot
+from bench import native
+from bench.contenders import greedy_sampler
 from bench.models import load
-from bench.options import Options
-from bench.outcome import show
-from bench.results import Bar, Results
-from bench.table import figure, plain_table, progress_bar, wide_console
+from bench.plots import catalogue as plot
+from bench.results import Results, Table, figure, progress
 
 _SIZES = [100_000, 1_000_000, 10_000_000]
+_V, _LENGTH, _ROWS, _FEW = 2048, 8, 140, 30  # ids are 8 uniform tokens out of 2,048, as STATIC is measured
+_MAX_MARISA = _MAX_TENSORS = 10_000_000
+_MAX_STATIC = 1_000_000
+_OURS, _STATIC, _MARISA, _ALONE = "token-trie", "STATIC", "marisa-trie", "llama_tokenize on one core"
+_N_TITLES = 200_000
+_PROMPT = "A customer looks for a warm blue jacket for the mountains.\nWe recommend:"
+_KINDS = ["Jacket", "Backpack", "Lamp", "Chair", "Kettle", "Keyboard", "Bottle", "Tent", "Watch", "Speaker"]
+_MATERIALS = ["Steel", "Oak", "Linen", "Wool", "Glass", "Leather", "Carbon", "Cotton", "Ceramic", "Bamboo"]
+_COLOURS = ["Blue", "Black", "Olive", "White", "Red", "Grey", "Sand", "Teal", "Navy", "Rust"]
+_MAKERS = ["Norvik", "Altura", "Brenda", "Castell", "Dunmore", "Eklund", "Farley", "Grove", "Hadley", "Ivarsen"]
 
 
-def run(options: Options) -> None:
-    """Measure sets of uniform ids, each in a process of its own, and titles by each model; print, write, draw."""
-    sizes = options.members or _SIZES
-    results = Results[CatalogueRow]("catalogue", {"members": sizes, "rows": uniform.ROWS})
-    console = wide_console(150)
-    with progress_bar(console) as progress:
-        bar = progress.add_task("", total=len(sizes) + len(options.models))
-        for n in sizes:
-            progress.update(bar, description=f"{n:,} ids")
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-                results.rows += alone.submit(uniform.measure, n).result()
-            progress.advance(bar)
-        for name in options.models:
-            progress.update(bar, description=f"{titles.N:,} titles, {name}")
-            results.rows += titles.measure(name, load(name).llm, options.rounds or 3)
-            progress.advance(bar)
-    results.bars = _bars(results.rows)
-    tables = [
-        _table(f"{of[0]}, {of[1]:,} members", [row for row in results.rows if (row.set, row.members) == of])
-        for of in dict.fromkeys((row.set, row.members) for row in results.rows)
-    ]
-    show(console, tables, results, options.output)
+class _Rows(list[dict[str, Any]]):
+    """The figures of one set."""
+
+    def __init__(self, of: str, members: int) -> None:
+        self.of, self.members = of, members
+
+    def put(self, who: str, what: str, value: float, unit: str, depth: int | None = None) -> None:
+        """Add a figure; depth: the number of tokens before the step."""
+        where = {"set": self.of, "members": self.members, "depth": depth}
+        self.append(where | {"contender": who, "quantity": what, "value": float(value), "unit": unit})
+
+
+def run(options: Any) -> None:
+    """Measure sets of uniform ids, each in a process of its own, and titles with each model."""
+    results = Results("catalogue")
+    for n in progress(options.members or _SIZES, "ids"):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+            results.rows += alone.submit(_uniform, n).result()
+    for name in progress(options.models, "titles"):
+        results.rows += _titles(name, load(name).llm, options.rounds or 3)
+    for of in dict.fromkeys((row["set"], row["members"]) for row in results.rows):
+        rows = [row for row in results.rows if (row["set"], row["members"]) == of]
+        lines: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            what = row["quantity"] + ("" if row["depth"] is None else f" after {row['depth']} tokens")
+            lines.setdefault(what, {"": what})[f">{row['contender']}"] = f"{figure(row['value'])} {row['unit']}".strip()
+        results.tables.append(Table(f"{of[0]}, {of[1]:,} members", list(lines.values())))
+    results.finish(options.output)
     if options.output is not None:
-        plot(results.rows, options.output.with_suffix(".png"))
+        plot(results.rows, Path(options.output).with_suffix(".png"))
 
 
-def _table(title: str, rows: list[CatalogueRow]) -> Table:
-    def what(row: CatalogueRow) -> str:
-        return row.quantity + ("" if row.depth is None else f" behind {row.depth} tokens")
-
-    who = list(dict.fromkeys(row.contender for row in rows))
-    found = {(what(row), row.contender): f"{figure(row.value)} {row.unit}" for row in rows}
-    table = plain_table(title, "", *(f">{each}" for each in who))
-    for each in dict.fromkeys(map(what, rows)):
-        table.add_row(each, *(found.get((each, other), "") for other in who))
-    return table
+def _seconds(work: Callable[[], Any], times: int = 1) -> float:
+    taken = []
+    for _ in range(times):
+        start = perf_counter()
+        work()
+        taken.append(perf_counter() - start)
+    return median(taken)
 
 
-def _bars(rows: list[CatalogueRow]) -> list[Bar]:
-    found = {(row.set, row.members, row.contender, row.quantity, row.depth): row.value for row in rows}
-    bars = []
+def _memory(what: str) -> int:
+    """Return a figure of this process's memory in bytes, as Linux reports it."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
+    return int(line.split()[1]) << 10
 
-    def bar(text: str, quantity: str, members: int, limit: float, unit: str = "") -> None:
-        value = found.get(("uniform", members, "token-trie", quantity, None))
-        if value is not None:
-            bars.append(Bar(text, value, at_least=False, limit=limit, unit=unit))
 
-    for n in (1_000_000, 10_000_000):
-        bar(f"bytes a member on a device, {n:,}", "bytes a member on a device", n, 40)
-    bar("bytes a member, 10,000,000", "bytes a member", 10_000_000, 20)
-    bar("seconds to build 10,000,000", "build", 10_000_000, 10)
-    bar("peak of the build, of the result, 10,000,000", "peak of build, of the result", 10_000_000, 3, "x")
-    bar("ms to open 10,000,000, and the first step", "open and first step", 10_000_000, 5)
-    bar("ms to filter 10,000,000", "filter, 10 % left", 10_000_000, 20)
-    bar("ms to filter 10,000,000, members in no order", "filter, members in no order", 10_000_000, 20)
+def _drawn(n: int) -> Any:
+    """Return n ids in the order of their tokens."""
+    ids = np.random.default_rng(0).integers(0, _V, (n, _LENGTH), dtype=np.int32)
+    keys = sum(ids[:, i].astype(np.int64) << (44 - 11 * i) for i in range(5))
+    return ids[np.argsort(keys, kind="stable")]
 
-    def ratio(text: str, of: tuple[str, int], ours: str, theirs: str, limit: float, who: str = "token-trie") -> None:
-        def mean(contender: str, quantity: str) -> float | None:
-            values = [v for (*at, it, its, _), v in found.items() if (tuple(at), it, its) == (of, contender, quantity)]
-            return sum(values) / len(values) if values else None
 
-        a, b = mean("token-trie", ours), mean(who, theirs)
-        if a is not None and b is not None:
-            bars.append(Bar(text, a / b, at_least=False, limit=limit))
+def _trie_of(ids: Any) -> TokenTrie:
+    return TokenTrie.from_arrays(ids.ravel(), np.arange(0, ids.size + 1, _LENGTH))
 
-    most = ("uniform", 10_000_000)
-    ratio("apply at 10,000,000 over 30 members, mean of all depths", most, "apply", "apply, 30 members", 1.5)
-    ratio("step of the tree at 10,000,000 over 30 members", most, "step", "step, 30 members", 1.5)
-    for share, limit in (("10 %", 1.5), ("0.01 %", 4)):
-        ratio(f"apply with {share} left over all, 10,000,000", most, f"apply, {share} left", "apply", limit)
-        ratio(f"step of the tree with {share} left over all, 10,000,000", most, f"step, {share} left", "step", limit)
-    for of in dict.fromkeys((row.set, row.members) for row in rows if row.set.startswith("titles")):
-        alone = "llama_tokenize on one core"
-        ratio(f"{of[0]}: build from texts over llama_tokenize", of, "build from texts", "texts to tokens", 0.6, alone)
-        ratio(f"{of[0]}: choose with 10 % left over all", of, "choose, 10 % left", "choose", 1.3)
-    for (of, n, who, what, depth), value in found.items():
-        if who == "STATIC" and depth is not None:
-            ours = found[(of, n, "token-trie", what, depth)]
-            bars.append(Bar(f"candidates behind {depth} of {n:,} beside STATIC", ours / value, False, 1))
-    return bars
+
+def _uniform(n: int) -> _Rows:
+    """Measure a set of n members, with all contenders that go so far."""
+    rows, ids = _Rows("uniform", n), _drawn(n)
+    shuffled = _build(rows, ids[np.random.default_rng(5).permutation(n)], "")
+    mask = np.random.default_rng(6).random(len(shuffled)) < 0.1
+    rows.put(_OURS, "filter, members in no order", _seconds(partial(shuffled.filtered, mask), 3) * 1e3, "ms")
+    del shuffled, mask
+    trie = _build(rows, ids, ", in token order")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "ids.trie"
+        rows.put(_OURS, "save", _seconds(lambda: trie.save(file)), "s")
+        rows.put(_OURS, "open and first step", _seconds(lambda: TokenTrie.open(file).children([]), 5) * 1e3, "ms")
+        mapped = TokenTrie.open(file)
+        paths = ids[np.random.default_rng(1).integers(0, n, 20_000)]
+        _steps(rows, mapped, paths, "")
+        _filters(rows, mapped)
+        few = ids[:: max(1, n // _FEW)][:_FEW]
+        _steps(rows, _trie_of(few), few[np.random.default_rng(3).integers(0, len(few), 20_000)], f", {_FEW} members")
+        if n <= _MAX_TENSORS:
+            _tensors(rows, mapped, paths)
+    if n <= _MAX_MARISA:
+        _marisa(rows, ids)
+    return rows
+
+
+def _build(rows: _Rows, ids: Any, order: str) -> TokenTrie:
+    if can_tell := Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = _memory("VmRSS")
+    start = perf_counter()
+    trie = _trie_of(ids)
+    rows.put(_OURS, "build" + order, perf_counter() - start, "s")
+    if can_tell:
+        rows.put(_OURS, "peak of build, of the result" + order, (_memory("VmHWM") - before) / trie.nbytes, "x")
+    rows.put(_OURS, "bytes a member" + order, trie.nbytes / rows.members, "B")
+    return trie
+
+
+def _steps(rows: _Rows, trie: TokenTrie, paths: Any, name: str) -> None:
+    """Measure a step of the tree alone, to a member's end, and what the sampler adds to a step at each depth."""
+    core = trie.core
+    walk = _seconds(lambda: [core.descend(path) for path in paths], 3)
+    rows.put(_OURS, f"step{name}", walk * 1e6 / paths.size, "µs")
+    sampler = greedy_sampler(trie)
+    logits = np.random.default_rng(4).standard_normal(_V).astype(np.float32)
+    part = len(paths) // _LENGTH
+    for depth in range(_LENGTH):
+        # Others at the next depth, as a path that was walked before is in the cache.
+        some = np.ascontiguousarray(paths[depth * part : (depth + 1) * part, :depth], np.int32)
+        taken = native.apply(sampler.pointer, logits, 2000, some if depth else None)
+        rows.put(_OURS, f"apply{name}", float(np.mean(taken)) / 1e3, "µs", depth)
+
+
+def _filters(rows: _Rows, trie: TokenTrie) -> None:
+    rng = np.random.default_rng(2)
+    for share, name in ((0.1, ", 10 % left"), (0.0001, ", 0.01 % left")):
+        mask = rng.random(len(trie)) < share
+        rows.put(_OURS, f"filter{name}", _seconds(partial(trie.filtered, mask), 3) * 1e3, "ms")
+        some = rng.choice(np.flatnonzero(mask), 2000)
+        _steps(rows, trie.filtered(mask), np.stack([trie.core.sequence(int(i)) for i in some]), name)
+
+
+def _tensors(rows: _Rows, trie: TokenTrie, paths: Any) -> None:
+    """Measure candidates and next nodes of 140 rows at each depth, beside STATIC where its folder is given."""
+    import torch
+    from token_trie.engines.torch import DeviceTries
+
+    tries = DeviceTries(_V)
+    nodes = torch.full((_ROWS,), tries.add(trie, on_complete="release"))
+    rows.put(_OURS, "bytes a member on a device", tries.nbytes / len(trie), "B")
+    logprobs = torch.log_softmax(torch.randn(_ROWS, _V, generator=torch.Generator().manual_seed(0)), -1)
+    tokens = torch.tensor(paths[:_ROWS], dtype=torch.int64)
+    static = _static(rows, tokens, logprobs)
+    for depth in range(_LENGTH):
+        turns: dict[str, Callable[[], Any]] = {_OURS: partial(tries.candidates, logprobs, nodes)}
+        turns |= {_STATIC: static[depth]} if static else {}
+        taken: dict[str, list[float]] = {name: [] for name in turns}
+        for _ in range(30):
+            for name, work in turns.items():
+                taken[name].append(_seconds(lambda work=work: [work() for _ in range(20)]) / 20)
+        for name, them in taken.items():
+            rows.put(name, f"candidates of {_ROWS} rows", median(them) * 1e6, "µs", depth)
+        mask = partial(tries.mask_, logprobs.clone(), nodes)
+        rows.put(_OURS, f"mask_ of {_ROWS} rows", _seconds(mask, 200) * 1e6, "µs", depth)
+        nodes = tries.step(nodes, tokens[:, depth])
+
+
+def _static(rows: _Rows, tokens: Any, logprobs: Any) -> list[Callable[[], Any]] | None:
+    """Return STATIC's step at each depth: what its sparse_transition_torch does before it ranks the beams."""
+    folder = os.environ.get("STATIC_DIR")
+    if folder is None or rows.members > _MAX_STATIC:
+        return None
+    import torch
+
+    sys.path.insert(0, folder)
+    from static_decoding.csr_utils import build_static_index  # type: ignore[import-not-found]
+    from static_decoding.decoding_pt import generate_and_apply_logprobs_mask  # type: ignore[import-not-found]
+
+    start = perf_counter()
+    made = build_static_index(_drawn(rows.members), _V, 2)
+    rows.put(_STATIC, "build", perf_counter() - start, "s")
+    nbytes = sum(np.asarray(each).nbytes for each in made)
+    rows.put(_STATIC, "bytes a member on a device", nbytes / rows.members, "B")
+    packed, indptr, limits, start_mask, dense_mask, dense_states = (
+        torch.from_numpy(each) if isinstance(each, np.ndarray) else each for each in made
+    )
+    minus, beams, device = torch.tensor(-float("inf")), 70, torch.device("cpu")
+
+    def first() -> Any:
+        return torch.where(start_mask, logprobs, minus).topk(beams, -1)
+
+    def second() -> Any:
+        best = torch.where(dense_mask[tokens[:, 0]], logprobs, minus).topk(beams, -1)
+        return best, dense_states[tokens[:, 0].unsqueeze(1), best.indices]
+
+    def sparse(here: Any, limit: int) -> Any:
+        return generate_and_apply_logprobs_mask(logprobs, here, packed, indptr, limit, _V, device)
+
+    steps: list[Callable[[], Any]] = [first, second]
+    states = dense_states[tokens[:, 0], tokens[:, 1]]
+    for depth in range(2, _LENGTH):
+        steps.append(partial(sparse, states, int(limits[depth])))
+        _, found, following = steps[-1]()
+        states = following.gather(1, (found == tokens[:, depth : depth + 1]).int().argmax(1, keepdim=True))[:, 0]
+    return steps
+
+
+def _marisa(rows: _Rows, ids: Any) -> None:
+    try:
+        import marisa_trie
+    except ImportError:
+        return
+    keys = ids.astype(">u2")
+    start = perf_counter()
+    made = marisa_trie.Trie(bytes(key).decode("utf-16-be", "surrogatepass") for key in keys)
+    rows.put(_MARISA, "build", perf_counter() - start, "s")
+    rows.put(_MARISA, "bytes a member", len(made.tobytes()) / rows.members, "B")
+
+
+def _made_up_titles() -> Iterator[str]:
+    for i, maker, kind, material, colour in product(range(1, 1000), _MAKERS, _KINDS, _MATERIALS, _COLOURS):
+        yield f"{maker} {material} {kind} {i}, {colour}"
+
+
+def _titles(name: str, llm: Any, rounds: int) -> _Rows:
+    """Measure building of texts, a decision among them, and the ten best."""
+    rows = _Rows(f"titles, {name}", _N_TITLES)
+    texts = list(islice(_made_up_titles(), _N_TITLES))
+    some = texts[:: _N_TITLES // 20_000]
+    alone = _seconds(lambda: [llm._model.tokenize(text.encode(), False, False) for text in some])
+    rows.put(_ALONE, "texts to tokens", alone * _N_TITLES / len(some), "s")
+    start = perf_counter()
+    trie = TokenTrie.from_choices(llm, texts, prompt=_PROMPT)
+    rows.put(_OURS, "build from texts", perf_counter() - start, "s")
+    rows.put(_OURS, "bytes a member", trie.core.structure_bytes / _N_TITLES, "B")
+    few = trie.filtered(np.random.default_rng(0).random(len(trie)) < 0.1)
+    for what, among, n_best in (("choose", trie, 1), ("choose, 10 % left", few, 1), ("ten best", trie, 10)):
+        decide = partial(token_trie.choose, llm, _PROMPT, among, mode="exact", n_best=n_best)
+        decide()
+        rows.put(_OURS, what, _seconds(decide, rounds), "s")
+    return rows

@@ -2,148 +2,168 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from time import perf_counter
+from typing import Any
 
-from rich.table import Table
+import llama_cpp
+import numpy as np
+from llama_cpp.llama_grammar import LlamaGrammar
+from token_trie import choose, choose_many
+from token_trie.cli.demo import ACTIONS, prompt_for
+from token_trie.sets.prompt import tokenize_prompt
 
-from bench.many.contenders import Took, bare, by_grammar, one_by_one, together
-from bench.many.prompts import SETS, make_prompts
-from bench.models import load
-from bench.options import Options
-from bench.outcome import show
-from bench.results import Bar, Results
-from bench.table import model_bars, plain_table, wide_console
+from bench.completion import shared_tokens
+from bench.contenders import alternatives
+from bench.models import Model, load
+from bench.results import Results, Table, progress
+from bench.tasks import MAIN_SET, requests
+from bench.timing import watch
 
-_N_CTX, _N_BATCH = 2048, 512
 _SIZES = (1, 8, 64, 512)  # by default
 _MANY = 64  # above which all share one beginning
-_PROMPTS = "Prompts are plain text, without a chat template; the shared beginning has an example of each action."
-_BARS = {  # by the model's name: decisions against choose, and against a grammar
-    "SmolLM2": (1.7, 8.0),
-    "gemma": (2.4, 15.0),
-}
+_AT_MOST = 16  # prompts that slow contenders answer; their rate does not depend on the number
+_ROWS, _SEQUENCES = 256, 64  # of a bare pass
+_LABELS = "3 labels"
+_SETS = {_LABELS: ["work", "home", "travel"], MAIN_SET: list(ACTIONS)}
+_CAPTION = "Prompts are plain text, without a chat template; the shared beginning has an example of each action."
 
 
 @dataclass(frozen=True)
-class ManyRow:
-    """One contender on prompts of one kind. CPU seconds are of all threads; a busy machine hardly changes them."""
+class Took:
+    """What n prompts took, with nothing of them evaluated before; CPU seconds are of all threads."""
 
-    model: str
-    set: str
-    mode: str
-    is_shared: bool
-    n_prompts: int
-    contender: str
     n: int
-    wall_s: float
     cpu_s: float
-    first_s: float
-    p50_s: float
-    p99_s: float
-    n_tokens: int
-
-    @property
-    def cpu_ms(self) -> float:
-        """Of a prompt."""
-        return 1e3 * self.cpu_s / self.n
+    seconds: tuple[float, ...] = ()  # to the first answer, to half of the answers, to 99 %
+    n_tokens: int = 0  # evaluated, where that is known
 
 
-def run(options: Options) -> None:
-    """Measure with all models; print, and write what was prompts for."""
+def run(options: Any) -> None:
+    """Measure with all models."""
     sizes = sorted({*(n for n in _SIZES if n < options.prompts), options.prompts})
-    rounds = options.rounds or 1
-    results = Results[ManyRow](options.mode, {"threads": options.threads, "n_ctx": _N_CTX, "rounds": rounds})
-    console = wide_console(150)
-    for name, begin, advance in model_bars(options.models, console):
-        kinds = [(n, *kind) for n in sizes for kind in _kinds(n)]
-        begin("deciding", len(kinds) * rounds)
-        rows = _measure(name, options, kinds, rounds, advance)
-        results.rows += rows
-        results.bars += _bars(rows)
-    names = dict.fromkeys(row.model for row in results.rows)
-    tables = [_table([row for row in results.rows if row.model == name]) for name in names]
-    show(console, tables, results, options.output)
+    kinds = [(n, name, shared) for n in sizes for name, shared in ((_LABELS, True), (MAIN_SET, True), (_LABELS, False))]
+    kinds = [(n, name, shared) for n, name, shared in kinds if shared or n <= _MANY]
+    results = Results("many")
+    for name in options.models:
+        model = load(name, n_ctx=2048, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
+        found: dict[tuple[Any, ...], Took] = {}
+        for n, set_name, shared in progress(kinds, model.name):
+            for way, took in _measure(model, _SETS[set_name], n, shared, options.rounds or 1).items():
+                found[(shared, n, set_name, *way)] = took
+        results.tables.append(Table(f"{model.name}: many prompts", list(map(_line, found, found.values())), _CAPTION))
+    results.finish(options.output)
 
 
-def _kinds(n: int) -> list[tuple[str, bool]]:
-    """Return sets, and whether prompts share their beginning, for so many prompts."""
-    labels, actions = SETS
-    return [(labels, True), (actions, True), *([(labels, False)] if n <= _MANY else [])]
+def _line(key: tuple[Any, ...], took: Took) -> dict[str, Any]:
+    shared, n, set_name, who, mode = key
+    return {
+        "beginning": "shared" if shared else "own",
+        ">prompts": n,
+        "set": set_name,
+        "who": who,
+        "mode": mode,
+        ">CPU ms a prompt": 1e3 * took.cpu_s / took.n,
+        ">tokens a CPU s": took.n_tokens / took.cpu_s if took.n_tokens else None,
+        ">first, p50, p99, s": " ".join(f"{each:.2f}" for each in took.seconds),
+    }
 
 
-def _measure(
-    name: str, options: Options, kinds: list[tuple[int, str, bool]], rounds: int, advance: Callable[[], object]
-) -> list[ManyRow]:
-    model = load(name, n_ctx=_N_CTX, n_batch=_N_BATCH, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
-    rows = []
-    for n, set_name, is_shared in kinds:
-        prompts = make_prompts(model, SETS[set_name], n, is_shared=is_shared)
-        contenders: dict[tuple[str, str], Callable[[], Took]] = {
-            ("bare", ""): partial(bare, model, prompts),
-            ("choose_many", "greedy"): partial(together, model, prompts, "greedy"),
-            ("choose", "greedy"): partial(one_by_one, model, prompts, "greedy"),
-            ("choose_many", "exact"): partial(together, model, prompts, "exact"),
-            ("choose", "exact"): partial(one_by_one, model, prompts, "exact"),
-            ("grammar", "greedy"): partial(by_grammar, model, prompts),
-        }
-        took: dict[tuple[str, str], list[Took]] = {}
-        for _ in range(rounds):
-            for who, measure in contenders.items():
-                took.setdefault(who, []).append(measure())
-            advance()
-        for (who, mode), each in took.items():
-            median = sorted(each, key=lambda one: one.cpu_s)[len(each) // 2]
-            rows.append(ManyRow(model.name, set_name, mode, is_shared, n, who, *median))
-    return rows
+def _measure(model: Model, choices: list[str], n: int, shared: bool, rounds: int) -> dict[tuple[str, str], Took]:
+    llm: Any = model.llm
+    write = prompt_for if shared else "{0}\nIn a word, what the request is about:".format
+    texts = requests()
+    prompts = [tokenize_prompt(llm, write(f"{texts[i % len(texts)]['text']} ({i})")) for i in range(n)]
+    n_shared = shared_tokens(prompts, 1) if shared else 0
+    grammar = LlamaGrammar.from_string(alternatives([f" {text}" for text in choices]), verbose=False)
+
+    def complete(prompt: list[int]) -> object:
+        return llm.create_completion(prompt, grammar=grammar, temperature=0.0, max_tokens=16)
+
+    def loop(mode: Any) -> Callable[[], Took]:
+        return lambda: _loop(model, prompts, lambda prompt: choose(llm, prompt, choices, mode=mode))
+
+    ways: dict[tuple[str, str], Callable[[], Took]] = {
+        ("bare passes", ""): lambda: bare_passes(model, prompts, n_shared),
+        ("choose_many", "greedy"): lambda: _together(model, prompts, choices, n_shared, "greedy"),
+        ("choose", "greedy"): loop("greedy"),
+        ("choose_many", "exact"): lambda: _together(model, prompts, choices, n_shared, "exact"),
+        ("choose", "exact"): loop("exact"),
+        ("GBNF", "greedy"): lambda: _loop(model, prompts, complete),
+    }
+    taken: dict[tuple[str, str], list[Took]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, measure in ways.items():
+            taken[way].append(measure())
+    return {way: sorted(those, key=lambda one: one.cpu_s)[len(those) // 2] for way, those in taken.items()}
 
 
-def _find(rows: list[ManyRow], contender: str, mode: str, set_name: str) -> ManyRow:
-    """Return the row of the most prompts behind one beginning."""
-    alike = [r for r in rows if (r.contender, r.mode, r.set) == (contender, mode, set_name) and r.is_shared]
-    return max(alike, key=lambda row: row.n_prompts)
+def _together(model: Model, prompts: list[list[int]], choices: list[str], n_shared: int, mode: Any) -> Took:
+    """Answer by choose_many."""
+    n_tokens, ready = n_shared, []
+    start = perf_counter()
+    with watch() as took:
+        for _, decision in choose_many(model.llm, prompts, choices, mode=mode, as_ready=True):
+            ready.append(perf_counter() - start)
+            n_tokens += decision.stats.n_prompt - n_shared + decision.stats.n_evaluated
+    return Took(len(prompts), took.cpu_ns / 1e9, (ready[0], *np.percentile(ready, [50, 99])), n_tokens)
 
 
-def _bars(rows: list[ManyRow]) -> list[Bar]:
-    """Ratios of processor time, of the most prompts behind one beginning."""
-    labels, actions = SETS
-    model = rows[0].model
-    bars = []
-    for mode in ("greedy", "exact"):
-        many = _find(rows, "choose_many", mode, labels)
-        alone = _find(rows, "bare", "", labels)
-        rate = (many.n_tokens / many.cpu_s) / (alone.n_tokens / alone.cpu_s)
-        bars.append(Bar(f"{model}: new tokens against bare passes, {labels}, {mode}", rate, True, 0.85, "%"))
-    loop, grammar = next((both for known, both in _BARS.items() if known.lower() in model.lower()), (1.7, 8.0))
-    many = _find(rows, "choose_many", "exact", labels)
-    ratio = _find(rows, "choose", "exact", labels).cpu_ms / many.cpu_ms
-    bars.append(Bar(f"{model}: decisions against a loop of choose, {labels}, exact", ratio, True, loop))
-    many = _find(rows, "choose_many", "greedy", actions)
-    ratio = _find(rows, "grammar", "greedy", actions).cpu_ms / many.cpu_ms
-    bars.append(Bar(f"{model}: decisions against a loop with GBNF, {actions}", ratio, True, grammar))
-    return bars
+def _loop(model: Model, prompts: list[list[int]], answer: Callable[[list[int]], object]) -> Took:
+    """Answer the first prompt and some others; all others are taken to cost as much as these."""
+    model.llm.reset()
+    answer(model.tokenize("Something else:"))
+    model.llm.reset()
+    first, *others = prompts[: _AT_MOST + 1]
+    with watch() as took:
+        answer(first)
+    with watch() as each:
+        for prompt in others:
+            answer(prompt)
+    cpu_ns = took.cpu_ns + (each.cpu_ns / len(others) * (len(prompts) - 1) if others else 0)
+    return Took(len(prompts), cpu_ns / 1e9, (took.wall_ns / 1e9,))
 
 
-def _table(rows: list[ManyRow]) -> Table:
-    columns = (
-        "beginning",
-        ">prompts",
-        "set",
-        "who",
-        "mode",
-        ">CPU ms a prompt",
-        ">tokens a CPU s",
-        ">first, p50, p99, s",
-    )
-    table = plain_table(f"{rows[0].model}: many prompts", *columns, caption=_PROMPTS)
-    for row in rows:
-        table.add_row(
-            "shared" if row.is_shared else "own",
-            str(row.n_prompts),
-            row.set,
-            row.contender,
-            row.mode,
-            f"{row.cpu_ms:.2f}",
-            f"{row.n_tokens / row.cpu_s:.0f}" if row.n_tokens else "",
-            f"{row.first_s:.2f} {row.p50_s:.2f} {row.p99_s:.2f}" if row.p50_s else f"{row.first_s:.2f}",
-        )
-    return table
+def bare_passes(model: Model, prompts: list[list[int]], n_shared: int) -> Took:
+    """Evaluate what the prompts do not share in full batches, with the logits after each: llama.cpp alone."""
+    params = type(model.llm.context_params).from_buffer_copy(model.llm.context_params)
+    params.n_seq_max, params.kv_unified, params.n_ctx = _SEQUENCES, True, max(params.n_ctx, 2048)
+    context = llama_cpp.llama_init_from_model(model.llm.model, params)
+    memory = llama_cpp.llama_get_memory(context)
+    batch = llama_cpp.llama_batch_init(_ROWS, 0, 1)
+    beginning, rests = prompts[0][:n_shared], [prompt[n_shared:] for prompt in prompts]
+
+    def decode(rows: list[tuple[int, int, int, bool]]) -> None:
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence, wanted) in enumerate(rows):
+            batch.token[i], batch.pos[i], batch.logits[i] = token, position, wanted
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+        if llama_cpp.llama_decode(context, batch) != 0:
+            raise RuntimeError("llama_decode failed")
+        llama_cpp.llama_synchronize(context)
+
+    def evaluate() -> None:
+        for start in range(0, n_shared, _ROWS):
+            part = beginning[start : start + _ROWS]
+            decode([(token, start + i, 0, False) for i, token in enumerate(part)])
+        rows: list[tuple[int, int, int, bool]] = []
+        sequence = 0
+        for rest in rests:
+            if rows and (len(rows) + len(rest) > _ROWS or sequence == _SEQUENCES - 1):
+                decode(rows)
+                for used in range(1, sequence + 1):
+                    llama_cpp.llama_memory_seq_rm(memory, used, -1, -1)
+                rows, sequence = [], 0
+            sequence += 1
+            if n_shared:
+                llama_cpp.llama_memory_seq_cp(memory, 0, sequence, -1, -1)
+            last = len(rest) - 1
+            rows += [(token, n_shared + i, sequence, i == last) for i, token in enumerate(rest)]
+        decode(rows)
+
+    try:
+        with watch() as took:
+            evaluate()
+    finally:
+        llama_cpp.llama_batch_free(batch)
+        llama_cpp.llama_free(context)
+    return Took(len(rests), took.cpu_ns / 1e9, (), n_shared + sum(map(len, rests)))

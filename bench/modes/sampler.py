@@ -1,114 +1,84 @@
 """The cost of one constrained sampling step, of the constraint alone, and of building the set."""
 
-from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-from rich.progress import Progress
-
-from bench import native
-from bench.contenders import ALL, OURS, PEERS, Contender, Measure, engine
+from bench.contenders import ALL, OURS, PEERS
 from bench.models import Model, load
-from bench.modes.sampler_bars import bars
-from bench.modes.sampler_plot import plot
-from bench.modes.sampler_table import tables
-from bench.options import Options
-from bench.outcome import show
+from bench.plots import sampler as plot
 from bench.probe import reason_against
-from bench.results import Results, Row
-from bench.rounds import take_turns
-from bench.sets import SETS, Answers
-from bench.table import progress_bar, wide_console
+from bench.results import Results, Table, figure, progress
+from bench.sets import SETS
+from bench.timing import take_turns
 
-_ROUNDS = 10
 _NEVER_RISKY = 100  # members that every engine is trusted with
+_COLUMNS = {
+    "build": ">build",
+    "hit": ">build, cached",
+    "fill": ">fill",
+    "apply": ">apply",
+    "cold": ">fill+apply, cold",
+    "step": ">whole step",
+}
 
 
-def run(options: Options) -> None:
-    """Measure all contenders on all sets with all models; print, and write what was asked for."""
-    rounds = options.rounds or _ROUNDS
-    settings = {"rounds": rounds, "limit_s": options.limit_s, "clock_ns_taken_off": native.clock_ns()}
-    results = Results[Row]("sampler", settings)
-    console = wide_console(160)
-    with progress_bar(console, counts=False) as progress:
-        total = len(options.models) * len(SETS) * rounds
-        bar = progress.add_task("", total=total)
-        for name in options.models:
-            _OneModel(name, options, rounds, results, progress, bar).run()
-    results.bars = bars(results.rows)
-    show(console, tables(results.rows), results, options.output)
+def run(options: Any) -> None:
+    """Measure all contenders on all sets with all models."""
+    results = Results("sampler")
+    for name in options.models:
+        _measure(name, options, results)
+    results.finish(options.output)
     if options.output is not None:
-        plot(results.rows, options.output.with_suffix(".png"))
-        console.print(f"Written: {options.output.with_suffix('.png')}")
+        plot(results.rows, Path(options.output).with_suffix(".png"))
 
 
-@dataclass
-class _OneModel:
-    name: str
-    options: Options
-    rounds: int
-    results: Results[Row]
-    progress: Progress
-    bar: Any
-    ready: dict[str, Contender] = field(default_factory=dict)
+def _measure(name: str, options: Any, results: Results) -> None:
+    model = load(name)
+    ready, broken = _set_up(model)
+    lines, notes = [], []
+    for set_name in progress(list(SETS), name):
+        answers = SETS[set_name](model)
+        out = dict(broken)
+        for who in PEERS if len(answers) > _NEVER_RISKY and answers.names else ():
+            engine = who.partition(" (")[0]
+            # A variant builds sets like the engine's first.
+            reason = out.get(engine) if engine != who else reason_against(who, name, set_name, options.limit)
+            out |= {who: reason} if reason and who not in out else {}
+        contenders = [who for who in (ALL if answers.names else OURS) if who not in out]
+        rows = list(take_turns({who: ready[who].measures(answers) for who in contenders}, options.rounds or 10))
+        where = {"model": model.name, "n_vocab": model.n_vocab, "set": answers.name}
+        results.rows += [where | row for row in rows]
+        title = f"{answers.name}\n{answers.branching} first tokens"
+        for who in contenders:
+            found = {row["quantity"]: row for row in rows if row["contender"] == who}
+            cells = {heading: _cell(found[quantity]) for quantity, heading in _COLUMNS.items() if quantity in found}
+            lines.append({"set": title, "contender": who, **dict.fromkeys(_COLUMNS.values()), **cells})
+            title = ""
+        lines += [{"set": "", "contender": who, ">build": "out"} for who in out if answers.names]
+        notes += [f"Out: {who}, {answers.name}: {reason}" for who, reason in out.items() if answers.names]
+        results.rows += [where | {"contender": who, "quantity": "out"} for who in out if answers.names]
+    title = f"{model.name}, {model.n_vocab:,} tokens: median microseconds (p10 to p90)"
+    slow = ", ".join(f"{who} {seconds:.1f} s" for who, seconds in _setups.items() if seconds > 0.01)
+    notes.insert(0, f"Once for each model, before any set: {slow}.")
+    results.tables.append(Table(title, lines, "\n".join(notes)))
 
-    def run(self) -> None:
-        self.progress.update(self.bar, description=f"{self.name}: loading")
-        model = load(self.name)
-        broken = self._set_up(model)
-        for set_name, make in SETS.items():
-            self._say(f"{set_name}: tokenizing")
-            answers = make(model)
-            out = dict(broken)
-            measures: dict[str, dict[str, Measure]] = {}
-            for who in ALL if answers.names else OURS:
-                if who not in out:
-                    reason = self._reason_against(who, answers, out)
-                    if reason is None:
-                        measures[who] = self.ready[who].measures(answers)
-                    else:
-                        out[who] = reason
-            self._say(set_name)
-            sampled = take_turns(measures, self.rounds, lambda: self.progress.advance(self.bar))
-            where = self._where(model) | {"set": answers.name, "leaves": len(answers), "branching": answers.branching}
-            for who, quantities in sampled.items():
-                self.results.rows += [
-                    Row.of(samples, **where, contender=who, quantity=quantity)
-                    for quantity, samples in quantities.items()
-                ]
-            if answers.names:
-                self.results.rows += [
-                    Row(**where, contender=who, quantity="all", failed=reason) for who, reason in out.items()
-                ]
 
-    def _set_up(self, model: Model) -> dict[str, str]:
-        """Make all contenders; return the reasons of those that this installation cannot make."""
-        broken = {}
-        for who, make in ALL.items():
-            self._say(f"{who}: setting up")
-            start = perf_counter_ns()
-            try:
-                self.ready[who] = make(model)
-            except Exception as error:  # whatever another engine may say
-                broken[who] = f"{type(error).__name__}: {error}"
-                continue
-            elapsed = np.array([perf_counter_ns() - start])
-            where = self._where(model) | {"set": "", "leaves": 0, "branching": 0}
-            self.results.rows.append(Row.of(elapsed, **where, contender=who, quantity="setup"))
-        return broken
+_setups: dict[str, float] = {}  # seconds
 
-    def _reason_against(self, who: str, answers: Answers, out: dict[str, str]) -> str | None:
-        if who not in PEERS or len(answers) < _NEVER_RISKY:
-            return None
-        if engine(who) != who:  # a variant builds sets like the engine's first
-            return out.get(engine(who))
-        self._say(f"{answers.name}: trying {who} apart")
-        return reason_against(who, self.name, answers.name, self.options.limit_s)
 
-    def _say(self, text: str) -> None:
-        self.progress.update(self.bar, description=f"{self.name}: {text}")
+def _set_up(model: Model) -> tuple[dict[str, Any], dict[str, str]]:
+    """Make all contenders; return also the reasons of those that this installation cannot make."""
+    ready, broken = {}, {}
+    for who, make in ALL.items():
+        start = perf_counter_ns()
+        try:
+            ready[who] = make(model)
+        except Exception as error:  # whatever another engine may raise
+            broken[who] = f"{type(error).__name__}: {error}"
+        _setups[who] = (perf_counter_ns() - start) / 1e9
+    return ready, broken
 
-    @staticmethod
-    def _where(model: Model) -> dict[str, Any]:
-        return {"model": model.name, "n_vocab": model.n_vocab}
+
+def _cell(row: dict[str, Any]) -> str:
+    return f"{figure(row['median_us'])} ({figure(row['p10_us'])}-{figure(row['p90_us'])})"

@@ -25,6 +25,13 @@ def test_the_page_of_benchmarks_is_made_of_the_results_beside_it(tmp_path: Path)
     assert (tmp_path / "docs/benchmarks.md").read_text() == (ROOT / "docs/benchmarks.md").read_text()
 
 
+def test_the_help_explains_every_mode() -> None:
+    modes = [path.stem for path in (ROOT / "bench/modes").glob("[!_]*.py")]
+    command = [sys.executable, "-m", "bench", "--help"]
+    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert [mode for mode in modes if f"{mode}: " not in shown] == []
+
+
 def test_the_figures_that_the_readme_opens_with_are_of_these_results() -> None:
     run = json.loads((ROOT / "docs/results/sampler.json").read_text())
     readme = (ROOT / "README.md").read_text()

@@ -1,1 +1,0 @@
-"""Sets of 10⁵ to 10⁸ members."""

@@ -1,0 +1,113 @@
+"""llama-cpp-python's create_completion with its forward passes timed: a contender of whole decisions and records."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, cast
+
+import llama_cpp
+
+from bench.models import Model
+from bench.timing import watch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One answer, its prompt evaluated before."""
+
+    tokens: list[int]  # without an end
+    text: str
+    wall_ns: int  # as the caller sees it
+    cpu_ns: int  # of all threads
+    inner_ns: int  # as the engine measures it; else wall_ns
+    decode_ns: int  # of that, in the model's forward passes
+    n_passes: int
+
+
+def shared_tokens(prompts: Sequence[list[int]], n_own: int = 2) -> int:
+    """Return how many tokens all prompts begin with, but for the last n_own of the shortest."""
+    most = max(min(map(len, prompts)) - n_own, 0)
+    same = (len(set(column)) == 1 for column in zip(*prompts, strict=False))
+    return min(sum(takewhile(bool, same)), most)
+
+
+def portions(prompt: list[int], n_shared: int) -> list[int]:
+    """Return the positions at which a prompt is cut; every contender evaluates it in these portions.
+
+    A quantized model's logits depend on the size of a batch, so equal answers can be expected of equal batches alone.
+    The last token comes by itself, as in llama-cpp-python.
+    """
+    return sorted({n_shared, len(prompt) - 1, len(prompt)} - {0})
+
+
+@dataclass
+class _Seen:
+    tokens: list[int] = field(default_factory=list)
+    prompt_ns: int = 0
+    prompt_cpu_ns: int = 0
+    decode_ns: int = 0
+    n_passes: int = 0
+
+
+class Completion:
+    """A Llama that answers prompts with a common beginning."""
+
+    def __init__(self, model: Model, prompts: Sequence[list[int]]) -> None:
+        self._model = model
+        self._llm = cast(Any, model.llm)
+        self._n_shared = shared_tokens(prompts)
+        self._llm.reset()
+        self._evaluate(prompts[0][: self._n_shared])
+
+    def prepare(self, prompt: list[int]) -> None:
+        """Evaluate a prompt in its portions, as far as the context does not hold it."""
+        n = len(prompt) - 1
+        held = self._llm.n_tokens >= n and list(self._llm.input_ids[:n]) == prompt[:n]
+        self._llm.n_tokens = n if held else max(self._n_shared - 1, 0)  # what follows goes with the next eval
+        for end in portions(prompt, self._n_shared):
+            if end > self._llm.n_tokens:
+                self._evaluate(prompt[self._llm.n_tokens : end])
+
+    def answer(self, prompt: list[int], **options: Any) -> Outcome:
+        """Let create_completion answer."""
+        with self._watch(len(prompt)) as seen, watch() as took:
+            answer = self._llm.create_completion(prompt, temperature=0.0, **options)
+        wall_ns, cpu_ns = took.wall_ns - seen.prompt_ns, took.cpu_ns - seen.prompt_cpu_ns
+        if seen.tokens and llama_cpp.llama_vocab_is_eog(self._model.vocab, seen.tokens[-1]):
+            seen.tokens.pop()
+        text = answer["choices"][0]["text"]
+        return Outcome(seen.tokens, text, wall_ns, cpu_ns, wall_ns, seen.decode_ns, seen.n_passes)
+
+    def _evaluate(self, tokens: list[int]) -> None:
+        if tokens:
+            self._llm.eval(tokens)
+            llama_cpp.llama_synchronize(self._llm.ctx)
+
+    @contextmanager
+    def _watch(self, n_prompt: int) -> Iterator[_Seen]:
+        seen = _Seen()
+        llm, context = self._llm, self._llm._ctx
+        decode, sample = context.decode, llm.sample
+
+        def timed_decode(batch: Any) -> None:
+            with watch() as took:
+                decode(batch)
+                llama_cpp.llama_synchronize(llm.ctx)
+            if llm.n_tokens < n_prompt:  # the prompt's last token, which some versions evaluate again
+                seen.prompt_ns += took.wall_ns
+                seen.prompt_cpu_ns += took.cpu_ns
+            else:
+                seen.decode_ns += took.wall_ns
+                seen.n_passes += 1
+
+        def kept_sample(*args: Any, **kwargs: Any) -> int:
+            token: int = sample(*args, **kwargs)
+            seen.tokens.append(token)
+            return token
+
+        context.decode, llm.sample = timed_decode, kept_sample
+        try:
+            yield seen
+        finally:
+            del context.decode, llm.sample

@@ -1,1 +1,0 @@
-"""Whole decisions: a prompt that is evaluated already, and an answer out of a set."""

@@ -1,1 +1,0 @@
-"""Questions whose answers are known, put in several forms."""

@@ -1,1 +1,0 @@
-"""Many prompts at once: who answers them, and what that takes."""

@@ -1,1 +1,0 @@
-"""Tool calls: whole records, by token-trie, llama-cpp-python's grammar and llguidance."""

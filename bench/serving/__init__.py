@@ -1,1 +1,0 @@
-"""Servers under many clients."""

@@ -1,1 +1,0 @@
-"""What calibrations are worth."""
