@@ -1,4 +1,4 @@
-"""What a constrained token costs, beside the other engines that llama.cpp users have."""
+"""Benchmarks: the cost of a constrained token and decision, beside other engines for llama.cpp."""
 
 from token_trie_command import spin_briefly
 

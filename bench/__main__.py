@@ -24,7 +24,7 @@ class Device(str, Enum):
 
 
 class Mode(str, Enum):
-    """What to measure."""
+    """Modes: modules of bench/modes, and the contenders of decide alone."""
 
     sampler = "sampler"
     decide = "decide"

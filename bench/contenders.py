@@ -185,7 +185,7 @@ class TokenTrie(_Sampler):
 
 
 def single_threaded_torch() -> Any:
-    """Return torch, told to use one thread.
+    """Return torch, set to one thread.
 
     On one row of logits more threads gain little where cores are free, lose much where they are not, and would spin on
     into the turn of the next contender.

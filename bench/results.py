@@ -84,7 +84,7 @@ class Results:
     mode: str
     tables: list[Table] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """What the tables and the picture are made of, where that is more than the tables show."""
+    """Raw figures of the picture."""
 
     def finish(self, output: Path | None) -> None:
         """Print the tables and, if an output is given, write the JSON."""

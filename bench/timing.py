@@ -22,7 +22,7 @@ _MAX_REPEATS = 2000
 
 @dataclass
 class Took:
-    """What a piece of work took; the CPU time is of all threads."""
+    """Time of a piece of work; the CPU time is of all threads."""
 
     wall_ns: int = 0
     cpu_ns: int = 0

@@ -30,7 +30,7 @@ _CAPTION = "Prompts are plain text, without a chat template; the shared beginnin
 
 @dataclass(frozen=True)
 class Took:
-    """What n prompts took, with nothing of them evaluated before; CPU seconds are of all threads."""
+    """Cost of n prompts, nothing of them evaluated before; CPU seconds are of all threads."""
 
     n: int
     cpu_s: float
