@@ -29,8 +29,8 @@ _CAPTION = "Prompts are plain text, without a chat template; the shared beginnin
 
 
 @dataclass(frozen=True)
-class Took:
-    """Cost of n prompts, nothing of them evaluated before; CPU seconds are of all threads."""
+class Cost:
+    """Time for n prompts, nothing of them evaluated before; CPU seconds are of all threads."""
 
     n: int
     cpu_s: float
@@ -46,7 +46,7 @@ def run(options: Any) -> None:
     results = Results("many")
     for name in options.models:
         model = load(name, n_ctx=2048, n_batch=512, n_gpu_layers=options.n_gpu_layers, threads=options.threads)
-        found: dict[tuple[Any, ...], Took] = {}
+        found: dict[tuple[Any, ...], Cost] = {}
         for n, set_name, shared in progress(kinds, model.name):
             for way, took in _measure(model, _SETS[set_name], n, shared, options.rounds or 1).items():
                 found[(shared, n, set_name, *way)] = took
@@ -54,7 +54,7 @@ def run(options: Any) -> None:
     results.finish(options.output)
 
 
-def _line(key: tuple[Any, ...], took: Took) -> dict[str, Any]:
+def _line(key: tuple[Any, ...], took: Cost) -> dict[str, Any]:
     shared, n, set_name, who, mode = key
     return {
         "beginning": "shared" if shared else "own",
@@ -68,7 +68,7 @@ def _line(key: tuple[Any, ...], took: Took) -> dict[str, Any]:
     }
 
 
-def _measure(model: Model, choices: list[str], n: int, shared: bool, rounds: int) -> dict[tuple[str, str], Took]:
+def _measure(model: Model, choices: list[str], n: int, shared: bool, rounds: int) -> dict[tuple[str, str], Cost]:
     llm: Any = model.llm
     write = prompt_for if shared else "{0}\nIn a word, what the request is about:".format
     texts = requests()
@@ -79,10 +79,10 @@ def _measure(model: Model, choices: list[str], n: int, shared: bool, rounds: int
     def complete(prompt: list[int]) -> object:
         return llm.create_completion(prompt, grammar=grammar, temperature=0.0, max_tokens=16)
 
-    def loop(mode: Any) -> Callable[[], Took]:
+    def loop(mode: Any) -> Callable[[], Cost]:
         return lambda: _loop(model, prompts, lambda prompt: choose(llm, prompt, choices, mode=mode))
 
-    ways: dict[tuple[str, str], Callable[[], Took]] = {
+    ways: dict[tuple[str, str], Callable[[], Cost]] = {
         ("bare passes", ""): lambda: bare_passes(model, prompts, n_shared),
         ("choose_many", "greedy"): lambda: _together(model, prompts, choices, n_shared, "greedy"),
         ("choose", "greedy"): loop("greedy"),
@@ -90,14 +90,14 @@ def _measure(model: Model, choices: list[str], n: int, shared: bool, rounds: int
         ("choose", "exact"): loop("exact"),
         ("GBNF", "greedy"): lambda: _loop(model, prompts, complete),
     }
-    taken: dict[tuple[str, str], list[Took]] = {way: [] for way in ways}
+    taken: dict[tuple[str, str], list[Cost]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, measure in ways.items():
             taken[way].append(measure())
     return {way: sorted(those, key=lambda one: one.cpu_s)[len(those) // 2] for way, those in taken.items()}
 
 
-def _together(model: Model, prompts: list[list[int]], choices: list[str], n_shared: int, mode: Any) -> Took:
+def _together(model: Model, prompts: list[list[int]], choices: list[str], n_shared: int, mode: Any) -> Cost:
     """Answer by choose_many."""
     n_tokens, ready = n_shared, []
     start = perf_counter()
@@ -105,10 +105,10 @@ def _together(model: Model, prompts: list[list[int]], choices: list[str], n_shar
         for _, decision in choose_many(model.llm, prompts, choices, mode=mode, as_ready=True):
             ready.append(perf_counter() - start)
             n_tokens += decision.stats.n_prompt - n_shared + decision.stats.n_evaluated
-    return Took(len(prompts), took.cpu_ns / 1e9, (ready[0], *np.percentile(ready, [50, 99])), n_tokens)
+    return Cost(len(prompts), took.cpu_ns / 1e9, (ready[0], *np.percentile(ready, [50, 99])), n_tokens)
 
 
-def _loop(model: Model, prompts: list[list[int]], answer: Callable[[list[int]], object]) -> Took:
+def _loop(model: Model, prompts: list[list[int]], answer: Callable[[list[int]], object]) -> Cost:
     """Answer the first prompt and some others; all others are taken to cost as much as these."""
     model.llm.reset()
     answer(model.tokenize("Something else:"))
@@ -120,10 +120,10 @@ def _loop(model: Model, prompts: list[list[int]], answer: Callable[[list[int]], 
         for prompt in others:
             answer(prompt)
     cpu_ns = took.cpu_ns + (each.cpu_ns / len(others) * (len(prompts) - 1) if others else 0)
-    return Took(len(prompts), cpu_ns / 1e9, (took.wall_ns / 1e9,))
+    return Cost(len(prompts), cpu_ns / 1e9, (took.wall_ns / 1e9,))
 
 
-def bare_passes(model: Model, prompts: list[list[int]], n_shared: int) -> Took:
+def bare_passes(model: Model, prompts: list[list[int]], n_shared: int) -> Cost:
     """Evaluate what the prompts do not share in full batches, with the logits after each: llama.cpp alone."""
     params = type(model.llm.context_params).from_buffer_copy(model.llm.context_params)
     params.n_seq_max, params.kv_unified, params.n_ctx = _SEQUENCES, True, max(params.n_ctx, 2048)
@@ -166,4 +166,4 @@ def bare_passes(model: Model, prompts: list[list[int]], n_shared: int) -> Took:
     finally:
         llama_cpp.llama_batch_free(batch)
         llama_cpp.llama_free(context)
-    return Took(len(rests), took.cpu_ns / 1e9, (), n_shared + sum(map(len, rests)))
+    return Cost(len(rests), took.cpu_ns / 1e9, (), n_shared + sum(map(len, rests)))

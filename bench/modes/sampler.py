@@ -35,16 +35,17 @@ def run(options: Any) -> None:
 
 def _measure(name: str, options: Any, results: Results) -> None:
     model = load(name)
-    ready, broken = _set_up(model)
+    ready, broken, setups = _set_up(model)
     lines, notes = [], []
     for set_name in progress(list(SETS), name):
         answers = SETS[set_name](model)
         out = dict(broken)
-        for who in PEERS if len(answers) > _NEVER_RISKY and answers.names else ():
+        risky = PEERS if answers.names and len(answers) > _NEVER_RISKY else {}
+        for who in (who for who in risky if who not in broken):
             engine = who.partition(" (")[0]
             # A variant builds sets like the engine's first.
             reason = out.get(engine) if engine != who else reason_against(who, name, set_name, options.limit)
-            out |= {who: reason} if reason and who not in out else {}
+            out |= {who: reason} if reason else {}
         contenders = [who for who in (ALL if answers.names else OURS) if who not in out]
         rows = list(take_turns({who: ready[who].measures(answers) for who in contenders}, options.rounds or 10))
         where = {"model": model.name, "n_vocab": model.n_vocab, "set": answers.name}
@@ -57,27 +58,23 @@ def _measure(name: str, options: Any, results: Results) -> None:
             title = ""
         lines += [{"set": "", "contender": who, ">build": "out"} for who in out if answers.names]
         notes += [f"Out: {who}, {answers.name}: {reason}" for who, reason in out.items() if answers.names]
-        results.rows += [where | {"contender": who, "quantity": "out"} for who in out if answers.names]
     title = f"{model.name}, {model.n_vocab:,} tokens: median microseconds (p10 to p90)"
-    slow = ", ".join(f"{who} {seconds:.1f} s" for who, seconds in _setups.items() if seconds > 0.01)
+    slow = ", ".join(f"{who} {seconds:.1f} s" for who, seconds in setups.items() if seconds > 0.01)
     notes.insert(0, f"Once for each model, before any set: {slow}.")
     results.tables.append(Table(title, lines, "\n".join(notes)))
 
 
-_setups: dict[str, float] = {}  # seconds
-
-
-def _set_up(model: Model) -> tuple[dict[str, Any], dict[str, str]]:
-    """Make all contenders; return also the reasons of those that this installation cannot make."""
-    ready, broken = {}, {}
+def _set_up(model: Model) -> tuple[dict[str, Any], dict[str, str], dict[str, float]]:
+    """Make all contenders; return them, the reasons of those that cannot be made here, and the seconds of each."""
+    ready, broken, seconds = {}, {}, {}
     for who, make in ALL.items():
         start = perf_counter_ns()
         try:
             ready[who] = make(model)
         except Exception as error:  # whatever another engine may raise
             broken[who] = f"{type(error).__name__}: {error}"
-        _setups[who] = (perf_counter_ns() - start) / 1e9
-    return ready, broken
+        seconds[who] = (perf_counter_ns() - start) / 1e9
+    return ready, broken, seconds
 
 
 def _cell(row: dict[str, Any]) -> str:
