@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 CMAKE   = $(BIN)/cmake
 
 # One set of versions for all of it.
-export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_CONSTRAINT := $(CURDIR)/constraints/project.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # llama.cpp's threads wait asleep after a short spin: see python/token_trie_command/__init__.py, which has the same value.
 ifeq ($(origin OMP_WAIT_POLICY),undefined)
@@ -89,7 +89,7 @@ bench: $(VENV)/bench $(VENV)/installed ## the benchmark beside GBNF, llguidance 
 docs: build/docs/env ## the site, build/docs/site/index.html
 	@NO_MKDOCS_2_WARNING=1 build/docs/env/bin/mkdocs build --quiet && echo "build/docs/site/index.html"
 
-build/docs/env: constraints.txt
+build/docs/env: constraints/project.txt
 	@$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet mkdocs mkdocs-material mkdocstrings-python ruff && touch $@
 
 wheel: $(VENV)/wheel ## the wheel for all supported llama-cpp-python, into dist/, tested beside the oldest, a middle and the newest
@@ -116,7 +116,7 @@ $(VENV)/bin/python:
 # illegal instruction at the first prompt of a quantized model; -fno-dse keeps them. Others are compiled as ever.
 LLAMA_CMAKE_ARGS ?= -DLLAVA_BUILD=OFF $(shell c++ -march=native -dM -E -x c++ /dev/null 2>/dev/null | grep -q __AMX_INT8__ && echo -DCMAKE_CXX_FLAGS=-fno-dse)
 
-$(VENV)/build: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/build: pyproject.toml constraints/project.txt | $(VENV)/bin/python
 	@echo "setting up $(VENV): llama-cpp-python is compiled the first time, which takes some minutes"
 	@scripts/system-packages openssl python-dev
 	@$(PIP) --upgrade pip && CMAKE_ARGS="$(LLAMA_CMAKE_ARGS)" $(PIP) --group build

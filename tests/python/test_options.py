@@ -141,7 +141,7 @@ def test_every_function_takes_a_llama_first() -> None:
 
 def table() -> dict[str, str]:
     """Names and defaults of CONTRIBUTING.md."""
-    text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Names of options")[2]
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text().partition("## Names of options")[2]
     return dict(re.findall(r"^\| `(\w+)` \|(?: `([^`]*)`)? \|", text, re.MULTILINE))
 
 

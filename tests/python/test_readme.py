@@ -109,7 +109,7 @@ def test_the_reference_of_the_command_line_is_what_its_help_says() -> None:
 
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-PAGES = [README, README.parent / "SECURITY.md", README.parent / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, *sorted((README.parent / ".github").glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
