@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import child
+import child_process
 import numpy as np
 import pytest
 from token_trie import ArgumentError, StreamHandle, TokenTrie, achoose, ascore, choose, score
@@ -71,7 +71,7 @@ assert choose(wide, [300], trie).value == expected
 assert handle.state.n_tokens == 1
 assert len(list(handle.generate(2))) == 2
 """
-    child.run(model_paths["tiny"], code.replace("CALL", call))
+    child_process.run(model_paths["tiny"], code.replace("CALL", call))
 
 
 def test_a_cancelled_task_leaves_the_decisions_of_others_alone(precise: Any) -> None:

@@ -16,7 +16,7 @@ SECONDS = float(os.environ.get("TOKEN_TRIE_STRESS_SECONDS", "32"))
 def test_calls_of_many_threads_end_with_the_right_answers_or_our_errors(
     model_paths: dict[str, Path], model: str, seed: int
 ) -> None:
-    script = Path(__file__).with_name("stress.py")
+    script = Path(__file__).parent / "support" / "thread_stress.py"
     seconds = SECONDS / 4
     command = [sys.executable, str(script), str(model_paths[model]), str(seed), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 300, check=False)

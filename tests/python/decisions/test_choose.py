@@ -7,8 +7,8 @@ import llama_cpp
 import numpy as np
 import oracle
 import pytest
-from spelled import fit_choices
 from token_trie import ArgumentError, ContextError, TokenTrie, VocabularyError, choose, constrain
+from tokenized_choices import fit_choices
 
 COUNTRIES = {"France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid"}
 CAPITALS = list(COUNTRIES.values())

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from spelled import fit_choices
 from token_trie import ArgumentError, ContextError, TokenTrie, choose, choose_many, score
+from tokenized_choices import fit_choices
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"

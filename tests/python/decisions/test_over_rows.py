@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from spelled import fit_choices
 from token_trie import (
     ArgumentError,
     BatchPrior,
@@ -20,6 +19,7 @@ from token_trie import (
     score_many,
 )
 from token_trie.trust.readings import read_rows
+from tokenized_choices import fit_choices
 
 PROMPTS = [f"Pizza {i} in Paris is" for i in range(20)]
 CHOICES = {" yes": "y", " no": "n", " yes and no": "b"}

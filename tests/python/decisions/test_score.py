@@ -15,7 +15,6 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spelled import fit_choices
 from token_trie import (
     ArgumentError,
     BusyError,
@@ -28,6 +27,7 @@ from token_trie import (
 )
 from token_trie.llama.query import Query
 from token_trie.sets.prompt import tokenize_prompt
+from tokenized_choices import fit_choices
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"

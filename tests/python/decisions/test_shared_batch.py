@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import child
+import child_process
 import llama_cpp
 import pytest
 from token_trie import BusyError, Contextual, Decision, Think, TokenTrieError, achoose, choose, choose_list, fill, score
@@ -165,7 +165,7 @@ asyncio.run(main())
 assert choose(llm, [300], trie).value == expected
 """
     )
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_closing_the_llama_ends_what_all_threads_ask(model_paths: dict[str, Path]) -> None:
@@ -182,7 +182,7 @@ assert len(log) == 6
 assert all(isinstance(each, (CancelledError, ArgumentError)) for each in log), log
 """
     )
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_an_interrupt_ends_the_main_threads_question_alone(model_paths: dict[str, Path]) -> None:
@@ -206,7 +206,7 @@ assert len(log) == 3 and not any(isinstance(each, TokenTrieError) for each in lo
 assert choose(llm, [300], trie).value == expected
 """
     )
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_choose_many_refuses_a_llama_that_another_thread_closes(model_paths: dict[str, Path]) -> None:
@@ -225,4 +225,4 @@ for _ in range(30):
         thread.join()
     assert str(log).count("closed") == 3, log
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from asked import ACTIONS, PROMPT
+from actions import ACTIONS, PROMPT
 from token_trie import StreamHandle, TokenTrie
 
 

@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import child
+import child_process
 import llama_cpp
 import pytest
-from asked import ACTIONS, PROMPT
+from actions import ACTIONS, PROMPT
 from token_trie import (
     ArgumentError,
     BusyError,
@@ -58,7 +58,7 @@ assert len(list(handle.generate())) == 1
     ids=["prefill", "score"],
 )
 def test_an_interrupt_ends_the_native_work_before_it_goes_on(model_paths: dict[str, Path], call: str, n: int) -> None:
-    child.run(model_paths["tiny"], INTERRUPT.replace("{call}", call).replace("{n}", str(n)))
+    child_process.run(model_paths["tiny"], INTERRUPT.replace("{call}", call).replace("{n}", str(n)))
 
 
 def test_an_interrupt_that_another_thread_receives_is_heard_too(model_paths: dict[str, Path]) -> None:
@@ -77,7 +77,7 @@ except KeyboardInterrupt:
 else:
     sys.exit("not interrupted")
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_an_interrupted_choice_leaves_the_model_free_for_the_next(model_paths: dict[str, Path]) -> None:
@@ -97,7 +97,7 @@ except KeyboardInterrupt:
 else:
     sys.exit("not interrupted")
 """
-    child.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
+    child_process.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
 
 
 def test_an_interrupt_ends_generate_between_two_steps(model_paths: dict[str, Path]) -> None:
@@ -116,7 +116,7 @@ except KeyboardInterrupt:
 else:
     sys.exit("not interrupted")
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 @pytest.mark.parametrize("before", ["[300]", "LONG[:4000]"])
@@ -138,7 +138,7 @@ except KeyboardInterrupt:
 else:
     sys.exit("not interrupted")
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_whoever_closes_a_handle_returns_when_it_is_freed(model_paths: dict[str, Path]) -> None:
@@ -157,7 +157,7 @@ for open_ in (lambda: StreamHandle(load(), n_ctx=8192), lambda: StreamHandle(PAT
     assert log.count("closed") == 3, log
     assert any(isinstance(entry, TokenTrieError) for entry in log), log
 """
-    child.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
+    child_process.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
 
 
 def test_a_step_under_way_when_its_handle_is_closed_is_whole_or_refused(model_paths: dict[str, Path]) -> None:
@@ -176,7 +176,7 @@ for i in range(60):
     assert [step.text for step in steps] == [step.text for step in expected][:len(steps)]
     assert log[0] is None or "closed" in str(log[0]), log
 """
-    child.run(model_paths["tiny"], code, env=child.FREED_MEMORY_IS_OVERWRITTEN)
+    child_process.run(model_paths["tiny"], code, env=child_process.FREED_MEMORY_IS_OVERWRITTEN)
 
 
 def test_a_handle_on_a_file_is_not_freed_while_another_thread_tokenizes_with_it(model_paths: dict[str, Path]) -> None:
@@ -189,8 +189,10 @@ for i in range(4):
     thread.join()
     assert isinstance(log[0], TokenTrieError), log
 """
-    child.run(
-        model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))), env=child.FREED_MEMORY_IS_OVERWRITTEN
+    child_process.run(
+        model_paths["tiny"],
+        code.replace("PATH", repr(str(model_paths["tiny"]))),
+        env=child_process.FREED_MEMORY_IS_OVERWRITTEN,
     )
 
 
@@ -211,7 +213,7 @@ _, status = os.waitpid(child, 0)
 assert status == 0, status
 assert len(list(handle.generate(2))) == 2
 """
-    child.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
+    child_process.run(model_paths["tiny"], code.replace("PATH", repr(str(model_paths["tiny"]))))
 
 
 def test_a_handle_closed_from_a_log_callback_inside_its_call_is_freed_after_it(model_paths: dict[str, Path]) -> None:
@@ -231,7 +233,7 @@ except TokenTrieError:
 assert threading.get_ident() in called
 wait_until(lambda: handle._stream.native.is_freed)
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 @pytest.mark.parametrize("call", ["handle.set_seed(1)", "handle.tokens", "list(handle.generate(20))"])
@@ -250,7 +252,7 @@ for i in range(40):
     except TokenTrieError as error:
         assert "closed" in str(error), error
 """
-    child.run(model_paths["tiny"], code.replace("CALL", call), timeout=60)
+    child_process.run(model_paths["tiny"], code.replace("CALL", call), timeout=60)
 
 
 def test_a_handle_cannot_be_copied(smollm2: Any) -> None:
@@ -357,4 +359,4 @@ llm = llama_cpp.Llama({path!r}, n_ctx=512, n_threads=1, n_threads_batch=1)
 StreamHandle(llm).close()
 assert level() == logging.DEBUG
 """.format(path=str(model_paths["tiny"]))
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from asked import ACTIONS, PROMPT
+from actions import ACTIONS, PROMPT
 from token_trie import ArgumentError, StreamHandle, TokenTrie, _core
 
 REQUESTS = ["Open the file.", "What is the weather?", "Call my mother.", "Set a timer.", "Stop the music.", "Hello."]

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import child
+import child_process
 import llama_cpp
 import pytest
 from token_trie import ArgumentError, BusyError, ContextError, StreamHandle, TokenTrie
@@ -169,7 +169,7 @@ for _ in range(5):
         continue
     sys.exit("still open")
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_an_interrupt_reaches_who_drops_a_handle(model_paths: dict[str, Path]) -> None:
@@ -199,7 +199,7 @@ assert interrupts(lambda: StreamHandle(llm)) == 40
 wait_until(lambda: llm._token_trie.streams == {handle._stream.native})
 assert len(list(handle.generate(2))) == 2
 """
-    assert child.run(model_paths["tiny"], code) == ""
+    assert child_process.run(model_paths["tiny"], code) == ""
 
 
 def test_forks_that_are_dropped_or_closed_keep_no_other_waiting_in_vain(tiny: Any) -> None:

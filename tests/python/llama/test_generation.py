@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import child
+import child_process
 import pytest
-from asked import ACTIONS, PROMPT
+from actions import ACTIONS, PROMPT
 from token_trie import ArgumentError, BusyError, StreamHandle, TokenTrie
 from token_trie.llama import asynchronous
 
@@ -161,7 +161,7 @@ list(steps)
 asyncio.run(main(0))
 assert handle.state.n_tokens == len(LONG) + 2
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_a_task_cancelled_before_its_turn_in_a_full_executor_is_over_at_once(model_paths: dict[str, Path]) -> None:
@@ -190,7 +190,7 @@ asyncio.run(main())
 assert handle.state.n_tokens == 1
 assert len(list(handle.generate(5))) == 5
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_an_interrupt_ends_the_step_that_evaluates_again_what_a_prefill_took(model_paths: dict[str, Path]) -> None:
@@ -213,7 +213,7 @@ for attempt in (lambda: handle.prefill([7] * 15000), lambda: next(handle.generat
 assert handle.state.n_tokens == 6000
 assert len(list(handle.generate(2))) == 2
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_a_generation_cannot_be_copied(stream: StreamHandle) -> None:

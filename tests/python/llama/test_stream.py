@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 import oracle
 import pytest
-from asked import ACTIONS, PROMPT
+from actions import ACTIONS, PROMPT
 from token_trie import (
     ArgumentError,
     ContextError,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import child
+import child_process
 import pytest
 
 CLOSE_BESIDE = """
@@ -35,7 +35,7 @@ for round in range(6):
     ids=["from_choices", "any spelling", "choose", "prefill", "constrain"],
 )
 def test_closing_a_llama_waits_for_what_reads_its_vocabulary(model_paths: dict[str, Path], call: str) -> None:
-    child.run(model_paths["tiny"], CLOSE_BESIDE.replace("{call}", call))
+    child_process.run(model_paths["tiny"], CLOSE_BESIDE.replace("{call}", call))
 
 
 def test_whoever_closes_a_llama_returns_when_it_is_freed(model_paths: dict[str, Path]) -> None:
@@ -54,7 +54,7 @@ for _ in range(3):
     thread.join()
     assert log.count("closed") == 3 and len(log) == 4, log
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_a_llama_closed_by_a_signal_inside_a_call_is_freed_after_it(model_paths: dict[str, Path]) -> None:
@@ -76,7 +76,7 @@ try:
 except token_trie.ArgumentError as error:
     assert "closed" in str(error)
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_a_llama_that_has_chosen_is_freed_with_its_last_reference(model_paths: dict[str, Path]) -> None:
@@ -98,7 +98,7 @@ for i in range(4):
     assert ref() is None
     assert model.model is None and native.is_freed
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_handles_come_and_go_without_a_trace_on_the_llama(model_paths: dict[str, Path]) -> None:
@@ -109,7 +109,7 @@ for _ in range(50):
 wait_until(lambda: llm._token_trie.streams == set())
 assert len(llm._stack._exit_callbacks) == 1
 """
-    child.run(model_paths["tiny"], code)
+    child_process.run(model_paths["tiny"], code)
 
 
 def test_a_forked_process_says_what_it_cannot_do_and_ends(model_paths: dict[str, Path]) -> None:
@@ -144,4 +144,4 @@ wait_until(has_ended)
 handle.cancel()
 thread.join()
 """
-    assert child.run(model_paths["tiny"], code) == "7\n"
+    assert child_process.run(model_paths["tiny"], code) == "7\n"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spelled import fit_choices
 from token_trie import ArgumentError, ContextError, StreamHandle, TokenTrie, VocabularyError, choose, score
 from token_trie.native.core import vocab_of
 from token_trie.sets.prompt import _token_bytes, tokenize_prompt
+from tokenized_choices import fit_choices
 
 AWKWARD = [
     'say "hi"',

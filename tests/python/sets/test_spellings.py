@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 from llguidance.llamacpp import lltokenizer_from_vocab
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
-from spelled import spell_choices
 from token_trie import ArgumentError, PayloadError, StreamHandle, TokenTrie, VocabularyError, choose, constrain
 from token_trie.native.core import vocab_of
 from token_trie.sets.prompt import tokenize_prompt
 from token_trie.show.trie import draw
+from tokenized_choices import spell_choices
 
 CHOICES = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "naïve", "日本語", "😀 ok", " two  spaces"]
 

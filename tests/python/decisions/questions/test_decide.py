@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from spelled import fit_choices
 from token_trie import (
     ArgumentError,
     Choice,
@@ -22,6 +21,7 @@ from token_trie import (
 )
 from token_trie.decisions.questions.formed import FormAsked
 from token_trie.decisions.questions.options import FORMS
+from tokenized_choices import fit_choices
 
 STATE = "I was charged twice for Pizza in Paris."
 TEAM = Choice("Which team?", {"billing": "yes Paris", "sales": None, "other_things": "Pizza"})

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import llama_cpp
 import pytest
-from as_regex import as_regex
+from grammar_regex import as_regex
 from token_trie.decisions.records.gbnf import Chars, Either, Repeat, Rule, Sequence, Text, print_grammar
 from token_trie.decisions.records.grammar import VALUE, grammar_of
 from token_trie.decisions.records.schema import read_schema

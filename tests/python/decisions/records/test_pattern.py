@@ -7,7 +7,7 @@ import time
 
 import jsonschema
 import pytest
-from as_regex import as_regex
+from grammar_regex import as_regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie.decisions.records import gbnf

@@ -8,11 +8,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+from arbitrary_schemas import ArbitrarySchema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_trie import ArgumentError, LimitError, StreamHandle
 from token_trie.decisions.records.schema import read_schema
-from wild_schemas import WildSchema
 
 
 @pytest.fixture(scope="module", params=["precise", "byte_level"])
@@ -26,7 +26,7 @@ def stream(request: pytest.FixtureRequest) -> Iterator[StreamHandle]:
 def test_what_is_written_is_valid_or_the_schema_is_refused_before(
     stream: StreamHandle, rng: random.Random, mode: Any, indent: int | None
 ) -> None:
-    schema = WildSchema(rng).make()
+    schema = ArbitrarySchema(rng).make()
     stream.prefill("Begin\nJSON:")
     n_passes = stream.state.n_passes
     options: Any = {"mode": mode, "seed": 1, "max_tokens": 40, "indent": indent}

@@ -1,4 +1,4 @@
-"""Python in a process of its own, where a test is about signals, or might end the process."""
+"""Python in a process of its own, for tests of signals and of crashes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FREED_MEMORY_IS_OVERWRITTEN = {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glib
 
 
 def run(model: Path, code: str, timeout: float = 120, env: Mapping[str, str] | None = None) -> str:
-    """Run code behind `BEGIN`; return what it printed. It must end of its own accord, with status 0."""
+    """Run code after `BEGIN`; return what it printed. It must end of its own accord, with status 0."""
     command = [sys.executable, "-W", "error", "-c", BEGIN.format(path=str(model)) + code]
     environment = {**os.environ, **(env or {})}
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)

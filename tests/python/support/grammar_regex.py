@@ -1,4 +1,4 @@
-"""Grammars as Python's regular expressions, for what does not stand in itself."""
+"""Grammars as regular expressions of Python; a grammar must not refer to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random calls on one Llama from several threads and tasks; run as a script: stress.py MODEL SEED SECONDS.
+"""Random calls on one Llama from several threads and tasks; run as a script: thread_stress.py MODEL SEED SECONDS.
 
 Each call ends with the right answer or an error of ours. It prints how many of each there were, and a hang shows where
 the threads are. What it draws is seeded; how the threads come to lie is not.

@@ -1,4 +1,4 @@
-"""Schemas as programs have them, made anew after public reports: those that are kept to, and those that are refused."""
+"""Schemas as programs have them, written after public reports: supported ones, and refused ones."""
 
 from __future__ import annotations
 

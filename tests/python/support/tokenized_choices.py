@@ -1,4 +1,4 @@
-"""Choices as the package spells them behind a prompt."""
+"""Choices as the package tokenizes them after a prompt."""
 
 from __future__ import annotations
 

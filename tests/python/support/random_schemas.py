@@ -1,4 +1,4 @@
-"""Random JSON Schemas, with all that records support, and llama.cpp's word on what was written by them."""
+"""Random JSON Schemas of all that records support, and whether the grammar of llama.cpp takes what was written."""
 
 from __future__ import annotations
 

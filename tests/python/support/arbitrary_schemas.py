@@ -98,7 +98,7 @@ COUNTS = [0, 1, 1.0, 2, 2.0, 3, 3, 5, 70]
 NAMES = ["item", "value", "string", "root", "r0", "object", "a b", "a/b", "😀", "%41"]
 
 
-class WildSchema:
+class ArbitrarySchema:
     """One schema, drawn from a source of chance."""
 
     def __init__(self, rng: random.Random) -> None:
