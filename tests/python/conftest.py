@@ -20,7 +20,7 @@ from browser import Tab, browsing
 from tiny_model import write_tiny_model
 from token_trie.cli.models import bundled_model
 
-# Of scripts/device.
+# Set by scripts/device.
 GPU_LAYERS = int(os.environ.get("TOKEN_TRIE_TEST_GPU_LAYERS", "0"))
 
 # Seeds are printed on failure; CI runs draw the same cases each time.
@@ -38,7 +38,7 @@ def model_paths(pytestconfig: pytest.Config) -> dict[str, Path]:
         gemma_package.assemble(partial, overwrite=True)
         partial.rename(gemma)
     for path, kind in ((tiny, {}), (recurrent, {"is_recurrent": True}), (bpe, {"is_bpe": True})):
-        # Moved into place, as another run of the tests may have it mapped.
+        # Renamed when complete, as another test run may have mapped the old file.
         partial = folder / f"{path.stem}.{os.getpid()}.partial"
         write_tiny_model(partial, **kind)
         partial.rename(path)
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not GPU_LAYERS:
         return
 
-    # Where the device is a driver for the processor, a pass of a real model takes a second.
+    # On a device that is emulated by the processor, a pass of a real model takes a second.
     def is_slow(item: pytest.Item) -> bool:
         models = {"llm", "smollm2", "gemma"} & set(getattr(item, "fixturenames", ()))
         return bool(models) and not (item.path.stem == "test_device_sampling" and "gemma" not in item.name)
@@ -91,19 +91,19 @@ def tiny(model_paths: dict[str, Path]) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def precise(model_paths: dict[str, Path]) -> Iterator[Any]:
-    # With a cache in F32, as its weights are, results hardly depend on the batch.
+    # With the cache in F32, like the weights, results hardly depend on the batch.
     yield from _open(model_paths["tiny"], type_k=0, type_v=0)
 
 
 @pytest.fixture(scope="session")
 def byte_level(model_paths: dict[str, Path]) -> Iterator[Any]:
-    """Return a tiny one with a byte-level BPE vocabulary."""
+    """Return a tiny model with a byte-level BPE vocabulary."""
     yield from _open(model_paths["bpe"], type_k=0, type_v=0)
 
 
 @pytest.fixture(scope="session")
 def recurrent(model_paths: dict[str, Path]) -> Iterator[Any]:
-    """Return one whose sequences cannot share what they have in common."""
+    """Return a recurrent model: its sequences cannot share a common prefix."""
     yield from _open(model_paths["recurrent"])
 
 

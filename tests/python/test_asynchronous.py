@@ -50,7 +50,7 @@ def test_a_prompt_does_not_hold_up_the_event_loop(precise: Any) -> None:
 
 
 @pytest.mark.parametrize("call", ["achoose(wide, LONG, trie)", "ascore(wide, LONG, trie)", "handle.aprefill(LONG)"])
-def test_what_was_waited_for_too_long_has_ended_and_left_all_usable(model_paths: dict[str, Path], call: str) -> None:
+def test_a_call_that_timed_out_has_ended_and_the_model_is_usable(model_paths: dict[str, Path], call: str) -> None:
     code = """
 from token_trie import achoose, ascore
 llm = load()

@@ -27,9 +27,7 @@ def python(code: str, **variables: str) -> str:
     ("variables", "seen"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
 )
-def test_threads_are_told_to_sleep_before_llama_cpp_is_loaded_unless_the_user_has_decided(
-    variables: dict[str, Any], seen: str
-) -> None:
+def test_waiting_threads_sleep_unless_the_user_has_set_otherwise(variables: dict[str, Any], seen: str) -> None:
     code = f"from token_trie_command import spin_briefly; spin_briefly(); {SHOWN}"
     assert python(code, **variables) == f"{seen} False"
 

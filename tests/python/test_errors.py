@@ -16,7 +16,7 @@ def test_every_status_of_the_header_has_its_exception() -> None:
     assert len(set(errors.BY_STATUS.values())) == len(codes)
 
 
-def test_every_exception_is_a_value_error_and_stands_in_the_drawing() -> None:
+def test_every_exception_is_a_value_error_and_is_in_the_drawing() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind is not errors.TokenTrieError]
     for kind in kinds:
         assert issubclass(kind, errors.TokenTrieError)

@@ -28,7 +28,7 @@ def stream(precise: Any) -> Iterator[StreamHandle]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_decision_is_that_of_choose_and_the_sequence_goes_on_behind_it(
+def test_a_decision_is_that_of_choose_and_the_sequence_continues_after_it(
     precise: Any, stream: StreamHandle, mode: Any
 ) -> None:
     expected = choose(precise, PROMPT, ACTIONS, mode=mode, seed=3)
@@ -112,7 +112,7 @@ def test_without_room_the_sequence_is_what_it_was(precise: Any) -> None:
             assert stream.tokens == before
 
 
-def test_without_a_prompt_there_is_nothing_to_choose_behind(stream: StreamHandle) -> None:
+def test_a_choice_without_a_prompt_is_refused(stream: StreamHandle) -> None:
     with pytest.raises(ArgumentError, match="nothing to answer behind: prefill first"):
         stream.choose(ACTIONS)
 
@@ -143,7 +143,7 @@ def test_choices_under_asyncio(precise: Any, stream: StreamHandle) -> None:
     assert decision.value == choose(precise, PROMPT, ACTIONS).value
 
 
-def test_nobody_gets_in_between_the_calls_of_a_decision(
+def test_no_other_thread_interrupts_the_calls_of_a_decision(
     precise: Any, stream: StreamHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[Exception] = []
@@ -183,7 +183,7 @@ def test_a_decision_leaves_the_draws_of_text_alone(precise: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_grammar_begins_anew_behind_the_answer(stream: StreamHandle, mode: Any) -> None:
+def test_a_grammar_begins_anew_after_the_answer(stream: StreamHandle, mode: Any) -> None:
     stream.prefill(PROMPT)
     stream.set_grammar('root ::= "ab" | "cd"')
     stream.choose(["yes", "no"], mode=mode)

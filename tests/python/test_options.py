@@ -1,4 +1,4 @@
-"""Options are declared once: what is made of a family has its names, types and defaults."""
+"""Options are declared once: signatures, help and table have the names, types and defaults of their dataclass."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], type[Options]]] = [
     (StreamHandle.text, TextOptions),
     (TrieMatcher, SpanOptions),
 ]
-# Declared where they are, or of two meanings that their place tells apart.
+# Declared by the function itself, or with a meaning that differs between functions.
 OTHER_DEFAULTS = {
     (name, "leaf_end") for name in ("score", "ascore", "score_many", "StreamHandle.score", "StreamHandle.ascore")
 } | {
@@ -117,7 +117,7 @@ def test_options_do_not_change(family: Any) -> None:
         (lambda: ScoreOptions.read("score", {"colour": 1}), r"score\(\) got an unexpected keyword argument 'colour'$"),
     ],
 )
-def test_an_unknown_name_is_told_with_those_near_it(call: Callable[[], Any], message: str) -> None:
+def test_an_error_for_an_unknown_name_suggests_similar_names(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         call()
 
@@ -140,7 +140,7 @@ def test_every_function_takes_a_llama_first() -> None:
 
 
 def table() -> dict[str, str]:
-    """Names and defaults of CONTRIBUTING.md."""
+    """Return the names and defaults in the table of CONTRIBUTING.md."""
     text = (ROOT / ".github" / "CONTRIBUTING.md").read_text().partition("## Names of options")[2]
     return dict(re.findall(r"^\| `(\w+)` \|(?: `([^`]*)`)? \|", text, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""Who reaches for an underscore: nobody, for another module's."""
+"""No module uses an underscore name of another module."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def own_names(tree: ast.Module) -> set[str]:
 
 
 def reaches(file: Path) -> list[str]:
-    """Find the places at which a module reaches for an underscore member that none of its own classes has."""
+    """Find the lines where a module uses an underscore member that none of its own classes has."""
     tree = ast.parse(file.read_text())
     own = own_names(tree) | PUBLIC
     return [

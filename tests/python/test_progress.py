@@ -25,7 +25,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def terminal() -> Iterator[list[str]]:
-    """Make standard error a terminal; what came there is then in the list."""
+    """Make standard error a terminal; afterwards, the list holds what was written to it."""
     reader, writer = os.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     drawn: list[str] = []
@@ -41,7 +41,7 @@ def terminal() -> Iterator[list[str]]:
 
 
 @pytest.mark.usefixtures("often")
-def test_where_there_is_no_terminal_lines_say_how_far_it_is(capsys: Any) -> None:
+def test_without_a_terminal_lines_report_the_progress(capsys: Any) -> None:
     run(7)
     said = capsys.readouterr()
     assert said.out == ""
@@ -50,7 +50,7 @@ def test_where_there_is_no_terminal_lines_say_how_far_it_is(capsys: Any) -> None
 
 
 @pytest.mark.usefixtures("often")
-def test_on_a_terminal_a_bar_does_and_is_gone_in_the_end() -> None:
+def test_on_a_terminal_a_bar_shows_progress_and_is_removed_at_the_end() -> None:
     with terminal() as drawn, Progress(7, "prompts") as shown:
         for n in range(1, 8):
             shown.move(n)
@@ -58,12 +58,12 @@ def test_on_a_terminal_a_bar_does_and_is_gone_in_the_end() -> None:
     assert "100%|" in drawn[0]
     assert "7 prompts" in drawn[0]
     assert "\n" not in drawn[0]
-    *_, last, behind = drawn[0].split("\r")
-    assert (last.strip(), behind) == ("", "")
+    *_, last, rest = drawn[0].split("\r")
+    assert (last.strip(), rest) == ("", "")
 
 
 @pytest.mark.usefixtures("often")
-def test_a_line_written_beside_a_bar_stands_alone() -> None:
+def test_a_line_written_beside_a_bar_is_on_a_line_of_its_own() -> None:
     with terminal() as drawn, Progress(7, "prompts") as shown:
         shown.move(3)
         shown._bar.refresh()
@@ -88,6 +88,6 @@ def test_where_standard_error_is_closed_nothing_is_shown(monkeypatch: Any) -> No
 
 
 @pytest.mark.usefixtures("often")
-def test_nothing_is_shown_that_nobody_wants(capsys: Any) -> None:
+def test_without_progress_nothing_is_shown(capsys: Any) -> None:
     run(7, wanted=False)
     assert capsys.readouterr() == ("", "")

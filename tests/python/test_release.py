@@ -10,7 +10,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "release-check"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="needs the source tree")
 
 
-def test_every_line_of_the_threat_model_names_a_test_that_there_is() -> None:
+def test_every_line_of_the_threat_model_names_an_existing_test() -> None:
     page = (SCRIPT.parents[1] / "docs" / "threats.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("|")][2:]
     assert all("::" in line for line in lines)

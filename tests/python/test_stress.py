@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SECONDS = float(os.environ.get("TOKEN_TRIE_STRESS_SECONDS", "32"))
-"""In all; longer finds more."""
+"""Seconds of all runs together; longer runs find more."""
 
 
 @pytest.mark.parametrize(("model", "seed"), [("tiny", 0), ("tiny", 1), ("tiny", 2), ("recurrent", 0)])

@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def follow(title: str, folder: Path) -> str:
-    """Do what a tutorial says, in an empty folder, and return what it printed."""
+    """Run the commands of a tutorial in an empty folder, and return their output."""
     section = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     assert section is not None
     script = ["set -eu"]

@@ -1,4 +1,4 @@
-"""Whatever is given in place of what belongs: our errors, never those from below, and the state before holds."""
+"""Arguments of wrong types raise errors of the package and leave the state as it was."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRONG: list[Any] = [*NUMBERS, *TEXTS, *LISTS, *ARRAYS, object(), int, print]
 
 
 def try_each(call: Callable[..., Any], **good: Any) -> None:
-    """Give each parameter each of these, the others as they should be."""
+    """Call with each wrong value for each parameter, and right values for the others."""
     names = [p.name for p in inspect.signature(call).parameters.values() if p.kind != p.VAR_KEYWORD]
     strange = []
     for name in names:
@@ -91,7 +91,7 @@ def test_the_options_of_a_handle(precise: Any) -> None:
     try_each(lambda temperature, top_p: Think("so", 3, temperature, top_p), temperature=0.0, top_p=1.0)
 
 
-def test_a_trie_asked_strange_things() -> None:
+def test_methods_of_a_trie() -> None:
     trie = TokenTrie.from_sequences({"a": [1], "b": [2, 3]})
     try_each(trie.children, prefix=[2])
     try_each(trie.payload)
