@@ -11,7 +11,7 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
-from token_trie.llama.devices import Device, devices
+from token_trie.llama.contexts import Device, devices
 
 # As ggml's backends call themselves.
 _BACKENDS = {"cpu": {"CPU"}, "vulkan": {"Vulkan"}, "cuda": {"CUDA"}, "metal": {"Metal", "MTL"}}

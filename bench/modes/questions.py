@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 from token_trie import Choice, choose, decide, score
-from token_trie.decisions.questions.asking import asked_of
-from token_trie.decisions.questions.options import DecideOptions
+from token_trie.questions.decide import asked_of
+from token_trie.questions.options import DecideOptions
 from token_trie.sets.prompt import tokenize_prompt
 
 from bench.completion import shared_tokens

@@ -16,20 +16,11 @@ from token_trie.asynchronous import (
     afill,
     ascore,
 )
-from token_trie.decisions.calibrator import BatchPrior, Contextual, Weights
+from token_trie.decisions.calibration import BatchPrior, Contextual, Weights
 from token_trie.decisions.choose import choose
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.lists import ListDecision, ListItem, choose_list
 from token_trie.decisions.many import choose_many, score_many
-from token_trie.decisions.questions.answered import ChoiceAnswer, PredicateAnswer, ScoreAnswer
-from token_trie.decisions.questions.decide import decide
-from token_trie.decisions.questions.examples import Examples
-from token_trie.decisions.questions.forms import Form
-from token_trie.decisions.questions.many import decide_many
-from token_trie.decisions.questions.question import Choice, Predicate, Score
-from token_trie.decisions.records.fill import fill
-from token_trie.decisions.records.record import Record, RecordStats
-from token_trie.decisions.records.tools import ToolCall, choose_tool
 from token_trie.decisions.score import score
 from token_trie.decisions.think import Think
 from token_trie.errors import (
@@ -49,14 +40,20 @@ from token_trie.errors import (
 )
 from token_trie.handle import StreamHandle
 from token_trie.llama.constrain import Constraint, constrain
-from token_trie.llama.generation import Generation
-from token_trie.llama.state import Step, StreamState
+from token_trie.llama.stream import Generation, Step, StreamState
 from token_trie.llama.text import Text
-from token_trie.sets.cache import CacheStats, cache_clear, cache_stats
+from token_trie.questions.answer import ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from token_trie.questions.decide import decide, decide_many
+from token_trie.questions.examples import Examples
+from token_trie.questions.form import Form
+from token_trie.questions.question import Choice, Predicate, Score
+from token_trie.records.fill import Record, RecordStats, fill
+from token_trie.records.tools import ToolCall, choose_tool
 from token_trie.sets.catalogue import Catalogue
+from token_trie.sets.payload import CacheStats, cache_clear, cache_stats
 from token_trie.sets.trie import Leaf, TokenTrie
 from token_trie.show.evaluation import Evaluation, evaluate
-from token_trie.show.explanation import Explanation, explain
+from token_trie.show.explain import Explanation, explain
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from token_trie.decisions.choose import choose
 from token_trie.decisions.lists import choose_list
 from token_trie.decisions.many import choose_many
-from token_trie.decisions.questions.decide import decide
-from token_trie.decisions.questions.many import decide_many
-from token_trie.decisions.records.fill import fill
-from token_trie.decisions.records.tools import choose_tool
 from token_trie.decisions.score import score
 from token_trie.llama.asynchronous import Asynchronous, asynchronous_iterator
-from token_trie.llama.shared_batch import cancel
-from token_trie.show.explanation import explain
+from token_trie.llama.batch import cancel
+from token_trie.questions.decide import decide, decide_many
+from token_trie.records.fill import fill
+from token_trie.records.tools import choose_tool
+from token_trie.show.explain import explain
 
 _form_of = Asynchronous(cancel)
 

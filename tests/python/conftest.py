@@ -18,7 +18,7 @@ import llama_cpp
 import pytest
 from browser import Tab, browsing
 from tiny_model import write_tiny_model
-from token_trie.cli.models import bundled_model
+from token_trie.cli.options import bundled_model
 
 # Set by scripts/device.
 GPU_LAYERS = int(os.environ.get("TOKEN_TRIE_TEST_GPU_LAYERS", "0"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from token_trie import ArgumentError, BusyError, ContextError, Contextual, StreamHandle, TokenTrie, choose, explain
-from token_trie.decisions.choice import BoundChoice
+from token_trie.decisions.choose import BoundChoice
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SET_ALARM", "NONE"]
 PROMPT = "Request: wake me at seven.\nAction:"

@@ -15,13 +15,13 @@ import pytest
 import token_trie
 import typer.main
 from token_trie import ArgumentError, StreamHandle
-from token_trie.cli.app import app
+from token_trie.cli.options import app
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions, ScoreOptions
-from token_trie.decisions.questions.options import DecideOptions
 from token_trie.engines import TrieMatcher
 from token_trie.llama.span import SpanOptions
 from token_trie.llama.text import TextOptions
 from token_trie.native.options import Options, described
+from token_trie.questions.options import DecideOptions
 
 ROOT = Path(__file__).parents[2]
 FAMILIES: list[type[Options]] = [

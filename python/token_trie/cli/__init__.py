@@ -10,22 +10,8 @@ from typing import Annotated
 import typer
 
 import token_trie
-from token_trie.cli import (
-    build,
-    choose,
-    decide,
-    demo,
-    devices,
-    doctor,
-    evaluate,
-    explain,
-    inspect,
-    label,
-    mcp,
-    run_batch,
-    serve,
-)
-from token_trie.cli.app import app, epilog, status
+from token_trie.cli import choose, decide, demo, devices, doctor, evaluate, explain, label, run_batch, serve, sets
+from token_trie.cli.options import app, epilog, status
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import _core, llama_cpp
 from token_trie.native.ffi import LIBRARY
@@ -34,7 +20,6 @@ from token_trie.show.trie import plain
 
 __all__ = [
     "app",
-    "build",
     "choose",
     "decide",
     "demo",
@@ -42,12 +27,11 @@ __all__ = [
     "doctor",
     "evaluate",
     "explain",
-    "inspect",
     "label",
     "main",
-    "mcp",
     "run_batch",
     "serve",
+    "sets",
 ]
 
 

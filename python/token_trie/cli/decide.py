@@ -9,15 +9,12 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from token_trie.cli.app import command, console
-from token_trie.cli.declared import Flags, flags_of
-from token_trie.cli.options import ModelOptions, read
-from token_trie.decisions.questions.decide import decide as decide_
-from token_trie.decisions.questions.options import DecideOptions, FormName
+from token_trie.cli.options import Flags, ModelOptions, command, console, flags_of, read
 from token_trie.errors import ArgumentError
-from token_trie.show.terminal import percent_bar
-from token_trie.show.texts import percent
-from token_trie.show.trie import plain
+from token_trie.questions.decide import decide as decide_
+from token_trie.questions.options import DecideOptions, FormName
+from token_trie.show.branches import percent_bar
+from token_trie.show.trie import percent, plain
 
 _N_MAX = 1 << 20
 
@@ -75,8 +72,7 @@ def decide(
 ) -> None:
     """Answer questions about a state, with a probability for each option."""
     try:
-        from token_trie.serve.body import Limits, parse
-        from token_trie.serve.refusal import RefusedError
+        from token_trie.serve.limits import Limits, RefusedError, parse
         from token_trie.serve.systemone import SystemOneRequest, questions_of, state_of, told
     except ImportError as error:
         raise ArgumentError(f"decide: {error.name} is missing; pip install 'token-trie[serve]'") from error

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from token_trie.cli.app import command, console
-from token_trie.cli.options import ModelOptions
+from token_trie.cli.options import ModelOptions, command, console
 from token_trie.decisions.choose import choose
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.progress import Progress

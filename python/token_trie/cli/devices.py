@@ -9,9 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from token_trie.cli.app import command, console
-from token_trie.cli.options import JsonOption
-from token_trie.llama.devices import devices as list_devices
+from token_trie.cli.options import JsonOption, command, console
+from token_trie.llama.contexts import devices as list_devices
 from token_trie.native.core import _core, llama_cpp
 
 

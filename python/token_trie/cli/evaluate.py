@@ -11,8 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from token_trie.cli.app import command, console, status
-from token_trie.cli.examples import EachOption, ExamplesOption, NearestOption, put_examples
+from token_trie.cli.label import (
+    ByPrompt,
+    ByQuestion,
+    EachOption,
+    ExamplesOption,
+    NearestOption,
+    Way,
+    put_examples,
+    read_template,
+)
 from token_trie.cli.options import (
     ChatOption,
     ChoiceOptions,
@@ -26,10 +34,11 @@ from token_trie.cli.options import (
     RowPromptFileOption,
     RowPromptOption,
     TableArgument,
+    command,
+    console,
+    status,
 )
 from token_trie.cli.tables import Row, Table, format_of, open_table
-from token_trie.cli.template import read_template
-from token_trie.cli.ways import ByPrompt, ByQuestion, Way
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama

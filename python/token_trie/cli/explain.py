@@ -8,11 +8,18 @@ from typing import Annotated
 
 import typer
 
-from token_trie.cli.app import command, console
-from token_trie.cli.options import ChoiceOptions, JsonOption, LeafEndOption, ModelOptions, PromptOptions
+from token_trie.cli.options import (
+    ChoiceOptions,
+    JsonOption,
+    LeafEndOption,
+    ModelOptions,
+    PromptOptions,
+    command,
+    console,
+)
 from token_trie.errors import ArgumentError
-from token_trie.show.explanation import explain as explain_
-from token_trie.show.terminal import draw_sentence
+from token_trie.show.branches import draw_sentence
+from token_trie.show.explain import explain as explain_
 from token_trie.show.trie import plain
 
 

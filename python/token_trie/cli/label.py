@@ -1,20 +1,19 @@
-"""``token-trie label``."""
+"""``token-trie label``: a label for each row of a table, by a question or by a prompt."""
 
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 from rich.table import Table as Drawn
 
-from token_trie.cli.app import command, status
-from token_trie.cli.calibrating import Calibrating
-from token_trie.cli.examples import EachOption, ExamplesOption, NearestOption, put_examples
 from token_trie.cli.options import (
     ChatOption,
     ChoiceOptions,
@@ -27,17 +26,345 @@ from token_trie.cli.options import (
     RowPromptFileOption,
     RowPromptOption,
     TableArgument,
+    as_prompt,
+    command,
+    read,
+    status,
 )
-from token_trie.cli.results import Results
+from token_trie.cli.resume import Results, digest
 from token_trie.cli.tables import Format, Row, Table, format_of, open_table
-from token_trie.cli.template import read_template
-from token_trie.cli.ways import ByPrompt, ByQuestion, LabelMode, Way
-from token_trie.cli.written import digest
+from token_trie.decisions.calibration import Contextual
+from token_trie.decisions.decision import Decision
+from token_trie.decisions.gold import is_nothing
+from token_trie.decisions.many import choose_many
 from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.query import LeafEnd
 from token_trie.native.core import Llama
 from token_trie.native.loaded import digest_of_model
 from token_trie.progress import Progress
+from token_trie.questions.answer import ChoiceAnswer
+from token_trie.questions.decide import decide_many, read_questions
+from token_trie.questions.examples import Examples
+from token_trie.questions.form import Form
+from token_trie.questions.options import FORMS, FormName
+from token_trie.questions.question import Choice
+from token_trie.sets.prompt import Prompt
+from token_trie.sets.template import Template, text_of, to_json
+from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import plain
+from token_trie.trust.calibration import Calibration
+from token_trie.trust.gate import Gate
+from token_trie.trust.rows import RowOptions, reader_of
+
+Named: TypeAlias = Literal["raw", "contextual", "batch"]
+
+_NAMES: dict[str, Named] = {"raw": "raw", "contextual": "contextual", "batch": "batch"}
+
+
+@dataclass(frozen=True)
+class Calibrating:
+    """What calibrates, and from which probability on labels are decided."""
+
+    given: Named | Calibration | None = None
+    """None: what is usual of a prompt, or of a question."""
+    gate: Gate | None = None
+
+    @classmethod
+    def read(cls, calibration: str | None, target_accuracy: float | None) -> Calibrating:
+        """Read options of the command line.
+
+        Raises
+        ------
+        ArgumentError, CalibrationError
+            They are none, or do not fit each other.
+        OSError
+            A file cannot be read.
+        """
+        if calibration is None or calibration in _NAMES:
+            if target_accuracy is not None:
+                raise ArgumentError(
+                    "--target-accuracy: needs --calibration FILE, a file from token-trie evaluate --fit"
+                )
+            return cls(None if calibration is None else _NAMES[calibration])
+        found = Calibration.load(Path(calibration))
+        return cls(found, None if target_accuracy is None else found.gate(target_accuracy))
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that it adds to a table."""
+        return [] if self.gate is None else ["review"]
+
+    def figures(self, probability: float) -> list[float]:
+        """Return what stands in them: 1 where a person is to look."""
+        return [] if self.gate is None else [float(not self.gate.decides(probability))]
+
+    @property
+    def marks(self) -> list[Any]:
+        """What identifies it, where it is not the usual."""
+        if self.given is None:
+            return []
+        given = self.given if isinstance(self.given, str) else digest(self.given.to_dict())
+        return ["calibration", given, None if self.gate is None else self.gate.threshold]
+
+
+def read_template(prompt: str | None, prompt_file: Path | None, *, is_needed: bool) -> Template | None:
+    """Return the template of --prompt or --prompt-file; None where neither is given, nor needed."""
+    if prompt is None and prompt_file is None and not is_needed:
+        return None
+    if prompt is not None and prompt_file is None:
+        return Template(prompt, has_escapes=True)
+    if prompt is None and prompt_file is not None:
+        return Template(read(prompt_file), has_escapes=False)
+    raise ArgumentError("use --question, --prompt or --prompt-file, and not both of the last two")
+
+
+_ABSENT = "N/A"
+_USUAL = Calibrating()
+
+LabelMode: TypeAlias = Literal["exact", "greedy"]
+
+
+class Labelled(NamedTuple):
+    """What is written of a row."""
+
+    answer: str
+    figures: list[float]
+    is_unfit: bool
+    """Whether none of the choices fits, as far as that can be told."""
+
+
+class Way(ABC):
+    """A way of labelling."""
+
+    choices: list[str]
+    """What a row may be labelled with."""
+    columns: list[str]
+    """Those that are added; the first is the label."""
+    set: list[Any]
+    """What identifies the choices,"""
+    options: list[Any]
+    """and all else that labels depend on, beside the model,"""
+    marks: list[Any]
+    """and what comes behind that in the digest."""
+    asked: Any
+    """The choices, or the question,"""
+    how: RowOptions
+    """and how rows are asked, for what is measured or fitted on them."""
+
+    @abstractmethod
+    def check(self, llm: Llama) -> None:
+        """Raise an error for choices that are none for a model."""
+
+    def _check(self, llm: Llama, calibrating: Calibrating) -> None:
+        """Raise CalibrationError for what was fitted on something else."""
+        if isinstance(calibrating.given, Calibration):
+            calibrating.given.binding.require(reader_of(llm, self.asked, self.how).binding)
+
+    @abstractmethod
+    def ask(self, values: dict[str, Any]) -> Any:
+        """Return what is asked about a row; ArgumentError where it cannot be."""
+
+    @abstractmethod
+    def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
+        """Yield an answer, or an error, for each."""
+
+    @abstractmethod
+    def read(self, answer: Any) -> Labelled:
+        """Return what is written of an answer."""
+
+
+class ByPrompt(Way):
+    """By what follows a prompt of one's own."""
+
+    def __init__(
+        self,
+        template: Template,
+        texts: list[str],
+        mode: LabelMode,
+        leaf_end: LeafEnd,
+        chat: bool,
+        probabilities: bool,
+        calibrating: Calibrating = _USUAL,
+    ) -> None:
+        is_exact = mode == "exact"
+        figures = ["probability", "margin", "mass"] if is_exact else []
+        self.choices = self.set = texts
+        self.columns = ["answer", *figures, *calibrating.columns, *(f"p_{text}" for text in texts if probabilities)]
+        self.options, self.marks = [template.text, chat, leaf_end], [*([] if is_exact else [mode]), *calibrating.marks]
+        told = f"{template.text} (as a message)" if chat else template.text
+        self.asked, self.how = texts, RowOptions(template=told, leaf_end=leaf_end)
+        self._calibrating = calibrating
+        self._template = template
+        self._mode = mode
+        self._leaf_end = leaf_end
+        self._chat = chat
+        self._probabilities = probabilities
+
+    def check(self, llm: Llama) -> None:
+        """Raise an error for choices that are none for a model."""
+        TokenTrie.from_choices(llm, self.choices)
+        self._check(llm, self._calibrating)
+
+    @property
+    def empty(self) -> Prompt:
+        """The prompt of a row that says nothing."""
+        return as_prompt(self._template.fill(dict.fromkeys(self._template.columns, _ABSENT)), self._chat)
+
+    def ask(self, values: dict[str, Any]) -> Any:
+        """Return the prompt of a row; ArgumentError where it has none."""
+        return as_prompt(self._template.fill(values), self._chat)
+
+    def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
+        """Yield a decision, or an error, for each."""
+        return choose_many(
+            llm,
+            asked,
+            self.choices,
+            mode=self._mode,
+            probabilities=self._mode == "exact",
+            leaf_end=self._leaf_end,
+            on_error="return",
+            calibration=self._calibration,
+        )
+
+    @property
+    def _calibration(self) -> Any:
+        given = self._calibrating.given
+        if isinstance(given, str):
+            return {"raw": None, "contextual": Contextual(self.empty), "batch": "batch"}[given]
+        return given
+
+    def read(self, answer: Decision[str]) -> Labelled:
+        """Return what is written of a decision."""
+        figures: list[float | None] = []
+        if answer.probabilities is not None:
+            probability = answer.probabilities[answer.index]
+            figures = [probability, answer.margin, answer.mass, *self._calibrating.figures(probability)]
+            figures += answer.probabilities.tolist() if self._probabilities else []
+        return Labelled(answer.text, [0.0 if one is None else one for one in figures], answer.fits is False)
+
+
+class ByQuestion(Way):
+    """By the answer to a question about it."""
+
+    def __init__(
+        self,
+        question: str,
+        texts: list[str],
+        form: FormName | None,
+        template: Template | None,
+        chat: bool,
+        probabilities: bool,
+        calibrating: Calibrating = _USUAL,
+    ) -> None:
+        described: dict[str, str | None] = {}
+        for text in texts:
+            name, _, description = text.partition("=")
+            if not name.strip():
+                raise ArgumentError(f"--choice: {text!r} has no name before the =")
+            if name in described:
+                raise ArgumentError(f"--choice: {name!r} is given twice, with different descriptions")
+            described[name] = description or None
+        self.choices = list(described)
+        self.columns = ["value", "probability", "confidence", "mass", *calibrating.columns]
+        self.columns += [f"p_{name}" for name in described if probabilities]
+        put: FormName | Form | None = replace(FORMS[form or "unlisted"], chat=True) if chat else form
+        self.set = list(described.items())
+        self.options = ["question", question, repr(put), None if template is None else template.text]
+        self.marks = calibrating.marks
+        self._calibrating = calibrating
+        self.asked, self.how = Choice(question, described), RowOptions(form=put)
+        self._template = template
+        self._probabilities = probabilities
+
+    def put(self, examples: Examples) -> None:
+        """Let examples stand before each row; ArgumentError for an answer that is none of the choices."""
+        self.how = replace(self.how, examples=examples)
+        self.marks = [*self.marks, "examples", examples.of(self.asked, self.choices).digest]
+
+    def check(self, llm: Llama) -> None:
+        """Raise an error for a question that is none for a model."""
+        read_questions(self.asked, self.how.of_question(), llm)
+        self._check(llm, self._calibrating)
+
+    def ask(self, values: dict[str, Any]) -> Any:
+        """Return what a row says; ArgumentError where it has not what it is to say."""
+        return to_json(values) if self._template is None else str(self._template.fill(values))
+
+    def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
+        """Yield an answer, or an error, for each."""
+        given: Any = self._calibrating.given
+        if given is None or given == "raw":
+            given = "contextual" if given is None else None
+        how = self.how
+        return decide_many(
+            llm, asked, self.asked, on_error="return", form=how.form, examples=how.examples, calibration=given
+        )
+
+    def read(self, answer: ChoiceAnswer[str]) -> Labelled:
+        """Return what is written of an answer."""
+        p = answer.probabilities
+        mass = 0.0 if answer.mass is None else answer.mass
+        figures = [p[answer.value], answer.confidence, mass, *self._calibrating.figures(p[answer.value])]
+        figures += p.values() if self._probabilities else ()
+        return Labelled(answer.value, figures, is_unfit=False)
+
+
+ExamplesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--examples",
+        help="With --question: a table with examples. The model reads some of its rows, with their answers from column "
+        "--gold, before each row.",
+    ),
+]
+EachOption = Annotated[
+    int, typer.Option("--examples-each", min=1, help="Number of --examples for each answer; the first ones are used.")
+]
+NearestOption = Annotated[
+    int | None,
+    typer.Option(
+        "--nearest",
+        min=1,
+        help="Instead of the first ones, use this many --examples that share the most words with the row. Slower, "
+        "because the model reads them again for each row.",
+    ),
+]
+
+
+def put_examples(way: Way, path: Path | None, gold: str | None, n_each: int, nearest: int | None) -> None:
+    """Let a question stand behind the examples of a table, if one is given.
+
+    Raises
+    ------
+    ArgumentError
+        The options do not fit each other, or a row is no example, with its place; OSError as of files.
+    """
+    if path is None:
+        if nearest is not None or n_each != 1:
+            raise ArgumentError("--examples-each and --nearest: only with --examples")
+        return
+    if not isinstance(way, ByQuestion):
+        raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
+    if gold is None:
+        raise ArgumentError("--examples: needs --gold, the column with their answers")
+    states, answers = [], []
+    with closing(open_table(path, format_of(path, None, "the ending of its name"))) as table:
+        if table.columns is not None and gold not in table.columns:
+            raise ArgumentError(f"{table.name}: no column {gold!r}, which --gold names")
+        for row in table.rows():
+            if row.bad is None and is_nothing(row.values.get(gold)):
+                continue
+            try:
+                if row.bad is not None:
+                    raise ArgumentError(row.bad)
+                answers.append(text_of(row.values[gold]))
+                states.append(way.ask({name: value for name, value in row.values.items() if name != gold}))
+            except ArgumentError as error:
+                raise ArgumentError(f"{row.where}: {error}") from error
+    if not states:
+        raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
+    way.put(Examples(states, answers, n_each, nearest))
 
 
 @command(

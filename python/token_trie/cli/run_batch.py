@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from token_trie.cli.app import command, status
-from token_trie.cli.options import SERVED_N_CTX, ModelOptions
-from token_trie.cli.results import lock
-from token_trie.cli.written import WholeLines, digest
+from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, status
+from token_trie.cli.resume import WholeLines, digest, lock
 from token_trie.errors import ArgumentError
 from token_trie.native.loaded import File, digest_of_model
 from token_trie.progress import Progress
@@ -139,8 +137,8 @@ async def _answer(
         import httpx
 
         from token_trie.serve.app import Server, application
-        from token_trie.serve.body import Limits
         from token_trie.serve.engine import Engine
+        from token_trie.serve.limits import Limits
         from token_trie.serve.sets import Sets
     except ImportError as error:
         raise ArgumentError(f"run-batch: {error.name} is missing; pip install 'token-trie[serve]'") from error

@@ -1,7 +1,8 @@
-"""``token-trie serve``."""
+"""``token-trie serve`` and ``token-trie mcp``."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import signal
 import socket
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from token_trie.cli.app import command, status
-from token_trie.cli.options import SERVED_N_CTX, ModelOptions
+from token_trie.cli.options import SERVED_N_CTX, ModelOptions, command, status
 from token_trie.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -81,11 +81,9 @@ def serve(
         import uvicorn
 
         from token_trie.serve.app import Server, application
-        from token_trie.serve.body import Limits
-        from token_trie.serve.calibrations import Calibrations
-        from token_trie.serve.connections import connections
+        from token_trie.serve.calibrations import Calibrations, Running
         from token_trie.serve.engine import Engine
-        from token_trie.serve.running import Running
+        from token_trie.serve.limits import Limits, connections
         from token_trie.serve.sets import Sets
     except ImportError as error:
         raise ArgumentError(f"serve: {error.name} is missing; pip install 'token-trie[serve]'") from error
@@ -158,3 +156,25 @@ def serve(
     http.run(sockets=[listening])
     if server.failure is not None:
         raise server.failure
+
+
+@command(
+    "token-trie mcp",
+    "token-trie mcp -m model.gguf",
+)
+def mcp(model: ModelOptions) -> None:
+    """Serve decisions as tools of the Model Context Protocol, over standard input and output.
+
+    The tools are decide (takes a state and typed questions about it) and choose (takes a prompt and choices).
+    """
+    try:
+        from token_trie.serve.engine import Engine
+        from token_trie.serve.mcp import serve_tools
+    except ImportError as error:
+        raise ArgumentError(f"mcp: {error.name} is missing; pip install 'token-trie[mcp]'") from error
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread that reads standard input cannot be cancelled
+    engine = Engine(model.load(SERVED_N_CTX))
+    try:
+        asyncio.run(serve_tools(engine, model.path.stem))
+    finally:
+        engine.close()

@@ -1,226 +1,410 @@
-"""A calibration, bound to the leaves of a set."""
+"""Calibration methods: log-scores to probabilities, bound to the model and the choices they were made for."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.binding import Binding, spelled_as
-from token_trie.decisions.bound import BoundChoices, Reader, bind
-from token_trie.decisions.calibrator import (
-    Calibrating,
-    Calibrator,
-    Contextual,
-    Evaluated,
-    Floats,
-    States,
-    Weights,
-    refuse_batch_prior,
-)
-from token_trie.errors import ArgumentError, CalibrationError
-from token_trie.llama.query import LeafEnd, Query
-from token_trie.llama.stream import Stream
-from token_trie.native.core import _core
-from token_trie.sets.choices import Choices
-from token_trie.sets.memory import Memory
+from token_trie.arrays import Floats, States
+from token_trie.errors import ArgumentError, CalibrationError, TokenTrieError
+from token_trie.native.checks import check_counts, check_numbers
+from token_trie.native.core import Llama, llama_cpp
+from token_trie.native.llama_facts import registered_chat_handler, values_of
+from token_trie.native.loaded import adapter_file, adapters_of, digest_of_model, model_file
+from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
-_KEPT, _WEIGHT = 64, 1_000_000
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
-class BoundCalibration(ABC):
-    """What calibrates the leaves of a set."""
+@dataclass(frozen=True)
+class Binding:
+    """What a model was asked, and what may be answered.
 
-    kind: str
-    """What answers say of it."""
-    weights: Floats | None = None
-    """What is added to each leaf's score, which tells their order; None: not known beforehand."""
-    needs_scores = True
-    needs_state = False
+    Parameters
+    ----------
+    model : str
+        The digest of the model's files, and what else of a Llama changes a result; see `fingerprint`.
+    llama : str
+        The version of llama.cpp.
+    asked : str
+        How: a template of prompts, or a question in its form; empty where that was not told.
+    classes : tuple of str
+        What the answers are, for a model, in their order.
+    leaf_end : str
+        The end rule of the scores.
+    spelled : str
+        How the answers are spelled in tokens, if not as usual; see `spelled_as`.
+    """
 
-    def weights_of(self, leaves: npt.NDArray[np.int64]) -> Floats:
-        """Return what is added to the scores of some leaves."""
-        assert self.weights is not None  # as they were searched by it
-        of_leaves: Floats = self.weights[leaves]
-        return of_leaves
+    model: str
+    llama: str
+    asked: str
+    classes: tuple[str, ...]
+    leaf_end: str
+    spelled: str = ""
 
-    @abstractmethod
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves, of which a softmax makes probabilities."""
+    def require(self, other: Binding) -> None:
+        """Raise CalibrationError, which names what it is, where something is another; an `asked` not told fits any."""
+        for name, what in _NAMES.items():
+            own, others = getattr(self, name), getattr(other, name)
+            if own != others and not (name == "asked" and not (own and others)):
+                raise CalibrationError(f"calibration: was fitted with {what} {_told(name, own, others)}; fit it anew")
 
-    def ready(self, stream: Stream) -> BoundCalibration:
-        """Return it with all that it needs to know, for which a prompt may become the stream's sequence."""
-        return self
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {**dataclasses.asdict(self), "classes": list(self.classes)}
 
-    @property
-    def known(self) -> BoundCalibration | None:
-        """The same, if nothing is to be evaluated for it."""
-        return self
-
-
-@dataclass(frozen=True, eq=False)
-class Added(BoundCalibration):
-    """Known weights."""
-
-    kind: str
-    weights: Floats
-
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves."""
-        assert leaves is not None  # as it needs scores
-        return leaves + self.weights
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted(BoundCalibration):
-    """What was fitted on rows."""
-
-    calibrator: Calibrator
-    choices: BoundChoices[Any]
-    classes: npt.NDArray[np.int64]
-    """Which of the choices it was fitted on."""
-
-    def __post_init__(self) -> None:
-        weights = self.calibrator.weights
-        for name in ("kind", "needs_scores", "needs_state"):
-            object.__setattr__(self, name, getattr(self.calibrator, name))
-        object.__setattr__(self, "weights", None if weights is None else self._of_leaves(weights))
-
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves."""
-        scores = None if leaves is None else self.choices.aligned(leaves)[None, self.classes]
-        found = self.calibrator.log_weights(scores, None if state is None else state[None])
-        return self._of_leaves(found[0])
-
-    def _of_leaves(self, of_classes: Floats) -> Floats:
-        of_choices = np.zeros(len(self.choices))
-        of_choices[self.classes] = of_classes
-        of_leaves: Floats = of_choices[self.choices.firsts()]
-        return of_leaves
+    @classmethod
+    def from_dict(cls, given: object) -> Self:
+        """Read what `to_dict` gave; CalibrationError, with the place, where it is something else."""
+        if not isinstance(given, Mapping):
+            raise CalibrationError(f"binding: {type(given).__name__} where an object belongs")
+        texts = {name: given.get(name) for name in _NAMES if name != "classes"}
+        for name, value in texts.items():
+            if not isinstance(value, str):
+                raise CalibrationError(f"binding.{name}: {type(value).__name__} where a text belongs")
+        classes = given.get("classes")
+        if not isinstance(classes, list) or not all(isinstance(text, str) for text in classes):
+            raise CalibrationError("binding.classes: a list of texts belongs here")
+        return cls(classes=tuple(classes), **texts)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, eq=False)
-class Prior(BoundCalibration):
-    """Choices behind a prompt without content, and the leaves that they are for."""
-
-    tokens: list[int]
-    empty: BoundChoices[Any]
-    of: BoundChoices[Any]
-    leaf_end: LeafEnd
-    memory: dict[object, Any]
-    """What is remembered of the model: the last scores are."""
-
-    kind = "contextual"
-
-    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves, once it is ready."""
-        raise NotImplementedError
-
-    def ready(self, stream: Stream) -> Added:
-        """Score the choices, unless that was done before."""
-        trie = self.empty.trie
-
-        def make() -> Floats:
-            stream.prefill(self.tokens)
-            return stream.answer(Query("scores", trie, leaf_end=self.leaf_end)).logprobs
-
-        return self._added(self._scores.get(self._key, len(trie), make))
-
-    @property
-    def known(self) -> Added | None:
-        """The same, if that was done before."""
-        scores = self._scores.find(self._key)
-        return None if scores is None else self._added(scores)
-
-    @property
-    def _scores(self) -> Memory[Floats]:
-        scores: Memory[Floats] = self.memory.setdefault("priors", Memory(_KEPT, _WEIGHT))
-        return scores
-
-    @property
-    def _key(self) -> tuple[Any, ...]:
-        return self.empty.trie, tuple(self.tokens), self.leaf_end
-
-    def _added(self, scores: Floats) -> Added:
-        return less(self.of, self.empty.aligned(scores))
+_NAMES = {
+    "model": "another model, or other settings of it:",
+    "classes": "other answers:",
+    "asked": "another question:",
+    "leaf_end": "another leaf_end:",
+    "spelled": "answers spelled in other tokens:",
+    "llama": "another llama.cpp:",
+}
 
 
-def less(choices: BoundChoices[Any], scores: Floats) -> Added:
-    """Return what takes out of each leaf's score that of its choice behind a prompt without content."""
-    return Added("contextual", -choices.of_left(scores[choices.firsts()], 0.0))
+def _told(name: str, own: Any, other: Any) -> str:
+    if isinstance(own, tuple):
+        if len(own) != len(other):
+            return f"{len(own):,} of them, where there are {len(other):,}"
+        own, other = next((a, b) for a, b in zip(own, other, strict=True) if a != b)
+    if name == "model":  # what both have is left out
+        facts, others = own.split(), other.split()
+        own, other = (" ".join(fact for fact in a if fact not in b) for a, b in ((facts, others), (others, facts)))
+    return f"{_short(own)}, where this is {_short(other)}"
 
 
-def bind_calibration(
-    reader: Reader,
-    calibration: Calibrating | None,
-    given: TokenTrie | Choices[Any],
-    bound: BoundChoices[Any],
-    leaf_end: LeafEnd,
-    *spelled: Any,
-) -> BoundCalibration | None:
-    """Bind a calibration to choices that are bound to a prompt.
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 160 else f"{text[:160]}…")
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    """Return a text of facts between which there are spaces, and in which there are none."""
+    written = {name: json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in facts.items()}
+    return " ".join(f"{name}={value}".replace(" ", r"\u0020") for name, value in sorted(written.items()))
+
+
+def spelled_as(choices: object, leading_space: bool | None = None, *others: object, with_filtered: bool = False) -> str:
+    """Return how choices are spelled in tokens, as far as that does not go by the prompt; empty for texts as usual.
+
+    Parameters
+    ----------
+    with_filtered : bool
+        Whether members of a `TokenTrie` that are filtered out count, too.
+    """
+    if isinstance(choices, TokenTrie):
+        tokens = hashlib.sha256()
+        for array in (choices.core if with_filtered else choices.core.kept_alone()).arrays():
+            tokens.update(array.tobytes())
+        return f"sha256:{tokens.hexdigest()}"
+    usual = (None, "canonical", False)
+    given = dict(zip(("leading_space", "tokenization", "heal"), (leading_space, *others), strict=False))
+    return _facts({name: value for (name, value), own in zip(given.items(), usual, strict=False) if value != own})
+
+
+_SAME_RESULT = {
+    "n_ctx",
+    "n_batch",
+    "n_ubatch",
+    "n_seq_max",
+    "n_rs_seq",
+    "n_outputs_max",
+    "n_outputs_max_per_seq",
+    "n_threads",
+    "n_threads_batch",
+    "defrag_thold",
+    "cb_eval",
+    "cb_eval_user_data",
+    "abort_callback",
+    "abort_callback_data",
+    "offload_kqv",
+    "no_perf",
+    "op_offload",
+    "swa_full",
+    "kv_unified",
+    "samplers",
+    "n_samplers",
+    "ctx_other",
+}
+"""Parameters of a context that change nothing, or no more than the rounding."""
+
+
+def fingerprint(llm: Llama | None) -> str:
+    """Return what evaluates: the digest of a model's files, and all else of its Llama that changes a result.
+
+    What llama.cpp has by default is left out, and so is what changes no more than the rounding: devices, threads, and
+    the sizes of batches. A chat handler or a tokenizer of the caller's is known by the tokens that it makes of a text.
 
     Raises
     ------
-    ArgumentError
-        It is contextual, and what is asked stands on a handle, whose sequence its prompt would take; or of weights,
-        there are more or fewer than choices.
     CalibrationError
-        It was fitted on something else.
+        There is no Llama, or the files that it has loaded cannot be read.
     """
-    if calibration is None:
-        return None
-    if isinstance(calibration, Weights):
-        return _weighted(calibration.added, bound)
-    if not isinstance(calibration, (Contextual, Calibrator)):
-        refuse_batch_prior(calibration)
-        return None
-    if isinstance(calibration, Evaluated):
-        return less(bound, calibration.scores)
-    if isinstance(calibration, Contextual):
-        if reader.owner == "handle":
-            raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
-        tokens, empty = bind(reader, reader.tokenize(calibration.prompt), given, *spelled)
-        return Prior(tokens, empty, bound, leaf_end, reader.known)
-    return _fitted(reader, calibration, given, bound, leaf_end, *spelled)
+    if llm is None:
+        raise CalibrationError("calibration: is bound to a Llama's model, and this handle was opened on a file")
+    try:
+        model = digest_of_model(model_file(llm))
+        adapters = [[_adapter(llm, adapter), scale] for adapter, scale in adapters_of(llm)]
+    except (ArgumentError, OSError) as error:
+        raise CalibrationError(f"calibration: {error}; it is bound to what evaluates") from error
+    facts: dict[str, Any] = {
+        name: value for name, value in _settings(llm.context_params).items() if value != _usual_settings()[name]
+    }
+    facts |= {"adapters": adapters} if adapters else {}
+    facts |= {"kv_overrides": llm.kv_overrides} if llm.kv_overrides else {}
+    facts |= {"rope": "long"} if _is_long(llm) else {}
+    return " ".join(filter(None, [model, _facts({**facts, **_of_text(llm)})]))
 
 
-def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
-    if len(added) != len(bound):
-        raise ArgumentError(f"calibration: {len(added):,} weights for {len(bound):,} choices")
-    firsts = bound.firsts()
-    first_of = firsts if bound.leaf_of is None else firsts[bound.leaf_of]
-    others = np.flatnonzero(added != added[first_of]).tolist()
-    if others:
-        i, first = others[0], first_of[others[0]]
+def _adapter(llm: Llama, adapter: int) -> str:
+    file = adapter_file(llm, adapter)
+    if file is None:
         raise ArgumentError(
-            f"calibration: values[{i}] adds {added[i]:g} to {bound.text(i)!r} and values[{first}] {added[first]:g} to "
-            f"{bound.text(first)!r}, which are the same answer here"
+            "llm: has an adapter whose file is not known, as it was loaded before token_trie was imported"
         )
-    return Added("weighted", added[firsts])
+    return file.digest()
 
 
-def _fitted(
-    reader: Reader,
-    calibration: Calibrator,
-    given: TokenTrie | Choices[Any],
-    bound: BoundChoices[Any],
-    leaf_end: LeafEnd,
-    *spelled: Any,
-) -> Fitted:
-    """Bind what was fitted on all of the choices, or on what a filter has left of them."""
-    left = bound.left()
-    classes = left if len(calibration.binding.classes) == len(left) else np.arange(len(bound))
-    texts = tuple(map(bound.text, classes.tolist()))
-    tokens = spelled_as(given, *spelled, with_filtered=classes is not left)
-    calibration.binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
-    if calibration.needs_scores and calibration.needs_state and len(left) < len(classes):
-        raise CalibrationError(
-            "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "
-            "filtered out; fit it anew"
+def _settings(params: Any) -> dict[str, Any]:
+    return {name: value for name, value in values_of(params).items() if name not in _SAME_RESULT}
+
+
+@lru_cache(1)
+def _usual_settings() -> dict[str, Any]:
+    return _settings(llama_cpp.llama_context_default_params())
+
+
+def _is_long(llm: Llama) -> bool:
+    """Tell whether a model with RoPE factors for short and for long contexts uses the long ones."""
+    original = llm.metadata.get(f"{llm.metadata.get('general.architecture')}.rope.scaling.original_context_length")
+    return original is not None and llm.n_ctx() > int(original)
+
+
+_TEXT = "Aa 1,234.5 don't\n\t é 日本 🙂 <s></s><|im_start|>user [INST]"
+_CHAT = [{"role": role, "content": f"{role} {_TEXT}"} for role in ("system", "user", "assistant", "user")]
+
+
+def _of_text(llm: Llama) -> dict[str, str]:
+    """Return what makes tokens of texts and of messages, beside the model's file."""
+    facts = {}
+    if type(llm.tokenizer_) is not llama_cpp.llama_tokenizer.LlamaTokenizer:
+        facts["tokenizer"] = _digest_of(llm.tokenize(_TEXT.encode(), special=True))
+    facts["chat"] = str(llm.chat_format)
+    is_of_file = llm.chat_handler is None and registered_chat_handler(llm) is not None
+    if has_chat_template(llm) and not is_of_file:
+        facts["chat"] += f":{_digest_of(_tokens_of_chat(llm, _CHAT))}{_digest_of(_tokens_of_chat(llm, _CHAT[1:]))}"
+    return facts
+
+
+def _tokens_of_chat(llm: Llama, messages: Any) -> list[int] | str:
+    try:
+        return tokenize_prompt(llm, messages)
+    except TokenTrieError as error:  # it refuses them, which tells it from others, too
+        return str(error)
+
+
+def _digest_of(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+Base: TypeAlias = Literal["raw", "contextual"]
+
+
+@dataclass(frozen=True)
+class Contextual:
+    """Subtracts from each score the score that the answer gets after a prompt without content.
+
+    It needs no labels (contextual calibration, Zhao et al., "Calibrate Before Use", 2021). It helps small models that
+    favour some answers whatever the prompt says. For models that do not, it can make answers worse.
+
+    Parameters
+    ----------
+    prompt : str, sequence of int, or sequence of chat messages
+        The prompt without its content, such as with an empty request.
+    """
+
+    prompt: Prompt
+
+
+@dataclass(frozen=True)
+class BatchPrior:
+    """Divides the probabilities of the answers by their mean over many rows.
+
+    It needs neither labels nor further passes (batch calibration, Zhou et al., "Batch Calibration", 2023). The rows are
+    those that are decided; more rows give a better mean. It assumes that the answers are equally frequent. If they are
+    not, give `frequencies`; otherwise it makes answers worse.
+
+    Parameters
+    ----------
+    frequencies : mapping of values to float, optional
+        How frequent each answer is, in any unit, above 0.
+    window : int
+        Number of rows that are read before the first of them is decided. Later rows use the mean of all earlier ones.
+    """
+
+    frequencies: Mapping[Any, float] | None = None
+    window: int = 512
+
+    def __post_init__(self) -> None:
+        check_counts(window=self.window)
+        if self.frequencies is not None:
+            if not isinstance(self.frequencies, Mapping):
+                raise ArgumentError(f"frequencies: {type(self.frequencies).__name__} where a dict belongs")
+            for value, frequency in self.frequencies.items():
+                check_numbers(**{f"frequencies[{value!r}]": frequency})
+                if not 0 < frequency < float("inf"):
+                    raise ArgumentError(f"frequencies[{value!r}]: {frequency} is not above 0")
+
+    def shift(self, values: Sequence[Any]) -> Floats:
+        """Return what the answers' frequencies add to their log-weights; ArgumentError where one has none."""
+        if self.frequencies is None:
+            return np.zeros(len(values))
+        unknown = [value for value in values if value not in self.frequencies]
+        if unknown:
+            raise ArgumentError(f"frequencies: none of {unknown[0]!r}")
+        return np.log(np.array([self.frequencies[value] for value in values], np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Ranks members by ``logprob + scale * value``, with a value of your own (popularity, price, age).
+
+    Searches stay exact, because the largest value below a node bounds the rank of the members below it. `probabilities`
+    are computed from these ranks; `logprob` stays the model's own.
+
+    Parameters
+    ----------
+    values : array of float, shape (n,)
+        One finite value for each choice, in their order, and the same value for equal choices; for a `TokenTrie`, one
+        for each leaf, also for leaves that are filtered out. Do not write to the array afterwards.
+    scale : float, optional
+        How many nats a value of 1 adds.
+    """
+
+    values: npt.ArrayLike
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_numbers(scale=self.scale)
+        if not np.isfinite(self.scale):
+            raise ArgumentError(f"scale: {self.scale} is not finite")
+        try:
+            values = np.asarray(self.values, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"values: {error}") from error
+        if values.ndim != 1:
+            raise ArgumentError(f"values: shape {values.shape} where one dimension belongs")
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_each = values * self.scale
+        wrong = np.flatnonzero(~np.isfinite(of_each))
+        if len(wrong):
+            raise ArgumentError(f"values[{wrong[0]}]: {values[wrong[0]]} · {self.scale} is not finite")
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "added", of_each)
+
+    added: Floats = field(init=False, repr=False)
+    """What is added to the score of each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated(Contextual):
+    """The same, where what is subtracted from the score of each choice is known."""
+
+    scores: Floats
+
+
+class Calibrator(ABC):
+    """Turns what a model says of some classes into probabilities; fitted ones are `token_trie.Calibration`."""
+
+    kind: str
+    """What it is called."""
+    binding: Binding
+    """What it was fitted on."""
+    base: Base = "raw"
+    """Which scores it is for: the model's own, or those with a question's contextual prior taken out."""
+
+    @property
+    def weights(self) -> Floats | None:
+        """What is added to the scores of the classes, which tells their order; None: not known beforehand."""
+        return None
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether it takes scores."""
+        return True
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether it takes the hidden state of the prompt's last token."""
+        return False
+
+    @abstractmethod
+    def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
+        """Return log-weights, of which a softmax makes probabilities.
+
+        Parameters
+        ----------
+        scores : ndarray of float64, shape (n_rows, n_classes), or None
+            Those of the base; None where it needs none.
+        states : ndarray of float32, shape (n_rows, n_embd), or None
+            Likewise.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_rows, n_classes)
+        """
+
+
+Calibrating: TypeAlias = Contextual | Calibrator | Weights | BatchPrior | Literal["batch"]
+"""What `calibration` may be; "batch" is a `BatchPrior` as it is by default."""
+
+
+def batch_prior(calibration: object) -> BatchPrior | None:
+    """Return what is to be taken over many rows, if that is what calibrates."""
+    if isinstance(calibration, str) and calibration == "batch":
+        return BatchPrior()
+    return calibration if isinstance(calibration, BatchPrior) else None
+
+
+def check_calibration(calibration: object) -> None:
+    """Raise ArgumentError unless it is one, or None."""
+    if not (
+        calibration is None or batch_prior(calibration) or isinstance(calibration, (Contextual, Calibrator, Weights))
+    ):
+        given = repr(calibration) if isinstance(calibration, str) else type(calibration).__name__
+        raise ArgumentError(
+            f"calibration: {given} where a Calibration, Contextual, Weights, BatchPrior or 'batch' belongs"
         )
-    return Fitted(calibration, bound, classes)
+
+
+def refuse_batch_prior(calibration: object) -> None:
+    """Raise ArgumentError for what is taken over many rows, where there is one."""
+    if batch_prior(calibration) is not None:
+        raise ArgumentError("calibration: 'batch' is taken over many rows, as by choose_many and decide_many")

@@ -1,17 +1,37 @@
-"""`choose`: one answer out of a set."""
+"""`choose`: one answer out of a set, step by step, by the scores of all members, or by a search for the best."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from token_trie.decisions.choice import ChoiceRequest
-from token_trie.decisions.decision import Decision
-from token_trie.decisions.options import ChooseOptions
-from token_trie.decisions.runner import run
+import numpy as np
+
+from token_trie.arrays import Floats, States
+from token_trie.decisions.bound_choices import (
+    BoundCalibration,
+    BoundChoices,
+    Reader,
+    bind,
+    bind_calibration,
+    check_finite,
+    check_scorable,
+    read_set,
+)
+from token_trie.decisions.decision import Candidate, Decision, Stats
+from token_trie.decisions.options import ChooseOptions, Mode
+from token_trie.decisions.run import Batched, Bound, Prefix, Written, run
+from token_trie.decisions.score import evaluated
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, Query
+from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
-from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.choices import Choices, ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
@@ -21,6 +41,329 @@ if TYPE_CHECKING:
     from token_trie.decisions.options import ChooseKeywords
 
 T = TypeVar("T")
+
+
+def by_steps(choices: BoundChoices[T], answer: Answer, stats: Stats, thought: str | None = None) -> Decision[T]:
+    """Decide as the tokens were taken."""
+    own: dict[str, Any] = {"branch_logprob": answer.logprob, "tokens": answer.tokens}
+    return _decision(choices, answer.leaf, None, stats, thought=thought, **own)
+
+
+def by_scores(
+    choices: BoundChoices[T],
+    own: Floats | None,
+    stats: Stats,
+    thought: str | None = None,
+    *,
+    n_best: int = 1,
+    calibration: BoundCalibration | None = None,
+    state: States | None = None,
+    drawn: tuple[int | None] | None = None,
+) -> Decision[T]:
+    """Decide by the scores of all leaves, calibrated or as they are: for the best, or one drawn by a seed.
+
+    Where a calibration takes the prompt's hidden state alone there are no scores.
+    """
+    ranks = own if calibration is None else calibration.log_weights(own, state)
+    assert ranks is not None  # as there is one of the two
+    ranks = choices.of_left(ranks, -np.inf)
+    check_finite(ranks)
+    weights = np.exp(ranks - ranks.max())
+    p = weights / weights.sum()
+    if drawn is None:
+        order = choices.ranked(ranks)
+        leaf = int(order[0])
+        first = [(int(i), float(np.log(p[i]) if own is None else own[i])) for i in order[:n_best]]
+        lead = float(ranks[leaf] - (ranks[order[1]] if len(order) > 1 else -np.inf))
+    else:
+        by_tokens = np.argsort(choices.trie.core.leaf_nodes())
+        leaf = int(np.random.default_rng(*drawn).choice(by_tokens, p=p[by_tokens]))
+        first, lead = [], None
+    return _decision(
+        choices,
+        leaf,
+        None if own is None else float(own[leaf]),
+        stats,
+        thought=thought,
+        candidates=_candidates(choices, first),
+        lead=lead,
+        probabilities=choices.aligned(p),
+        # Answers that do not exclude each other may add up to more.
+        mass=None if own is None else min(1.0, float(np.exp(own).sum())),
+        calibration="raw" if calibration is None else calibration.kind,
+    )
+
+
+def by_search(
+    choices: BoundChoices[T],
+    found: Answer,
+    stats: Stats,
+    thought: str | None = None,
+    *,
+    calibration: BoundCalibration | None = None,
+) -> Decision[T]:
+    """Decide for the best that was found, by what a calibration adds to each."""
+    check_finite(found.logprobs)
+    ranks = found.logprobs if calibration is None else found.logprobs + calibration.weights_of(found.leaves)
+    figures = found.figures
+    others = [*ranks[1:2].tolist(), figures.rival_max]
+    best = list(zip(found.leaves.tolist(), found.logprobs.tolist(), strict=True))
+    return _decision(
+        choices,
+        *best[0],
+        stats,
+        thought=thought,
+        candidates=_candidates(choices, best),
+        gap=figures.gap,
+        lead=float(ranks[0]) - max(others),
+        calibration="raw" if calibration is None else calibration.kind,
+        _mass_max=figures.mass_max,
+    )
+
+
+def _decision(
+    choices: BoundChoices[T],
+    leaf: int,
+    logprob: float | None,
+    stats: Stats,
+    *,
+    tokens: tuple[int, ...] | None = None,
+    **more: Any,
+) -> Decision[T]:
+    index = choices.index(leaf)
+    return Decision(
+        value=choices.value(index),
+        text=choices.text(index),
+        index=index,
+        tokens=choices.trie[leaf].tokens if tokens is None else tokens,
+        logprob=logprob,
+        stats=stats,
+        _choices=choices,
+        **more,
+    )
+
+
+def _candidates(choices: BoundChoices[T], leaves: list[tuple[int, float]]) -> tuple[Candidate[T], ...]:
+    found = [(choices.index(leaf), logprob) for leaf, logprob in leaves]
+    return tuple(Candidate(choices.value(i), choices.text(i), i, logprob) for i, logprob in found)
+
+
+class Clock:
+    """Evaluates the prompt and measures it apart from what follows."""
+
+    def __init__(self, stream: Stream, prompt: list[int]) -> None:
+        self._n_prompt = len(prompt)
+        self._started = time.perf_counter()
+        stream.prefill(prompt)
+        self._evaluated = time.perf_counter()
+
+    def stats(self, *answers: Answer) -> Stats:
+        """Return what answers cost, and the time since the prompt was evaluated."""
+        ended = time.perf_counter()
+        costs = [answer.figures for answer in answers]
+        return Stats(
+            n_prompt=self._n_prompt,
+            n_branches=sum(cost.n_branches for cost in costs),
+            n_forced=sum(cost.n_forced for cost in costs),
+            n_passes=sum(cost.n_passes for cost in costs),
+            prompt_ms=(self._evaluated - self._started) * 1e3,
+            decide_ms=(ended - self._evaluated) * 1e3,
+            n_evaluated=sum(len(a.tokens) == 0 and a.figures.n_evaluated for a in answers),
+        )
+
+
+class Seen(NamedTuple):
+    """An answer, and what it cost."""
+
+    answer: Answer
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class ChoiceRequest(Written[Decision[Any]]):
+    """One of some choices."""
+
+    choices: TokenTrie | Choices[Any]
+    options: ChooseOptions
+    mode: Mode
+    with_state: bool = False
+    """Whether the hidden state behind the prompt is wanted in any case."""
+
+    @classmethod
+    def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
+        """Read choices; ArgumentError where they and the options do not fit each other."""
+        read = read_set(choices, options.tokenization, options.heal)
+        tokenization = read.tokenization if isinstance(read, TokenTrie) else options.tokenization
+        mode = options.mode
+        if mode is None:
+            mode = options.default_mode(tokenization)
+            options.require_fitting(mode)
+        if mode not in ("greedy", "sampled"):
+            check_scorable(tokenization)
+        return cls(read, options, mode)
+
+    def evaluated(self, llm: Llama) -> ChoiceRequest:
+        """Return it with all that its calibration needs of a Llama."""
+        return replace(self, options=evaluated(llm, self.choices, self.options))
+
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundChoice:
+        """Bind it to what it stands behind."""
+        options = self.options
+        spelled = options.leading_space, options.tokenization, options.heal
+        tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
+        calibration = bind_calibration(reader, options.calibration, self.choices, choices, options.leaf_end, *spelled)
+        return BoundChoice(self, tokens, choices, calibration, prefix.thought_text)
+
+
+@dataclass(frozen=True)
+class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
+    """Choices behind a prompt."""
+
+    request: ChoiceRequest
+    tokens: list[int]
+    choices: BoundChoices[Any]
+    calibration: BoundCalibration | None
+    thought: str | None
+
+    def run(self, stream: Stream) -> Decision[Any]:
+        """Decide."""
+        if self.calibration is not None:
+            return replace(self, calibration=self.calibration.ready(stream))._run(stream)
+        return self._run(stream)
+
+    def _run(self, stream: Stream) -> Decision[Any]:
+        return self.decide(self.find(stream), self.calibration)
+
+    def find(self, stream: Stream) -> Seen:
+        """Ask the model."""
+        clock = Clock(stream, self.tokens)
+        answer = stream.answer(self.query)
+        return Seen(answer, clock.stats(answer))
+
+    def missing(self, answer: Decision[Any]) -> Sequence[int]:
+        """Return an answer's tokens, where whole ones were weighed."""
+        return () if self.request.mode in ("greedy", "sampled") else answer.tokens
+
+    def batched(self) -> BoundChoice | None:
+        """Return it, unless a calibration is to be evaluated first, in the prompt's place."""
+        if self.calibration is None:
+            return self
+        known = self.calibration.known
+        return None if known is None else replace(self, calibration=known)
+
+    def submit(self, batch: Batch) -> int:
+        """Put it into a batch; return its ticket."""
+        return batch.submit(self.tokens, self.query)
+
+    def read(self, answer: Answer) -> Decision[Any]:
+        """Return what its answer says."""
+        return self.decide(self.found(answer), self.calibration)
+
+    def found(self, answer: Answer) -> Seen:
+        """Return an answer of a batch with what it cost."""
+        figures = answer.figures
+        stats = Stats(
+            n_prompt=len(self.tokens),
+            n_branches=figures.n_branches,
+            n_forced=figures.n_forced,
+            n_passes=figures.n_passes,
+            prompt_ms=figures.prompt_ns / 1e6,
+            decide_ms=figures.decide_ns / 1e6,
+            n_evaluated=figures.n_evaluated,
+        )
+        return Seen(answer, stats)
+
+    @property
+    def query(self) -> Query:
+        """What the model is asked."""
+        options, mode, trie = self.request.options, self.request.mode, self.choices.trie
+        if self._is_by_state:
+            return Query("state")
+        if mode == "greedy" or mode == "sampled":
+            return Query(mode, trie, sampling=options, with_state=self._wants_state)
+        common: dict[str, Any] = {"leaf_end": options.leaf_end, "with_state": self._wants_state}
+        if self._scores_all:
+            return Query("scores", trie, **common)
+        is_exact = mode == "exact"
+        return Query(
+            "best",
+            trie,
+            **common,
+            n_best=min(options.n_best, len(trie)),
+            leaf_weights=self._weights,
+            beam_width=options.beam_width if mode == "beam" else 0,
+            max_nodes=(options.max_nodes or 0) if is_exact else 0,
+            timeout_ms=math.ceil(1000 * options.timeout) if is_exact and options.timeout is not None else 0,
+        )
+
+    def decide(self, seen: Seen, calibration: BoundCalibration | None) -> Decision[Any]:
+        """Decide by what was found."""
+        (answer, stats), options, mode = seen, self.request.options, self.request.mode
+        if not self._is_scored:
+            return by_steps(self.choices, answer, stats, self.thought)
+        if not (self._scores_all or self._is_by_state):
+            decision = by_search(self.choices, answer, stats, self.thought, calibration=calibration)
+            if mode == "exact" and not decision.proved:
+                _warn_once(
+                    "search",
+                    "a search ended after %d nodes with the best answer until then: another may be up to %.2g nats "
+                    "more probable. max_nodes=None goes on to the proof. (Said once a process; decision.proved tells "
+                    "for each.)",
+                    decision.stats.n_evaluated,
+                    decision.gap,
+                )
+            return decision
+        drawn = (options.seed,) if mode == "aligned" else None
+        decision = by_scores(
+            self.choices,
+            None if self._is_by_state else answer.logprobs,
+            stats,
+            self.thought,
+            n_best=options.n_best,
+            calibration=calibration,
+            state=answer.state if self._wants_state else None,
+            drawn=drawn,
+        )
+        if decision.fits is False:
+            _warn_once(
+                "fits",
+                "the model gives all answers together %.2g %% of what it could write here: none may fit the prompt. "
+                "Let it show some questions with their answers. (Said once a process; decision.fits tells for each.)",
+                100 * (decision.mass or 0.0),
+            )
+        return decision
+
+    @property
+    def _wants_state(self) -> bool:
+        return self.request.with_state or (self.calibration is not None and self.calibration.needs_state)
+
+    @property
+    def _is_by_state(self) -> bool:
+        """Whether the state is all that the answer takes."""
+        return self.calibration is not None and not self.calibration.needs_scores
+
+    @property
+    def _scores_all(self) -> bool:
+        return self.request.options.scores_all or (self.calibration is not None and self._weights is None)
+
+    @property
+    def _weights(self) -> Floats | None:
+        """What is added to each leaf's score, where that is known beforehand."""
+        return None if self.calibration is None else self.calibration.weights
+
+    @property
+    def _is_scored(self) -> bool:
+        """Whether whole answers are weighed."""
+        return self.request.mode not in ("greedy", "sampled")
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(what: str, message: str, *figures: object) -> None:
+    if what not in _warned:
+        _warned.add(what)
+        logging.getLogger(f"token_trie.{what}").warning(message, *figures)
 
 
 @overload

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.bound import BoundChoices
+from token_trie.decisions.bound_choices import BoundChoices
 from token_trie.errors import ArgumentError
-from token_trie.native.arguments import check_counts
+from token_trie.native.checks import check_counts
 from token_trie.sets.trie import TokenTrie
 
 T = TypeVar("T")

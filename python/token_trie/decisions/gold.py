@@ -1,18 +1,34 @@
-"""Gold labels: what rows are said to be, as positions of the classes."""
+"""Gold labels as positions of classes, and scikit-learn, which an extra brings."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from token_trie.arrays import Ints
 from token_trie.errors import ArgumentError
 
-Ints = npt.NDArray[np.int64]
+
+def import_sklearn(name: str) -> Any:
+    """Import a module of scikit-learn, or say what to install."""
+    try:
+        return import_module(f"sklearn.{name}")
+    except ImportError as error:
+        raise ArgumentError(f"this needs scikit-learn: pip install 'token-trie[calibration]' ({error})") from error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let BLAS and OpenMP work on this thread alone: fits are small, and threads of theirs that wait spin."""
+    import_sklearn("utils")  # which brings threadpoolctl
+    with import_module("threadpoolctl").threadpool_limits(1):
+        yield
 
 
 def is_nothing(label: object) -> bool:

@@ -7,22 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
 
-from token_trie.decisions.bound import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, read_set
+from token_trie.decisions.choose import Clock
 from token_trie.decisions.decision import Candidate, Stats
 from token_trie.decisions.options import ListOptions
-from token_trie.decisions.request import Bound, Prefix, Written
-from token_trie.decisions.runner import run
-from token_trie.decisions.ways import Clock
+from token_trie.decisions.run import Bound, Prefix, Written, run
 from token_trie.errors import ArgumentError, CancelledError
 from token_trie.llama.span import SpanOptions, read_end_tokens
-from token_trie.llama.state import ENDINGS
-from token_trie.llama.stream import Stream
+from token_trie.llama.stream import ENDINGS, Stream
 from token_trie.native.core import Llama, _core
 from token_trie.native.options import takes
 from token_trie.sets.choices import Choices, ChoicesLike
-from token_trie.sets.inner_text import inner_tokens
 from token_trie.sets.prompt import Prompt
-from token_trie.sets.tokens import check_tokens, to_tokens
+from token_trie.sets.spelling import check_tokens, inner_tokens, to_tokens
 from token_trie.sets.trie import TokenTrie
 
 if TYPE_CHECKING:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
-from token_trie.decisions.calibrator import Calibrating, Calibrator, check_calibration
+from token_trie.decisions.calibration import Calibrating, Calibrator, check_calibration
 from token_trie.decisions.think import Think, check_think
 from token_trie.errors import ArgumentError
-from token_trie.llama.query import LEAF_ENDS, LeafEnd
-from token_trie.llama.sampling import Sampling
+from token_trie.llama.query import LEAF_ENDS, LeafEnd, Sampling
 from token_trie.llama.span import STEP_MODES, StepMode
-from token_trie.native.arguments import check_counts, check_flags, check_numbers, lookup
+from token_trie.native.checks import check_counts, check_flags, check_numbers, lookup
 from token_trie.native.options import Options
 from token_trie.sets.spelling import Tokenization, check_tokenization
 
@@ -25,7 +24,7 @@ _RECORD_MODES = dict.fromkeys(get_args(RecordMode), 0)
 _NORMALIZATIONS = dict.fromkeys(get_args(Normalize), 0)
 
 if TYPE_CHECKING:
-    from token_trie.llama.sampling import SamplingKeywords
+    from token_trie.llama.query import SamplingKeywords
 
 MAX_NODES = 128
 """Nodes that a search evaluates by default."""

@@ -6,14 +6,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from token_trie.decisions.bound import BoundChoices, Reader, bind, check_scorable, read_set
-from token_trie.decisions.calibration import BoundCalibration, bind_calibration
-from token_trie.decisions.calibrator import Contextual, Evaluated, States
+from token_trie.arrays import Floats, States
+from token_trie.decisions.bound_choices import (
+    BoundCalibration,
+    BoundChoices,
+    Reader,
+    bind,
+    bind_calibration,
+    check_scorable,
+    read_set,
+)
+from token_trie.decisions.calibration import Contextual, Evaluated
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.request import Batched, Bound, Prefix, Request
-from token_trie.decisions.runner import read_on, run
+from token_trie.decisions.run import Batched, Bound, Prefix, Request, read_on, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.batch import Batch
 from token_trie.llama.query import Answer, Query
@@ -28,8 +34,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from token_trie.decisions.options import ScoreKeywords
-
-Floats = npt.NDArray[np.float64]
 
 
 @takes(ScoreOptions)

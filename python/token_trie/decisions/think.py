@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from token_trie.errors import ArgumentError, CancelledError, InternalError
-from token_trie.llama.sampling import Sampling
+from token_trie.llama.query import Sampling
 from token_trie.llama.span import SpanOptions
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import append
-from token_trie.native.arguments import check_counts, check_numbers
+from token_trie.native.checks import check_counts, check_numbers
 from token_trie.native.core import _core
-from token_trie.sets.inner_text import inner_tokens
+from token_trie.sets.spelling import inner_tokens
 from token_trie.sets.trie import TokenTrie
 
 

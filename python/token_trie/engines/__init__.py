@@ -4,7 +4,6 @@
 llama.cpp model.
 """
 
-from token_trie.engines.matcher import BatchMatcher, TrieMatcher
-from token_trie.engines.unique import UniqueMatchers
+from token_trie.engines.matcher import BatchMatcher, TrieMatcher, UniqueMatchers
 
 __all__ = ["BatchMatcher", "TrieMatcher", "UniqueMatchers"]

@@ -1,26 +1,202 @@
-"""Labels for batches of rows, in the workers of engines for data: Ray, Dask, Spark, datasets, Daft."""
+"""Labels for batches of rows, in the workers of data engines: Ray, Dask, Spark, datasets, Daft."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sized
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from functools import cache
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.calibrator import batch_prior
-from token_trie.decisions.choice import ChoiceRequest
+from token_trie.decisions.calibration import batch_prior
+from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.many import choose_many
 from token_trie.decisions.options import ChooseOptions
-from token_trie.engines.cells import cells_of, plain
-from token_trie.engines.loaded import loaded
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.native.arguments import check_counts
+from token_trie.native.checks import check_counts
+from token_trie.native.core import Llama, llama_cpp
 from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
+
+_plain: Callable[[Any], Any] = methodcaller("as_py")
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """Import it, or say what to install."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ArgumentError(f"Parquet tables need pyarrow: pip install 'token-trie[tables]' ({error})") from error
+    return pyarrow, pyarrow.parquet
+
+
+@cache
+def reader_of(kind: Any) -> Callable[[Any], Any]:
+    """Return a function that makes a value of Python of a cell, a ``pyarrow.Scalar`` of this type.
+
+    For a cell that Python has no value for, the function raises ArgumentError, or what ``as_py`` raises.
+    """
+    types = import_pyarrow()[0].types
+    read: Callable[[Any], Any]
+    if types.is_temporal(kind):
+        read = _temporal
+    elif types.is_float16(kind) or types.is_float32(kind):
+        narrow = kind.to_pandas_dtype()
+        read = lambda cell: float(str(narrow(cell.as_py())))  # noqa: E731 - the shortest that is read as this one
+    elif types.is_dictionary(kind):
+        inner = reader_of(kind.value_type)
+        read = _plain if inner is _plain else lambda cell: inner(cell.value)
+    elif types.is_map(kind):
+        key, item = reader_of(kind.key_type), reader_of(kind.item_type)
+        read = _plain if key is item is _plain else lambda cell: [(key(e[0]), item(e[1])) for e in cell.values]
+    elif types.is_struct(kind):
+        read = _struct_reader(kind)
+    elif hasattr(kind, "value_type"):  # lists of all kinds
+        inner = reader_of(kind.value_type)
+        read = _plain if inner is _plain else lambda cell: [inner(value) for value in cell.values]
+    elif hasattr(kind, "storage_type"):  # extensions
+        inner = reader_of(kind.storage_type)
+        read = _plain if inner is _plain else lambda cell: inner(cell.value)
+    else:
+        read = _plain
+    return read if read is _plain else lambda cell: read(cell) if cell.is_valid else None
+
+
+def _struct_reader(kind: Any) -> Callable[[Any], Any]:
+    names = [field.name for field in kind]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    inner = [reader_of(field.type) for field in kind]
+    if twice is None and all(read is _plain for read in inner):
+        return _plain
+
+    def read(cell: Any) -> Any:
+        if twice is not None:
+            raise ArgumentError(f"a struct with two fields of one name: {twice!r}")
+        return {name: read(cell[i]) for i, (name, read) in enumerate(zip(names, inner, strict=True))}
+
+    return read
+
+
+def _temporal(cell: Any) -> Any:
+    """Return Python's own date, time or duration where it has it, else its text in the same form."""
+    arrow, _ = import_pyarrow()
+    kind = cell.type
+    unit: Any = getattr(kind, "unit", "D" if arrow.types.is_date32(kind) else "ms")
+    try:
+        if unit != "ns":
+            return cell.as_py()
+        microseconds, nanoseconds = divmod(cell.value, 1000)
+        return with_nanoseconds(arrow.scalar(microseconds, _in_microseconds(kind)).as_py(), nanoseconds)
+    except (ValueError, OverflowError, LookupError):  # out of Python's years, or in a time zone that is not known here
+        if not arrow.types.is_timestamp(kind) and not arrow.types.is_date(kind):
+            return f"{cell.value} {unit}"
+        text = str(np.datetime64(cell.value, unit)).replace("T", " ")
+        if arrow.types.is_date(kind):
+            return text.partition(" ")[0]
+        return text + "Z" if kind.tz else text
+
+
+def _in_microseconds(kind: Any) -> Any:
+    arrow, _ = import_pyarrow()
+    if arrow.types.is_timestamp(kind):
+        return arrow.timestamp("us", kind.tz)
+    return arrow.time64("us") if arrow.types.is_time(kind) else arrow.duration("us")
+
+
+def with_nanoseconds(value: Any, nanoseconds: int) -> str:
+    """Return the text of a time in microseconds with what is behind these."""
+    text = str(value)
+    if not nanoseconds:
+        return text
+    offset = text[19:] if getattr(value, "tzinfo", None) and "." not in text else ""
+    whole, _, behind = text.removesuffix(offset).partition(".")
+    return f"{whole}.{behind[:6] or '000000'}{nanoseconds:03}{behind[6:]}{offset}"
+
+
+def cells_of(column: Any) -> list[Any]:
+    """Return a column's cells, each for `plain`."""
+    if _library(column) != "pandas":
+        return list(column)
+    # As tolist() widens floats, whose shortest text is then another.
+    return list(column.to_numpy()) if getattr(column.dtype, "kind", "") == "f" else list(column.tolist())
+
+
+def plain(cell: Any) -> Any:
+    """Return a cell as Python's own; None for what stands for none, and text for a time that Python cannot hold.
+
+    Raises
+    ------
+    ValueError
+        Bytes are no UTF-8, or what Arrow has cannot be read.
+    """
+    if _library(cell) == "pyarrow":
+        cell = reader_of(cell.type)(cell)
+    elif isinstance(cell, datetime.timedelta) and hasattr(cell, "to_timedelta64"):  # pandas', written in its own way
+        cell = cell.to_timedelta64()
+    if isinstance(cell, np.generic):
+        cell = _own(cell)
+    elif hasattr(cell, "__array__"):
+        array = np.asarray(cell)
+        return list(map(plain, array)) if array.ndim else plain(array[()])
+    if isinstance(cell, (bytes, bytearray, memoryview)):
+        return bytes(cell).decode()
+    if isinstance(cell, dict):
+        return {str(name): plain(inner) for name, inner in cell.items()}
+    if isinstance(cell, (list, tuple)):
+        return list(map(plain, cell))
+    try:
+        return None if cell is None or bool(cell != cell) else cell
+    except (TypeError, ValueError):  # of pandas' NA
+        return None
+
+
+def _library(thing: Any) -> str:
+    return type(thing).__module__.partition(".")[0]
+
+
+def _own(scalar: np.generic) -> Any:
+    if isinstance(scalar, np.floating):
+        return float(str(scalar))  # the shortest that is read as this one
+    if not isinstance(scalar, (np.datetime64, np.timedelta64)) or np.isnat(scalar):
+        return scalar.item()
+    unit, n_units = np.datetime_data(scalar.dtype)
+    number = int(scalar.astype(np.int64)) * n_units
+    if unit == "ns":
+        microseconds, nanoseconds = divmod(number, 1000)
+        return with_nanoseconds(type(scalar)(microseconds, "us").item(), nanoseconds)
+    own = scalar.item()
+    if not isinstance(own, int):
+        return own
+    return f"{number} {unit}" if isinstance(scalar, np.timedelta64) else str(scalar).replace("T", " ")
+
+
+_llamas: dict[tuple[Any, ...], Llama] = {}
+_opening = threading.Lock()
+
+
+def loaded(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> Llama:
+    """Return this process's Llama of a file and of these parameters; ArgumentError if there is none to be had."""
+    try:
+        stat = os.stat(path)
+        file = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+        key = *file, n_ctx, n_gpu_layers, n_threads, os.getpid()
+        with _opening:
+            if key not in _llamas:
+                threads = {} if n_threads is None else {"n_threads": n_threads, "n_threads_batch": n_threads}
+                options: dict[str, Any] = {"n_ctx": n_ctx, "n_gpu_layers": n_gpu_layers, "verbose": False, **threads}
+                _llamas[key] = llama_cpp.Llama(path, **options)
+            return _llamas[key]
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"model: {error}") from error
+
 
 COLUMNS = {"label": str, "probability": float, "margin": float, "mass": float, "error": str}
 """What is added to a batch, in this order: texts, and float64."""

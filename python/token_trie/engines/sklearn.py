@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.calibrator import Floats
-from token_trie.decisions.questions.forms import Form
-from token_trie.decisions.questions.question import Choice
-from token_trie.engines.loaded import loaded
+from token_trie.arrays import Floats
+from token_trie.engines.data import loaded
 from token_trie.errors import ArgumentError
 from token_trie.native.core import Llama
+from token_trie.questions.form import Form
+from token_trie.questions.question import Choice
 from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.fitting import log_probabilities, scores_of
-from token_trie.trust.folds import numbered
-from token_trie.trust.options import FitOptions, RowOptions
-from token_trie.trust.readings import Reader, Readings, Row, reader_of
-from token_trie.trust.shares import log_softmax
+from token_trie.trust.fit import log_probabilities, scores_of
+from token_trie.trust.metrics import log_softmax, numbered
+from token_trie.trust.rows import FitOptions, Reader, Readings, Row, RowOptions, reader_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin

@@ -8,10 +8,9 @@ import math
 import weakref
 from collections.abc import Callable
 
-from token_trie.engines.masks import PUT_BACK
-from token_trie.engines.matcher import BatchMatcher, TrieMatcher
+from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
 from token_trie.errors import ArgumentError
-from token_trie.native.arguments import check_counts
+from token_trie.native.checks import check_counts
 
 try:
     import torch

@@ -1,23 +1,232 @@
-"""Contexts on the weights of a Llama or of a file: how they are made."""
+"""Contexts on the weights of a Llama or of a file: devices, options, what was evaluated, how they are made."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import threading
+import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from token_trie.errors import ArgumentError
-from token_trie.llama.evaluated import Evaluated
-from token_trie.llama.interrupts import interruptible
 from token_trie.llama.native_stream import NativeStream
-from token_trie.llama.quiet import be_quiet_with, quiet
-from token_trie.native.arguments import check_counts
-from token_trie.native.core import Llama, vocab_of
-from token_trie.native.ffi import check_pointer, ffi, lib
-from token_trie.native.gate import Gate
-from token_trie.native.lease import Attachment
-from token_trie.native.llama_facts import model_of
-from token_trie.native.loaded import adapters_of
+from token_trie.llama.query import Sampling, native_sampling
+from token_trie.native.checks import check_counts, check_flags, check_integers, check_numbers, native_seed
+from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.ffi import check_pointer, ffi, lib, new_struct
+from token_trie.native.lifetime import Attachment, Gate, be_quiet_with, interruptible, quiet
+from token_trie.native.llama_facts import context_of, model_of
+from token_trie.native.loaded import adapters_of, is_mixed, note_loaded_state
+from token_trie.native.options import Options
+
+
+@dataclass(frozen=True)
+class Device:
+    """A processor, as llama.cpp sees it."""
+
+    backend: str
+    """What drives it: "CPU", "Vulkan", "CUDA", "Metal" and so on; "BLAS" and the like help the CPU."""
+    name: str
+    description: str
+    """Its own name, as its driver tells it."""
+    kind: str
+    """"cpu", "gpu", "integrated gpu" or "accelerator"."""
+    free_bytes: int
+    total_bytes: int
+
+
+def devices() -> list[Device]:
+    """List the devices of the backends that llama.cpp was built with, in its order."""
+    with quiet():
+        return [Device(*each) for each in _core.devices()]
+
+
+_SAMPLING = "top_k", "min_p", "penalty_last_n", "penalty_repeat", "penalty_freq", "penalty_present"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(Options):
+    """Options of `StreamHandle`.
+
+    Parameters
+    ----------
+    n_ctx : int, optional
+        Largest number of tokens in the context; by default as in the Llama, or for a file, as the model was trained
+        with. The context is small at first and grows when needed.
+    seed : int, optional
+        For random draws: the same seed draws the same tokens; by default a new seed each time.
+    top_k, min_p, penalty_last_n, penalty_repeat, penalty_freq, penalty_present
+        Sampling options besides temperature and top_p; 0 turns them off, and so does ``penalty_repeat=1``.
+    jump_forward : bool
+        Whether forced tokens are returned without evaluation and evaluated in the next batch. If False, each token is
+        evaluated alone. This is slower, but equal, bit by bit, to other loops of single tokens, also on quantized
+        models.
+    n_threads, n_gpu_layers : int
+        For a file: as in llama-cpp-python; ``n_gpu_layers=-1`` for all layers.
+    device_sampling : {"auto", True, False}
+        Whether steps under a trie choose inside llama.cpp's compute graph. Then only 8 bytes leave a device, or the
+        logits of the allowed tokens if one is drawn, instead of a whole row of logits. "auto": if the model's last
+        layer is on a device. Answers are the same. `state.n_on_device` counts such passes. It is 0 if the model or
+        llama.cpp does not support this, for example with models that have other layers than attention.
+    """
+
+    n_ctx: int | None = None
+    seed: int | None = None
+    top_k: int = 0
+    min_p: float = 0.0
+    penalty_last_n: int = 0
+    penalty_repeat: float = 1.0
+    penalty_freq: float = 0.0
+    penalty_present: float = 0.0
+    jump_forward: bool = True
+    n_threads: int = 0
+    n_gpu_layers: int = 0
+    device_sampling: Literal["auto"] | bool = "auto"
+
+    def __post_init__(self) -> None:
+        if self.n_ctx is not None:
+            check_counts(n_ctx=self.n_ctx)
+        native_seed(self.seed)
+        check_flags(jump_forward=self.jump_forward)
+        check_integers(
+            **{name: getattr(self, name) for name in ("top_k", "penalty_last_n", "n_threads", "n_gpu_layers")}
+        )
+        check_numbers(
+            **{name: getattr(self, name) for name in ("min_p", "penalty_repeat", "penalty_freq", "penalty_present")}
+        )
+        _device_of(self.device_sampling)
+
+    @property
+    def sampling_defaults(self) -> dict[str, Any]:
+        """Members of struct token_trie_sampling that hold where a call does not give others."""
+        return {name: getattr(self, name) for name in _SAMPLING}
+
+
+def native_options(options: StreamOptions) -> Any:
+    """Return a struct token_trie_stream_params of options."""
+    return new_struct(
+        "token_trie_stream_params",
+        n_ctx=options.n_ctx or 0,
+        n_threads=options.n_threads,
+        n_gpu_layers=options.n_gpu_layers,
+        sampling=native_sampling(Sampling(seed=options.seed), draws=False, **options.sampling_defaults),
+        step_by_step=int(not options.jump_forward),
+        device_sampling=_device_of(options.device_sampling),
+    )
+
+
+def _device_of(sampling: object) -> int:
+    if isinstance(sampling, str) and sampling == "auto":
+        return int(lib.TOKEN_TRIE_DEVICE_AUTO)
+    if not isinstance(sampling, bool):
+        raise ArgumentError(f"device_sampling: {sampling!r} is none of 'auto', True, False")
+    return int(lib.TOKEN_TRIE_DEVICE_ON if sampling else lib.TOKEN_TRIE_DEVICE_OFF)
+
+
+Tokens = npt.NDArray[np.int32]
+
+# What changes the memory of a context. All else that a Llama does goes through these.
+_OF_CONTEXT = (
+    "decode",
+    "encode",
+    "kv_cache_clear",
+    "kv_cache_seq_cp",
+    "kv_cache_seq_keep",
+    "kv_cache_seq_rm",
+    "kv_cache_seq_shift",
+)
+_LOAD = "load_state"
+_OF_LLAMA = ("reset", _LOAD)
+
+
+class Evaluated:
+    """Reads one Llama, whose own calls wait that long; without a reference to it."""
+
+    def __init__(self, llm: Llama) -> None:
+        self._lock = threading.RLock()  # whoever changes the memory, or reads it
+        self._n_inside = 0  # calls that have it
+        self._is_guarded = False
+        for name in _OF_CONTEXT:
+            self._guard(context_of(llm), name)
+        for name in _OF_LLAMA:
+            self._guard(llm, name)
+
+    def _guard(self, owner: Any, name: str) -> None:
+        function = getattr(type(owner), name)
+        whose = weakref.ref(owner)
+
+        @functools.wraps(function)
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            with self._lock:
+                self._n_inside += 1
+                try:
+                    if name == _LOAD:
+                        note_loaded_state(whose())
+                    return function(whose(), *arguments, **options)
+                finally:
+                    self._n_inside -= 1
+
+        owner.__dict__[name] = guarded
+
+    def copy_to(self, stream: Any, llm: Llama, tokens: Tokens, n_there: int) -> None:
+        """Let a stream have what the Llama's cache holds of a prompt, where that is more than n_there tokens.
+
+        Nothing happens where another thread is at work in the Llama, or its cache cannot be copied; that costs time.
+        """
+        # A handler of images evaluates what input_ids know nothing of, and past these guards.
+        if llm.chat_handler is not None or llm.context_params.embeddings or is_mixed(llm):
+            return
+        if self._n_inside:  # another thread, or this very one, which a log callback has led here
+            return
+        with self._lock:
+            self._n_inside += 1
+            try:
+                n = n_evaluated(llm, tokens)
+                if n > n_there and context_of(llm).ctx and self._is_at_rest(llm):
+                    context = ffi.cast(
+                        "struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value
+                    )
+                    lib.token_trie_stream_import_prefix(stream, context, 0, ffi.from_buffer("llama_token[]", tokens), n)
+            finally:
+                self._n_inside -= 1
+
+    def _is_at_rest(self, llm: Llama) -> bool:
+        """Whether no call is under way that began before calls were guarded."""
+        if not self._is_guarded:
+            self._is_guarded = not _core.is_thread_inside("llama_cpp", [(context_of(llm), ()), (llm, _OF_LLAMA)])
+        return self._is_guarded
+
+    def close(self) -> None:
+        """Have nothing to free."""
+
+    def disown(self) -> bool:
+        """Start anew in a forked process: threads that held the lock are not in it."""
+        self._lock = threading.RLock()
+        self._n_inside = 0
+        return True
+
+
+def n_evaluated(llm: Llama, tokens: Tokens) -> int:
+    """Count the tokens of a prompt that the Llama's cache begins with; 0 where more than as many others follow there.
+
+    The cache is copied whole.
+    """
+    there = int(llm.n_tokens)
+    n = common_prefix(llm.input_ids[:there], tokens)
+    return n if there <= 2 * n else 0
+
+
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """Count the tokens that both begin with."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n
+
 
 G = TypeVar("G", bound=Gate)
 
@@ -82,3 +291,22 @@ def opened(make: Callable[[], G]) -> G:
             gate.close()
         raise
     return made[0]
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class StreamKeywords(TypedDict, total=False):
+        """Those of `StreamOptions`."""
+
+        n_ctx: int | None
+        seed: int | None
+        top_k: int
+        min_p: float
+        penalty_last_n: int
+        penalty_repeat: float
+        penalty_freq: float
+        penalty_present: float
+        jump_forward: bool
+        n_threads: int
+        n_gpu_layers: int
+        device_sampling: Literal["auto"] | bool

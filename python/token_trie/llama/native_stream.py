@@ -1,21 +1,23 @@
-"""A native stream: how it is entered, owned, cancelled and freed."""
+"""A native stream: how it is entered, owned, cancelled and freed, also where its handle is dropped unclosed."""
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from queue import SimpleQueue
 from threading import get_ident
 from typing import Any, TypeVar
 
 from token_trie.errors import ArgumentError, BusyError
-from token_trie.llama.interrupts import acting_thread, interruptible
-from token_trie.llama.quiet import quiet
 from token_trie.native.core import _core
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
-from token_trie.native.gate import Gate
-from token_trie.native.lease import Attachment
+from token_trie.native.lifetime import Attachment, Gate, acting_thread, interruptible, quiet
 
 T = TypeVar("T")
 
@@ -175,3 +177,74 @@ class NativeStream(Gate):
         self.lock = threading.Lock()
         self.lock.acquire()
         return False
+
+
+# Who opens a stream waits so long at most for the memory of those that were dropped before.
+_WAIT_S = 1.0
+
+_logger = logging.getLogger(__name__)
+_making = threading.Lock()
+_dropped: SimpleQueue[Any] | None = None
+_owners: set[_Owner] = set()
+
+
+class _Owner(weakref.ref[Any]):
+    """Of a stream."""
+
+    __slots__ = ("native",)
+
+    native: NativeStream
+
+
+def close_with(handle: object, native: NativeStream) -> None:
+    """Close a stream when a handle is dropped, or the process ends."""
+    owner = _Owner(handle, _queue().put)
+    owner.native = native
+    _owners.add(owner)
+
+
+def wait_for_dropped() -> None:
+    """Return when the streams of all handles that were dropped are freed."""
+    if any(owner() is None for owner in list(_owners)):
+        freed = threading.Event()
+        _queue().put(freed)
+        freed.wait(_WAIT_S)
+
+
+def _queue() -> SimpleQueue[Any]:
+    global _dropped
+    with _making:
+        if _dropped is None:
+            dropped: SimpleQueue[Any] = SimpleQueue()
+            threading.Thread(target=_free, args=(dropped,), name="token-trie", daemon=True).start()
+            _dropped = dropped
+        return _dropped
+
+
+def _free(dropped: SimpleQueue[Any]) -> None:
+    while True:
+        item = dropped.get()
+        if isinstance(item, threading.Event):
+            item.set()
+            continue
+        try:
+            item.native.close()
+        except Exception:
+            _logger.exception("a stream that was dropped cannot be closed")
+        _owners.discard(item)
+
+
+@atexit.register
+def _close_all() -> None:
+    for owner in list(_owners):
+        owner.native.close()
+
+
+def _forget_dropped() -> None:
+    global _dropped, _making
+    _making, _dropped = threading.Lock(), None
+    _owners.clear()  # they belong to the process that this one was forked from
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_dropped)

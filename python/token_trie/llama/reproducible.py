@@ -20,15 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from token_trie.arrays import Floats
 from token_trie.errors import ArgumentError, CancelledError, ContextError, InternalError, NativeMemoryError
-from token_trie.llama.evaluated import common_prefix
+from token_trie.llama.contexts import common_prefix
 from token_trie.native.core import Llama, llama_cpp, vocab_of
-from token_trie.native.gate import Gate
-from token_trie.native.lease import attachment, lease
+from token_trie.native.lifetime import Gate, attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.loaded import adapters_of
-
-Floats = npt.NDArray[np.float64]
 
 PIECE = 32
 """Tokens of a prompt that are evaluated together."""

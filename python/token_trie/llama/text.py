@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from token_trie.errors import ArgumentError
-from token_trie.llama.evaluated import common_prefix
-from token_trie.llama.sampling import Sampling
+from token_trie.llama.contexts import common_prefix
+from token_trie.llama.query import Sampling
 from token_trie.llama.stream import Stream
-from token_trie.native.arguments import check_counts, encode
+from token_trie.native.checks import check_counts, encode
 from token_trie.native.core import _core
 from token_trie.sets.prompt import tokenize_text
-from token_trie.sets.spelling import find_seam, inner_seam
-from token_trie.sets.tokens import check_tokens
+from token_trie.sets.spelling import check_tokens, find_seam, inner_seam
 
 if TYPE_CHECKING:
-    from token_trie.llama.sampling import SamplingKeywords
+    from token_trie.llama.query import SamplingKeywords
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,43 +1,182 @@
-"""The application: routes, who may come in, what is refused, and how the model comes and goes."""
+"""The application: routes, access, errors, metrics, the page, and how the model comes and goes."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import hmac
 import logging
+import re
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from token_trie import __version__
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import Body, Budget, Claim, Limits, parse, read_body, value_of
-from token_trie.serve.completions.endpoints import chat_completion, completion
-from token_trie.serve.completions.shapes import ChatRequest, CompletionRequest
+from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
+from token_trie.serve.completions.responses import EventStream, chat_completion, completion, in_parts, wait_gone
 from token_trie.serve.engine import Engine
-from token_trie.serve.events import EventStream, in_parts, wait_gone
 from token_trie.serve.explain import explain
-from token_trie.serve.metrics import Metrics
+from token_trie.serve.limits import (
+    OPENAI,
+    SYSTEM_ONE,
+    Body,
+    Budget,
+    Claim,
+    Format,
+    Limits,
+    RefusedError,
+    SameOrigin,
+    parse,
+    read_body,
+    refusal_of,
+    value_of,
+)
 from token_trie.serve.openai_decisions import DecisionRequest, decisions
-from token_trie.serve.openapi import description
-from token_trie.serve.origins import SameOrigin
-from token_trie.serve.page import page
-from token_trie.serve.refusal import OPENAI, SYSTEM_ONE, Format, RefusedError, refusal_of
 from token_trie.serve.sets import Sets
 from token_trie.serve.systemone import SystemOneRequest, systemone
 from token_trie.serve.working import Working
+
+
+class Metrics:
+    """Counts of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "token_trie_requests", "Requests answered.", ["path", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "token_trie_request_seconds", "Time from a request to its answer.", ["path"], registry=self._registry
+        )
+        self._under_way = Gauge("token_trie_requests_under_way", "Requests under way.", registry=self._registry)
+
+    def observe(self, path: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def text(self, n_under_way: int) -> tuple[bytes, str]:
+        """Return all counts, and their media type."""
+        self._under_way.set(n_under_way)
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def description(
+    version: str, bodies: Mapping[str, tuple[type[BaseModel], Format]], others: Iterable[tuple[str, str, str]]
+) -> Any:
+    """Return the OpenAPI description.
+
+    Parameters
+    ----------
+    bodies
+        Shape and format of what is posted, by path.
+    others
+        Method, path and what it does, of what takes no such body.
+    """
+    shapes = [(shape, "validation") for shape, _ in bodies.values()]
+    schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
+    paths: dict[str, Any] = {}
+    for path, (shape, wire) in bodies.items():
+        body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape.__name__}"}}}
+        refused = {"description": "Refused.", "content": {"application/json": {"schema": wire.schema}}}
+        paths[path] = {
+            "post": {
+                "summary": (shape.__doc__ or "").partition("\n")[0],
+                "requestBody": {"required": True, "content": body},
+                "responses": {"200": _answered("Answered."), "4XX": refused, "503": refused},
+            }
+        }
+        if "stream" in shape.model_fields:
+            paths[path]["post"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": {}}
+    for method, path, what in others:
+        told: dict[str, Any] = {"summary": what, "responses": {"2XX": _answered(what), "4XX": _answered("Refused.")}}
+        if names := re.findall(r"{(\w+)}", path):
+            told["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+            ]
+        if method == "DELETE":
+            told["responses"]["2XX"] = {"description": what}
+        if method == "PUT":
+            told["requestBody"] = {"required": True, "content": {"application/json": {"schema": {}}}}
+        paths.setdefault(path, {})[method.lower()] = told
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "token-trie", "version": version},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _answered(what: str) -> dict[str, Any]:
+    return {"description": what, "content": {"application/json": {"schema": {}}}}
+
+
+async def page(request: Request) -> Response:
+    """Answer with the page."""
+    text, policy = _page()
+    headers = {
+        "content-security-policy": policy,
+        "cache-control": "no-cache",
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+    return HTMLResponse(text, headers=headers)
+
+
+@cache
+def _page() -> tuple[str, str]:
+    """Return the page, and what it may do: run its own script and style, and ask where it came from."""
+    style, script = _read("page.css"), "".join(_read(name) for name in _SCRIPTS)
+    text = _read("page.html").replace("<style>", f"<style>{style}").replace("<script>", f"<script>{script}")
+    policy = [
+        "default-src 'none'",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "connect-src 'self'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ]
+    return text, "; ".join(policy)
+
+
+_SCRIPTS = ("page.js", "explain.js", "request.js", "start.js")
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
 
 _log = logging.getLogger("token_trie.serve")
 

@@ -1,20 +1,140 @@
-"""Calibrations that a server has, by the questions that they were fitted on."""
+"""Calibrations of a server: fitted ones by question, and priors that run along with the requests."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from token_trie.decisions.binding import fingerprint
-from token_trie.decisions.questions.asked import Asked
-from token_trie.decisions.questions.formed import FormAsked
-from token_trie.decisions.questions.options import DecideOptions
-from token_trie.decisions.questions.scores import LEAF_END
+import numpy as np
+
+from token_trie.decisions.calibration import fingerprint
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama, _core
-from token_trie.serve.running import Running
+from token_trie.native.files import write_whole
+from token_trie.questions.answer import Answered
+from token_trie.questions.decide import NOTHING, Mean, priors_of_means
+from token_trie.questions.form import FormAsked
+from token_trie.questions.options import DecideOptions
+from token_trie.questions.scores import LEAF_END, Asked, Scored
+from token_trie.sets.lru import Memory
 from token_trie.trust.calibration import Calibration
+from token_trie.trust.stored import Stored
+
+_FORMAT, _VERSION = "token-trie running priors", 2
+_MOST, _MOST_TEXTS = 4096, 250_000
+_MAX_BYTES = 64 << 20
+
+
+class Running:
+    """The priors of a server; on the event loop's thread, but for `save`.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The file that keeps them; None: as long as the server runs.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._means: Memory[_Held] = Memory(_MOST, _MOST_TEXTS)
+        self._bound: dict[str, str] = {}
+        self._has_news = False
+        self._saving = threading.Lock()
+
+    def load(self, llm: Llama) -> None:
+        """Read the file, if there is one, before there are requests.
+
+        Raises
+        ------
+        CalibrationError
+            It is of another model or llama.cpp, or none; it stays as it is.
+        OSError
+            It cannot be read.
+        """
+        self._bound = {"model": fingerprint(llm), "llama": _core.llama_loaded()}
+        if self._path is None or not self._path.exists():
+            return
+        try:
+            if self._path.stat().st_size > _MAX_BYTES:
+                raise CalibrationError(f"larger than {_MAX_BYTES:,} bytes")
+            self._read(Stored(json.loads(self._path.read_text(encoding="utf-8")), ""))
+        except (ValueError, RecursionError) as error:
+            raise CalibrationError(f"{self._path}: {error}; name another file") from error
+
+    def _read(self, read: Stored) -> None:
+        if read.text("format") != _FORMAT or read.integer("version") != _VERSION:
+            raise CalibrationError(f"format: this is no {_FORMAT} of version {_VERSION}")
+        for name, own in self._bound.items():
+            if read.text(name) != own:
+                raise CalibrationError(f"{name}: {read.text(name)[:40]}, and this is {own[:40]}")
+        questions = read.inner("questions")
+        for key in questions.names:
+            one = questions.inner(key)
+            total = one.floats("total", (None,))
+            self._means.get(key, len(total), _Held).mean = Mean(one.integer("n"), total)
+
+    def answer(
+        self,
+        asked: Asked,
+        scored: Sequence[Scored],
+        digests: Sequence[str],
+        options: DecideOptions,
+        *,
+        counts: bool,
+    ) -> Answered[Any] | None:
+        """Return the answer by what states have given the options until now, this one among them.
+
+        None where the question has been asked about few yet, or does not go by a prior.
+
+        Parameters
+        ----------
+        digests : sequence of str
+            What each view evaluates without a state.
+        counts : bool
+            Whether this state is one of those.
+        """
+        if not isinstance(asked, FormAsked) or asked.calibrator is not None or not asked.takes_prior:
+            return None
+        if options.calibration != "contextual" or options.reproducible or options.think is not None:
+            return None
+        means = [self._mean(digest, own, counts) for digest, own in zip(digests, scored, strict=False)]
+        priors = priors_of_means(means)
+        return None if priors[0] is None else replace(asked, prior_of="running").answer(scored, priors)
+
+    def _mean(self, digest: str, scored: Scored, counts: bool) -> Mean:
+        held = self._means.get(digest, len(scored.logprobs), _Held)
+        if held.mean.n and held.mean.total.shape != scored.logprobs.shape:
+            held.mean = NOTHING  # somebody has written in the file
+        if counts:
+            held.mean = held.mean.and_of(scored)
+            self._has_news = True
+        return held.mean
+
+    def save(self) -> None:
+        """Write what is new to the file, on any thread; OSError as of files."""
+        with self._saving:
+            if self._path is None or not self._has_news:
+                return
+            self._has_news = False
+            told = {
+                key: {"n": one.mean.n, "total": np.round(one.mean.total, 4).tolist()}
+                for key, one in self._means.entries()
+                if one.mean.n
+            }
+            data = json.dumps({"format": _FORMAT, "version": _VERSION, **self._bound, "questions": told}, indent=0)
+            try:
+                write_whole(self._path, data.encode())
+            except OSError:
+                self._has_news = True
+                raise
+
+
+class _Held:
+    mean: Mean = NOTHING
 
 
 class Calibrations:

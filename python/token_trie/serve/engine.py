@@ -20,16 +20,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from token_trie.decisions.request import Batched, Request
-from token_trie.decisions.runner import begin, run
+from token_trie.decisions.run import Batched, Request, begin, run
 from token_trie.errors import CancelledError, InternalError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.batch import ENDED, Batch, can_share
-from token_trie.llama.chooser import chooser
+from token_trie.llama.batch import ENDED, Batch, can_share, cancel
+from token_trie.llama.own_stream import chooser
 from token_trie.llama.query import Answer
-from token_trie.llama.shared_batch import cancel
 from token_trie.native.core import Llama, llama_cpp
-from token_trie.native.lease import lease
+from token_trie.native.lifetime import lease
 from token_trie.serve.calibrations import Calibrations
 from token_trie.sets.prompt import Prompt
 

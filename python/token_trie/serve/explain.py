@@ -8,22 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from token_trie.decisions.explain import Explored
-from token_trie.decisions.questions.answered import Answered
-from token_trie.decisions.questions.asked import View
-from token_trie.decisions.questions.explored import ExploreRequest, TextTree
-from token_trie.decisions.questions.formed import FormAsked, FormView
-from token_trie.decisions.questions.scores import Scored, TextsRequest
-from token_trie.decisions.questions.trained import TrainedView
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import Limits
+from token_trie.questions.answer import Answered
+from token_trie.questions.explain import Explored, ExploreRequest, TextTree
+from token_trie.questions.form import FormAsked, FormView
+from token_trie.questions.scores import Scored, TextsRequest, View
+from token_trie.questions.trained import TrainedView
 from token_trie.serve.decisions import answer_by, prior, score, without_state
 from token_trie.serve.engine import Engine
-from token_trie.serve.refusal import invalid, refusal_of
+from token_trie.serve.limits import Limits, invalid, refusal_of
 from token_trie.serve.systemone import SystemOneRequest, read_request, told
 from token_trie.sets.prompt import Prompt
 from token_trie.show.branches import Branch, branches_of
-from token_trie.show.texts import clip
+from token_trie.show.trie import clip
 
 _MAX_BRANCHES = 60
 _WIDTH = 120

@@ -20,12 +20,11 @@ from mcp.types import (
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from token_trie import __version__
-from token_trie.decisions.choice import ChoiceRequest
+from token_trie.decisions.choose import ChoiceRequest
 from token_trie.decisions.options import ChooseOptions
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import Limits, check_depth, parse
 from token_trie.serve.engine import Engine
-from token_trie.serve.refusal import RefusedError, refusal_of
+from token_trie.serve.limits import Limits, RefusedError, check_depth, parse, refusal_of
 from token_trie.serve.systemone import JsonText, QuestionShape, SystemOneRequest, systemone
 from token_trie.sets.prompt import Filled, Prompt
 

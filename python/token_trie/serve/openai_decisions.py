@@ -8,16 +8,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
-from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
-from token_trie.decisions.questions.asked import Asked
-from token_trie.decisions.questions.asking import asked_of
-from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import Claim, Limits, check_depth, count_values
-from token_trie.serve.decisions import decide
+from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from token_trie.questions.decide import asked_of
+from token_trie.questions.question import Choice, Predicate, Question, Score
+from token_trie.questions.scores import Asked
+from token_trie.serve.decisions import Extras, decide, extras
 from token_trie.serve.engine import Engine
-from token_trie.serve.extras import Extras, extras
-from token_trie.serve.refusal import Place, invalid, refusal_of
+from token_trie.serve.limits import Claim, Limits, Place, check_depth, count_values, invalid, refusal_of
 
 _JSON_DEPTH, _JSON_VALUES, _JSON_BYTES = 32, 10_000, 256 << 10
 

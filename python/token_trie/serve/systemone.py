@@ -7,18 +7,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
-from token_trie.decisions.questions.answered import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
-from token_trie.decisions.questions.asked import Asked
-from token_trie.decisions.questions.asking import asked_of
-from token_trie.decisions.questions.options import DecideOptions
-from token_trie.decisions.questions.question import Choice, Predicate, Question, Score
-from token_trie.decisions.questions.wording import state_text, text_of
 from token_trie.errors import TokenTrieError
-from token_trie.serve.body import IN_PIECES, Claim, Limits
-from token_trie.serve.decisions import decide
+from token_trie.questions.answer import Answered, ChoiceAnswer, PredicateAnswer, ScoreAnswer
+from token_trie.questions.decide import asked_of
+from token_trie.questions.options import DecideOptions
+from token_trie.questions.question import Choice, Predicate, Question, Score, state_text, text_of
+from token_trie.questions.scores import Asked
+from token_trie.serve.decisions import Extras, decide, extras
 from token_trie.serve.engine import Engine
-from token_trie.serve.extras import Extras, extras
-from token_trie.serve.refusal import Place, invalid, refusal_of
+from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, invalid, refusal_of
 
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
 """What a model reads: a text, or a value of which it gets the JSON text."""

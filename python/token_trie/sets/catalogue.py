@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, PayloadError, VocabularyError
-from token_trie.native.arguments import encode_names
+from token_trie.native.checks import encode_names
 from token_trie.native.core import _core
 from token_trie.native.files import sync_folder
-from token_trie.sets.stored import save_image
-from token_trie.sets.tokens import Tokens
-from token_trie.sets.trie import TokenTrie
+from token_trie.sets.spelling import Tokens
+from token_trie.sets.trie import TokenTrie, save_image
 
 SUFFIX = ".changes"
 """How the name of the file of changes ends, after that of the set."""

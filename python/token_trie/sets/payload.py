@@ -1,15 +1,36 @@
-"""Sets as JSON: TokenTreePayloads, and RTP-LLM's configuration."""
+"""TokenTreePayloads, and the process-wide cache of tries read from them."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from token_trie.errors import ArgumentError, PayloadError
-from token_trie.native.arguments import encode
+from token_trie.native.checks import encode
 from token_trie.native.core import _core, logger
+
+
+class CacheStats(NamedTuple):
+    """Counts of the process-wide cache of tries from payloads, since the start of the process."""
+
+    hits: int
+    misses: int
+    evictions: int
+    entries: int
+    capacity: int
+    nbytes: int
+
+
+def cache_stats() -> CacheStats:
+    """Return the counts of the cache that `TokenTrie.from_payload` and the C samplers use."""
+    return CacheStats(*_core.cache_stats())
+
+
+def cache_clear() -> None:
+    """Empty the cache. Tries that are in use stay valid."""
+    _core.cache_clear()
 
 
 def json_of(given: str | bytes | Mapping[str, Any], what: str = "payload") -> bytes:

@@ -1,26 +1,128 @@
-"""Prompts as llama-cpp-python would feed them to a model."""
+"""Prompts as llama-cpp-python would feed them to a model: texts, token ids and chat messages."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import operator
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
-from token_trie.native.arguments import encode
+from token_trie.native.checks import encode
 from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
-from token_trie.native.lease import attachment
+from token_trie.native.lifetime import attachment
 from token_trie.native.llama_facts import model_of, registered_chat_handler
-from token_trie.sets.chat_form import warn_of_fallback
-from token_trie.sets.rendered import Rendered, may_become_control, read, render, tokens_of
-from token_trie.sets.retokenize import Retokenizer
-from token_trie.sets.tokens import check_tokens
+from token_trie.sets.control_tokens import Rendered, may_become_control, read, render, tokens_of
+from token_trie.sets.spelling import check_tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_logger = logging.getLogger("token_trie.chat")
+
+
+def has_chat_template(llm: Llama) -> bool:
+    """Tell whether messages get a template that is the model's own, or that its Llama was given."""
+    return llm.chat_handler is not None or llm.chat_format != "llama-2" or "tokenizer.chat_template" in llm.metadata
+
+
+def warn_of_fallback(llm: Llama) -> None:
+    """Warn, once a Llama, that its file has no chat template, so that messages get Llama 2's."""
+    known = attachment(llm).known
+    if has_chat_template(llm) or "warned of its chat template" in known:
+        return
+    known["warned of its chat template"] = True
+    _logger.warning(
+        "the model's file has no chat template, and llama-cpp-python puts messages into Llama 2's ([INST] … "
+        "[/INST]), with which few models were trained. Make the Llama with chat_format=… (say, 'gemma' or 'chatml') or "
+        "chat_handler=…, or give a text in the model's own template in place of messages. (Said once a Llama.)"
+    )
+
+
+Tokenize = Callable[[bytes], list[int]]
+Piece = Callable[[int], bytes]
+
+_KEPT = 4
+
+
+class Retokenizer:
+    """The last texts of one model, with their tokens."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, list[int]] = {}
+        self._lock = threading.Lock()
+
+    def tokens_of(self, text: bytes, tokenize: Tokenize, piece: Piece) -> list[int]:
+        """Return the tokens of a text, as ``tokenize`` would give them; ``piece`` gives the text of a token."""
+        with self._lock:
+            known = list(self._known.items())
+        n_same, before, tokens = max(
+            ((_common_length(text, before), before, tokens) for before, tokens in known),
+            key=lambda one: one[0],
+            default=(0, b"", []),
+        )
+        if n_same == len(text) == len(before):
+            with self._lock:
+                self._known[text] = self._known.pop(text, tokens)  # now the newest
+            return tokens.copy()
+        found = _from_the_difference(text, n_same, before, tokens, tokenize, piece)
+        if found is None:
+            found = tokenize(text)
+        with self._lock:
+            self._known[text] = found
+            while len(self._known) > _KEPT:
+                del self._known[next(iter(self._known))]
+        return found.copy()
+
+
+def _from_the_difference(
+    text: bytes, n_same: int, before: bytes, tokens: list[int], tokenize: Tokenize, piece: Piece
+) -> list[int] | None:
+    m = _line_before(text, n_same)
+    a = _line_before(text, m)
+    if a == 0 or 2 * a < len(text):
+        return None  # the end is most of the text
+    first, after = (_count_to(before, tokens, position, piece) for position in (a, m))
+    if first is None or after is None:
+        return None
+    new = tokenize(text[a:])
+    return tokens[:first] + new if new[: after - first] == tokens[first:after] else None
+
+
+def _count_to(text: bytes, tokens: list[int], position: int, piece: Piece) -> int | None:
+    """Count the tokens before a position of a text; None where a token crosses it."""
+    at, n = len(text), len(tokens)
+    while at > position and n > 0:
+        n -= 1
+        spelled = piece(tokens[n])
+        if not text.endswith(spelled, 0, at):
+            return None
+        at -= len(spelled)
+    return n if at == position else None
+
+
+def _line_before(text: bytes, end: int) -> int:
+    """Return where the last line begins before the end that does not begin with white space; 0 where there is none."""
+    at = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    while at > 0 and text[at : at + 1].isspace():
+        at = text.rfind(b"\n", 0, at - 1) + 1
+    return at
+
+
+def _common_length(a: bytes, b: bytes) -> int:
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages.

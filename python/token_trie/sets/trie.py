@@ -1,28 +1,290 @@
-"""`TokenTrie`: the set of answers."""
+"""`TokenTrie`: the set of answers, its files, its subsets, and how it goes to another process."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, VocabularyError
-from token_trie.native.arguments import encode, encode_names
+from token_trie.native.checks import encode, encode_names
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import set_of
-from token_trie.native.lease import attachment, lease
+from token_trie.native.files import write_whole
+from token_trie.native.lifetime import attachment, lease
 from token_trie.sets.choices import ChoicesLike, read_choices
-from token_trie.sets.memory import Memory
-from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts
-from token_trie.sets.pickled import View, made_of, view_of
+from token_trie.sets.lru import Memory
+from token_trie.sets.payload import json_of, named_leaves, payload_of, payload_of_texts, read_prefix_dict
 from token_trie.sets.prompt import Prompt, tokenize_prompt
-from token_trie.sets.spelling import Tokenization, check_tokenization, find_seam, following, spell, take_back
-from token_trie.sets.stored import Stored
-from token_trie.sets.subset import Subsets
-from token_trie.sets.tokens import Tokens, joined, to_tokens
+from token_trie.sets.spelling import (
+    Tokenization,
+    Tokens,
+    check_tokenization,
+    find_seam,
+    following,
+    joined,
+    spell,
+    take_back,
+    to_tokens,
+)
+
+TokenIds = npt.NDArray[np.int32]
+
+
+# As arrays, with a bit for each leaf that is left. In what was joined, a leaf may repeat one that gave way to it:
+#
+#     leaves   D=[5]  A=[7]  B=[7,8]  b=[7,8]  C=[9]
+#     left       1      0       0        1       1
+#                                        ^ at the latest, what was joined begins here
+class View(NamedTuple):
+    """What a view is made of again."""
+
+    tokens: TokenIds
+    offsets: npt.NDArray[np.int64]
+    names: list[str]
+    aliases: list[tuple[str, int]]
+    left: npt.NDArray[np.uint8]
+    """A bit a leaf."""
+    vocab: str
+
+
+def view_of(trie: _core.Trie) -> View:
+    """Return what a view is made of."""
+    names = [trie.name(leaf) for leaf in range(trie.n_leaves)]
+    return View(*trie.arrays(), names, trie.aliases, np.packbits(trie.left()), trie.vocab)
+
+
+def made_of(view: View) -> _core.Trie:
+    """Make a view again."""
+    n, n_base = len(view.names), _n_unlike(view)
+    keep = np.unpackbits(view.left, count=n).astype(np.bool_)
+    trie = _built(view, 0, n_base)
+    if n_base < n:
+        trie = trie.joined(_built(view, n_base, n), keep[:n_base])
+    return trie.filtered(keep)
+
+
+def _n_unlike(view: View) -> int:
+    """Return how many leaves there are before the first that repeats another's tokens."""
+    seen = set[bytes]()
+    for i, (begin, end) in enumerate(itertools.pairwise(view.offsets.tolist())):
+        tokens = view.tokens[begin:end].tobytes()
+        if tokens in seen:
+            return i
+        seen.add(tokens)
+    return len(view.names)
+
+
+def _built(view: View, begin: int, end: int) -> _core.Trie:
+    """Build a set of some leaves and, behind them, their aliases, which give way to them again."""
+    aliases = [(name, leaf) for name, leaf in view.aliases if begin <= leaf < end]
+    at = view.offsets
+    rows = [view.tokens[at[begin] : at[end]], *(view.tokens[at[leaf] : at[leaf + 1]] for _, leaf in aliases)]
+    ends = np.cumsum([0, *np.diff(at[begin : end + 1]), *(len(row) for row in rows[1:])], dtype=np.int64)
+    names = [*view.names[begin:end], *(name for name, _ in aliases)]
+    return _core.Trie.build(np.concatenate(rows), ends, names, view.vocab)
+
+
+T = TypeVar("T", bound="Stored")
+
+
+class Stored:
+    """The methods of a `TokenTrie` that write it to a file and read one."""
+
+    __slots__ = ()
+
+    core: _core.Trie
+
+    @classmethod
+    def of_core(cls: type[T], core: _core.Trie, start_token: int | None = None) -> T:  # noqa: D102
+        raise NotImplementedError
+
+    @classmethod
+    def from_prefix_dict(cls: type[T], given: str | os.PathLike[str] | Mapping[str, Any]) -> T:
+        """Read the set from RTP-LLM's tree decode configuration, described and written by `engines.rtp_llm`.
+
+        Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
+        start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
+        token ends an answer; give it as ``end_tokens``.
+
+        Parameters
+        ----------
+        given : dict, str or os.PathLike
+            The configuration, or the path of a file that holds it as JSON, which is read as a stream. Start token, end
+            token and separator are 225, 2 and ``"_"`` by default. Ids in lists that are negative or have more than 32
+            bits are skipped with a warning, and so are keys that no other key leads to.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be read.
+        PayloadError
+            A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
+            an answer that can end before it begins; a separator that does not separate token ids.
+        """
+        return cls.of_core(*read_prefix_dict(given))
+
+    @classmethod
+    def open(cls: type[T], path: str | os.PathLike[str], *, verify: bool = False) -> T:
+        """Open a set that `save` wrote.
+
+        The file is mapped read-only, and shared by all processes that have it open. This takes milliseconds for a file
+        of any size. An open file may be replaced (as `save` does) or deleted, but must not be written into.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+        verify : bool, optional
+            Whether to compare the checksums, which reads the whole file. Otherwise, a damaged file can give wrong
+            answers, but no call reads outside of it.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be opened.
+        PayloadError
+            The file is not a set, is truncated, has another version, or is damaged.
+        """
+        file = os.fsencode(path)
+        if verify:
+            _core.verify_trie(file)
+        return cls.of_core(_core.open_trie(file))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the set to a file for `open`, with its names and aliases.
+
+        If the process or the machine stops, the file is the old or the new one, never a part. A process that has the
+        old file open can continue to use it. The start token of `from_prefix_dict` is not saved.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be written, or the set has ``tokenization="any"``; save its `payload` instead.
+        """
+        save_image(_core.TrieImage(self.core), path)
+
+
+def save_image(image: _core.TrieImage, path: str | os.PathLike[str]) -> None:
+    """Write what a set is in a file."""
+    try:
+        write_whole(Path(path), (image.piece(i) for i in range(len(image))))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"path: {error}") from error
+
+
+TrieT = TypeVar("TrieT", bound="Subsets")
+
+
+class Subsets:
+    """The methods of a `TokenTrie` that make a smaller one."""
+
+    __slots__ = ()
+
+    core: _core.Trie
+    _start: int | None
+
+    @classmethod
+    def of_core(cls: type[TrieT], core: _core.Trie, start_token: int | None = None) -> TrieT:  # noqa: D102
+        raise NotImplementedError
+
+    def only(self: TrieT, names: Iterable[str], *, llm: Llama | None = None) -> TrieT:
+        """Build a set of some of the members, in the same order, for the same vocabulary.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names, or `aliases`, of members.
+        llm : llama_cpp.Llama, optional
+            Needed with ``tokenization="any"``.
+
+        Raises
+        ------
+        ArgumentError
+            There is no member with a name, or no member is left.
+        """
+        return self._subset(names, llm, keep=True)
+
+    def without(self: TrieT, names: Iterable[str], *, llm: Llama | None = None) -> TrieT:
+        """Build a set without some of the members; everything else is as in `only`."""
+        return self._subset(names, llm, keep=False)
+
+    def filtered(self: TrieT, mask: npt.ArrayLike) -> TrieT:
+        """Return a set of some of the members without building it: for example those that are in stock.
+
+        Members keep their indices and names, so an answer's index is still an index into the original data. Only the
+        mask is copied, as one bit for each member. The children that remain at a node are found when they are needed,
+        and are kept with the returned set. Masks can be combined as arrays (``&``, ``|``, ``~``). A filtered set can be
+        filtered again. A small set is first converted to the layout of large sets.
+
+        Parameters
+        ----------
+        mask : array of bool, shape (n,), or of integers
+            A boolean for each leaf that the set had when it was made, or the indices of the leaves to keep. It can be
+            an Arrow column of booleans without nulls.
+
+        Raises
+        ------
+        ArgumentError
+            The mask has another length or type, an index does not exist or occurs twice, no leaf is left, or the set
+            has ``tokenization="any"``.
+        """
+        n = self.core.n_leaves
+        try:
+            given = np.asarray(mask)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"mask: {error}") from error
+        if given.ndim == 1 and given.dtype.kind in "iu" and len(given):
+            wrong = np.flatnonzero((given < 0) | (given >= n))
+            if len(wrong):
+                raise ArgumentError(f"mask[{wrong[0]}]: {given[wrong[0]]} is no leaf's index; there are {n:,}")
+            keep = np.zeros(n, np.bool_)
+            keep[given] = True
+            if np.count_nonzero(keep) != len(given):
+                raise ArgumentError("mask: an index comes twice; a mask of one number a leaf must be of booleans")
+        elif given.shape == (n,) and given.dtype == np.bool_:
+            keep = np.ascontiguousarray(given)
+        elif given.shape == (0,):
+            raise ArgumentError("mask: no member of the set is left")
+        else:
+            raise ArgumentError(
+                f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
+            )
+        return self.of_core(self.core.filtered(keep), self._start)
+
+    def _subset(self: TrieT, names: Iterable[str], llm: Llama | None, *, keep: bool) -> TrieT:
+        return self.of_core(_subset(self.core, names, llm, keep=keep), self._start)
+
+
+def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
+    """Build a trie of the members of these names, or of all others."""
+    trie = trie.kept_alone()
+    all_names = named_leaves(trie)
+    given = [name.decode() for name in encode_names(names, "names")]
+    unknown = set(given).difference(name for name, _ in all_names)
+    for i, name in enumerate(given):
+        if name in unknown:
+            raise ArgumentError(f"names[{i}]: {name!r} is no member of the set")
+    wanted = set(given)
+    named = {leaf for name, leaf in all_names if name in wanted}
+    kept = [(name, leaf) for name, leaf in all_names if (leaf in named) == keep]
+    if not kept:
+        raise ArgumentError("names: no member of the set is left")
+    names_kept = [name for name, _ in kept]
+    if not trie.is_tree:
+        if llm is None:
+            raise ArgumentError("llm: a set of texts in any tokenization is made for a model; give it")
+        payload = payload_of_texts(names_kept, [trie.text(leaf).decode() for _, leaf in kept])
+        with lease(llm):
+            return _core.cached_trie(payload.encode(), None, vocab_of(llm))
+    tokens, offsets = trie.arrays()
+    rows = [tokens[offsets[leaf] : offsets[leaf + 1]] for _, leaf in kept]
+    return _core.Trie.build(*joined(rows), names_kept, trie.vocab)
+
 
 _SETS_KEPT, _TEXTS_KEPT = 32, 500_000
 """The most sets of texts that are kept for a model, and the most texts in them."""

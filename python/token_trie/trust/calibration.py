@@ -12,33 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from token_trie.decisions.binding import Binding
-from token_trie.decisions.calibrator import BatchPrior, Floats
-from token_trie.decisions.gold import read_gold
-from token_trie.decisions.learn import import_sklearn
-from token_trie.decisions.questions.question import Question
+from token_trie.arrays import Floats, Ints
+from token_trie.decisions.calibration import BatchPrior, Binding
+from token_trie.decisions.gold import import_sklearn, read_gold
 from token_trie.errors import CalibrationError
 from token_trie.native.core import Llama
 from token_trie.native.files import write_whole
 from token_trie.native.options import takes
+from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.fit import Fit
-from token_trie.trust.fitting import fit_readings
-from token_trie.trust.folds import numbered
+from token_trie.trust.cache import as_asked, digest_of_prompt
+from token_trie.trust.fit import Fit, HeldOut, fit_readings, in_domain
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.head import Head
-from token_trie.trust.held_out import HeldOut
-from token_trie.trust.kept import as_asked, digest_of_prompt
-from token_trie.trust.label_free import in_domain
-from token_trie.trust.options import KINDS, FitKind, FitOptions
-from token_trie.trust.readings import Readings, reader_of
-from token_trie.trust.shares import Ints
+from token_trie.trust.metrics import numbered
+from token_trie.trust.rows import KINDS, FitKind, FitOptions, Readings, reader_of
 from token_trie.trust.stored import Stored
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from token_trie.trust.options import FitKeywords
+    from token_trie.trust.rows import FitKeywords
 
 _FORMAT, _VERSION = "token-trie calibration", 2
 _MAX_BYTES = 1 << 28

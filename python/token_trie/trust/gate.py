@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from token_trie.decisions.learn import import_sklearn
+from token_trie.arrays import Floats, Ints
+from token_trie.decisions.gold import import_sklearn
 from token_trie.errors import ArgumentError
-from token_trie.native.arguments import check_numbers
-from token_trie.trust.folds import Ints, read_groups
-from token_trie.trust.metrics import effective, shares_of
-
-Floats = npt.NDArray[np.float64]
+from token_trie.native.checks import check_numbers
+from token_trie.trust.metrics import effective, read_groups, shares_of
 
 N_STEPS = 50
 """Of the grid of confidences that are looked at."""

@@ -10,7 +10,7 @@ import llama_cpp
 import pytest
 from labelling import TEXTS, Cli
 from token_trie import Choice, Examples, Form, decide
-from token_trie.decisions.questions.options import FORMS
+from token_trie.questions.options import FORMS
 
 QUESTION = "Which team?"
 TEAMS = {"billing": "yes Paris", "sales": None, "other": "Pizza = food"}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from labelling import Cli, without_figures
-from token_trie.engines.arrow import reader_of
+from token_trie.engines.data import reader_of
 
 arrow: Any = pytest.importorskip("pyarrow")
 parquet: Any = pytest.importorskip("pyarrow.parquet")

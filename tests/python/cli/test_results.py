@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
-from token_trie.cli.written import AddedRows, CsvRows, WholeLines
+from token_trie.cli.resume import AddedRows, CsvRows, WholeLines
 
 
 @pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])

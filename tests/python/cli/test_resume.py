@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli
-from token_trie.cli import parquet as joining
+from token_trie.cli import tables as joining
 
 RECORDS: list[dict[str, Any]] = [{"id": i, "text": text, "more": [0.5, None]} for i, text in enumerate(TEXTS)]
 FORMATS = ["csv", "jsonl", "parquet"]

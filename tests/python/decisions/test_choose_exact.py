@@ -198,7 +198,7 @@ def words(n: int) -> list[str]:
 def test_a_search_ends_by_default_and_says_so_once(
     precise: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("token_trie.decisions.choice._warned", set())
+    monkeypatch.setattr("token_trie.decisions.choose._warned", set())
     names = words(5000)
     decisions = [choose(precise, PROMPT, names) for _ in range(2)]
     assert not any(decision.proved for decision in decisions)

@@ -31,7 +31,7 @@ from token_trie import (
     score,
     score_many,
 )
-from token_trie.decisions.admission import WINDOW
+from token_trie.decisions.run import WINDOW
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 NEAR = 1e-4

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from token_trie import ContextError
-from token_trie.decisions.free_text import TextRequest
-from token_trie.decisions.runner import run
+from token_trie.decisions.run import run
+from token_trie.decisions.text import TextRequest
 from token_trie.llama.text import TextOptions
 
 

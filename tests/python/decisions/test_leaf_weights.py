@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie import ArgumentError, TokenTrie
 from token_trie.llama.batch import Batch
-from token_trie.llama.options import StreamOptions
+from token_trie.llama.contexts import StreamOptions
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
 from token_trie.llama.stream import Stream
 

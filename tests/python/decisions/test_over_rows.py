@@ -18,7 +18,7 @@ from token_trie import (
     score,
     score_many,
 )
-from token_trie.trust.readings import read_rows
+from token_trie.trust.rows import read_rows
 from tokenized_choices import fit_choices
 
 PROMPTS = [f"Pizza {i} in Paris is" for i in range(20)]

@@ -13,9 +13,9 @@ import child_process
 import llama_cpp
 import pytest
 from token_trie import BusyError, Contextual, Decision, Think, TokenTrieError, achoose, choose, choose_list, fill, score
-from token_trie.llama.chooser import chooser
-from token_trie.llama.shared_batch import SharedBatch
-from token_trie.native.lease import attachment
+from token_trie.llama.batch import SharedBatch
+from token_trie.llama.own_stream import chooser
+from token_trie.native.lifetime import attachment
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
 NEAR = 1e-4

@@ -19,7 +19,7 @@ from token_trie import (
     fill,
 )
 from token_trie.native.core import vocab_of
-from token_trie.sets.inner_text import inner_tokens
+from token_trie.sets.spelling import inner_tokens
 
 PROMPT = "Is water wet? Think, then say yes or no.\n"
 MARKER = "\nAnswer:"

@@ -10,8 +10,8 @@ from typing import Any
 import llama_cpp
 import pytest
 from token_trie import CancelledError, ContextError, Decision, StreamHandle, Think, VocabularyError, choose, choose_many
-from token_trie.decisions import thinking
-from token_trie.native.lease import lease
+from token_trie.decisions import run
+from token_trie.native.lifetime import lease
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "NONE"]
 
@@ -106,6 +106,6 @@ def test_a_llama_that_is_closed_between_a_thought_and_its_answer_ends_the_iterat
         return lease(of)
 
     decisions = choose_many(llm, ["Do:"] * 3, ACTIONS, think=Think("\n", 2), on_error="return")
-    monkeypatch.setattr(thinking, "lease", close_first)
+    monkeypatch.setattr(run, "lease", close_first)
     with pytest.raises(CancelledError):
         next(decisions)

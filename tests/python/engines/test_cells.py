@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_trie.engines.cells import cells_of, plain
+from token_trie.engines.data import cells_of, plain
 from token_trie.sets.template import text_of
 
 pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")

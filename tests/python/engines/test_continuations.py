@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from token_trie import ContextError
 from token_trie.engines import lm_eval
-from token_trie.engines.lm_eval import continuations
-from token_trie.engines.lm_eval.continuations import score_continuations
+from token_trie.engines.lm_eval import scoring
+from token_trie.engines.lm_eval.scoring import score_continuations
 
 Pair = tuple[list[int], list[int]]
 
@@ -85,7 +85,7 @@ def test_a_way_of_several_tokens_is_greedy_to_its_end_alone(precise: llama_cpp.L
 def test_models_whose_sequences_share_nothing_are_asked_one_after_the_other(
     precise: llama_cpp.Llama, plain: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(continuations, "_scorer", lambda llm, n_ctx: continuations._Alone(llm))
+    monkeypatch.setattr(scoring, "_scorer", lambda llm, n_ctx: scoring._Alone(llm))
     way = [plain.next([50, 60]), 7]
     assert check(precise, plain, [([50, 60], way[:1]), ([50, 60], way), ([50, 60], [9]), ([8], [9, 10])])[0]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from token_trie import ArgumentError, BatchPrior, TokenTrie, choose_many
-from token_trie.engines import loaded as loading
+from token_trie.engines import data as loading
 from token_trie.engines.data import COLUMNS, Labeller
 
 PROMPT = "Review: {text}\nSentiment:"

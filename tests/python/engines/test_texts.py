@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from token_trie import ContextError, StreamHandle
-from token_trie.engines.lm_eval import texts
-from token_trie.engines.lm_eval.texts import TextRequest, generate_behind
-from token_trie.llama.sampling import Sampling
+from token_trie.engines.lm_eval import scoring
+from token_trie.engines.lm_eval.scoring import TextRequest, generate_behind
+from token_trie.llama.query import Sampling
 
 
 def prompts_of(llm: Any, n: int) -> list[TextRequest]:
@@ -29,7 +29,7 @@ def written(llm: Any, prompts: list[TextRequest], n_ctx: int = 512) -> dict[int,
 def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = prompts_of(precise, 40)
     together = written(precise, prompts)
-    monkeypatch.setattr(texts, "can_share", lambda llm: False)
+    monkeypatch.setattr(scoring, "can_share", lambda llm: False)
     assert written(precise, prompts) == together
     with StreamHandle(precise, n_ctx=256) as stream:
         for i, asked in enumerate(prompts):

@@ -24,7 +24,7 @@ from token_trie import (
     decide,
     score,
 )
-from token_trie.decisions.binding import fingerprint
+from token_trie.decisions.calibration import fingerprint
 from token_trie.llama.batch import Batch
 from token_trie.llama.query import Query
 from token_trie.native import loaded

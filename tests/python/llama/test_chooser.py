@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from token_trie import CancelledError
-from token_trie.llama.chooser import OwnStream, chooser
-from token_trie.native.lease import attachment
+from token_trie.llama.own_stream import OwnStream, chooser
+from token_trie.native.lifetime import attachment
 
 
 def own_of(llm: Any) -> OwnStream:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from token_trie import ArgumentError
-from token_trie.native.arguments import check_counts, check_draws, check_integers, check_numbers, check_seed
+from token_trie.native.checks import check_counts, check_draws, check_integers, check_numbers, check_seed
 
 LONG = 10**5000  # which Python does not write
 

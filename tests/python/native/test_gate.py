@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from token_trie import ArgumentError
-from token_trie.native.gate import Gate
+from token_trie.native.lifetime import Gate
 
 
 class Door(Gate):

@@ -7,12 +7,10 @@ import time
 from typing import Any
 
 import pytest
-from token_trie.serve.body import Budget, Limits, parse, value_of
 from token_trie.serve.completions.answers import _n_held_back
-from token_trie.serve.completions.grammars import check_gbnf
-from token_trie.serve.completions.shapes import ChatRequest, CompletionRequest
+from token_trie.serve.completions.requests import ChatRequest, CompletionRequest, check_gbnf
+from token_trie.serve.limits import Budget, Limits, RefusedError, parse, value_of
 from token_trie.serve.openai_decisions import DecisionRequest
-from token_trie.serve.refusal import RefusedError
 from token_trie.serve.systemone import SystemOneRequest
 
 LIMITS = Limits()

@@ -10,10 +10,9 @@ import openai
 import pytest
 from serving import Serving
 from token_trie import choose
-from token_trie.serve.body import parse
-from token_trie.serve.completions.logprobs import OfToken, as_completion
-from token_trie.serve.completions.shapes import ChatRequest, CompletionRequest
-from token_trie.serve.refusal import RefusedError, dotted
+from token_trie.serve.completions.answers import OfToken, as_completion
+from token_trie.serve.completions.requests import ChatRequest, CompletionRequest
+from token_trie.serve.limits import RefusedError, dotted, parse
 
 FRANCE = "The capital of France is"
 

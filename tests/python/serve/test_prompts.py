@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from token_trie import ArgumentError, choose_tool
-from token_trie.decisions.records.templates import ASKING, ask_for_tools
 from token_trie.native.core import vocab_of
-from token_trie.native.lease import lease
-from token_trie.serve.completions.prompts import prompt_of, turns_of
-from token_trie.serve.completions.shapes import ChatRequest
-from token_trie.serve.refusal import RefusedError
+from token_trie.native.lifetime import lease
+from token_trie.records.tools import ASKING, ask_for_tools
+from token_trie.serve.completions.requests import ChatRequest, prompt_of, turns_of
+from token_trie.serve.limits import RefusedError
 from token_trie.sets.prompt import tokenize_prompt
 
 HERMES = """{%- if tools %}<|im_start|>system

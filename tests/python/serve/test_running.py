@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from serving import Serving
 from token_trie import score
-from token_trie.decisions.questions.weighing import contextual, shared
+from token_trie.questions.form import contextual, shared
 
 OPTIONS = {"billing": "yes Paris", "sales": None}
 TEAM = {"type": "choice", "instructions": "Which team?", "criteria": OPTIONS}

@@ -41,7 +41,7 @@ from token_trie import (
     score,
 )
 from token_trie.cli import main
-from token_trie.cli.models import bundled_model
+from token_trie.cli.options import bundled_model
 from token_trie.engines.data import Labeller
 
 TRAP = "[TRAP]"
@@ -195,7 +195,7 @@ def mcp(place: Place) -> None:
 def vllm(place: Place) -> None:
     pytest.importorskip("vllm")
     import transformers
-    from token_trie.engines.vllm.vocabulary import EngineVocabulary
+    from token_trie.engines.vllm.request import EngineVocabulary
 
     path = bundled_model()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)

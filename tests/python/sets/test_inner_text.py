@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from token_trie import ArgumentError
 from token_trie.native.core import vocab_of
-from token_trie.native.lease import lease
-from token_trie.sets.inner_text import inner_tokens
+from token_trie.native.lifetime import lease
+from token_trie.sets.spelling import inner_tokens
 
 
 @pytest.mark.parametrize("model", ["smollm2", "gemma", "tiny"])

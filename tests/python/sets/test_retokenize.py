@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from token_trie.cli.demo import REQUESTS, prompt_for
 from token_trie.native.core import vocab_of
-from token_trie.sets.retokenize import Retokenizer
+from token_trie.sets.prompt import Retokenizer
 
 LINES = [
     "",

@@ -14,8 +14,8 @@ import pytest
 from browser import Tab
 from rich.console import Console
 from token_trie import Evaluation
-from token_trie.show.evaluation_page import N_MATRIX, N_POINTS, N_WRONG
-from token_trie.trust.evaluation import EvaluatedWay
+from token_trie.show.page import N_MATRIX, N_POINTS, N_WRONG
+from token_trie.trust.evaluate import EvaluatedWay
 from token_trie.trust.metrics import figures_of
 
 AXE = "axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html + n.failureSummary)]))"

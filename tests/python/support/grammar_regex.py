@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from token_trie.decisions.records.gbnf import Chars, Either, Expression, Repeat, Rule, Sequence, Text
+from token_trie.records.gbnf import Chars, Either, Expression, Repeat, Rule, Sequence, Text
 
 
 def as_regex(expression: Expression) -> re.Pattern[str]:

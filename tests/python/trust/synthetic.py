@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from token_trie.decisions.binding import Binding
-from token_trie.trust.readings import Readings
+from token_trie.decisions.calibration import Binding
+from token_trie.trust.rows import Readings
 
 
 def readings_of(raw: Any, states: Any = None, contextual: Any = None) -> Readings:

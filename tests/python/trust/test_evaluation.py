@@ -13,9 +13,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from token_trie import ArgumentError, CalibrationError, Choice, Predicate, TokenTrie, choose_many, evaluate
-from token_trie.trust.folds import folds_of
 from token_trie.trust.gate import find_gate
-from token_trie.trust.metrics import figures_of
+from token_trie.trust.metrics import figures_of, folds_of
 
 FRUITS, CARS = ["apple", "pear", "plum", "fig"], ["van", "bus", "tram", "lorry"]
 PROMPTS = [f"{a} {b}: yes or no?" for words in (FRUITS, CARS) for a in words for b in words if a != b]

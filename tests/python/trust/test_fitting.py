@@ -17,10 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from synthetic import clouds, drawn, readings_of
 from token_trie import ArgumentError, Calibration, CalibrationError
-from token_trie.trust.fitting import fit_readings, log_probabilities, measured
-from token_trie.trust.folds import folds_of, within
-from token_trie.trust.head_fitting import _discriminant
-from token_trie.trust.shares import log_softmax
+from token_trie.trust.fit import fit_readings, log_probabilities, measured
+from token_trie.trust.head import _discriminant
+from token_trie.trust.metrics import folds_of, log_softmax, within
 
 
 def truly(n: int, k: int, seed: int) -> tuple[Any, Any]:

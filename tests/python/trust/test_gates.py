@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binomtest
 from synthetic import readings_of
 from token_trie import ArgumentError, Calibration, CalibrationError
-from token_trie.trust.fitting import log_probabilities
+from token_trie.trust.fit import log_probabilities
 from token_trie.trust.gate import N_STARTS, find_gate
 
 

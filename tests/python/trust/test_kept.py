@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from token_trie import ArgumentError, Choice, ContextError, TokenTrie
 from token_trie.sets.prompt import Filled
-from token_trie.trust import kept
-from token_trie.trust.kept import digest_of_prompt, kept_in, key_of, read_kept
-from token_trie.trust.options import RowOptions
-from token_trie.trust.readings import Reader, Row, reader_of
+from token_trie.trust import cache
+from token_trie.trust.cache import digest_of_prompt, kept_in, key_of, read_kept
+from token_trie.trust.rows import Reader, Row, RowOptions, reader_of
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
 CHOICES = ["yes", "no", "yes and no"]
@@ -34,7 +33,7 @@ class Counting:
 
 
 def read(llm: Any, folder: Any, rows: Any, choices: Any = CHOICES, most: int = 10**9, **options: Any) -> Any:
-    """Return readings, the rows that were read by the model, and what is kept."""
+    """Return readings, the rows that were read by the model, and what is cache."""
     asked = RowOptions(**options)
     reader: Any = Counting(reader_of(llm, choices, asked), most)
     place = kept_in(folder, key_of(asked, reader.binding))
@@ -73,9 +72,9 @@ def test_an_interrupted_run_goes_on(precise: Any, tmp_path: Path) -> None:
 
 
 def test_what_is_read_is_written_now_and_then(precise: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(kept, "_SECONDS_BETWEEN_WRITES", -1.0)
+    monkeypatch.setattr(cache, "_SECONDS_BETWEEN_WRITES", -1.0)
     written: list[int] = []
-    monkeypatch.setattr(kept.Kept, "_write", lambda self, path, rows: written.append(len(rows)))
+    monkeypatch.setattr(cache.Kept, "_write", lambda self, path, rows: written.append(len(rows)))
     read(precise, tmp_path, PROMPTS)
     assert written == [1, 2, 3]
 
@@ -219,7 +218,7 @@ def test_states_are_kept_and_read_anew_where_they_were_not(tmp_path: Path) -> No
                 self.n += 1
                 yield Row(np.zeros(2), np.ones(2), 0.5, np.full(4, 7, np.float32) if states else None)
 
-    from token_trie.decisions.binding import Binding
+    from token_trie.decisions.calibration import Binding
 
     fake: Any = Fake()
     fake.binding = Binding("m", "l", "", ("a", "b"), "any")

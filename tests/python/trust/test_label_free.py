@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import drawn, readings_of
 from token_trie import ArgumentError, Calibration, CalibrationError
-from token_trie.trust.label_free import in_domain
-from token_trie.trust.shares import log_softmax
+from token_trie.trust.fit import in_domain
+from token_trie.trust.metrics import log_softmax
 
 WORDS = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=6), min_size=1, max_size=8)
 

@@ -128,7 +128,7 @@ def test_one_class_alone_and_one_row_alone_are_measured() -> None:
 def test_without_scikit_learn_it_is_told_what_to_install() -> None:
     code = (
         "import sys; sys.modules['sklearn'] = None\n"
-        "from token_trie.decisions.learn import import_sklearn\n"
+        "from token_trie.decisions.gold import import_sklearn\n"
         "try: import_sklearn('metrics')\n"
         "except ValueError as error: print(error)"
     )

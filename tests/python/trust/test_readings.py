@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 from token_trie import ArgumentError, CalibrationError, Choice, ContextError, Form, Predicate, TokenTrie, decide, score
-from token_trie.decisions.binding import Binding
-from token_trie.trust.options import RowOptions
-from token_trie.trust.readings import read_rows
+from token_trie.decisions.calibration import Binding
+from token_trie.trust.rows import RowOptions, read_rows
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
 CHOICES = {"yes": 1, "no": 0, "yes and no": 2}

@@ -7,10 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from token_trie.engines.lm_eval.continuations import Continuation, score_continuations
-from token_trie.engines.lm_eval.texts import TextRequest, generate_behind
+from token_trie.engines.lm_eval.scoring import Continuation, TextRequest, generate_behind, score_continuations
 from token_trie.errors import ArgumentError
-from token_trie.llama.sampling import Sampling
+from token_trie.llama.query import Sampling
 from token_trie.native.core import Llama, llama_cpp
 
 try:

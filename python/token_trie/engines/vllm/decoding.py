@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 import torch
 import xgrammar
 
-from token_trie.engines.masks import PUT_BACK
-from token_trie.engines.matcher import BatchMatcher, TrieMatcher
-from token_trie.engines.vllm.request import read_request
-from token_trie.engines.vllm.vocabulary import EngineVocabulary
+from token_trie.engines.matcher import PUT_BACK, BatchMatcher, TrieMatcher
+from token_trie.engines.vllm.request import EngineVocabulary, read_request
 from token_trie.errors import TokenTrieError
 from token_trie.sets.trie import TokenTrie
 

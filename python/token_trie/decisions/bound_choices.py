@@ -1,0 +1,392 @@
+"""Choices and calibrations bound to the leaves of a trie, in the caller's own values."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from token_trie.arrays import Floats, States
+from token_trie.decisions.calibration import (
+    Binding,
+    Calibrating,
+    Calibrator,
+    Contextual,
+    Evaluated,
+    Weights,
+    fingerprint,
+    refuse_batch_prior,
+    spelled_as,
+)
+from token_trie.errors import ArgumentError, CalibrationError, ContextError
+from token_trie.llama.own_stream import check_fits, n_ctx_of
+from token_trie.llama.query import LeafEnd, Query
+from token_trie.llama.stream import Stream
+from token_trie.native.core import Llama, _core, vocab_of
+from token_trie.native.lifetime import attachment
+from token_trie.sets.choices import Choices, ChoicesLike, read_choices
+from token_trie.sets.lru import Memory
+from token_trie.sets.prompt import Prompt, tokenize_prompt
+from token_trie.sets.spelling import Tokenization, check_start
+from token_trie.sets.trie import TokenTrie, fit
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class BoundChoices(Generic[T]):
+    """What the leaves of a trie stand for: choices in the order given, or the leaves' own names."""
+
+    trie: TokenTrie
+    choices: Choices[T] | None = None
+    leaf_of: npt.NDArray[np.int64] | None = None
+    """Leaf of each choice; equal ones have one."""
+
+    def __len__(self) -> int:
+        return self.trie.core.n_leaves if self.choices is None else len(self.choices)
+
+    def index(self, leaf: int) -> int:
+        """Return the position of a leaf among the choices: of equal ones, the first."""
+        if self.leaf_of is None or len(self.leaf_of) == self.trie.core.n_leaves:
+            return leaf
+        return int(np.flatnonzero(self.leaf_of == leaf)[0])
+
+    def text(self, index: int) -> str:
+        """Return the text of a choice."""
+        return self.trie.core.name(index) if self.choices is None else self.choices.texts[index]
+
+    def value(self, index: int) -> T:
+        """Return what the caller gave for it."""
+        if self.choices is None:
+            name: Any = self.trie.core.name(index)
+            value: T = name
+            return value
+        return self.choices.values[index]
+
+    def find(self, choice: object) -> int:
+        """Return the position of a choice, given as its value or text; ArgumentError: it is none of them."""
+        n = len(self)
+        for at in (self.value, self.text):
+            for i in range(n):
+                if is_same(at(i), choice):
+                    return i
+        raise ArgumentError(f"choice: {choice!r} is none of the {n:,}")
+
+    def aligned(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return figures of the leaves in the order of the choices."""
+        return of_leaves if self.leaf_of is None else of_leaves[self.leaf_of]
+
+    def of_left(self, of_leaves: npt.NDArray[np.float64], out: float) -> npt.NDArray[np.float64]:
+        """Return figures of the leaves, with another for those that are filtered out."""
+        return np.where(self.trie.core.left(), of_leaves, out) if self.trie.core.is_view else of_leaves
+
+    def left(self) -> npt.NDArray[np.int64]:
+        """Return the positions of the choices that are not filtered out, ascending."""
+        return np.arange(len(self)) if self.leaf_of is not None else np.flatnonzero(self.trie.core.left())
+
+    def ranked(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the leaves that are left, those of larger figures first.
+
+        Of equal ones by their tokens, so that the order in which the choices were given changes nothing.
+        """
+        leaves = np.flatnonzero(self.trie.core.left())
+        return leaves[np.lexsort((self.trie.core.leaf_nodes()[leaves], -of_leaves[leaves]))]
+
+    def firsts(self) -> npt.NDArray[np.int64]:
+        """Return the position of each leaf among the choices, in the order of the leaves."""
+        return np.arange(len(self)) if self.leaf_of is None else np.unique(self.leaf_of, return_index=True)[1]
+
+
+def is_same(a: object, b: object) -> bool:
+    """Whether two values are one or equal; those that cannot tell are not."""
+    try:
+        return a is b or bool(a == b)
+    except Exception:
+        return False
+
+
+def read_set(
+    choices: ChoicesLike, tokenization: Tokenization = "canonical", heal: bool = False
+) -> TokenTrie | Choices[Any]:
+    """Read choices that are spelled so; ArgumentError for a trie and another spelling than its own."""
+    if not isinstance(choices, TokenTrie):
+        return read_choices(choices)
+    if heal or tokenization != "canonical":
+        raise ArgumentError("tokenization and heal go with choices given as texts; a TokenTrie has its own tokens")
+    return choices
+
+
+def check_scorable(tokenization: Tokenization) -> None:
+    """Raise ArgumentError for sets whose members have no one spelling to score."""
+    if tokenization != "canonical":
+        raise ArgumentError(
+            'choices: whole answers are scored in one spelling; make the set with tokenization="canonical"'
+        )
+
+
+def check_finite(scores: npt.NDArray[np.float64]) -> None:
+    """Raise ContextError where no score is finite, so that nothing could be decided by them."""
+    if not np.isfinite(scores).any():
+        raise ContextError("the model gives no answer of the set a finite score")
+
+
+class Reader(NamedTuple):
+    """What prompts and choices are tokenized by, as long as the model's lease is held."""
+
+    vocab: _core.Vocab
+    known: dict[object, Any]
+    """What is remembered of the model."""
+    tokenize: Callable[[Prompt], list[int]]
+    n_ctx: int
+    """In tokens."""
+    model: Callable[[], str]
+    """Its fingerprint, which takes a moment for the first time; CalibrationError where there is none."""
+    owner: str = "Llama"
+    """Whose n_ctx it is, for messages; none where who has it checks."""
+
+
+def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
+    """Return a Llama's, for its own context, or for so many tokens of another's; the caller holds a lease."""
+    vocab, known = vocab_of(llm), attachment(llm).known
+    if n_ctx is None:
+        own = n_ctx_of(llm)
+        return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, own), own, partial(fingerprint, llm))
+    return Reader(
+        vocab, known, lambda prompt: tokenize_prompt(llm, prompt, n_ctx), n_ctx, partial(fingerprint, llm), ""
+    )
+
+
+def bind(
+    reader: Reader,
+    prompt: list[int],
+    choices: TokenTrie | Choices[T],
+    leading_space: bool | None = None,
+    tokenization: Tokenization = "canonical",
+    heal: bool = False,
+) -> tuple[list[int], BoundChoices[T]]:
+    """Bind choices to a prompt; return what of that stands before them. Errors are those of `Request.bind`."""
+    if isinstance(choices, TokenTrie):
+        check_start(prompt, choices.start_token)
+        bound = BoundChoices[T](choices)
+    else:
+        fitted = fit(reader.vocab, reader.known, prompt, choices.texts, leading_space, tokenization, heal)
+        if len(fitted.trie) < len(choices) and not choices.are_texts:
+            _require_one_value_a_leaf(choices, fitted.leaf_of)
+        bound = BoundChoices(fitted.trie, choices, fitted.leaf_of)
+        prompt = prompt[: len(prompt) - fitted.n_moved]
+    if reader.owner:
+        check_fits(reader.n_ctx, len(prompt), bound.trie, reader.owner)
+    return prompt, bound
+
+
+def _require_one_value_a_leaf(choices: Choices[Any], leaf_of: npt.NDArray[np.int64]) -> None:
+    first: dict[int, int] = {}
+    for i, leaf in enumerate(leaf_of.tolist()):
+        j = first.setdefault(leaf, i)
+        if not is_same(choices.values[i], choices.values[j]):
+            raise ArgumentError(
+                f"choices: {choices.texts[j]!r} and {choices.texts[i]!r} are the same answer here, and stand for "
+                f"different values, {choices.values[j]!r} and {choices.values[i]!r}; keep one of them"
+            )
+
+
+_KEPT, _WEIGHT = 64, 1_000_000
+
+
+class BoundCalibration(ABC):
+    """What calibrates the leaves of a set."""
+
+    kind: str
+    """What answers say of it."""
+    weights: Floats | None = None
+    """What is added to each leaf's score, which tells their order; None: not known beforehand."""
+    needs_scores = True
+    needs_state = False
+
+    def weights_of(self, leaves: npt.NDArray[np.int64]) -> Floats:
+        """Return what is added to the scores of some leaves."""
+        assert self.weights is not None  # as they were searched by it
+        of_leaves: Floats = self.weights[leaves]
+        return of_leaves
+
+    @abstractmethod
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves, of which a softmax makes probabilities."""
+
+    def ready(self, stream: Stream) -> BoundCalibration:
+        """Return it with all that it needs to know, for which a prompt may become the stream's sequence."""
+        return self
+
+    @property
+    def known(self) -> BoundCalibration | None:
+        """The same, if nothing is to be evaluated for it."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class Added(BoundCalibration):
+    """Known weights."""
+
+    kind: str
+    weights: Floats
+
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves."""
+        assert leaves is not None  # as it needs scores
+        return leaves + self.weights
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted(BoundCalibration):
+    """What was fitted on rows."""
+
+    calibrator: Calibrator
+    choices: BoundChoices[Any]
+    classes: npt.NDArray[np.int64]
+    """Which of the choices it was fitted on."""
+
+    def __post_init__(self) -> None:
+        weights = self.calibrator.weights
+        for name in ("kind", "needs_scores", "needs_state"):
+            object.__setattr__(self, name, getattr(self.calibrator, name))
+        object.__setattr__(self, "weights", None if weights is None else self._of_leaves(weights))
+
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves."""
+        scores = None if leaves is None else self.choices.aligned(leaves)[None, self.classes]
+        found = self.calibrator.log_weights(scores, None if state is None else state[None])
+        return self._of_leaves(found[0])
+
+    def _of_leaves(self, of_classes: Floats) -> Floats:
+        of_choices = np.zeros(len(self.choices))
+        of_choices[self.classes] = of_classes
+        of_leaves: Floats = of_choices[self.choices.firsts()]
+        return of_leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Prior(BoundCalibration):
+    """Choices behind a prompt without content, and the leaves that they are for."""
+
+    tokens: list[int]
+    empty: BoundChoices[Any]
+    of: BoundChoices[Any]
+    leaf_end: LeafEnd
+    memory: dict[object, Any]
+    """What is remembered of the model: the last scores are."""
+
+    kind = "contextual"
+
+    def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
+        """Return log-weights of the leaves, once it is ready."""
+        raise NotImplementedError
+
+    def ready(self, stream: Stream) -> Added:
+        """Score the choices, unless that was done before."""
+        trie = self.empty.trie
+
+        def make() -> Floats:
+            stream.prefill(self.tokens)
+            return stream.answer(Query("scores", trie, leaf_end=self.leaf_end)).logprobs
+
+        return self._added(self._scores.get(self._key, len(trie), make))
+
+    @property
+    def known(self) -> Added | None:
+        """The same, if that was done before."""
+        scores = self._scores.find(self._key)
+        return None if scores is None else self._added(scores)
+
+    @property
+    def _scores(self) -> Memory[Floats]:
+        scores: Memory[Floats] = self.memory.setdefault("priors", Memory(_KEPT, _WEIGHT))
+        return scores
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return self.empty.trie, tuple(self.tokens), self.leaf_end
+
+    def _added(self, scores: Floats) -> Added:
+        return less(self.of, self.empty.aligned(scores))
+
+
+def less(choices: BoundChoices[Any], scores: Floats) -> Added:
+    """Return what takes out of each leaf's score that of its choice behind a prompt without content."""
+    return Added("contextual", -choices.of_left(scores[choices.firsts()], 0.0))
+
+
+def bind_calibration(
+    reader: Reader,
+    calibration: Calibrating | None,
+    given: TokenTrie | Choices[Any],
+    bound: BoundChoices[Any],
+    leaf_end: LeafEnd,
+    *spelled: Any,
+) -> BoundCalibration | None:
+    """Bind a calibration to choices that are bound to a prompt.
+
+    Raises
+    ------
+    ArgumentError
+        It is contextual, and what is asked stands on a handle, whose sequence its prompt would take; or of weights,
+        there are more or fewer than choices.
+    CalibrationError
+        It was fitted on something else.
+    """
+    if calibration is None:
+        return None
+    if isinstance(calibration, Weights):
+        return _weighted(calibration.added, bound)
+    if not isinstance(calibration, (Contextual, Calibrator)):
+        refuse_batch_prior(calibration)
+        return None
+    if isinstance(calibration, Evaluated):
+        return less(bound, calibration.scores)
+    if isinstance(calibration, Contextual):
+        if reader.owner == "handle":
+            raise ArgumentError("calibration: Contextual goes with a Llama, as its prompt takes the place of another")
+        tokens, empty = bind(reader, reader.tokenize(calibration.prompt), given, *spelled)
+        return Prior(tokens, empty, bound, leaf_end, reader.known)
+    return _fitted(reader, calibration, given, bound, leaf_end, *spelled)
+
+
+def _weighted(added: Floats, bound: BoundChoices[Any]) -> Added:
+    if len(added) != len(bound):
+        raise ArgumentError(f"calibration: {len(added):,} weights for {len(bound):,} choices")
+    firsts = bound.firsts()
+    first_of = firsts if bound.leaf_of is None else firsts[bound.leaf_of]
+    others = np.flatnonzero(added != added[first_of]).tolist()
+    if others:
+        i, first = others[0], first_of[others[0]]
+        raise ArgumentError(
+            f"calibration: values[{i}] adds {added[i]:g} to {bound.text(i)!r} and values[{first}] {added[first]:g} to "
+            f"{bound.text(first)!r}, which are the same answer here"
+        )
+    return Added("weighted", added[firsts])
+
+
+def _fitted(
+    reader: Reader,
+    calibration: Calibrator,
+    given: TokenTrie | Choices[Any],
+    bound: BoundChoices[Any],
+    leaf_end: LeafEnd,
+    *spelled: Any,
+) -> Fitted:
+    """Bind what was fitted on all of the choices, or on what a filter has left of them."""
+    left = bound.left()
+    classes = left if len(calibration.binding.classes) == len(left) else np.arange(len(bound))
+    texts = tuple(map(bound.text, classes.tolist()))
+    tokens = spelled_as(given, *spelled, with_filtered=classes is not left)
+    calibration.binding.require(Binding(reader.model(), _core.llama_loaded(), "", texts, leaf_end, tokens))
+    if calibration.needs_scores and calibration.needs_state and len(left) < len(classes):
+        raise CalibrationError(
+            "calibration: was fitted with the scores of all answers beside the hidden state, and some of them are "
+            "filtered out; fit it anew"
+        )
+    return Fitted(calibration, bound, classes)

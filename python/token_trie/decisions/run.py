@@ -1,0 +1,539 @@
+"""Requests and their drivers: on a stream, in a batch, after the text of a handle."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from token_trie.decisions.bound_choices import Reader, reader_of
+from token_trie.decisions.calibration import fingerprint
+from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
+from token_trie.decisions.think import Think, any_set, marker_tokens, think_first
+from token_trie.errors import ArgumentError, BusyError, CancelledError, ContextError, TokenTrieError
+from token_trie.llama.batch import ENDED, WAIT_MS, Batch, Sequential, SharedBatch, can_share, shared_batch_of
+from token_trie.llama.contexts import opened
+from token_trie.llama.own_stream import chooser, n_ctx_of
+from token_trie.llama.query import Answer, Query
+from token_trie.llama.stream import Stream
+from token_trie.llama.text import behind
+from token_trie.native.checks import check_counts, check_flags, lookup
+from token_trie.native.core import Llama, vocab_of
+from token_trie.native.ffi import lib
+from token_trie.native.lifetime import lease
+from token_trie.progress import Progress
+from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.prompt import Prompt
+
+R = TypeVar("R")
+
+
+class Thought(NamedTuple):
+    """What the model wrote first."""
+
+    text: str
+    ms: float
+
+
+class Prefix(NamedTuple):
+    """What a request stands behind."""
+
+    tokens: list[int]
+    is_standing: bool = False
+    """Whether the stream's sequence is this already."""
+    thought: Thought | None = None
+    """What it ends in, before the marker."""
+
+    @property
+    def thought_text(self) -> str | None:
+        """What the model wrote first."""
+        return None if self.thought is None else self.thought.text
+
+
+class Request(ABC, Generic[R]):
+    """Choices, or what else there is to answer with, and options that fit it."""
+
+    @property
+    def think(self) -> Think | None:
+        """What the model does first."""
+        return None
+
+    @property
+    def seed(self) -> int | None:
+        """Of what is drawn."""
+        return None
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is."""
+        return False
+
+    @abstractmethod
+    def bind(self, reader: Reader, prefix: Prefix) -> Bound[R]:
+        """Bind it to what it stands behind.
+
+        Raises
+        ------
+        ArgumentError, VocabularyError, ContextError
+            They fit neither each other nor the model.
+        """
+
+
+class Written(Request[R]):
+    """A request whose answer the model writes, after a thought if it is to."""
+
+    options: ChooseOptions | ListOptions | RecordOptions
+
+    @property
+    def think(self) -> Think | None:
+        """What the model does first."""
+        return self.options.think
+
+    @property
+    def seed(self) -> int | None:
+        """Of what is drawn."""
+        return self.options.seed
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is."""
+        return self.options.mode == "sampled" or self.options.think is not None
+
+
+class Bound(ABC, Generic[R]):
+    """A request, ready for a stream."""
+
+    tokens: list[int]
+    """What it stands behind."""
+
+    @abstractmethod
+    def run(self, stream: Stream) -> R:
+        """Answer it; what it stands behind becomes the stream's sequence, and the stream's trie is then any."""
+
+    def missing(self, answer: R) -> Sequence[int]:
+        """Return what of an answer the stream's sequence has not taken up yet."""
+        return ()
+
+    def batched(self) -> Batched[R] | None:
+        """Return it as a batch takes it; None where it needs a stream."""
+        return None
+
+
+class Batched(ABC, Generic[R]):
+    """A request, ready for a batch."""
+
+    @abstractmethod
+    def submit(self, batch: Batch) -> int:
+        """Put it into a batch; return its ticket."""
+
+    @abstractmethod
+    def read(self, answer: Answer) -> R | Batched[R]:
+        """Return what its answer says, or what is to be submitted behind that."""
+
+
+_RESPELLED = 16
+"""Tokens that the beginning of one may take, where a marker stands inside it."""
+
+
+@dataclass(frozen=True)
+class Thinking(Batched[R]):
+    """Up to the marker; the request itself comes behind it."""
+
+    llm: Llama
+    request: Request[R]
+    tokens: list[int]
+    think: Think
+    marker: list[int]
+    """Its tokens."""
+    n_ctx: int | None
+    """As of `reader_of`."""
+
+    def submit(self, batch: Batch) -> int:
+        """Put it into a batch; return its ticket."""
+        think = self.think
+        most = think.max_tokens + len(self.marker) + _RESPELLED
+        return batch.submit(
+            self.tokens,
+            Query(
+                "text",
+                any_set(self.marker),
+                sampling=replace(think, seed=self.request.seed),
+                max_tokens=most,  # or what the context has room for: a thought that ends in time has as much as alone
+                start_after=self.marker,
+                max_before=think.max_tokens,
+                stop_strings=[think.marker] if isinstance(think.marker, str) else [],
+            ),
+        )
+
+    def read(self, answer: Answer) -> Batched[R]:
+        """Return what is to be submitted behind the thought."""
+        if answer.figures.stop == lib.TOKEN_TRIE_STOP_MAX_TOKENS:
+            raise ContextError("the context is full before the thought has ended")
+        thought, tokens = list(answer.tokens), [*self.tokens, *answer.tokens]
+        with lease(self.llm):
+            vocab = vocab_of(self.llm)
+            if answer.figures.stop == lib.TOKEN_TRIE_STOP_STRING:
+                n_kept, more = behind(vocab, tokens, str(self.think.marker).encode())
+                tokens = tokens[:n_kept] + more
+            else:
+                thought = thought[: -len(self.marker)]
+            text = vocab.detokenize(thought).decode(errors="replace")
+            prefix = Prefix(tokens, thought=Thought(text, answer.figures.decide_ns / 1e6))
+            batched = self.request.bind(reader_of(self.llm, self.n_ctx), prefix).batched()
+        assert batched is not None
+        return batched
+
+
+T = TypeVar("T")
+
+
+def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
+    """Answer a request behind a prompt; errors are those of `Request.bind` and of `chooser`."""
+    if prompt is None:
+        raise ArgumentError("prompt: None where text, token ids or chat messages belong")
+    with lease(llm):
+        reader = reader_of(llm)
+        tokens = reader.tokenize(prompt)
+        bound = request.bind(reader, Prefix(tokens))
+        batched = None if _is_timed(request) else bound.batched()
+        if batched is not None:
+            batched = _first_of(llm, request, tokens, batched, None)
+    shared = None if batched is None else shared_batch_of(llm)
+    if batched is not None and shared is not None:
+        return _run_in(shared, batched)
+    with chooser(llm) as stream:
+        if request.draws and request.seed is None:
+            stream.set_seed(None)
+        if request.think is None:
+            return bound.run(stream)
+        stream.prefill(tokens)
+        thought = _think(stream, request)
+        with lease(llm):
+            bound = request.bind(reader, Prefix(stream.tokens, is_standing=True, thought=thought))
+        return bound.run(stream)
+
+
+def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batched[R]:
+    """Read a prompt for a batch of so many tokens, and bind a request to it, as of `Request.bind`, under a lease."""
+    reader = reader_of(llm, n_ctx)
+    tokens = reader.tokenize(prompt)
+    batched = request.bind(reader, Prefix(tokens)).batched()
+    if batched is None:
+        raise ArgumentError("Contextual and normalize='prior': score something else besides, which a batch does not")
+    if _is_timed(request):
+        raise ArgumentError("think: seconds goes with one decision at a time, and these are in a batch")
+    return _first_of(llm, request, tokens, batched, n_ctx)
+
+
+def _is_timed(request: Request[Any]) -> bool:
+    return request.think is not None and request.think.seconds is not None
+
+
+def _first_of(llm: Llama, request: Request[R], tokens: list[int], batched: Batched[R], n_ctx: int | None) -> Batched[R]:
+    """Return what a batch is to do first about a request: think, where it is to."""
+    if request.think is None:
+        return batched
+    return Thinking(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), n_ctx)
+
+
+def run_behind(stream: Stream, request: Request[R]) -> R:
+    """Answer a request behind what stands; the sequence goes on behind the answer, and a trie is taken away.
+
+    Where that fails, the sequence and the trie are what they were.
+    """
+    with stream.transaction() as before:
+        if not before:
+            raise ArgumentError("nothing to answer behind: prefill first")
+        thought = None
+        if request.think is not None:
+            thought = _think(stream, request)
+            before = stream.tokens
+        prefix = Prefix(before, is_standing=True, thought=thought)
+        bound = read_on(stream, lambda reader: request.bind(reader, prefix))
+        answer = bound.run(stream)
+        # Also of nothing: the grammar begins anew behind the answer.
+        stream.splice(stream.raw_state.n_tokens, bound.missing(answer))
+        stream.clear_span()
+        return answer
+
+
+def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
+    """Let something be read by a stream's own model."""
+    n_ctx, tokenize = stream.n_ctx_max, stream.tokenize
+    model = partial(fingerprint, stream.llm)
+    return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, model, "handle")))
+
+
+def _think(stream: Stream, request: Request[Any]) -> Thought:
+    assert request.think is not None
+    started = time.perf_counter()
+    text = think_first(stream, request.think, request.seed)
+    return Thought(text, (time.perf_counter() - started) * 1e3)
+
+
+def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:
+    """Answer together with other threads."""
+    while True:
+        answer = shared.answer(batched.submit)
+        try:
+            told = batched.read(answer)
+        except TokenTrieError:
+            shared.require_open()
+            raise
+        if not isinstance(told, Batched):
+            return told
+        batched = told
+
+
+# Prompts under way or done and not handed out yet: what a pass may choose from.
+WINDOW = 256
+
+
+Prompted: TypeAlias = tuple[Prompt, Callable[[], Request[R]]]
+"""A prompt, and what reads the request that stands behind it."""
+
+
+def paired(
+    prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
+) -> Iterator[Prompted[R]]:
+    """Pair prompts with requests for one of their sets, as they come; ArgumentError where there are more of one."""
+    if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
+        raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
+    return _pair(iter(prompts), iter(sets), read)
+
+
+def _pair(
+    prompts: Iterator[Prompt], sets: Iterator[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
+) -> Iterator[Prompted[R]]:
+    n, none = 0, object()
+    for n, prompt in enumerate(prompts, 1):
+        choices = next(sets, none)
+        if choices is none:
+            raise ArgumentError(f"sets: {n - 1:,}, where there are at least {n:,} prompts")
+        yield prompt, partial(read, choices)
+    if next(sets, none) is not none:
+        raise ArgumentError(f"sets: at least {n + 1:,}, where there are {n:,} prompts")
+
+
+class Admission(Generic[R]):
+    """Prompts with their requests, each with its position; at most `WINDOW` of them are held at a time."""
+
+    def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Prompted[R]]) -> None:
+        self._llm = llm
+        self._batch = batch
+        self._requests = enumerate(requests)
+        self._failed: BaseException | None = None  # what the prompts themselves ended with
+        self._under_way: dict[int, tuple[int, Batched[R]]] = {}  # with their positions, by ticket
+        self._done: dict[int, R | TokenTrieError] = {}  # by position
+        self._is_over = False
+
+    def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
+        """Iterate over positions and results."""
+        next_position = 0
+        while True:
+            self._admit()
+            for position in [next_position] if in_order else list(self._done):
+                if position in self._done:
+                    next_position = position + 1
+                    yield position, self._done.pop(position)
+                    break
+            else:
+                if not self._under_way:
+                    break
+                self._wait()
+        if self._failed is not None:
+            raise self._failed
+
+    def _admit(self) -> None:
+        until = time.monotonic() + WAIT_MS / 1000
+        # Whoever answers alone has nothing to choose from; and who waits is not to wait for slow prompts.
+        window = 1 if isinstance(self._batch, Sequential) else WINDOW
+        while not self._is_over and len(self._under_way) + len(self._done) < window:
+            if self._under_way and time.monotonic() > until:
+                return
+            try:
+                position, (prompt, read) = next(self._requests)
+            except StopIteration:
+                self._is_over = True
+            except Exception as error:
+                self._is_over, self._failed = True, error
+            else:
+                try:
+                    self._begin(position, prompt, read)
+                except TokenTrieError as error:
+                    self._batch.require_open()
+                    self._done[position] = error
+                except Exception as error:  # of the prompt's or the set's own code
+                    self._is_over, self._failed = True, error
+
+    def _begin(self, position: int, prompt: Prompt, read: Callable[[], Request[R]]) -> None:
+        request = read()
+        if isinstance(self._batch, Sequential):
+            self._done[position] = self._batch.call(lambda: run(self._llm, prompt, request))
+            return
+        with lease(self._llm):
+            batched = begin(self._llm, prompt, request, self._batch.n_ctx)
+        self._submit(self._batch, position, batched)
+
+    def _submit(self, batch: Batch, position: int, batched: Batched[R]) -> None:
+        self._under_way[batched.submit(batch)] = position, batched
+
+    def _wait(self) -> None:
+        assert isinstance(self._batch, Batch)
+        answer = self._batch.next()
+        if answer is None:
+            return
+        position, batched = self._under_way.pop(answer.ticket)
+        try:
+            if answer.error is not None:
+                raise answer.error
+            told = batched.read(answer)
+            if isinstance(told, Batched):
+                self._submit(self._batch, position, told)
+            else:
+                self._done[position] = told
+        except TokenTrieError as error:
+            self._batch.require_open()
+            self._done[position] = error
+
+
+OnError: TypeAlias = Literal["raise", "return"]
+
+
+@dataclass
+class _Work:
+    """What is under way, for who ends it."""
+
+    batch: Batch | Sequential | None = None
+    is_opening: bool = False
+    is_closed: bool = False
+
+    def require_open(self) -> None:
+        if self.is_closed:
+            raise CancelledError(ENDED)
+
+
+class Results(Iterator[Any]):
+    """The results of prompts under way in a batch, which is made when the first is asked for.
+
+    Parameters
+    ----------
+    llm : Llama
+    n_parallel, n_ctx
+        As of `Batch`.
+    results : callable
+        Given the batch, or what stands in its place, a generator.
+    """
+
+    def __init__(
+        self,
+        llm: Llama,
+        n_parallel: int,
+        n_ctx: int | None,
+        results: Callable[[Batch | Sequential], Generator[Any, None, None]],
+    ) -> None:
+        work = self._work = _Work()
+
+        def make() -> Batch | Sequential:
+            return Batch(llm, n_parallel, n_ctx) if can_share(llm) else Sequential(llm)
+
+        self._results = _generate(work, make, results)
+
+    def __next__(self) -> Any:
+        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
+            raise BusyError("another thread waits for the next decision, or the prompts themselves ask for it")
+        return next(self._results)
+
+    def close(self) -> None:
+        """End what is under way, and free the context; where another thread waits for a decision, that ends first."""
+        if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
+            self.interrupt()
+        else:
+            self._results.close()
+
+    def interrupt(self) -> bool:
+        """Let whoever waits for a decision stop waiting.
+
+        Returns
+        -------
+        bool
+            Whether nothing goes on natively, or will; what may go on is the prompts' own code.
+        """
+        self._work.is_closed = True
+        is_opening = self._work.is_opening
+        if (batch := self._work.batch) is not None:
+            batch.close()
+        return not is_opening
+
+
+def _generate(
+    work: _Work,
+    make: Callable[[], Batch | Sequential],
+    results: Callable[[Batch | Sequential], Generator[Any, None, None]],
+) -> Generator[Any, None, None]:
+    """Make the batch, hand out its results, close it; without a reference to the `Results`, which may be dropped."""
+    work.is_opening = True
+    try:
+        work.require_open()
+        work.batch = opened(make)
+        work.is_opening = False
+        work.require_open()
+        yield from results(work.batch)
+    finally:
+        work.is_opening = False
+        if work.batch is not None:
+            work.batch.close()
+
+
+@dataclass(frozen=True)
+class Many:
+    """Many prompts, or states, and how what is found of them is handed out; options are those of `choose_many`."""
+
+    llm: Llama
+    given: Iterable[Any]
+    each: str
+    """What each is called in messages."""
+    alone: str
+    """The function for one."""
+    progress: bool
+    n_parallel: int | None
+    n_ctx: int | None
+    on_error: OnError = "raise"
+    as_ready: bool = False
+
+    def __post_init__(self) -> None:
+        check_flags(as_ready=self.as_ready, progress=self.progress)
+        lookup(self.on_error, {"raise": 0, "return": 1}, "on_error")
+        if self.n_parallel is not None:
+            check_counts(2, n_parallel=self.n_parallel)
+        is_text = isinstance(self.given, (str, bytes))
+        if is_text or not isinstance(self.given, Iterable):
+            what = f"{self.each}s: {'a text' if is_text else type(self.given).__name__}"
+            raise ArgumentError(f"{what} where several belong; for one {self.each} there is {self.alone}")
+        n_ctx_of(self.llm)
+
+    def results(self, find: Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]) -> Results:
+        """Hand out what is found with a batch: positions, each with a result or its error."""
+
+        def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
+            total = len(self.given) if isinstance(self.given, Sized) else None
+            with Progress(total, f"{self.each}s", wanted=self.progress) as shown:
+                for n, (position, result) in enumerate(find(batch), 1):
+                    shown.move(n)
+                    if isinstance(result, TokenTrieError):
+                        result = _placed(f"{self.each}s[{position}]", result)
+                        if self.on_error == "raise":
+                            raise result
+                    yield (position, result) if self.as_ready else result
+
+        return Results(self.llm, self.n_parallel or 0, self.n_ctx, results)
+
+
+def _placed(where: str, error: TokenTrieError) -> TokenTrieError:
+    placed = type(error)(f"{where}: {error}")
+    placed.__cause__ = error
+    return placed

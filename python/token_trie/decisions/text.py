@@ -1,0 +1,142 @@
+"""A request for free text, under a grammar or none."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass, field
+
+from token_trie.decisions.bound_choices import Reader
+from token_trie.decisions.run import Batched, Bound, Prefix, Request
+from token_trie.llama.batch import Batch
+from token_trie.llama.query import Answer, Query
+from token_trie.llama.stream import Stream
+from token_trie.llama.text import TextOptions, write_text
+from token_trie.native.checks import check_counts, encode
+from token_trie.native.core import Llama, vocab_of
+from token_trie.native.ffi import lib
+from token_trie.native.lifetime import lease
+
+MOST_TOKENS = 1024
+"""Of a text whose length is not given, where there is room for as many."""
+
+
+@dataclass(frozen=True)
+class FreeText:
+    """What the model has written."""
+
+    text: str
+    """Without the stop string."""
+    tokens: list[int]
+    stop: str
+    """Why it ended: "string", "end", "max_tokens", or "complete" under a grammar."""
+    stop_string: str | None
+    """The one that was found."""
+    n_prompt: int
+    """Tokens of the prompt."""
+
+
+@dataclass(frozen=True)
+class TextRequest(Request[FreeText]):
+    """Free text behind a prompt.
+
+    Parameters
+    ----------
+    max_tokens
+        At most, and no more than the context has room for; None: `MOST_TOKENS`.
+    gbnf
+        The grammar that it is written by.
+    """
+
+    llm: Llama
+    max_tokens: int | None = None
+    options: TextOptions = field(default_factory=TextOptions)
+    gbnf: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            check_counts(0, max_tokens=self.max_tokens)
+        if self.gbnf is not None:
+            encode(self.gbnf, "grammar")
+
+    @property
+    def seed(self) -> int | None:
+        """Of what is drawn."""
+        return self.options.seed
+
+    @property
+    def draws(self) -> bool:
+        """Whether something is."""
+        return self.options.effective_temperature(draws=False) > 0
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return list(self.options.stop)
+
+    def bind(self, reader: Reader, prefix: Prefix) -> BoundText:
+        """Bind it to what it stands behind."""
+        return BoundText(self, prefix.tokens, MOST_TOKENS if self.max_tokens is None else self.max_tokens)
+
+
+@dataclass(frozen=True)
+class BoundText(Bound[FreeText], Batched[FreeText]):
+    """Free text behind tokens."""
+
+    request: TextRequest
+    tokens: list[int]
+    max_tokens: int
+
+    def run(self, stream: Stream) -> FreeText:
+        """Write it."""
+        request = self.request
+        stream.prefill(self.tokens)
+        n_left = max(stream.n_ctx_max - len(self.tokens), 1)  # a prompt without room for one is refused, as by a batch
+        with stream.other_grammars():
+            stream.set_grammar(request.gbnf, "root")
+            text = write_text(stream, min(self.max_tokens, n_left), request.options)
+        why = "string" if text.stop == "stop" else text.stop
+        return FreeText(text.text, stream.tokens[len(self.tokens) :], why, text.stop_string, len(self.tokens))
+
+    def batched(self) -> BoundText:
+        """Return it."""
+        return self
+
+    def submit(self, batch: Batch) -> int:
+        """Put it into a batch; return its ticket."""
+        request = self.request
+        return batch.submit(
+            self.tokens,
+            Query(
+                "text",
+                sampling=request.options,
+                max_tokens=self.max_tokens,
+                stop_strings=request.stops,
+                gbnf=request.gbnf,
+            ),
+        )
+
+    def read(self, answer: Answer) -> FreeText:
+        """Return what its answer says."""
+        tokens, stops = list(answer.tokens), self.request.stops
+        found = answer.figures.stop_string
+        with lease(self.request.llm):
+            text = text_of(self.request.llm, tokens)
+        return FreeText(text, tokens, _STOPS[answer.figures.stop], stops[found] if found >= 0 else None, self.n_prompt)
+
+    @property
+    def n_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.tokens)
+
+
+def text_of(llm: Llama, tokens: list[int]) -> str:
+    """Return the text of tokens, of a character that ends halfway nothing; the caller holds a lease."""
+    return codecs.utf_8_decode(vocab_of(llm).detokenize(tokens), "replace", False)[0]
+
+
+_STOPS = {
+    lib.TOKEN_TRIE_STOP_MAX_TOKENS: "max_tokens",
+    lib.TOKEN_TRIE_STOP_COMPLETE: "complete",
+    lib.TOKEN_TRIE_STOP_END: "end",
+    lib.TOKEN_TRIE_STOP_STRING: "string",
+}

@@ -1,0 +1,1 @@
+"""Typed questions about a state, with a probability for every possible answer."""

@@ -1,0 +1,153 @@
+"""Rows whose answers are known, which a model reads before the one that it is asked about."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from token_trie.decisions.gold import import_sklearn, read_gold
+from token_trie.errors import ArgumentError
+from token_trie.native.checks import check_counts
+from token_trie.questions.question import Question, state_text
+from token_trie.sets.lru import Memory
+
+_KEPT = 16
+"""Questions that examples remember to have been those of."""
+
+
+class Shot(NamedTuple):
+    """A state, and the position of the option that is right of it."""
+
+    state: str
+    place: int
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """States with known answers, which the model reads before the state of a question.
+
+    Parameters
+    ----------
+    states : sequence of states
+        Each as for `decide`.
+    gold : sequence
+        The right answer for each state: a value of the question, or its name.
+    n_each : int
+        Number of examples for each answer. The first ones are taken. They are the same for all states, and are
+        evaluated once.
+    nearest : int, optional
+        Instead: the number of examples that have most words in common with the state (cosine of TF-IDF, by
+        scikit-learn), the nearest one last. The state itself is never an example. The examples are evaluated anew for
+        each state. There is then no contextual prior, because it would differ for each state.
+
+    Raises
+    ------
+    ArgumentError
+        A state is not valid, or the numbers of states and answers differ.
+    """
+
+    states: Sequence[object]
+    gold: Sequence[Any]
+    n_each: int = 1
+    nearest: int | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(n_each=self.n_each)
+        if self.nearest is not None:
+            check_counts(nearest=self.nearest)
+        if isinstance(self.states, (str, bytes)) or not isinstance(self.states, Sequence):
+            raise ArgumentError(f"states: {type(self.states).__name__} where a list of states belongs")
+        if not self.states:
+            raise ArgumentError("states: none given")
+        object.__setattr__(self, "states", tuple(str(state_text(state)) for state in self.states))
+        object.__setattr__(self, "gold", list(self.gold))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle what was given alone."""
+        return Examples, (self.states, self.gold, self.n_each, self.nearest)
+
+    def of(self, question: Question, names: Sequence[str]) -> Shots:
+        """Return them as those of a question; ArgumentError for an answer that is none of its options."""
+        values = [*question.values, *([None] if len(names) > len(question.values) else [])]
+        # By the values themselves, which are kept, as different ones may print alike, and equal ones name others.
+        key = tuple(names), tuple(map(id, values))
+        return self._read.get(key, 1, lambda: (self._shots(names, values), values))[0]
+
+    @cached_property
+    def _read(self) -> Memory[tuple[Shots, Sequence[Any]]]:
+        return Memory(_KEPT, _KEPT)
+
+    @cached_property
+    def _index(self) -> _Index:
+        return _Index([str(state) for state in self.states])
+
+    def _shots(self, names: Sequence[str], values: Sequence[Any]) -> Shots:
+        gold = read_gold(self.gold, len(self.states), names, values)
+        shots = [Shot(str(state), int(place)) for state, place in zip(self.states, gold, strict=True)]
+        return Shots(shots, self.n_each, self.nearest, lambda: self._index)
+
+
+class Shots:
+    """Examples of a question's options.
+
+    Attributes
+    ----------
+    digest : str
+        Of all that they are.
+    """
+
+    def __init__(self, shots: Sequence[Shot], n_each: int, nearest: int | None, index: Callable[[], _Index]) -> None:
+        self._shots = shots
+        self._nearest = nearest
+        self._index = index
+        seen, fixed = Counter[int](), list[tuple[int, Shot]]()
+        for shot in shots:
+            if seen[shot.place] < n_each:
+                fixed.append((seen[shot.place], shot))
+            seen[shot.place] += 1
+        # In rounds, each by the order of the options.
+        self._fixed = tuple(shot for _, shot in sorted(fixed, key=lambda one: (one[0], one[1].place)))
+        self._states = {shot.state for shot in self._fixed}
+        told = json.dumps([self._fixed, nearest, shots if nearest else None])
+        self.digest = sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+
+    @property
+    def are_the_same(self) -> bool:
+        """Whether they are, for all states."""
+        return self._nearest is None
+
+    def before(self, state: str | None) -> tuple[Shot, ...]:
+        """Return those that stand before a state, or where there is none."""
+        if self._nearest is None or state is None:
+            return self._fixed
+        near = self._index().near(state)
+        found = [i for i in near if self._shots[i].state != state][: self._nearest]
+        return tuple(self._shots[i] for i in reversed(found))
+
+    def has(self, state: str) -> bool:
+        """Tell whether a state is answered by itself, standing before it."""
+        return self._nearest is None and state in self._states
+
+
+class _Index:
+    """Texts by their words."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        # Any run of letters is a word, so that no text has none.
+        self._words = import_sklearn("feature_extraction.text").TfidfVectorizer(
+            sublinear_tf=True, token_pattern=r"(?u)\S+"
+        )
+        self._rows = self._words.fit_transform([text or " " for text in texts])
+
+    def near(self, text: str) -> list[int]:
+        """Return the positions of all texts, the nearest first; of alike ones the first."""
+        likeness = (self._rows @ self._words.transform([text]).T).toarray()[:, 0]
+        order: list[int] = np.argsort(-likeness, kind="stable").tolist()
+        return order

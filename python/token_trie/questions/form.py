@@ -1,0 +1,496 @@
+"""How a question is put to a model: its forms, the texts of its options, and the weights of their scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import jinja2
+import numpy as np
+import numpy.typing as npt
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from token_trie.arrays import Floats
+from token_trie.decisions.calibration import BatchPrior, Calibrator
+from token_trie.errors import ArgumentError
+from token_trie.native.checks import check_flags, check_numbers, encode, lookup
+from token_trie.native.core import Llama
+from token_trie.questions.answer import Answered, Calibration, QuestionStats, make_answer
+from token_trie.questions.examples import Examples, Shot, Shots
+from token_trie.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question, text_of
+from token_trie.questions.scores import Asked, Reading, Scored, View
+from token_trie.sets.control_tokens import Rendered, read, render
+from token_trie.sets.prompt import Filled, Prompt, has_chat_template
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Reads: TypeAlias = Literal["descriptions", "names", "letters"]
+
+_READS = dict.fromkeys(get_args(Reads), 0)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a question is written for a model.
+
+    Parameters
+    ----------
+    template : str
+        A Jinja template with the variables `state`, `instructions` and, if the options are to be listed, `options`.
+        Each option has `name`, `description` and `letter`. The part up to the end of the state must be the same for all
+        questions, because it is evaluated once. Let it end in a word or a mark such as a colon. With a space, a
+        quotation mark or an opening bracket, an option can merge into one token. All options are then scored from
+        before it, which changes the odds of the others.
+    reads : {"descriptions", "names", "letters"}
+        What is scored as the answer after the template: each option's description (its name if it has none), its name,
+        or the letter of its position.
+    chat : bool
+        Whether the text goes through the model's own chat template, as a user message. A model without a chat template
+        gets plain text.
+    absent : str
+        The text that replaces the state for the contextual prior.
+    temperature : float
+        The difference between an option's score and its contextual prior is divided by this number and by the square
+        root of its number of tokens.
+    negation : str, optional
+        A Jinja template with the variable `instructions`, for the opposite of a `Predicate`. The answer is then the
+        mean of the log-odds of both questions.
+
+    Raises
+    ------
+    ArgumentError
+        The template is not valid, does not contain the state exactly once, or has another variable before the state.
+    """
+
+    template: str
+    reads: Reads = "descriptions"
+    chat: bool = False
+    absent: str = "N/A"
+    temperature: float = 1.0
+    negation: str | None = None
+
+    def __post_init__(self) -> None:
+        encode(self.template, "template")
+        lookup(self.reads, _READS, "reads")
+        check_flags(chat=self.chat)
+        encode(self.absent, "absent")
+        check_numbers(temperature=self.temperature)
+        if not 0 < self.temperature < float("inf"):
+            raise ArgumentError(f"temperature: {self.temperature} is not above 0")
+        _check_beginning(self.template)
+        if self.negation is not None:
+            encode(self.negation, "negation")
+            self.negated("Is it so?")
+
+    def put(
+        self, llm: Llama, state: str, instructions: str, options: Sequence[Option], shots: Sequence[Shot] = ()
+    ) -> Prompt:
+        """Return the prompt that asks it behind examples; what others wrote has no control tokens in it.
+
+        Parameters
+        ----------
+        shots : sequence of Shot
+            Their places are those of the options given.
+        """
+        answers = self.texts(options)
+        answered = [(shot.state, answers[shot.place][0]) for shot in shots]
+        if not (self.chat and has_chat_template(llm)):
+            return Put(self.template, state, instructions, options, answered)
+        messages: list[dict[str, str]] = []
+        for shown, answer in answered:
+            messages.append({"role": "user", "content": str(Put(self.template, shown, instructions, options))})
+            messages.append({"role": "assistant", "content": answer})
+        return [*messages, {"role": "user", "content": str(Put(self.template, state, instructions, options))}]
+
+    def negated(self, instructions: str) -> str:
+        """Return how the opposite is asked; ArgumentError where the template is none."""
+        template = _compiled(self.negation or "", "negation")
+        try:
+            return template.render(instructions=instructions)
+        except jinja2.TemplateError as error:
+            raise ArgumentError(f"negation: {error}") from error
+
+    def texts(self, options: Sequence[Option]) -> list[tuple[str, ...]]:
+        """Return what each option may be answered with."""
+        if self.reads == "letters":
+            return [_spelled(letter_of(i)) for i in range(len(options))]
+        return [option.texts if self.reads == "descriptions" else (option.name,) for option in options]
+
+
+class Put(Filled):
+    """A question in the words of a template, in which its own control tokens alone become these.
+
+    Parameters
+    ----------
+    state : str or None
+        None for what the template has behind the state.
+    answered : sequence of (str, str)
+        States and their answers, which stand before it.
+    """
+
+    template: str
+    _data: list[str]
+    _n_answered: int
+
+    def __new__(  # noqa: D102
+        cls,
+        template: str,
+        state: str | None,
+        instructions: str,
+        options: Sequence[Option],
+        answered: Sequence[tuple[str, str]] = (),
+    ) -> Self:
+        data = list(itertools.chain.from_iterable(answered))
+        data += [instructions] if state is None else [state, instructions]
+        for option in options:
+            data += [option.name, option.texts[0]]
+        made = str.__new__(cls, _fill_behind(template, data, len(answered)))
+        made.template, made._data, made._n_answered = template, data, len(answered)
+        return made
+
+    def render(self, llm: Llama) -> Rendered:
+        """Return it with what is the template's own told from data."""
+
+        def template(data: list[str], mark: str) -> Rendered:
+            return read(llm, _fill_behind(self.template, data, self._n_answered), mark)
+
+        return render(llm, self._data, template)
+
+
+def letter_of(place: int) -> str:
+    """Return the letter of an option's place: A to Z, then AA and so on."""
+    letters = ""
+    place += 1
+    while place:
+        place, rest = divmod(place - 1, 26)
+        letters = chr(ord("A") + rest) + letters
+    return letters
+
+
+def _spelled(letter: str) -> tuple[str, ...]:
+    return letter, f"({letter}", f"**{letter}"
+
+
+_jinja = ImmutableSandboxedEnvironment(
+    keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+)
+
+
+@lru_cache(64)
+def _compiled(template: str, what: str = "template") -> jinja2.Template:
+    try:
+        return _jinja.from_string(template)
+    except jinja2.TemplateError as error:
+        raise ArgumentError(f"{what}: {error}") from error
+
+
+def _fill(template: str, data: Sequence[str]) -> str:
+    """Fill in a state, a question, and names and descriptions; without a state, for what stands behind one."""
+    if len(data) % 2:
+        return _fill(template, [_STATE, *data]).partition(_STATE)[2]
+    names, texts = data[2::2], data[3::2]
+    options: list[Mapping[str, Any]] = [
+        {"name": name, "description": text, "letter": letter_of(i)}
+        for i, (name, text) in enumerate(zip(names, texts, strict=True))
+    ]
+    try:
+        return _compiled(template).render(state=data[0], instructions=data[1], options=options)
+    except Exception as error:  # of whatever the template calls
+        raise ArgumentError(f"template: {error}") from error
+
+
+def _fill_behind(template: str, data: Sequence[str], n_answered: int) -> str:
+    """Fill in a question, behind so many states and answers that come first in the data."""
+    own = data[2 * n_answered :]
+    return _answered(template, *data[: 2 * n_answered], question=tuple(own[1:])) + _fill(template, own)
+
+
+@lru_cache(64)
+def _answered(template: str, *shown: str, question: tuple[str, ...]) -> str:
+    text = ""
+    for state, answer in zip(shown[::2], shown[1::2], strict=True):
+        asked = _fill(template, [state, *question])
+        space = "" if asked[-1:].isspace() else " "
+        text += f"{asked}{space}{answer}\n\n"
+    return text
+
+
+_STATE = "\ue000the state\ue000"
+_PROBES: tuple[tuple[str, ...], ...] = (
+    ("one question", "a", "the first"),
+    ("another one", "b", "the second", "c", "the third"),
+)
+
+
+def _check_beginning(template: str) -> None:
+    filled = [_fill(template, [_STATE, *probe]) for probe in _PROBES]
+    if any(text.count(_STATE) != 1 for text in filled):
+        raise ArgumentError("template: it is to have the state, as it is, just once")
+    if len({text.partition(_STATE)[0] for text in filled}) > 1:
+        raise ArgumentError("template: what stands before the state is to be the same for all questions")
+
+
+class Weighing:
+    """Options, by the texts that stand for them.
+
+    Options of the same texts are one answer, and share its probability evenly. Of a text that several answers have,
+    each has an even share.
+
+    Parameters
+    ----------
+    options : sequence of sequences of str
+        The texts of each.
+    """
+
+    def __init__(self, options: Sequence[Sequence[str]]) -> None:
+        answers = {texts: i for i, texts in enumerate(dict.fromkeys(map(frozenset, options)))}
+        places = {text: i for i, text in enumerate(sorted({text for texts in options for text in texts}))}
+        self.texts = tuple(places)
+        """Each once, sorted."""
+        self._answer_of = np.array([answers[frozenset(texts)] for texts in options])
+        # Answer by answer.
+        self._places = np.array([places[text] for texts in answers for text in sorted(texts)])
+        self._n_texts = np.array([len(texts) for texts in answers])
+        self._begins = np.cumsum(self._n_texts) - self._n_texts
+        self._n_sharing = np.bincount(self._places)
+
+    def log_masses(self, logprobs: Floats) -> Floats:
+        """Add up the probabilities of each answer's texts; all are natural logarithms."""
+        shared = (logprobs - np.log(self._n_sharing))[self._places]
+        return _reduced(np.logaddexp, shared, self._begins)
+
+    def lengths(self, lengths: Floats) -> Floats:
+        """Return the mean number of tokens of each answer's texts."""
+        means: Floats = _reduced(np.add, lengths[self._places], self._begins) / self._n_texts
+        return means
+
+    def of_options(self, weights: Floats) -> Floats:
+        """Return the log-weight of each option, by those of the answers."""
+        shares: Floats = (weights - np.log(np.bincount(self._answer_of)))[self._answer_of]
+        return shares
+
+    def probabilities(self, weights: Floats) -> Floats:
+        """Return the probability of each option, by the log-weights of the answers."""
+        shares: Floats = (shared(weights) / np.bincount(self._answer_of))[self._answer_of]
+        return shares
+
+
+def shared(weights: Floats) -> Floats:
+    """Return the probabilities that log-weights stand for."""
+    if not np.isfinite(weights.max()):
+        weights = np.zeros_like(weights)  # the model gives none of them anything
+    p: Floats = np.exp(weights - weights.max())
+    p /= math.fsum(p)  # whatever their order
+    return p
+
+
+def _reduced(ufunc: np.ufunc, values: Floats, begins: npt.NDArray[np.int64]) -> Floats:
+    """Reduce runs of values, which begin there."""
+    return np.asarray(ufunc.reduceat(values, begins), np.float64)
+
+
+def contextual(raw: Floats, prior: Floats, lengths: Floats, temperature: float) -> Floats:
+    """Return how much more a state gives each answer than no state does, for every text to be compared with others.
+
+    A difference is a sum over tokens, and spreads as the root of their number: by that it is divided, of each answer
+    for itself, so that the odds of two do not depend on a third whose texts are no part of theirs.
+    """
+    # What has none without a state has none with one, or is a rounding.
+    known = np.where(np.isneginf(prior), raw, prior)
+    differences = np.subtract(raw, known, out=np.full_like(raw, -np.inf), where=np.isfinite(raw))
+    weights: Floats = differences / (temperature * np.sqrt(lengths))
+    return weights
+
+
+_LEAST, _MOST = 2, 8
+"""Orders that "auto" takes."""
+_MARGIN = 2.0
+"""Of log-weights, at which it takes no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class FormView(View):
+    """A question with its options in one order."""
+
+    form: Form
+    instructions: str
+    options: tuple[Option, ...]
+    """In the order of the question."""
+    offset: int
+    """Of the one that is listed first."""
+    shots: Shots | None = None
+    """What stands before."""
+
+    @cached_property
+    def listed(self) -> tuple[Option, ...]:
+        """The options as they are listed."""
+        return self.options[self.offset :] + self.options[: self.offset]
+
+    @cached_property
+    def weighing(self) -> Weighing:
+        """The options by the texts that stand for them."""
+        texts = self.form.texts(self.listed)
+        return Weighing(texts[len(texts) - self.offset :] + texts[: len(texts) - self.offset])
+
+    @property
+    def text(self) -> str:
+        """The template with all filled in but the state."""
+        return Put(self.form.template, self.form.absent, self.instructions, self.listed)
+
+    def reading(self, llm: Llama, state: str | None) -> Reading:
+        """Return what is to be read about a state, or None for the absent one."""
+        given = self.form.absent if state is None else state
+        prompt = self.form.put(llm, given, self.instructions, self.listed, self.shown(state))
+        return Reading(prompt, self.weighing.texts)
+
+    def shown(self, state: str | None) -> list[Shot]:
+        """Return what stands before a state, by the places of the options as they are listed."""
+        shots, n = () if self.shots is None else self.shots.before(state), len(self.options)
+        return [Shot(shot.state, (shot.place - self.offset) % n) for shot in shots]
+
+    def weights(self, scored: Scored, prior: Scored | None) -> Floats:
+        """Return the log-weights of its answers."""
+        raw = self.weighing.log_masses(scored.logprobs)
+        if prior is None:
+            return raw
+        lengths = self.weighing.lengths(scored.lengths)
+        return contextual(raw, self.weighing.log_masses(prior.logprobs), lengths, self.form.temperature)
+
+
+@dataclass(frozen=True, eq=False)
+class FormAsked(Asked):
+    """A question in a form, with its options in so many orders."""
+
+    question: Question
+    form: Form
+    orders: int | Literal["auto"]
+    calibrator: Calibrator | None = None
+    prior_of: Literal["contextual", "batch", "running"] = "contextual"
+    shift: Floats | None = None
+    """What is added to the log-weight of each option."""
+    examples: Examples | None = None
+    """What stands before the state."""
+
+    @property
+    def takes_prior(self) -> bool:
+        """Whether what it gives without a state counts."""
+        if self.shots is not None and not self.shots.are_the_same:
+            return False
+        return self._takes_scores and (self.calibrator is None or self.calibrator.base == "contextual")
+
+    @property
+    def _takes_scores(self) -> bool:
+        return self.calibrator is None or self.calibrator.needs_scores
+
+    def calibrated(self, calibrator: Calibrator | None) -> FormAsked:
+        """Return it with what was fitted on it, or without."""
+        return replace(self, calibrator=calibrator)
+
+    def wanting(self, reading: Reading) -> Reading:
+        """Return a reading of one of its views with what the answer takes."""
+        with_state = self.calibrator is not None and self.calibrator.needs_state
+        return reading._replace(with_state=with_state, with_scores=self._takes_scores)
+
+    @property
+    def asked(self) -> str:
+        """All that its weights depend on beside the model and the options' names, as a text."""
+        views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
+        before = [] if self.shots is None else [self.shots.digest]
+        return json.dumps([dataclasses.asdict(self.form), self.orders, views, *before], ensure_ascii=False)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its options."""
+        return tuple(option.name for option in self.options)
+
+    @cached_property
+    def options(self) -> tuple[Option, ...]:
+        """What it may be answered with."""
+        options = self.question.wording
+        if isinstance(self.question, Choice) and self.question.other:
+            options += (Option(NONE_OF_THESE, (NONE_OF_THESE,)),)
+        return options
+
+    @cached_property
+    def shots(self) -> Shots | None:
+        """What stands before the state; ArgumentError for answers that are none."""
+        return None if self.examples is None else self.examples.of(self.question, self.classes)
+
+    @cached_property
+    def views(self) -> list[FormView]:
+        """One an order; one alone where the template reads the same in all of them."""
+        options = self.options
+        places = offsets(len(options), _MOST if self.orders == "auto" else self.orders)
+        instructions = text_of(self.question.instructions, "instructions")
+        asked = [(instructions, options)]
+        if isinstance(self.question, Predicate) and self.form.negation is not None:
+            asked.append((self.form.negated(instructions), self.question.turned))
+        views = [
+            FormView(self.form, instructions, options, offset, self.shots)
+            for offset in places
+            for instructions, options in asked
+        ]
+        texts = {view.text for view in views[:: len(asked)]} if len(places) > 1 else ()
+        return views if len(texts) > 1 else views[: len(asked)]
+
+    def over_rows(self, prior: BatchPrior) -> FormAsked:
+        """Return it as it is answered where the prior of each view is the mean over many states."""
+        values = [*self.question.values, *([None] if len(self.classes) > len(self.question.values) else [])]
+        shift = None if prior.frequencies is None else prior.shift(values)
+        return replace(self, prior_of="batch", shift=shift)
+
+    def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
+        """Return the answer that readings make, of as many views as there are readings, by the mean of log-weights."""
+        stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
+        mass = min(float(np.mean([s.mass for s in scored])), 1.0) if self._takes_scores else None
+        calibration: Calibration = "raw" if priors[0] is None else self.prior_of
+        if self.calibrator is not None:
+            calibration = "fitted"
+            scores = self.of_options(scored, priors)[None] if self._takes_scores else None
+            states = None if scored[0].state is None else scored[0].state[None]
+            probabilities = shared(self.calibrator.log_weights(scores, states)[0])
+        elif self.shift is not None:
+            probabilities = shared(self.of_options(scored, priors) + self.shift)
+        else:
+            probabilities = self.views[0].weighing.probabilities(self._weights(scored, priors))
+        return make_answer(self.question, probabilities, mass, calibration, stats, scored[0].thought)
+
+    def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
+        """Tell whether further orders are not needed, as the two best are far apart."""
+        if not self._takes_scores:
+            return True  # by the state behind the first
+        if self.orders != "auto" or len(scored) < _LEAST:
+            return False
+        two = np.sort(self._weights(scored, priors))[-2:]
+        return len(two) < 2 or bool(two[1] - two[0] >= _MARGIN)
+
+    def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
+        """Return the log-weight of each option that readings make."""
+        return self.views[0].weighing.of_options(self._weights(scored, priors))
+
+    def _weights(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
+        read = zip(self.views, scored, priors, strict=False)
+        weights: Floats = np.mean([view.weights(own, prior) for view, own, prior in read], axis=0)
+        return weights
+
+
+def offsets(n: int, k: int) -> list[int]:
+    """Return the places from which k cyclic orders of n begin, spread: 0, n/2, n/4, 3n/4 and so on; n at most."""
+    spread: dict[int, None] = {}
+    for i in itertools.count():
+        if len(spread) == min(n, k):
+            break
+        spread[int(n * _mirrored(i))] = None
+    return list(spread)
+
+
+def _mirrored(i: int) -> float:
+    """Return 0, 1/2, 1/4, 3/4, 1/8 … for 0, 1, 2 …."""
+    return sum((i >> bit & 1) * 0.5 ** (bit + 1) for bit in range(i.bit_length()))

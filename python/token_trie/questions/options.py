@@ -1,0 +1,153 @@
+"""Options of decisions about a state, and the forms that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
+
+from token_trie.decisions.calibration import BatchPrior, Calibrator
+from token_trie.decisions.think import Think, check_think
+from token_trie.errors import ArgumentError
+from token_trie.native.checks import check_counts, check_flags, lookup
+from token_trie.native.options import Options
+from token_trie.questions.examples import Examples
+from token_trie.questions.form import Form
+from token_trie.questions.question import Question
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FormName: TypeAlias = Literal["unlisted", "listed", "letters", "both"]
+
+_LISTED = """\
+{{ state }}
+
+Question: {{ instructions }}
+{% for option in options %}
+- {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
+
+{% endfor %}
+Answer:"""
+_LETTERED = """\
+{{ state }}
+
+Question: {{ instructions }}
+{% for option in options %}
+{{ option.letter }}. {{ option.name }}{% if option.description != option.name %}: {{ option.description }}{% endif %}
+
+{% endfor %}
+Answer:"""
+
+_UNLISTED = "{{ state }}\n\nQuestion: {{ instructions }}\nAnswer:"
+
+FORMS: dict[FormName, Form] = {
+    "unlisted": Form(_UNLISTED),
+    "listed": Form(_LISTED, reads="names"),
+    "letters": Form(_LETTERED, reads="letters"),
+    "both": Form(_UNLISTED, negation="Is the answer to this question no? {{ instructions }}"),
+}
+"""The forms by their names.
+
+unlisted
+    The question alone; what each option means is scored as its answer. Best of small models, and of those without
+    instruction tuning.
+listed
+    The options stand below the question; their names are scored.
+letters
+    They have letters, which are scored, in several spellings. For large models, and those trained for it.
+both
+    As unlisted, and a `Predicate` is asked together with its opposite.
+"""
+
+_NAMES = dict.fromkeys(get_args(FormName), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideOptions(Options):
+    """Options of `decide`.
+
+    Parameters
+    ----------
+    form : {"unlisted", "listed", "letters", "both"} or Form, optional
+        How questions are written; see `FORMS`. By default "unlisted". If the GGUF file says that the model was trained
+        for decisions, its own template is the default; each question is then asked alone, and `calibration` and
+        `orders` have no effect.
+    calibration : {"contextual"} or Calibration, optional
+        "contextual", the default: the scores of the options without a state are subtracted from their scores with the
+        state (contextual calibration, Zhao et al. 2021). They are computed once for each question and remembered. A
+        `Calibration` that was fitted for this question gives its probabilities. For `decide_many` also "batch", or a
+        `BatchPrior`: the mean scores over the states are subtracted, and answers are yielded in windows. None: the
+        model's own probabilities, which are far too extreme in models that were not trained for decisions.
+    orders : int or "auto"
+        If the form lists the options: the number of cyclic orders over which to average. "auto": two orders, and more,
+        up to eight, until the two best options are far apart.
+    instead : bool
+        Whether to return what the model would write without a constraint. It costs some tokens for each question.
+    think : Think, optional
+        Lets the model think before it answers a close question, within the share of the `Think`. The thought follows
+        the question, the answer follows the marker, and the text is the answer's `thought`.
+    examples : Examples or mapping of names to Examples, optional
+        States with known answers, which the model reads before this state; for several questions, by their names.
+    reproducible : bool
+        Whether the answer has to be the same, bit by bit, whatever else is asked, and in which order. Each text is then
+        evaluated alone, which takes longer. Otherwise, scores of a quantized model change by some tenths of a nat with
+        the other texts of a batch.
+    """
+
+    form: FormName | Form | None = None
+    calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None = "contextual"
+    orders: int | Literal["auto"] = 1
+    instead: bool = False
+    think: Think | None = None
+    examples: Examples | Mapping[str, Examples] | None = None
+    reproducible: bool = False
+
+    def __post_init__(self) -> None:
+        if self.form is not None and not isinstance(self.form, Form):
+            lookup(self.form, _NAMES, "form")
+        if self.calibration is not None and not isinstance(self.calibration, (BatchPrior, Calibrator)):
+            lookup(self.calibration, {"contextual": 0, "batch": 0}, "calibration")
+        if self.orders != "auto":
+            check_counts(orders=self.orders)
+        check_flags(instead=self.instead, reproducible=self.reproducible)
+        if isinstance(self.calibration, Calibrator) and self.calibration.needs_state and self.reproducible:
+            raise ArgumentError("reproducible: goes without a head, as hidden states round with what is beside them")
+        given = self.examples
+        for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
+            if not isinstance(one, Examples):
+                raise ArgumentError(f"examples: {type(one).__name__} where Examples belong")
+        check_think(self.think)
+        if self.think is not None and self.reproducible:
+            raise ArgumentError("reproducible: goes without think, as who may think depends on what was asked before")
+
+    @property
+    def takes_prior(self) -> bool:
+        """Whether what questions give without a state is taken out."""
+        given = self.calibration
+        return given.base == "contextual" if isinstance(given, Calibrator) else given == "contextual"
+
+    def of(self, name: str | None) -> Self:
+        """Return those of a question by its name."""
+        given = self.examples
+        return replace(self, examples=given.get(name or "")) if isinstance(given, Mapping) else self
+
+    def form_of(self, question: Question) -> Form:
+        """Return how a question is put."""
+        if isinstance(self.form, Form):
+            return self.form
+        return FORMS[self.form or "unlisted"]
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class DecideKeywords(TypedDict, total=False):
+        """Those of `DecideOptions`."""
+
+        form: FormName | Form | None
+        calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None
+        orders: int | Literal["auto"]
+        instead: bool
+        think: Think | None
+        examples: Examples | Mapping[str, Examples] | None
+        reproducible: bool

@@ -1,0 +1,264 @@
+"""Questions about a state: one of several options, yes or no, a level; and the texts that a model reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from token_trie.errors import ArgumentError
+from token_trie.native.checks import check_flags, encode
+from token_trie.sets.choices import read_choices
+
+Wording: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
+"""A text, or a JSON value, of which a model gets the JSON text."""
+
+_NAME = re.compile(r"[A-Za-z0-9]+(_+[A-Za-z0-9]+)+")
+
+
+def text_of(given: object, what: str) -> str:
+    """Return a text, or the JSON text of another value.
+
+    Raises
+    ------
+    ArgumentError
+        It has none, or holds what no text for a model may. The message begins with ``what``.
+    """
+    if not isinstance(given, str):
+        try:
+            given = json.dumps(given, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentError(f"{what}: no text and no JSON value: {error}") from error
+    encode(given, what)
+    return given
+
+
+class StateText(str):
+    """What a state is for a model, and what it was."""
+
+    given: Any
+
+
+def state_text(state: object) -> StateText:
+    """Return what a state is for a model: text as it is, a turn a paragraph of chat messages, other values as JSON.
+
+    Raises
+    ------
+    ArgumentError
+        As of `text_of`.
+    """
+    text = StateText(_state_text(state))
+    text.given = state
+    return text
+
+
+def _state_text(state: object) -> str:
+    if isinstance(state, Sequence) and not isinstance(state, (str, bytes)) and state and all(map(_is_message, state)):
+        turns = [f"{message['role']}: {_content(message, i)}" for i, message in enumerate(state)]
+        return text_of("\n\n".join(turns), "state")
+    return text_of(state, "state")
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("role"), str) and "content" in value
+
+
+def _content(message: Mapping[str, Any], place: int) -> str:
+    content, what = message["content"], f"state[{place}].content"
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+        if parts and all(isinstance(part, str) for part in parts):
+            content = "\n".join(map(str, parts))
+    return text_of(content, what)
+
+
+def words_of(name: object) -> str:
+    """Return the words that a name is made of: ``book_flight`` is "book flight", True is "true"."""
+    if isinstance(name, Enum):
+        name = name.value if isinstance(name.value, str) else name.name
+    if isinstance(name, bool):
+        return str(name).lower()
+    text = str(name)
+    if not _NAME.fullmatch(text):
+        return text
+    return re.sub("_+", " ", text.lower() if text.isupper() else text)
+
+
+T = TypeVar("T")
+
+NONE_OF_THESE = "none of these"
+"""What is offered beside the options where `Choice.other` is set."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One of those that a question may be answered with."""
+
+    name: str
+    """What it is called, as words."""
+    texts: tuple[str, ...]
+    """What it may be answered with, one at least: their probabilities are added."""
+
+
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """A question with several options, of which one is the answer.
+
+    Parameters
+    ----------
+    instructions : str or JSON value
+        The question.
+    options : mapping of values to descriptions, or choices as for `choose`
+        The possible answers. A description is a text, a JSON object, or a list of several texts for the same option. An
+        option without a description, or with a blank one, is described by its name as words (``book_flight`` as "book
+        flight"). The model does not see the names of the other options.
+    other : bool
+        Whether to offer "none of these", too. Its probability is an attribute of the answer.
+
+    Raises
+    ------
+    ArgumentError
+        There are no options, or a text is empty or not valid.
+    """
+
+    instructions: Wording
+    options: Mapping[T, Wording | None] | Iterable[T]
+    other: bool = False
+    values: tuple[T, ...] = field(init=False, repr=False, compare=False)
+    """The values of the options, in the order given."""
+    wording: tuple[Option, ...] = field(init=False, repr=False, compare=False)
+    """What they are for a model."""
+
+    def __post_init__(self) -> None:
+        text_of(self.instructions, "instructions")
+        check_flags(other=self.other)
+        described: Mapping[T, Wording | None]
+        if isinstance(self.options, Mapping):
+            described = dict(self.options)
+        else:
+            read = read_choices(self.options)
+            described = dict.fromkeys(read.values)
+        if not described:
+            raise ArgumentError("options: none given")
+        object.__setattr__(self, "options", described)
+        object.__setattr__(self, "values", tuple(described))
+        object.__setattr__(self, "wording", tuple(_option(value, described[value]) for value in described))
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A yes-or-no question.
+
+    Parameters
+    ----------
+    instructions : str or JSON value
+        The question.
+    true, false : str or JSON value, optional
+        Descriptions of the answers True and False; by default "Yes" and "No".
+
+    Raises
+    ------
+    ArgumentError
+        A text is empty or not valid.
+    """
+
+    instructions: Wording
+    true: Wording | None = None
+    false: Wording | None = None
+
+    def __post_init__(self) -> None:
+        text_of(self.instructions, "instructions")
+        for what in ("true", "false"):
+            _texts(getattr(self, what) or "Yes", what)
+
+    @property
+    def values(self) -> tuple[bool, bool]:
+        """True and False."""
+        return True, False
+
+    @property
+    def wording(self) -> tuple[Option, ...]:
+        """What these are for a model."""
+        return self._worded("Yes", "No")
+
+    @property
+    def turned(self) -> tuple[Option, ...]:
+        """What they are for a model that is asked for the opposite."""
+        return self._worded("No", "Yes")
+
+    def _worded(self, true: str, false: str) -> tuple[Option, ...]:
+        return tuple(
+            Option(name, (name,) if given is None else _texts(given, what))
+            for name, given, what in ((true, self.true, "true"), (false, self.false, "false"))
+        )
+
+
+@dataclass(frozen=True)
+class Score:
+    """A question about a level on a scale.
+
+    Parameters
+    ----------
+    instructions : str or JSON value
+        The question.
+    levels : sequence of str or JSON values
+        Descriptions of two or more levels, the lowest first.
+
+    Raises
+    ------
+    ArgumentError
+        There are fewer than two levels, or a text is empty or not valid.
+    """
+
+    instructions: Wording
+    levels: Sequence[Wording]
+
+    def __post_init__(self) -> None:
+        text_of(self.instructions, "instructions")
+        if isinstance(self.levels, (str, bytes, Mapping)) or not isinstance(self.levels, Sequence):
+            raise ArgumentError(f"levels: {type(self.levels).__name__} where a list of texts belongs, the lowest first")
+        if len(self.levels) < 2:
+            raise ArgumentError(f"levels: {len(self.levels)}, where two are the fewest")
+        object.__setattr__(self, "levels", tuple(self.levels))
+        for i, level in enumerate(self.levels):
+            _text(level, f"levels[{i}]")
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The numbers of the levels, from 0."""
+        return tuple(range(len(self.levels)))
+
+    @property
+    def wording(self) -> tuple[Option, ...]:
+        """What they are for a model."""
+        texts = [_text(level, f"levels[{i}]") for i, level in enumerate(self.levels)]
+        return tuple(Option(text, (text,)) for text in texts)
+
+
+Question: TypeAlias = Choice[Any] | Predicate | Score
+
+
+def _option(value: object, description: Wording | None) -> Option:
+    what = f"options[{value!r}]"
+    name = words_of(value)
+    if description is None or (isinstance(description, str) and not description.strip()):
+        return Option(name, (_text(name, what),))
+    return Option(name, _texts(description, what))
+
+
+def _texts(description: Wording, what: str) -> tuple[str, ...]:
+    if isinstance(description, (str, Mapping)) or not isinstance(description, Sequence):
+        return (_text(description, what),)
+    if not description:
+        raise ArgumentError(f"{what}: an empty list, where texts belong that may all stand for it")
+    return tuple(dict.fromkeys(_text(text, f"{what}[{i}]") for i, text in enumerate(description)))
+
+
+def _text(given: Wording, what: str) -> str:
+    text = text_of(given, what)
+    if not text.strip():
+        raise ArgumentError(f"{what}: empty")
+    return text

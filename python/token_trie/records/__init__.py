@@ -1,0 +1,1 @@
+"""Records by a schema: forced text is written, choices are decided, the rest is generated."""

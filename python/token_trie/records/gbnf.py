@@ -1,0 +1,479 @@
+"""Grammars as llama.cpp reads them (GBNF): expressions, numbers between bounds, patterns of JSON Schema."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import or_
+from typing import Any, NamedTuple, TypeAlias
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+
+MOST_REPEATED = 1000
+"""Times that something may stand in a row; llama.cpp takes 2000 for no limit."""
+_MAX_MATCHED, _MAX_STEPS = 50_000, 2_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """Just this."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Chars:
+    """One character, of ranges of code points."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, eq=False)
+class _Several:
+    parts: tuple[Expression, ...]
+
+
+class Sequence(_Several):
+    """One after the other."""
+
+
+class Either(_Several):
+    """One of these."""
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """The same, low to high times; None for no limit."""
+
+    part: Expression
+    low: int
+    high: int | None
+
+    def __post_init__(self) -> None:
+        most = self.low if self.high is None else self.high
+        if most > MOST_REPEATED:
+            raise ValueError(f"more than {MOST_REPEATED} times")
+
+
+_EMPTY = Sequence(())
+
+
+@dataclass(eq=False)
+class Rule:
+    """What has a name, so that it may stand in several places, and in itself."""
+
+    body: Expression = _EMPTY
+
+
+Expression: TypeAlias = Text | Chars | Sequence | Either | Repeat | Rule
+
+
+class Grammar(NamedTuple):
+    """A printed expression."""
+
+    body: str
+    rules: str
+    """Those that the body refers to, named r and a number, one a line."""
+
+
+def print_grammar(expression: Expression) -> Grammar:
+    """Print an expression."""
+    printer = _Printer()
+    body = printer.text(expression)
+    return Grammar(body, printer.rules())
+
+
+class Matcher:
+    """Tells how far texts are as an expression has them.
+
+    All ways through the expression are followed at once, so that the time grows with the length of both. A set of
+    positions in the text is an integer with a bit for each.
+    """
+
+    def __init__(self, expression: Expression) -> None:
+        self._expression = expression
+        self._n_steps = 0
+
+    def ends(self, text: str) -> int:
+        """Return the positions where a text may end; ValueError where all texts together take too long."""
+        if len(text) > _MAX_MATCHED:
+            raise ValueError(f"a text of more than {_MAX_MATCHED:,} characters takes too long")
+        self._at: dict[str, int] = {}
+        for i, char in enumerate(text):
+            self._at[char] = self._at.get(char, 0) | 1 << i
+        self._cost = 1 + len(text) // 256
+        self._known: dict[tuple[Expression, int], int] = {}
+        return self._behind(self._expression, 1)
+
+    def _behind(self, expression: Expression, begins: int) -> int:
+        """Return the positions after an expression that begins at one of some."""
+        if not begins:
+            return 0
+        self._n_steps += self._cost
+        if self._n_steps > _MAX_STEPS:
+            raise ValueError("it takes too long")
+        if isinstance(expression, Text):
+            for char in expression.text:
+                begins = (begins & self._at.get(char, 0)) << 1
+            return begins
+        if isinstance(expression, Sequence):
+            return reduce(lambda found, part: self._behind(part, found), expression.parts, begins)
+        if isinstance(expression, Either):
+            return reduce(or_, (self._behind(part, begins) for part in expression.parts), 0)
+        if isinstance(expression, Chars):
+            if (expression, 0) not in self._known:
+                chars = (at for char, at in self._at.items() if any(a <= ord(char) <= b for a, b in expression.ranges))
+                self._known[expression, 0] = reduce(or_, chars, 0)
+            return (begins & self._known[expression, 0]) << 1
+        key = expression, begins
+        if key not in self._known:
+            if isinstance(expression, Rule):
+                self._known[key] = self._behind(expression.body, begins)
+            else:
+                self._known[key] = self._repeat(expression, begins)
+        return self._known[key]
+
+    def _repeat(self, repeat: Repeat, begins: int) -> int:
+        for _ in range(repeat.low):
+            begins = self._behind(repeat.part, begins)
+        found, n = begins, repeat.low
+        while begins and (repeat.high is None or n < repeat.high):
+            begins = self._behind(repeat.part, begins) & ~found
+            found |= begins
+            n += 1
+        return found
+
+
+def quote(text: str) -> str:
+    """Return a literal."""
+    return '"' + "".join(c if _is_plain(c) else _code(ord(c)) for c in text) + '"'
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self._names: dict[Expression, str] = {}
+        self._bodies: dict[str, str] = {}
+
+    def rules(self) -> str:
+        return "\n".join(f"{name} ::= {body}" for name, body in self._bodies.items())
+
+    def text(self, expression: Expression) -> str:
+        if isinstance(expression, Text):
+            return quote(expression.text)
+        if isinstance(expression, Chars):
+            return "[" + "".join(f"{_code(a)}-{_code(b)}" for a, b in expression.ranges) + "]"
+        if isinstance(expression, Sequence):
+            return " ".join(map(self.text, expression.parts)) or '""'
+        if isinstance(expression, Either):
+            return "( " + " | ".join(map(self.text, expression.parts)) + " )"
+        if isinstance(expression, Rule):
+            return self._name(expression, expression.body)
+        most = "" if expression.high is None else expression.high
+        return f"{self._name(expression.part, expression.part)}{{{expression.low},{most}}}"
+
+    def _name(self, known_by: Expression, body: Expression) -> str:
+        if isinstance(body, Rule):
+            return self.text(body)
+        if known_by not in self._names:
+            self._names[known_by] = name = f"r{len(self._names)}"
+            self._bodies[name] = self.text(body)
+        return self._names[known_by]
+
+
+def _is_plain(char: str) -> bool:
+    return " " <= char <= "~" and char not in '"\\'
+
+
+def _code(code: int) -> str:
+    return f"\\x{code:02X}" if code < 0x80 else f"\\U{code:08X}"
+
+
+MOST = 10**9 - 1
+"""Largest that is written where there is no bound: with six digits behind the point, a double still tells all apart."""
+
+N_DECIMALS = 6
+_ONE = 10**N_DECIMALS
+
+
+def integers(low: int, high: int) -> str:
+    """Return the pattern of all integers from low to high."""
+    return _signed(low, high, _naturals)
+
+
+def decimals(low: int, high: int) -> str:
+    """Return the pattern of the numbers from low to high, in millionths, with up to six digits behind the point."""
+    return _signed(low, high, _positives)
+
+
+def _signed(low: int, high: int, unsigned: Callable[[int, int], str]) -> str:
+    parts = []
+    if low < 0:
+        parts.append(f"-({unsigned(max(-high, 1), -low)})")
+    if high >= 0:
+        parts.append(unsigned(max(low, 0), high))
+    return "|".join(parts)
+
+
+def _positives(low: int, high: int) -> str:
+    (first, low_part), (last, high_part) = divmod(low, _ONE), divmod(high, _ONE)
+    if first == last:
+        return _with_parts(str(first), low_part, high_part)
+    parts = [_with_parts(str(first), low_part, _ONE - 1), _with_parts(str(last), 0, high_part)]
+    if first + 1 < last:
+        parts.append(_with_parts(f"({_naturals(first + 1, last - 1)})", 0, _ONE - 1))
+    return "|".join(parts)
+
+
+def _with_parts(whole: str, low: int, high: int) -> str:
+    """Return what stands before a point, with what may stand behind it; without the point where that may be zero."""
+    behind = rf"\.({_fractions(f'{low:0{N_DECIMALS}}', f'{high:0{N_DECIMALS}}')})"
+    return f"{whole}({behind})?" if low == 0 else whole + behind
+
+
+def _fractions(low: str, high: str) -> str:
+    """Return the digits behind a point from low to high, both of the same length; zeros at the end may be left out."""
+    n = len(low) - 1
+    zeros, nines = "0" * n, "9" * n
+    parts = []
+    for digit in range(int(low[0]), int(high[0]) + 1):
+        least = low[1:] if digit == int(low[0]) else zeros
+        most = high[1:] if digit == int(high[0]) else nines
+        if n and (least, most) != (zeros, nines):
+            parts.append(f"{digit}({_fractions(least, most)}){'?' if least == zeros else ''}")
+        else:
+            parts.append(f"{digit}[0-9]{{0,{n}}}")
+    return "|".join(parts)
+
+
+def _naturals(low: int, high: int) -> str:
+    """Return the natural numbers from low to high, by their number of digits."""
+    parts = []
+    for n in range(len(str(low)), len(str(high)) + 1):
+        least, most = max(low, 10 ** (n - 1) if n > 1 else 0), min(high, 10**n - 1)
+        parts.append(_digits(str(least), str(most)))
+    return "|".join(parts)
+
+
+def _digits(low: str, high: str) -> str:
+    """Return the digit strings of one length from low to high."""
+    n = len(low)
+    if low == "0" * n and high == "9" * n:
+        return f"[0-9]{{{n}}}" if n else ""
+    if low[0] == high[0]:
+        return low[0] + (f"({_digits(low[1:], high[1:])})" if n > 1 else "")
+    if n == 1:
+        return f"[{low}-{high}]"
+    first, last = int(low[0]), int(high[0])
+    parts = []
+    if low[1:] != "0" * (n - 1):
+        parts.append(f"{first}({_digits(low[1:], '9' * (n - 1))})")
+        first += 1
+    if high[1:] != "9" * (n - 1):
+        parts.append(f"{last}({_digits('0' * (n - 1), high[1:])})")
+        last -= 1
+    if first <= last:
+        parts.append(f"[{first}-{last}][0-9]{{{n - 1}}}")
+    return "|".join(parts)
+
+
+_QUOTE_BYTE, _BACKSLASH, _ALL = ord('"'), ord("\\"), 0x10FFFF
+# What a JSON string holds as it is, in the ranges of characters that there are.
+_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E), (0x80, 0xD7FF), (0xE000, _ALL))
+CHAR: Expression = Either((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in '"\\/bfnrt'))))))
+"""Any character of a JSON string."""
+_PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
+
+_MOST_EMPTY = 16
+"""Parts in a row that may be empty: llama.cpp's grammar follows all ways through them at each character."""
+_MAX_PATTERN = 5_000
+
+_REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
+_Ranges = list[tuple[int, int]]
+_ASCII = {"d": [(48, 57)], "w": [(48, 57), (65, 90), (95, 95), (97, 122)]}
+_SPACES = [(9, 13), (32, 32), (160, 160), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F)]
+_SPACES += [(0x205F, 0x205F), (0x3000, 0x3000)]
+_BREAKS = [(10, 10), (13, 13), (0x2028, 0x2029)]
+
+
+class Pattern(NamedTuple):
+    """A grammar."""
+
+    content: Expression
+    min_length: int
+    """Characters at least,"""
+    max_length: int | None
+    """and at most."""
+
+
+def read_pattern(pattern: str) -> Pattern:
+    """Read a pattern; ValueError: it is none, it has something that no grammar says, or nothing matches it."""
+    tree = _parse(pattern)
+    _merge(tree)
+    body, starts, ends = _anchored(list(tree))
+    if (n := _open_run(tree)) > _MOST_EMPTY:
+        raise ValueError(f"{n} parts in a row that may be empty, more than {_MOST_EMPTY}")
+    low, high = tree.getwidth()
+    return Pattern(body, low, int(high) if starts and ends and high < 10**6 else None)
+
+
+def _parse(pattern: str) -> Any:
+    """Return the syntax tree of a pattern. It is never compiled: a search by `re` may take exponential time."""
+    if len(pattern) > _MAX_PATTERN:
+        raise ValueError(f"more than {_MAX_PATTERN:,} characters")
+    parser: Any = importlib.import_module(_PARSER)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            tree = parser.parse(pattern)
+        except Exception as error:
+            raise ValueError(str(error)) from error
+    if tree.state.flags & ~32:
+        raise ValueError("flags")
+    return tree
+
+
+def _merge(tree: Any) -> None:
+    """Make one repetition of those of the same that stand in a row: a?a? is a{0,2}."""
+    merged: list[Any] = []
+    for name, value in tree:
+        for inner in _inner(name, value):
+            _merge(inner)
+        before, last = merged[-1] if merged else (None, None)
+        if last is not None and before is name and str(name) in _REPEATS and repr(last[2]) == repr(value[2]):
+            low, high = last[0] + value[0], value[1]
+            if str(high) != "MAXREPEAT":
+                high = last[1] if str(last[1]) == "MAXREPEAT" else last[1] + high
+            merged[-1] = name, (low, high, value[2])
+        else:
+            merged.append((name, value))
+    tree.data[:] = merged
+
+
+def _inner(name: Any, value: Any) -> list[Any]:
+    """Return the parts that an item is made of."""
+    if str(name) in _REPEATS:
+        return [value[2]]
+    return value[1] if str(name) == "BRANCH" else [value[3]] if str(name) == "SUBPATTERN" else []
+
+
+def _open_run(items: Any) -> int:
+    """Return the most parts in a row that may be empty."""
+    most = run = 0
+    for i, item in enumerate(items):
+        name, value = _name(item), item[1]
+        within = max(map(_open_run, _inner(name, value)), default=0)
+        if name in _REPEATS and value[2].getwidth()[0] == 0 and str(value[1]) != "MAXREPEAT":
+            within *= max(1, int(value[1]))
+        run = run + max(1, within) if name != "AT" and items[i : i + 1].getwidth()[0] == 0 else 0
+        most = max(most, run, within)
+    return most
+
+
+def _anchored(items: list[Any]) -> tuple[Expression, bool, bool]:
+    """Return what finds the items, and whether all of it is anchored at its start, and at its end."""
+    if len(items) == 1 and _name(items[0]) == "BRANCH":
+        branches = [_anchored(list(branch)) for branch in items[0][1][1]]
+        body = Either(tuple(branch[0] for branch in branches))
+        return body, all(branch[1] for branch in branches), all(branch[2] for branch in branches)
+    starts = bool(items) and _is_at(items[0], "AT_BEGINNING")
+    ends = bool(items) and _is_at(items[-1], "AT_END")
+    inner = items[starts : len(items) - ends]
+    any_text = Repeat(CHAR, 0, None)
+    parts = [*([] if starts else [any_text]), *map(_item, inner), *([] if ends else [any_text])]
+    return Sequence(tuple(parts)), starts, ends
+
+
+def _name(item: Any) -> str:
+    return str(item[0])
+
+
+def _is_at(item: Any, where: str) -> bool:
+    return _name(item) == "AT" and str(item[1]).startswith(where)
+
+
+def _sequence(items: Any, times: int) -> Expression:
+    return Sequence(tuple(_item(item, times) for item in items))
+
+
+def _item(item: Any, times: int = 1) -> Expression:
+    """Return what an item is that stands in so many repetitions of others."""
+    name, value = _name(item), item[1]
+    if name == "LITERAL" and not 0xD800 <= value <= 0xDFFF:
+        return Text(json.dumps(chr(value), ensure_ascii=False)[1:-1])
+    if name in ("NOT_LITERAL", "ANY"):
+        return _class(_complement(_BREAKS if name == "ANY" else [(value, value)]))
+    if name == "IN":
+        return _class(_set(value))
+    if name in _REPEATS:
+        low, high, inner = value
+        most = None if str(high) == "MAXREPEAT" else int(high)
+        times *= max(int(low), most or 1, 1)
+        if times > MOST_REPEATED:
+            raise ValueError(f"more than {MOST_REPEATED} times")
+        if inner.getwidth()[0] == 0 and most is None:
+            raise ValueError("what may be empty, any number of times")
+        return Repeat(_sequence(inner, times), int(low), most) if most != 0 else Sequence(())
+    if name == "SUBPATTERN" and not (value[1] or value[2]):
+        return _sequence(value[3], times)
+    if name == "BRANCH":
+        return Either(tuple(_sequence(branch, times) for branch in value[1]))
+    what = {"AT": "a place inside", "ASSERT": "lookahead", "ASSERT_NOT": "lookahead", "GROUPREF": "a back reference"}
+    raise ValueError(what.get(name, name.lower()))
+
+
+def _set(members: Any) -> _Ranges:
+    negated = _name(members[0]) == "NEGATE"
+    found: _Ranges = []
+    for member in members[negated:]:
+        name, value = _name(member), member[1]
+        if name == "LITERAL":
+            found.append((value, value))
+        elif name == "RANGE":
+            found.append(value)
+        else:
+            found += _category(str(value), widely=negated)
+    return _complement(found) if negated else found
+
+
+def _category(name: str, *, widely: bool) -> _Ranges:
+    """Return the characters of a class: those of both readings, or widely those of either."""
+    kind = name.removeprefix("CATEGORY_")
+    is_negated = kind.startswith("NOT_")
+    letter = kind.removeprefix("NOT_")[0].lower()
+    if widely != is_negated:
+        ranges = [*_in_python(letter), *([(0xFEFF, 0xFEFF)] if letter == "s" else [])]
+    else:
+        ranges = _SPACES if letter == "s" else _ASCII[letter]
+    return _complement(ranges) if is_negated else ranges
+
+
+@lru_cache
+def _in_python(letter: str) -> tuple[tuple[int, int], ...]:
+    everything = "".join(map(chr, range(_ALL + 1)))
+    return tuple((found.start(), found.end() - 1) for found in re.finditer(rf"\{letter}+", everything))
+
+
+def _complement(ranges: _Ranges) -> _Ranges:
+    found, begin = [], 0
+    for low, high in sorted(ranges):
+        if begin < low:
+            found.append((begin, low - 1))
+        begin = max(begin, high + 1)
+    return [*found, (begin, _ALL)] if begin <= _ALL else found
+
+
+def _class(ranges: _Ranges) -> Expression:
+    """Return one character of these as a JSON string holds it; control characters are left out."""
+    plain = tuple((max(a, c), min(b, d)) for a, b in ranges for c, d in _PLAIN if max(a, c) <= min(b, d))
+    parts: list[Expression] = [Chars(plain)] if plain else []
+    parts += [Text(r"\"")] if any(a <= _QUOTE_BYTE <= b for a, b in ranges) else []
+    parts += [Text(r"\\")] if any(a <= _BACKSLASH <= b for a, b in ranges) else []
+    if not parts:
+        raise ValueError("a character that nothing is")
+    return parts[0] if len(parts) == 1 else Either(tuple(parts))

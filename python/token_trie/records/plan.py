@@ -1,0 +1,409 @@
+"""A plan: all that a schema allows to be written, as a tree of nodes; the layout of its JSON, and its grammar."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+from token_trie.records.gbnf import (
+    CHAR,
+    Either,
+    Expression,
+    Grammar,
+    Repeat,
+    Rule,
+    Sequence,
+    Text,
+    print_grammar,
+    read_pattern,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One of some JSON values; the only one, where there is one."""
+
+    values: tuple[Any, ...]
+    by_digits: bool = False
+    """Whether they are numbers between bounds, which are decided digit by digit in every mode."""
+
+
+@dataclass(frozen=True, eq=False)
+class String:
+    """Free text in quotes, under a grammar."""
+
+    content: Expression
+    """Of what stands between the quotes; where it can end anywhere, without the most characters."""
+    max_length: int | None
+    """Characters after which it ends."""
+    min_length: int = 0
+    can_end_anywhere: bool = True
+    """Whether any text of these lengths will do, so that one that does not end can be closed."""
+    is_cut: bool = False
+    """Whether the content may go on after the most characters; it then ends where it last could."""
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        """The content, printed."""
+        return print_grammar(self.content)
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A number, or a value of any kind, under a grammar."""
+
+    value: Expression
+    begins_with: str
+    """Characters that it may begin with."""
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        """The value, printed."""
+        return print_grammar(self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """One of several, told apart by how they begin."""
+
+    options: tuple[Node, ...]
+
+    @cached_property
+    def n_options(self) -> int:
+        """Count the options, those of options that are unions or choices each by itself."""
+        return sum(map(count_options, self.options))
+
+
+class Field(NamedTuple):
+    """A key of an object, and its value."""
+
+    name: str
+    node: Node
+    is_required: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Object:
+    """Fields in their order; which of the optional ones there are is decided key by key."""
+
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Counted:
+    """What has so many items."""
+
+    min_items: int
+    max_items: int
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Counted):
+    """Free keys, and values of one kind."""
+
+    key: String
+    node: Node
+
+
+@dataclass(frozen=True, eq=False)
+class Array(Counted):
+    """Items; the first ones may be of kinds of their own."""
+
+    heads: tuple[Node, ...]
+    item: Node | None
+    unique: bool
+
+    def kind(self, index: int) -> Node:
+        """Return the kind of an item."""
+        node = self.heads[index] if index < len(self.heads) else self.item
+        assert node is not None
+        return node
+
+
+Node: TypeAlias = Choice | String | Slot | Union | Object | Map | Array
+
+
+def count_options(node: Node) -> int:
+    """Count the ways in which a value may begin."""
+    if isinstance(node, Union):
+        return node.n_options
+    first = node.fields[0].node if isinstance(node, Object) and node.fields else node
+    return len(first.values) if isinstance(first, Choice) else 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a value stands."""
+
+    pointer: str = ""
+    """JSON pointer."""
+    level: int = 0
+
+    def inside(self, key: str | int) -> Position:
+        """Return the position of a field or an item."""
+        name = str(key).replace("~", "~0").replace("/", "~1")
+        return Position(f"{self.pointer}/{name}", self.level + 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """White space: none, or so many spaces a level."""
+
+    indent: int | None = None
+
+    @property
+    def colon(self) -> str:
+        """What stands between key and value."""
+        return ":" if self.indent is None else ": "
+
+    def line(self, level: int) -> str:
+        """Return what stands before an item, or the bracket behind the last."""
+        return "" if self.indent is None else "\n" + " " * (self.indent * level)
+
+    def dumps(self, value: Any, level: int) -> str:
+        """Spell a value."""
+        if self.indent is None:
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(value, ensure_ascii=False, indent=self.indent).replace("\n", self.line(level))
+
+    def key(self, name: str, is_first: bool, level: int) -> str:
+        """Spell a key, from what separates it to its colon."""
+        separator = "" if is_first else ","
+        return f"{separator}{self.line(level + 1)}{json.dumps(name, ensure_ascii=False)}{self.colon}"
+
+    def close(self, bracket: str, is_empty: bool, level: int) -> str:
+        """Spell the end of an object or list."""
+        return bracket if is_empty else self.line(level) + bracket
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Left to write: a value."""
+
+    node: Node
+    position: Position
+
+
+@dataclass(frozen=True)
+class Content:
+    """Left to write: a string, from behind its first quote."""
+
+    node: String
+    position: Position
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Left to write: an object, from a field on; n of its fields are there."""
+
+    node: Object
+    position: Position
+    next: int = 0
+    n: int = 0
+
+
+@dataclass(frozen=True)
+class Items:
+    """Left to write: a list or map, from an item on."""
+
+    node: Array | Map
+    position: Position
+    n: int = 0
+    taken: frozenset[str] = frozenset()
+    """Items that are not to come again."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Left to write: a map, from within its next key on."""
+
+    node: Map
+    position: Position
+    n: int
+
+
+Rest: TypeAlias = Whole | Content | Fields | Items | Entry
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to begin: a text, or what runs under a grammar; and what is left to write behind it, the next first."""
+
+    text: str
+    pointer: str
+    rests: tuple[Rest, ...] = ()
+    by_digits: bool = False
+    """Whether it is one of the numbers of a `Choice` of such."""
+
+    @property
+    def slot(self) -> Slot | None:
+        """What it begins with if that is no text."""
+        first = self.rests[0] if self.rests and not self.text else None
+        return first.node if isinstance(first, Whole) and isinstance(first.node, Slot) else None
+
+    def between(self, before: str, *behind: Rest) -> Way:
+        """Return it with a text before, and more left behind."""
+        return replace(self, text=before + self.text, rests=(*self.rests, *behind))
+
+
+def ways(rest: Rest, layout: Layout) -> list[Way]:
+    """Return all ways to go on with what is left, other than a string's content."""
+    if isinstance(rest, Fields):
+        return _field_ways(rest, layout)
+    if isinstance(rest, Items):
+        return _item_ways(rest, layout)
+    assert isinstance(rest, Whole)
+    node, position = rest.node, rest.position
+    at = position.pointer
+    if isinstance(node, Choice):
+        return [Way(layout.dumps(value, position.level), at, (), node.by_digits) for value in node.values]
+    if isinstance(node, String):
+        return [Way('"', at, (Content(node, position),))]
+    if isinstance(node, Slot):
+        return [Way("", at, (rest,))]
+    if isinstance(node, Union):
+        return [way for option in node.options for way in ways(Whole(option, position), layout)]
+    if isinstance(node, Object):
+        return _openings(node, position, layout)
+    return [Way("[" if isinstance(node, Array) else "{", at, (Items(node, position),))]
+
+
+def _openings(node: Object, position: Position, layout: Layout) -> list[Way]:
+    """Return an object's: its first key where that is forced, and, as this tells objects apart, a plain value there."""
+    if not node.fields or not node.fields[0].is_required:
+        return [Way("{", position.pointer, (Fields(node, position),))]
+    first = node.fields[0]
+    key = "{" + layout.key(first.name, True, position.level)
+    behind = Fields(node, position, 1, 1)
+    value = Whole(first.node, position.inside(first.name))
+    if isinstance(first.node, (Choice, String)):
+        return [way.between(key, behind) for way in ways(value, layout)]
+    return [Way(key, position.pointer, (value, behind))]
+
+
+def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
+    position, n = rest.position, rest.n
+    found = []
+    for i, field in enumerate(rest.node.fields[rest.next :], rest.next):
+        value = Whole(field.node, position.inside(field.name))
+        key = layout.key(field.name, n == 0, position.level)
+        found.append(Way(key, position.pointer, (value, Fields(rest.node, position, i + 1, n + 1))))
+        if field.is_required:
+            return found
+    return [*found, Way(layout.close("}", n == 0, position.level), position.pointer)]
+
+
+def _item_ways(rest: Items, layout: Layout) -> list[Way]:
+    node, position, n = rest.node, rest.position, rest.n
+    found = []
+    before = ("," if n else "") + layout.line(position.level + 1)
+    if n < node.max_items and isinstance(node, Map):
+        found = [Way(f'{before}"', position.pointer, (Entry(node, position, n),))]
+    elif n < node.max_items and isinstance(node, Array):
+        for way in ways(Whole(node.kind(n), position.inside(n)), layout):
+            if way.text not in rest.taken:
+                taken = rest.taken | {way.text} if node.unique else rest.taken
+                found.append(way.between(before, Items(node, position, n + 1, taken)))
+    if n >= node.min_items or not found:
+        found.append(
+            Way(layout.close("]" if isinstance(node, Array) else "}", n == 0, position.level), position.pointer)
+        )
+    return found
+
+
+def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
+    """Return the characters that the ways on behind an item begin with, where another may follow."""
+    end = () if rest.n < rest.node.min_items else (layout.close("]", False, rest.position.level)[0],)
+    return (",", *end)
+
+
+_COMPACT = Layout()
+_QUOTE, _COMMA, _END_OF_OBJECT, _END_OF_LIST = Text('"'), Text(","), Text("}"), Text("]")
+
+# A double holds 16 digits, and no exponent of two goes beyond all bounds.
+INTEGER = read_pattern("^-?(0|[1-9][0-9]{0,15})$").content
+NUMBER = read_pattern(r"^-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][-+]?[0-9]{1,2})?$").content
+
+# Characters behind a value that a token may go on with; what reaches over its end is cut off again.
+BEHIND = r"( [ \t\r\n,}\]:] [\x00-\U0010FFFF]* )?"
+
+
+def text_between(low: int, high: int | None) -> Expression:
+    """Return so many characters of a JSON string."""
+    return Repeat(CHAR, low, high)
+
+
+def _listed(first: str, item: Expression, low: int, high: int | None, last: str) -> Expression:
+    """Return a list with commas, of 1 item or more where it has any."""
+    more = Repeat(Sequence((_COMMA, item)), max(low - 1, 0), None if high is None else high - 1)
+    some = Sequence((Text(first), item, more, Text(last)))
+    return some if low else Either((Text(first + last), some))
+
+
+VALUE = Rule()
+"""Any JSON value."""
+_STRING = Rule(Sequence((_QUOTE, text_between(0, None), _QUOTE)))
+OBJECT = Rule(_listed("{", Sequence((_STRING, Text(":"), VALUE)), 0, None, "}"))
+ARRAY = Rule(_listed("[", VALUE, 0, None, "]"))
+VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(Text, ("true", "false", "null"))))
+
+
+def grammar_of(node: Node) -> Expression:
+    """Return the grammar of a plan's node; ValueError where none says all of it."""
+    return _Writer().of(node)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self._known: dict[Node, Rule] = {}
+
+    def of(self, node: Node) -> Expression:
+        if node not in self._known:
+            self._known[node] = Rule(self._make(node))
+        return self._known[node]
+
+    def _make(self, node: Node) -> Expression:
+        if isinstance(node, Choice):
+            return Either(tuple(Text(_COMPACT.dumps(value, 0)) for value in node.values))
+        if isinstance(node, String):
+            if node.is_cut:
+                raise ValueError("maxLength beside a pattern or format")
+            content = text_between(node.min_length, node.max_length) if node.can_end_anywhere else node.content
+            return Sequence((_QUOTE, content, _QUOTE))
+        if isinstance(node, Slot):
+            return node.value
+        if isinstance(node, Union):
+            return Either(tuple(map(self.of, node.options)))
+        if isinstance(node, Map):
+            entry = Sequence((self.of(node.key), Text(":"), self.of(node.node)))
+            return _listed("{", entry, node.min_items, node.max_items, "}")
+        return self._object(node) if isinstance(node, Object) else self._array(node)
+
+    def _object(self, node: Object) -> Expression:
+        # What may come from a field on, where there is one before it, and where there is none.
+        behind: list[Expression] = [_END_OF_OBJECT, _END_OF_OBJECT]
+        for field in reversed(node.fields):
+            value = self.of(field.node)
+            ways: list[Expression] = []
+            for is_first in (False, True):
+                written = Sequence((Text(_COMPACT.key(field.name, is_first, 0)), value, behind[0]))
+                ways.append(Rule(written if field.is_required else Either((written, behind[is_first]))))
+            behind = ways
+        return Sequence((Text("{"), behind[1]))
+
+    def _array(self, node: Array) -> Expression:
+        if node.unique:
+            raise ValueError("uniqueItems of a list")
+        n = min(len(node.heads), node.max_items)
+        behind: Expression = _END_OF_LIST
+        if node.item is not None and n < node.max_items:
+            item, low, high = self.of(node.item), max(node.min_items - n, 0), node.max_items - n
+            if n == 0:
+                return _listed("[", item, low, high, "]")
+            behind = Sequence((Repeat(Sequence((_COMMA, item)), low, high), _END_OF_LIST))
+        for i in reversed(range(n)):
+            written = Sequence(((_COMMA,) if i else ()) + (self.of(node.kind(i)), behind))
+            behind = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
+        return Sequence((Text("["), behind))

@@ -1,0 +1,738 @@
+"""Reads a JSON Schema into a plan; what cannot be kept to is refused by name and position."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from itertools import combinations, pairwise
+from typing import Any
+from urllib.parse import unquote
+
+from token_trie.errors import ArgumentError
+from token_trie.records import gbnf, plan
+from token_trie.records.gbnf import MOST_REPEATED, Chars, Expression, Matcher, Repeat, Sequence, read_pattern
+from token_trie.records.plan import (
+    ARRAY,
+    OBJECT,
+    VALUE,
+    Array,
+    Choice,
+    Field,
+    Layout,
+    Map,
+    Node,
+    Object,
+    Position,
+    Slot,
+    String,
+    Union,
+    Way,
+    Whole,
+    grammar_of,
+    ways,
+)
+
+OF_KIND = {
+    "string": frozenset({"minLength", "maxLength", "pattern", "format"}),
+    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+    "object": frozenset({"properties", "required", "additionalProperties", "minProperties", "maxProperties"})
+    | {"propertyNames", "patternProperties", "unevaluatedProperties", "dependentRequired"},
+    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"})
+    | {"additionalItems", "unevaluatedItems"},
+}
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+SAYING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not"}).union(*OF_KIND.values())
+"""Keywords that say which values are valid; all others are annotations, those of `UNKEPT` apart."""
+UNKEPT = frozenset(
+    {"if", "contains", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "disallow", "extends"}
+)
+"""Keywords that say so too, and that no answer is kept to."""
+KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
+
+
+def refuse(pointer: str, why: str) -> ArgumentError:
+    """Make the error for a place of a schema."""
+    return ArgumentError(f"schema#{pointer}: {why}")
+
+
+class UnkeptError(ArgumentError):
+    """A keyword that says which values are valid, and that no answer is kept to."""
+
+    def __init__(self, pointer: str, why: str) -> None:
+        super().__init__(f"schema#{pointer}: {why}")
+        self.pointer = pointer
+
+
+def check_known(schema: dict[str, Any], pointer: str) -> None:
+    """Raise ArgumentError for a keyword that is not kept to, or a count or pattern that is none."""
+    for keyword in schema:
+        if not isinstance(keyword, str):
+            raise refuse(pointer, f"a keyword is {type(keyword).__name__}, not str")
+    for keyword in sorted(UNKEPT & schema.keys()):
+        if keyword != "if" or schema.keys() & {"then", "else"}:
+            raise UnkeptError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
+    for keyword in _COUNTS:
+        count(schema, keyword, pointer, 0)
+    if not isinstance(schema.get("pattern", ""), str):
+        raise refuse(f"{pointer}/pattern", f"{schema['pattern']!r} is no text")
+
+
+def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:
+    """Return the kinds of value that a schema lets be written; none where it does not say."""
+    given = schema.get("type")
+    if given is None:
+        return [kind for kind, keywords in OF_KIND.items() if keywords & schema.keys()]
+    kinds = [given] if isinstance(given, str) else given
+    if not isinstance(kinds, list) or not kinds or not all(kind in KINDS for kind in kinds):
+        raise refuse(f"{pointer}/type", f"{given!r} is none of {', '.join(KINDS)}")
+    return [kind for kind in dict.fromkeys(kinds) if kind != "integer" or "number" not in kinds]
+
+
+def count(schema: dict[str, Any], keyword: str, pointer: str, default: int) -> int:
+    """Read a count; ArgumentError where it is none."""
+    value = schema.get(keyword, default)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise refuse(f"{pointer}/{keyword}", f"{value!r} is not a count")
+    return value
+
+
+def is_kind(value: Any, kind: str) -> bool:
+    """Whether a JSON value is of a kind."""
+    if isinstance(value, bool) or value is None:
+        return kind == ("null" if value is None else "boolean")
+    if isinstance(value, (int, float)):
+        return kind == "number" or (kind == "integer" and value == value // 1)
+    names: dict[type, str] = {str: "string", list: "array", dict: "object"}
+    return names.get(type(value)) == kind
+
+
+def bounds(schema: dict[str, Any], pointer: str) -> tuple[float | None, float | None, bool, bool]:
+    """Return the bounds of a number, the nearest, and whether each is left out."""
+    found: list[tuple[float | None, bool]] = []
+    for keyword, open_keyword, sign in (
+        ("minimum", "exclusiveMinimum", 1),
+        ("maximum", "exclusiveMaximum", -1),
+    ):
+        nearest: tuple[float, bool] | None = None
+        for name, is_open in ((keyword, False), (open_keyword, True)):
+            value = schema.get(name)
+            if value is None or (value is False and is_open):
+                continue
+            if value is True and is_open:  # as in draft 4, of the bound beside it
+                value = schema.get(keyword)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+                raise refuse(f"{pointer}/{name}", f"{value!r} is not a number")
+            if nearest is None or (sign * value, is_open) > (sign * nearest[0], nearest[1]):
+                nearest = value, is_open
+        found.append(nearest or (None, False))
+    (low, open_low), (high, open_high) = found
+    return low, high, open_low, open_high
+
+
+MOST_NUMBERS = 1_000
+"""Integers between bounds that are a choice; more are written digit by digit, under a plan."""
+
+_DIGITS = "-0123456789"
+_FARTHEST = 10**18 - 1
+
+_DAY = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+_LEAP = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29"
+_DATE = f"([1-9][0-9]{{3}}-{_DAY}|{_LEAP})"
+_CLOCK = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{3}})?(Z|[+-]{_CLOCK})"
+_HEX = "[0-9a-fA-F]"
+_ATOM = "[A-Za-z0-9_+-]"
+_ALNUM = "[A-Za-z0-9]"
+_SHORT_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,38}}{_ALNUM})?"  # so that an address has 254 characters at most
+_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,61}}{_ALNUM})?"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_GROUP = f"{_HEX}{{1,4}}"
+_IPV6 = "|".join(
+    [f"({_GROUP}:){{7}}{_GROUP}", f"({_GROUP}:){{1,7}}:", f":(:{_GROUP}){{1,7}}", "::"]
+    + [f"({_GROUP}:){{1,{7 - n}}}(:{_GROUP}){{1,{n}}}" for n in range(1, 7)]
+)
+_URL_CHAR = f"([A-Za-z0-9._~!$&'()*+,;=:@-]|%{_HEX}{{2}})"
+_PATH = f"(/{_URL_CHAR}*)*"
+_WHERE = f"(//[A-Za-z0-9._~-]+(:[0-9]{{1,5}})?{_PATH}|///{_URL_CHAR}+{_PATH}|{_URL_CHAR}+{_PATH})"
+_N = "[0-9]{1,9}"
+_SPAN = f"T({_N}H({_N}M({_N}S)?)?|{_N}M({_N}S)?|{_N}S)"
+_DAYS = f"({_N}Y({_N}M({_N}D)?)?|{_N}M({_N}D)?|{_N}D)"
+FORMATS = {
+    "date": f"^{_DATE}$",
+    "uuid": f"^{_HEX}{{8}}(-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$",
+    "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "duration": f"^P({_DAYS}({_SPAN})?|{_SPAN}|{_N}W)$",
+    "email": rf"^{_ATOM}{{1,32}}(\.{_ATOM}{{1,31}})?@({_SHORT_LABEL}\.){{1,3}}[A-Za-z]{{2,24}}$",
+    "hostname": rf"^{_LABEL}(\.{_LABEL})*$",
+    "ipv4": rf"^({_BYTE}\.){{3}}{_BYTE}$",
+    "ipv6": f"^({_IPV6})$",
+    "uri": rf"^[A-Za-z][A-Za-z0-9+.-]{{1,9}}:{_WHERE}(\?({_URL_CHAR}|[/?])*)?(#({_URL_CHAR}|[/?])*)?$",
+    "json-pointer": "^(/([^~/]|~[01])*)*$",
+}
+"""Formats of strings that are kept to, as patterns of what is written; all others are annotations."""
+
+
+def read_string(schema: dict[str, Any], pointer: str) -> Node:
+    """Read a string."""
+    low = count(schema, "minLength", pointer, 0)
+    high = count(schema, "maxLength", pointer, 2**31) if "maxLength" in schema else None
+    if high is not None and low > high:
+        raise refuse(f"{pointer}/minLength", f"{low} characters at least and {high} at most")
+    # A pattern says more than the format beside it, which it often spells.
+    keyword = "pattern" if "pattern" in schema else "format"
+    pattern = schema.get("pattern", FORMATS.get(str(schema.get("format"))))
+    if pattern is not None:
+        return _read_pattern(pattern, f"{pointer}/{keyword}", repr(schema[keyword]), low, high)
+    if high == 0:
+        return Choice(("",))
+    if low > MOST_REPEATED:
+        raise UnkeptError(f"{pointer}/minLength", f"{low} characters; {MOST_REPEATED} is the most that is supported")
+    return String(plan.text_between(low, None), high, low)
+
+
+def _read_pattern(pattern: str, pointer: str, name: str, low: int, high: int | None) -> String:
+    try:
+        content, least, most = read_pattern(pattern)
+    except ValueError as error:
+        raise UnkeptError(pointer, f"{name} is not supported: {error}") from error
+    if least < low and (repeated := _repeated(content)) is not None:
+        try:
+            content = Sequence((Repeat(repeated.part, low, repeated.high),))
+        except ValueError as error:
+            raise UnkeptError(pointer, f"{name} is not supported: {error}") from error
+        least = low
+    if least < low or (high is not None and least > high) or (most is not None and most < low):
+        lengths = f"{low} to {high}" if high is not None else f"{low} or more"
+        raise UnkeptError(pointer, f"{name} and {lengths} characters together are not supported")
+    is_cut = high is not None and (most is None or high < most)
+    return String(content, high if is_cut else most, least, False, is_cut)
+
+
+def _repeated(content: Expression) -> Repeat | None:
+    """Return the repetition of single characters that is all of a pattern; None for another pattern."""
+    only = content.parts[0] if isinstance(content, Sequence) and len(content.parts) == 1 else None
+    if not isinstance(only, Repeat) or not isinstance(only.part, Sequence) or len(only.part.parts) != 1:
+        return None
+    return only if isinstance(only.part.parts[0], Chars) else None
+
+
+def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> Node:
+    """Read a number."""
+    low, high, open_low, open_high = bounds(schema, pointer)
+    if low is None and high is None and "multipleOf" not in schema:
+        return Slot(plan.INTEGER if is_integer else plan.NUMBER, _DIGITS)
+    step = schema.get("multipleOf", 1)
+    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
+        raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
+    if step != int(step):
+        raise UnkeptError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole gbnf above 0 are")
+    is_near = all(bound is None or abs(bound) <= gbnf.MOST for bound in (low, high))
+    if is_near and not is_integer and "multipleOf" not in schema:
+        return _decimals(pointer, low, high, open_low=open_low, open_high=open_high)
+    first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
+    last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
+    if first is not None and last is not None and first > last:
+        raise refuse(pointer, f"no integer is from {low} to {high}")
+    if (first or 0) > _FARTHEST or (last or 0) < -_FARTHEST:
+        raise refuse(pointer, "integers of more than 18 digits are not supported")
+    first = -_beyond(last or 0) if first is None else max(first, -_FARTHEST)
+    last = _beyond(first) if last is None else min(last, _FARTHEST)
+    least = -(-first // int(step)) * int(step)
+    n = (last - least) // int(step) + 1
+    if n <= 0:
+        raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
+    if n <= MOST_NUMBERS:
+        return Choice(tuple(range(least, last + 1, int(step))), by_digits=True)
+    if step != 1:
+        raise UnkeptError(f"{pointer}/multipleOf", f"with more than {MOST_NUMBERS:,} values it is not supported")
+    return _written(gbnf.integers(first, last), _DIGITS if first < 0 else _DIGITS[1:])
+
+
+def _beyond(bound: int) -> int:
+    """Return how far gbnf go from the one bound that there is: to the most, and to a digit more than it has."""
+    return max(gbnf.MOST, min(_FARTHEST, 10 * abs(bound) + 9))
+
+
+def _written(pattern: str, begins_with: str) -> Slot:
+    return Slot(read_pattern(f"^({pattern})$").content, begins_with)
+
+
+def _decimals(pointer: str, low: float | None, high: float | None, *, open_low: bool, open_high: bool) -> Node:
+    least, most = (
+        Fraction(repr(sign * gbnf.MOST if bound is None else bound)) * 10**gbnf.N_DECIMALS
+        for sign, bound in ((-1, low), (1, high))
+    )
+    first = math.floor(least) + 1 if open_low else math.ceil(least)
+    last = math.ceil(most) - 1 if open_high else math.floor(most)
+    if first > last:
+        raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits behind the point is from {low} to {high}")
+    return _written(gbnf.decimals(first, last), _DIGITS if first < 0 else _DIGITS[1:])
+
+
+def read_values(schema: dict[str, Any], pointer: str) -> Choice:
+    """Read an enum or a constant, with the keywords beside it."""
+    keyword = "const" if "const" in schema else "enum"
+    if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
+        raise refuse(f"{pointer}/enum", "no values")
+    values = [schema["const"]] if keyword == "const" else schema["enum"]
+    step = schema.get("multipleOf", 1)
+    if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
+        raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
+    kinds = kinds_of(schema, pointer) if "type" in schema else list(KINDS)
+    kept = [v for v in values if any(is_kind(v, kind) for kind in kinds) and _is_within(v, schema, pointer)]
+    if "pattern" in schema and any(isinstance(v, str) for v in kept):
+        kept = matching(kept, schema["pattern"], pointer)
+    if "const" in schema and "enum" in schema:
+        kept = [v for v in kept if share_a_value([v], schema["enum"])]
+    if not kept:
+        raise refuse(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
+    return Choice(tuple(_different(kept)))
+
+
+def choices_of(node: Node | None) -> Choice | None:
+    """Return all values of what is a choice among values and nothing else, each once; None for another node."""
+    if isinstance(node, Choice):
+        return node
+    parts = [choices_of(option) for option in node.options] if isinstance(node, Union) else [None]
+    known = [part for part in parts if part is not None]
+    return Choice(tuple(_different(v for part in known for v in part.values))) if len(known) == len(parts) else None
+
+
+def share_a_value(some: Iterable[Any], others: Iterable[Any]) -> bool:
+    """Whether a value is among both: 1 is 1.0, and not true."""
+    return not {_identity(v) for v in some}.isdisjoint(map(_identity, others))
+
+
+def _different(values: Iterable[Any]) -> Iterable[Any]:
+    of_identity: dict[Any, Any] = {}
+    for value in values:
+        of_identity.setdefault(_identity(value), value)
+    return of_identity.values()
+
+
+def _identity(value: Any) -> Any:
+    """Return what is equal for values that JSON Schema takes for equal, and for no others."""
+    if isinstance(value, dict):
+        return "object", frozenset((key, _identity(v)) for key, v in value.items())
+    if isinstance(value, list):
+        return "array", tuple(map(_identity, value))
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value), value
+
+
+def matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
+    """Return the values other than texts that a pattern is not found in."""
+    try:
+        matcher = Matcher(read_pattern(pattern).content)
+        written = [json.dumps(v, ensure_ascii=False)[1:-1] if isinstance(v, str) else None for v in values]
+        return [v for v, text in zip(values, written, strict=True) if text is None or matcher.ends(text) >> len(text)]
+    except ValueError as error:
+        raise UnkeptError(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
+
+
+def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
+    """Whether a value keeps to what its schema says beside it."""
+    if isinstance(value, str):
+        high = count(schema, "maxLength", pointer, len(value))
+        return count(schema, "minLength", pointer, 0) <= len(value) <= high
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high_, open_low, open_high = bounds(schema, pointer)
+        over = low is None or value > low or (value == low and not open_low)
+        under = high_ is None or value < high_ or (value == high_ and not open_high)
+        return over and under and Fraction(value) % Fraction(schema.get("multipleOf", value or 1)) == 0
+    rest = OF_KIND["object"] | OF_KIND["array"]
+    if isinstance(value, (dict, list)) and schema.keys() & rest:
+        raise UnkeptError(f"{pointer}/{min(schema.keys() & rest)}", "beside enum or const it is not supported")
+    return True
+
+
+_MOST_NESTED = 16
+_MOST_OPTIONS = 100_000
+
+
+def make_union(nodes: list[Node], pointer: str) -> Node:
+    """Return one node for several: a union whose ways are told apart as they begin, or one grammar of all of them."""
+    if len(nodes) == 1:
+        return nodes[0]
+    union = Union(tuple(nodes))
+    if union.n_options > _MOST_OPTIONS:
+        raise refuse(pointer, f"{union.n_options:,} alternatives, more than {_MOST_OPTIONS:,}")
+    found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node, Position()), Layout())]
+    clash = _clash(found)
+    if clash is None:
+        return union
+    try:
+        return Slot(grammar_of(union), "".join(sorted(set("".join(_first(way) for _, way in found)))))
+    except ValueError as error:
+        why = f"two ways to go on begin alike, with {clash}, and no grammar says {error}"
+        raise refuse(pointer, f"{why}; let the first field tell them apart") from error
+
+
+def _first(way: Way) -> str:
+    """Return the characters that a way may begin with."""
+    return way.text[0] if way.slot is None else way.slot.begins_with
+
+
+def _clash(found: list[tuple[int, Way]]) -> str | None:
+    """Return the beginning that two of the ways have, by which they cannot be told apart."""
+    slots = {i: way.slot for i, way in found if way.slot is not None}
+    texts = sorted((way.text, i, bool(way.rests)) for i, way in found if way.slot is None)
+    if len(slots) > 1:
+        return "free values"
+    for slot in slots.values():
+        for text, _, _ in texts:
+            if text[0] in slot.begins_with:
+                return text
+    for (a, i, goes_on), (b, j, goes_on_too) in pairwise(texts):
+        if i != j and b.startswith(a) and (goes_on or (a == b and goes_on_too)):
+            return a
+    return None
+
+
+def check_exclusive(options: list[Any], pointer: str, find: Callable[[Any, str], Any]) -> None:
+    """Raise ArgumentError where a value may be valid by two of some schemas, which could all be read."""
+    for (i, a), (j, b) in combinations(enumerate(options), 2):
+        try:
+            exclude = _exclude(a, b, pointer, find, 0)
+        except (TypeError, AttributeError):  # behind more references than are read, something is no schema
+            exclude = False
+        if not exclude:
+            raise UnkeptError(f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf")
+
+
+def _exclude(a: Any, b: Any, pointer: str, find: Callable[[Any, str], Any], depth: int) -> bool:
+    """Whether no value is valid by both, as far as kinds and constants tell."""
+    for _ in range(_MOST_NESTED):
+        a, b = (find(s["$ref"], pointer) if isinstance(s, dict) and "$ref" in s else s for s in (a, b))
+    if not (isinstance(a, dict) and isinstance(b, dict)) or depth > _MOST_NESTED:
+        return False
+    values, others = ([s["const"]] if "const" in s else s.get("enum") for s in (a, b))
+    if isinstance(values, list) and isinstance(others, list):
+        return not share_a_value(values, others)
+    kinds = []
+    for schema, own in ((a, values), (b, others)):
+        named = schema.get("type", [])
+        named = [kind for kind in KINDS if any(is_kind(v, kind) for v in own)] if own and not named else named
+        listed = [named] if isinstance(named, str) else named
+        kinds.append({"number" if kind == "integer" else kind for kind in listed})
+    if kinds[0] and kinds[1] and not kinds[0] & kinds[1]:
+        return True
+    fields = [s.get("properties", {}) if s.get("type") == "object" else {} for s in (a, b)]
+    both = set(a.get("required", [])) & set(b.get("required", [])) & fields[0].keys() & fields[1].keys()
+    return any(_exclude(fields[0][name], fields[1][name], pointer, find, depth + 1) for name in both)
+
+
+MAX_DEPTH = 16
+"""References inside each other that are followed; what would go on deeper is left out where it may be."""
+MAX_ITEMS = 64
+"""Items of a list, and keys of a map, that does not say how many it has at most."""
+ANYTHING = Slot(VALUE, '{["-0123456789tfn')
+"""A value of any kind."""
+_MOST_IGNORED = 100
+_OF_NAMES = {"type", "enum", "const", "pattern", "minLength", "maxLength", "format"}
+
+
+def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
+    """Read a schema. What no answer can be kept to is left out where there is a list for it, and added to that.
+
+    Raises
+    ------
+    ArgumentError
+        It is none, something in it is not supported, or nothing can be valid by it; with a JSON pointer to the place.
+    """
+    try:
+        written = json.dumps(schema, allow_nan=False, ensure_ascii=False)
+        written.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise refuse("", f"no JSON: {error}") from error
+    if isinstance(schema, dict) and not schema:
+        raise refuse("", "empty: it says nothing of the record")
+    while True:
+        try:
+            node = _Reader(schema).read(schema, "", 0)
+        except RecursionError as error:
+            raise refuse("", "nested too deep") from error
+        except UnkeptError as error:
+            if ignored is None or len(ignored) == _MOST_IGNORED:
+                raise
+            schema = json.loads(written) if not ignored else schema
+            if not _leave_out(schema, error.pointer):
+                raise
+            ignored.append(str(error))
+            continue
+        if node is None:
+            raise refuse("", f"nothing can be written: every way leads through more than {MAX_DEPTH} references")
+        return node
+
+
+def _leave_out(schema: Any, pointer: str) -> bool:
+    """Leave a keyword out, whether there is one; schemas of which just one may hold become some of which any may."""
+    path = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    if path[-2:-1] == ["oneOf"]:
+        path.pop()
+    for part in path[:-1]:
+        schema = schema[int(part)] if isinstance(schema, list) else schema.get(part, {})
+    if not isinstance(schema, dict) or path[-1] not in schema:
+        return False
+    options = schema.pop(path[-1])
+    if path[-1] == "oneOf":
+        schema["anyOf"] = options
+    return True
+
+
+def is_false(schema: Any) -> bool:
+    """Whether a schema says plainly that nothing is valid."""
+    return schema is False or (isinstance(schema, dict) and "not" in schema and schema["not"] in (True, {}))
+
+
+class _Reader:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
+        self._known: dict[tuple[str, int], Node | None] = {}
+        self._followed: tuple[str, ...] = ()  # references that led to the value that is read
+
+    def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
+        """Read a part; None where all of it would be too deep."""
+        if schema is True:
+            schema = {}
+        if not isinstance(schema, dict):
+            why = "nothing is valid" if schema is False else f"{type(schema).__name__} where a schema belongs"
+            raise refuse(pointer, why)
+        check_known(schema, pointer)
+        if is_false(schema):
+            raise refuse(pointer, "nothing is valid")
+        if schema.get("not", False) is not False and not is_false(schema["not"]):
+            raise UnkeptError(f"{pointer}/not", "'not' is not supported")
+        if pointer and "$id" in schema:
+            raise refuse(f"{pointer}/$id", "below the root it is not supported, as references begin at it")
+        if "$ref" in schema:
+            return self._read_ref(schema, pointer, depth)
+        if "allOf" in schema:
+            parts = schema["allOf"]
+            others = schema.keys() & SAYING - {"allOf", "not"}
+            if not isinstance(parts, list) or len(parts) != 1 or others:
+                raise UnkeptError(f"{pointer}/allOf", "other than around one schema alone it is not supported")
+            return self.read(parts[0], f"{pointer}/allOf/0", depth)
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in schema:
+                return self._read_union(schema, keyword, pointer, depth)
+        if "const" in schema or "enum" in schema:
+            return read_values(schema, pointer)
+        kinds = kinds_of(schema, pointer)
+        if not kinds:
+            return ANYTHING
+        nodes = [self._read_kind(schema, kind, pointer, depth) for kind in kinds]
+        return _union(nodes, pointer)
+
+    def _read_inner(self, schema: Any, pointer: str, depth: int) -> Node | None:
+        """Read the schema of a value inside the one that is read."""
+        followed, self._followed = self._followed, ()
+        node = self.read(schema, pointer, depth)
+        self._followed = followed
+        return node
+
+    def _read_ref(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
+        ref = schema["$ref"]
+        if others := schema.keys() & SAYING - {"$ref", "not"}:
+            raise UnkeptError(f"{pointer}/{min(others)}", "beside $ref it is not supported")
+        found = self._find(ref, pointer)
+        if ref in self._followed:
+            raise refuse(f"{pointer}/$ref", f"{ref!r} leads back to itself")
+        if depth >= MAX_DEPTH:
+            return None
+        key = ref, depth + 1
+        if key not in self._known:
+            followed, self._followed = self._followed, (*self._followed, ref)
+            self._known[key] = self.read(found, unquote(ref.removeprefix("#")), depth + 1)
+            self._followed = followed
+        return self._known[key]
+
+    def _find(self, ref: Any, pointer: str) -> Any:
+        if not isinstance(ref, str) or not re.match(r"#(/|$)", ref):
+            raise refuse(f"{pointer}/$ref", f"{ref!r} is not supported; places of the same schema (#/…) are")
+        found = self._root
+        for part in unquote(ref[1:]).split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(found):
+                found = found[int(name)]
+            elif isinstance(found, dict) and name in found:
+                found = found[name]
+            else:
+                raise refuse(f"{pointer}/$ref", f"{ref!r} leads nowhere")
+            if isinstance(found, dict) and isinstance(found.get("$id"), str):
+                raise refuse(f"{pointer}/$ref", f"{ref!r} leads to an $id, where references begin")
+        return found
+
+    def _read_union(self, schema: dict[str, Any], keyword: str, pointer: str, depth: int) -> Node | None:
+        options = schema[keyword]
+        if not isinstance(options, list) or not options:
+            raise refuse(f"{pointer}/{keyword}", "no schemas")
+        if schema.keys() & SAYING - {keyword, "type", "not"}:
+            raise UnkeptError(f"{pointer}/{keyword}", "beside other keywords it is not supported")
+        if "type" in schema:
+            kinds = set(kinds_of(schema, pointer))
+            kinds |= {"integer"} if "number" in kinds else set()
+            for i, option in enumerate(options):
+                if is_false(option):
+                    continue
+                says_kinds = isinstance(option, dict) and ("type" in option or not option.keys() & {"enum", "const"})
+                own = kinds_of(option, f"{pointer}/{keyword}/{i}") if says_kinds else []
+                if not own or not kinds.issuperset(own):
+                    raise UnkeptError(
+                        f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another"
+                    )
+        nodes = [
+            self.read(option, f"{pointer}/{keyword}/{i}", depth)
+            for i, option in enumerate(options)
+            if not is_false(option) or all(map(is_false, options))
+        ]
+        if keyword == "oneOf":
+            check_exclusive(options, pointer, self._find)
+        return _union(nodes, pointer)
+
+    def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
+        if kind == "null":
+            return Choice((None,))
+        if kind == "boolean":
+            return Choice((True, False))
+        if kind == "string":
+            return read_string(schema, pointer)
+        if kind == "array":
+            return self._read_array(schema, pointer, depth)
+        if kind == "object":
+            return self._read_object(schema, pointer, depth)
+        return read_number(schema, pointer, is_integer=kind == "integer")
+
+    def _read_object(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
+        properties, required = schema.get("properties"), schema.get("required", [])
+        if not isinstance(properties, (dict, type(None))):
+            raise refuse(f"{pointer}/properties", f"{type(properties).__name__} where an object belongs")
+        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+            raise refuse(f"{pointer}/required", "no list of names")
+        needed = set(required)
+        more = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
+        names = schema.get("propertyNames", True)
+        if not properties and isinstance(names, dict) and isinstance(names.get("enum"), list):
+            properties = {name: more for name in names["enum"] if isinstance(name, str)}
+        if properties is None and not required:
+            _check_names(schema, {}, needed, pointer)
+            return self._read_map(schema, more, pointer, depth)
+        if more is False and needed - set(properties or {}):
+            raise refuse(f"{pointer}/required", f"{min(needed - set(properties or {}))!r} is no property")
+        pointers = {name: f"{pointer}/properties/{_escape(name)}" for name in properties or {}}
+        parts = dict(properties or {}) | {name: more for name in required if name not in (properties or {})}
+        _check_names(schema, parts, needed, pointer)
+        fields = []
+        for name, part in parts.items():
+            is_required = name in needed
+            if is_false(part) and not is_required:
+                continue
+            node = self._read_inner(part, pointers.get(name, f"{pointer}/additionalProperties"), depth)
+            if node is None and is_required:
+                return None
+            if node is not None:
+                fields.append(Field(name, node, is_required))
+        n_required = sum(field.is_required for field in fields)
+        if count(schema, "minProperties", pointer, 0) > n_required:
+            raise UnkeptError(f"{pointer}/minProperties", "above the number of required properties it is not supported")
+        if count(schema, "maxProperties", pointer, len(fields)) < len(fields):
+            raise UnkeptError(f"{pointer}/maxProperties", "below the number of properties it is not supported")
+        return Object(tuple(fields))
+
+    def _read_map(self, schema: dict[str, Any], more: Any, pointer: str, depth: int) -> Node | None:
+        low = count(schema, "minProperties", pointer, 0)
+        high = count(schema, "maxProperties", pointer, MAX_ITEMS)
+        if low > 1:
+            raise UnkeptError(f"{pointer}/minProperties", "more than 1 of free keys is not supported; one may repeat")
+        if low > high or (more is False and low):
+            raise refuse(f"{pointer}/minProperties", f"{low} at least, and fewer at most")
+        names, patterns = schema.get("propertyNames", True), schema.get("patternProperties", {})
+        said = {k: v for k, v in names.items() if k in SAYING} if isinstance(names, dict) else {}
+        if said.keys() - _OF_NAMES or len(patterns) > 1 or (patterns and "pattern" in said):
+            keyword = "patternProperties" if patterns else "propertyNames"
+            raise UnkeptError(f"{pointer}/{keyword}", "other than one pattern for all keys it is not supported")
+        at = "additionalProperties"
+        for pattern, part in patterns.items():
+            said, more, at = {**said, "pattern": pattern}, part, f"patternProperties/{_escape(pattern)}"
+        if more is True and not low and "maxProperties" not in schema and not said.keys() - {"type"}:
+            return Slot(OBJECT, "{")
+        node = None if is_false(more) or high == 0 else self._read_inner(more, f"{pointer}/{at}", depth)
+        if node is None:
+            return None if low else Object(())
+        length = min(count(said, "maxLength", pointer, MAX_ITEMS), MAX_ITEMS)
+        key = read_string({**said, "maxLength": length}, f"{pointer}/propertyNames")
+        if not isinstance(key, String):
+            raise refuse(f"{pointer}/propertyNames", "no key is of no character")
+        return Map(key, node, min_items=low, max_items=high)
+
+    def _read_array(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
+        low = count(schema, "minItems", pointer, 0)
+        heads, pointer_to_items = schema.get("prefixItems", []), f"{pointer}/items"
+        pointer_to_heads, items = f"{pointer}/prefixItems", schema.get("items", schema.get("unevaluatedItems", True))
+        if not isinstance(schema.get("uniqueItems", False), bool):
+            raise refuse(f"{pointer}/uniqueItems", f"{schema['uniqueItems']!r} is neither true nor false")
+        if "prefixItems" in schema and "2020-12" not in self._draft:
+            raise UnkeptError(f"{pointer}/prefixItems", f"{self._draft} does not know it")
+        if isinstance(items, list):  # as before draft 2020-12
+            heads, pointer_to_heads, items = items, pointer_to_items, schema.get("additionalItems", True)
+            pointer_to_items = f"{pointer}/additionalItems"
+        if not isinstance(heads, list) or ("prefixItems" in schema and not heads):
+            raise refuse(f"{pointer}/prefixItems", "no list of schemas")
+        is_free = not heads and items is True and not low and "maxItems" not in schema
+        if is_free and not schema.get("uniqueItems"):
+            return Slot(ARRAY, "[")
+        nodes = [self._read_inner(head, f"{pointer_to_heads}/{i}", depth) for i, head in enumerate(heads)]
+        deep = next((i for i, node in enumerate(nodes) if node is None), None)
+        item = None if items is False or deep is not None else self._read_inner(items, pointer_to_items, depth)
+        kinds = [node for node in nodes[:deep] if node is not None]
+        most = len(kinds) if item is None else max(low, MAX_ITEMS)
+        given = count(schema, "maxItems", pointer, most)
+        high = min(most, given)
+        if low > given:
+            raise refuse(f"{pointer}/minItems", f"{low} at least and {given} at most")
+        if low > high:
+            return None
+        if schema.get("uniqueItems") is not True or high <= 1:
+            return Array(tuple(kinds), item, False, min_items=low, max_items=high)
+        choices = None if kinds else choices_of(item)
+        if choices is None:
+            raise UnkeptError(f"{pointer}/uniqueItems", "of items that are no choice among values it is not supported")
+        n = len(choices.values)
+        if low > n:
+            raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
+        return Array((), choices, True, min_items=low, max_items=min(high, n))
+
+
+def _check_names(schema: dict[str, Any], parts: dict[str, Any], needed: set[str], pointer: str) -> None:
+    """Raise ArgumentError where keys that may be written do not keep to what is said of all, or of each other."""
+    names = schema.get("propertyNames", True)
+    if isinstance(names, dict) and names.keys() & SAYING and parts:
+        if names.keys() & SAYING - _OF_NAMES:
+            raise UnkeptError(f"{pointer}/propertyNames", "other than pattern, lengths and enum is not supported")
+        for name in parts:
+            read_values(names | {"const": name}, f"{pointer}/propertyNames")
+    for keyword in ("patternProperties", "dependentRequired"):
+        if not isinstance(schema.get(keyword, {}), dict):
+            raise refuse(f"{pointer}/{keyword}", f"{type(schema[keyword]).__name__} where an object belongs")
+    for pattern in schema.get("patternProperties", {}):
+        if matching(list(parts), pattern, f"{pointer}/patternProperties"):
+            raise UnkeptError(f"{pointer}/patternProperties", f"{pattern!r} of listed properties is not supported")
+    for name, others in schema.get("dependentRequired", {}).items():
+        if name in parts and not (isinstance(others, list) and all(other in needed for other in others)):
+            raise UnkeptError(f"{pointer}/dependentRequired", "of properties that are optional it is not supported")
+
+
+def _union(nodes: list[Node | None], pointer: str) -> Node | None:
+    """Return one node for those that are not too deep."""
+    some = [node for node in nodes if node is not None]
+    return make_union(some, pointer) if some else None
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")

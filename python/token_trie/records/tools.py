@@ -1,0 +1,538 @@
+"""`choose_tool`: one of some tools with its arguments; tools as programs have them, and templates that write calls."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints, overload
+
+from token_trie.decisions.options import RecordOptions
+from token_trie.decisions.run import run
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.own_stream import n_ctx_of
+from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.native.lifetime import attachment, lease
+from token_trie.native.llama_facts import model_of
+from token_trie.native.options import takes
+from token_trie.records.fill import Filling, RecordRequest, RecordStats, json_key, read_template
+from token_trie.records.plan import Layout, Node, Object, Position, Whole, ways
+from token_trie.records.schema import read_schema
+from token_trie.sets.control_tokens import JSONObject, read, render
+from token_trie.sets.lru import Memory
+from token_trie.sets.prompt import chat_handler_of, tokenize_prompt, tokenize_rendered
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from token_trie.decisions.options import RecordKeywords
+
+_NAME, _ARGUMENTS = "tool_name_here", JSONObject(argument="value_here")
+ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…,"arguments":{…}}'
+
+
+class CallTemplate(NamedTuple):
+    """What stands around a tool's name and its arguments."""
+
+    before: str
+    between: str
+    behind: str
+
+
+def ask_for_tools(
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[dict[str, Any]],
+    n_ctx: int,
+    *,
+    thinks: bool = False,
+) -> tuple[list[int], CallTemplate | None]:
+    """Return the tokens of a prompt that tells of tools, and the template of a call; None for one of our own.
+
+    How a call begins is part of the prompt, unless the model thinks in between.
+
+    Raises
+    ------
+    ArgumentError
+        These are no messages, or the template refuses them.
+    """
+    if isinstance(messages, (str, bytes, Mapping)) or not all(isinstance(message, Mapping) for message in messages):
+        raise ArgumentError("messages: not a list of chat messages")
+    if not messages:
+        raise ArgumentError("messages: none given")
+    given = for_template(llm, [_with_objects(message, f"messages[{i}]") for i, message in enumerate(messages)], tools)
+    template = _template_with_tools(llm)
+    if template is None:
+        return tokenize_prompt(llm, given, n_ctx), None
+    formatter = template(True)
+    try:
+        prompt = render(
+            llm,
+            {"messages": given, "tools": list(tools)},
+            lambda data, mark: read(llm, formatter(**data).prompt, mark),
+        )
+    except TokenTrieError:
+        raise
+    except Exception as error:
+        raise ArgumentError(f"messages: the chat template refuses them: {error}") from error
+    written = _template_of(llm, template(False), prompt.text, given, tools)
+    if written is None or thinks:
+        return tokenize_rendered(llm, prompt, n_ctx), written
+    return tokenize_rendered(llm, prompt.followed_by(llm, written.before), n_ctx), written._replace(before="")
+
+
+def _template_with_tools(llm: Llama) -> Any:
+    name = llm.chat_format or ""
+    if llm.chat_handler is not None or not name.startswith("chat_template."):
+        return None
+    template = llm.metadata.get("tokenizer.chat_template" + name.removeprefix("chat_template").replace(".default", ""))
+    if template is None or "tools" not in template:
+        return None
+    eos, bos = (
+        model_of(llm).token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos())
+    )
+    return lambda is_prompt: llama_cpp.llama_chat_format.Jinja2ChatFormatter(
+        template, eos, bos, add_generation_prompt=is_prompt
+    )
+
+
+def _template_of(
+    llm: Llama, render: Any, prompt: str, messages: list[Any], tools: Sequence[dict[str, Any]]
+) -> CallTemplate | None:
+    call = {"id": "000000000", "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}}
+    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+    try:
+        whole = render(messages=[*messages, answer], tools=list(tools)).prompt
+    except Exception:
+        return None
+    before, found, rest = whole.removeprefix(prompt).partition(_NAME)
+    between, found_too, behind = rest.partition(str(_ARGUMENTS))
+    if whole.startswith(prompt) and found and found_too and between and not _has_control(llm, between):
+        return CallTemplate(before, between, _plain_beginning(llm, behind))
+    return None
+
+
+def _plain_beginning(llm: Llama, text: str) -> str:
+    """Return a text up to its first control token."""
+    vocab = vocab_of(llm)
+    plain = []
+    for token in llm.tokenize(text.encode(), add_bos=False, special=True):
+        if vocab.is_control(token):
+            break
+        plain.append(token)
+    kept = vocab.detokenize(plain).decode(errors="ignore")
+    return kept if text.startswith(kept) else kept.removeprefix(" ")
+
+
+def _has_control(llm: Llama, text: str) -> bool:
+    vocab = vocab_of(llm)
+    tokens = llm.tokenize(text.encode(), add_bos=False, special=True)
+    return any(vocab.is_control(token) for token in tokens)
+
+
+def read_arguments(given: object) -> JSONObject:
+    """Return the arguments of a call, which OpenAI's API has as JSON text, as templates take them.
+
+    Raises
+    ------
+    ArgumentError
+        They are no JSON object.
+    """
+    if isinstance(given, str):
+        try:
+            given = json.loads(given or "{}")
+        except (ValueError, RecursionError) as error:
+            raise ArgumentError(f"not JSON ({error}); give a JSON object, or its text") from None
+    if not isinstance(given, Mapping):
+        raise ArgumentError(f"{type(given).__name__}, where a JSON object or its text belongs")
+    return JSONObject(given)
+
+
+def _with_objects(message: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Copy a message, with the arguments of its calls as objects."""
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, (list, tuple)):
+        raise ArgumentError(f"{place}.tool_calls: {type(calls).__name__} where a list of calls belongs")
+    made = []
+    for i, call in enumerate(calls):
+        at = f"{place}.tool_calls[{i}]"
+        function = _function(call)
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ArgumentError(f"{at}: no function with a name")
+        try:
+            function = {**function, "arguments": read_arguments(function.get("arguments", ""))}
+        except ArgumentError as error:
+            raise ArgumentError(f"{at}.function.arguments: {error}") from None
+        made.append({**call, "function": function} if "function" in call else function)
+    return {**message, "tool_calls": made} if made else dict(message)
+
+
+def _function(call: Any) -> Any:
+    """Return what is called; transformers also takes calls without a level of their own for it."""
+    return call.get("function", call) if isinstance(call, Mapping) else None
+
+
+def for_template(
+    llm: Llama, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Put into turns of text what the model's chat template has no turns for: tools, their calls and results, a system.
+
+    The caller holds a lease.
+    """
+    if _template_with_tools(llm) is None:
+        messages = _calls_as_text(messages)
+        messages = tell_of_tools(messages, tools) if tools else messages
+    if messages[0].get("role") == "system" and not _takes_system(llm):
+        system, *rest = messages
+        i = next((i for i, message in enumerate(rest) if message.get("role") == "user"), None)
+        if i is None:
+            return [{**system, "role": "user"}, *rest]
+        rest[i] = _joined(system, rest[i], "\n\n")
+        return rest
+    return messages
+
+
+def _takes_system(llm: Llama) -> bool:
+    """Whether the chat template shows a system message; some refuse one, others leave it out."""
+    try:
+        handler = chat_handler_of(llm)
+    except Exception:
+        return True  # there is none of this name, which the prompt is refused with
+    known = attachment(llm).known
+    of, takes = known.get("takes a system message", (None, False))
+    if of is not handler:
+        user = {"role": "user", "content": "a"}
+        try:
+            takes = tokenize_prompt(llm, [{"role": "system", "content": "b"}, user]) != tokenize_prompt(llm, [user])
+        except ArgumentError:
+            takes = False
+        known["takes a system message"] = handler, takes
+    return bool(takes)
+
+
+def _calls_as_text(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names: dict[Any, str] = {}
+    told: list[dict[str, Any]] = []
+    after_result = False
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            names |= {call.get("id"): _function(call)["name"] for call in calls}
+            written = [{name: _function(call)[name] for name in ("name", "arguments")} for call in calls]
+            text = {"role": "assistant", "content": "\n".join(map(_json, written))}
+            message = _joined(message, text, "\n") if message.get("content") else text
+        is_result = message.get("role") in ("tool", "function")
+        if is_result:
+            name = message.get("name") or names.get(message.get("tool_call_id"))
+            result = {"name": name} if name else {}
+            message = {"role": "user", "content": _json({**result, "result": _text(message.get("content"))})}
+        if told and after_result and message.get("role") == "user":
+            told[-1] = _joined(told[-1], message, "\n")
+        else:
+            told.append(message)
+        after_result = is_result or (after_result and message.get("role") == "user")
+    return told
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _text(content: Any) -> str:
+    """Return the text of a message's content, which may be in parts."""
+    if isinstance(content, str) or not isinstance(content, Sequence):
+        return "" if content is None else str(content)
+    return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any], between: str) -> dict[str, Any]:
+    """Return the second of two messages, with the text of the first before its own."""
+    before, content = _text(first.get("content")) + between, second.get("content")
+    if isinstance(content, str) or not isinstance(content, Sequence):
+        return {**second, "content": before + _text(content)}
+    return {**second, "content": [{"type": "text", "text": before}, *content]}
+
+
+def tell_of_tools(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put tools into the system message."""
+    lines = [ASKING, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)]
+    told = {"role": "system", "content": "\n".join(lines)}
+    if messages[0].get("role") != "system":
+        return [told, *messages]
+    if messages[0].get("content"):
+        told = _joined(messages[0], told, "\n")
+    return [told, *messages[1:]]
+
+
+class Tool(NamedTuple):
+    """What may be called."""
+
+    name: str
+    node: Node
+    """Of the arguments."""
+    read: Callable[[str], Any]
+    """Makes the value of the arguments' text."""
+    shown: dict[str, Any]
+    """It in OpenAI's shape, for the prompt."""
+    given: Any
+    ignored: tuple[str, ...] = ()
+    """What the arguments are not kept to, with the reason."""
+
+
+_SAYING_MORE = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "patternProperties", "propertyNames"}
+_read: Memory[Tool] = Memory(512, 1 << 20)
+
+
+def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
+    """Read tools; the last are remembered. ArgumentError with the place: none, of no such form, not supported."""
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
+        raise ArgumentError(f"tools: {type(tools).__name__} where a list of tools belongs")
+    if not tools:
+        raise ArgumentError("tools: none given")
+    found = tuple(_read_one(tool, f"tools[{i}]") for i, tool in enumerate(tools))
+    names = [tool.name for tool in found]
+    for i, tool in enumerate(found):
+        if tool.name in names[:i]:
+            where = ".function.name" if isinstance(tool.given, Mapping) else ""
+            raise ArgumentError(f"tools[{i}]{where}: {tool.name!r} comes twice")
+    return found
+
+
+def _read_one(tool: Any, where: str) -> Tool:
+    if isinstance(tool, Mapping):
+        key = json_key(tool, where)
+        return _read.get(key, len(key), lambda: _read_json(json.loads(key), where))._replace(given=tool)
+    if not callable(tool) or not isinstance(getattr(tool, "__name__", None), str):
+        what = type(tool).__name__
+        raise ArgumentError(f"{where}: {what} where a tool of OpenAI's shape, a pydantic model or a function belongs")
+    try:
+        return _read.get(tool, 1000, lambda: _read_callable(tool))
+    except ArgumentError as error:
+        raise ArgumentError(f"{where}: {tool.__name__}: {error}") from error
+
+
+def _read_json(tool: dict[str, Any], where: str) -> Tool:
+    function = tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, dict):
+        raise ArgumentError(f'{where}: not {{"type": "function", "function": {{…}}}}')
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"{where}.function.name: {name!r} is no name")
+    # As in OpenAI's API, a tool that does not say so is not strict.
+    ignored: list[str] | None = None if function.get("strict") is True else []
+    try:
+        node = _read_parameters(function.get("parameters"), ignored)
+    except ArgumentError as error:
+        raise ArgumentError(f"{where}.function.parameters: {error}") from error
+    return Tool(name, node, json.loads, tool, tool, tuple(ignored or ()))
+
+
+def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> Node:
+    if parameters is None or parameters == {}:
+        return Object(())
+    says_more = isinstance(parameters, dict) and (parameters.get("required") or parameters.keys() & _SAYING_MORE)
+    if isinstance(parameters, dict) and parameters.get("type") == "object" and not says_more:
+        # No word of what there is: for a schema anything, for a tool nothing.
+        more = {} if "additionalProperties" in parameters else {"properties": parameters.get("properties") or {}}
+        parameters = parameters | more
+    node = read_schema(parameters, ignored)
+    found = ways(Whole(node, Position()), Layout())
+    if any((way.text[:1] if way.slot is None else way.slot.begins_with) != "{" for way in found):
+        raise ArgumentError("not an object with properties")
+    return node
+
+
+def _read_callable(tool: Any) -> Tool:
+    template = read_template(tool if isinstance(tool, type) else _arguments_of(tool))
+    if not isinstance(template.schema, dict):
+        raise ArgumentError("not an object with properties")
+    described = template.schema.get("description") if isinstance(tool, type) else inspect.getdoc(tool)
+    parameters = {key: value for key, value in _untitled(template.schema).items() if key != "description"}
+    node = _read_parameters(parameters)
+    function = {"name": tool.__name__, **({"description": described} if described else {}), "parameters": parameters}
+    return Tool(tool.__name__, node, template.read, {"type": "function", "function": function}, tool)
+
+
+def _arguments_of(function: Any) -> Any:
+    """Return a type of dicts that are a function's keyword arguments."""
+    try:
+        from typing_extensions import NotRequired, Required, TypedDict
+    except ImportError as error:
+        raise ArgumentError('functions are read by pydantic: pip install "token-trie[records]"') from error
+    try:
+        parameters = inspect.signature(function).parameters.values()
+        hints = get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise ArgumentError(f"its type hints cannot be read: {error}") from error
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ArgumentError(f"parameter {parameter.name!r} takes no keyword")
+        if parameter.name not in hints:
+            raise ArgumentError(f"parameter {parameter.name!r} has no type hint")
+        hint = hints[parameter.name]
+        fields[parameter.name] = Required[hint] if parameter.default is parameter.empty else NotRequired[hint]
+    return TypedDict(function.__name__, fields)  # type: ignore[operator]
+
+
+def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without the titles that pydantic makes of names, which a prompt is longer for."""
+    of_schemas = ("properties", "$defs")
+
+    def plain(key: str, value: Any) -> Any:
+        if key in of_schemas:
+            return {name: _untitled(part) for name, part in value.items()}
+        if key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            return [_untitled(part) for part in value]
+        return _untitled(value) if key in ("items", "additionalProperties") and isinstance(value, dict) else value
+
+    return {key: plain(key, value) for key, value in schema.items() if key != "title"}
+
+
+T = TypeVar("T")
+
+PLAIN = CallTemplate('{"name":"', '","arguments":', "}")
+"""A call as it is written where the model's template has no way of its own."""
+
+
+@dataclass(frozen=True)
+class ToolCall(Generic[T]):
+    """A call of a tool.
+
+    Attributes
+    ----------
+    id, type, function
+        As in OpenAI's ``tool_calls``: function is a dict of name and arguments, these as JSON; see `to_dict`.
+    name : str
+        Name of the tool.
+    arguments : dict
+        The arguments as JSON values; valid by the tool's parameters.
+    value : object
+        The arguments in the tool's own form: an instance of a model, the keyword arguments of a function
+        (``call.tool(**call.value)``), or `arguments` for a tool in OpenAI's format.
+    tool : object
+        The tool, as it was given.
+    probability : float
+        The probability of the name, computed as in `Record.probabilities`.
+    probabilities : dict of str to float
+        The probabilities of the arguments, by JSON pointer.
+    truncated : tuple of str
+        Pointers of arguments that were ended because they reached `max_tokens`.
+    stats : RecordStats
+        What the call cost.
+    thought : str or None
+        What the model wrote before the call, up to the marker; None without `think`.
+    ignored : tuple of str
+        Keywords of the tool's schema that the arguments were not kept to, with the reason; only for a tool in OpenAI's
+        format without ``"strict": true``.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    value: T
+    tool: Any = field(compare=False, repr=False)
+    text: str
+    """The arguments' JSON."""
+    probability: float = field(compare=False)
+    probabilities: dict[str, float] = field(compare=False)
+    truncated: tuple[str, ...] = ()
+    stats: RecordStats | None = field(default=None, compare=False)
+    thought: str | None = None
+    ignored: tuple[str, ...] = ()
+    id: str = field(default_factory=lambda: uuid.uuid4().hex[:9], compare=False)
+    type: str = "function"
+
+    @property
+    def function(self) -> dict[str, str]:
+        """Name and arguments, as OpenAI has them."""
+        return {"name": self.name, "arguments": self.text}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as an item of OpenAI's ``tool_calls``."""
+        return {"id": self.id, "type": self.type, "function": self.function}
+
+
+def tool_request(
+    tools: tuple[Tool, ...], options: RecordOptions, template: CallTemplate = PLAIN
+) -> RecordRequest[ToolCall[Any]]:
+    """Request a call, written by a template."""
+
+    def fill(under_way: Filling) -> ToolCall[Any]:
+        decoder = under_way.decoder
+        names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
+        index, probability = decoder.choose(names, template.between)
+        tool = tools[index]
+        under_way.writer.write(template.between)
+        text = decoder.run(tool.node, template.behind)
+        value = tool.read(text)
+        under_way.writer.write(template.behind)
+        own = tool.name, json.loads(text), value, tool.given, text
+        return ToolCall(*own, probability, decoder.probabilities, *under_way.told(), ignored=tool.ignored)
+
+    return RecordRequest(options, fill, template.before)
+
+
+@overload
+def choose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[type[T]], **options: Unpack[RecordKeywords]
+) -> ToolCall[T]: ...
+@overload
+def choose_tool(
+    llm: Llama,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | Sequence[Callable[..., Any]],
+    **options: Unpack[RecordKeywords],
+) -> ToolCall[dict[str, Any]]: ...
+@overload
+def choose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
+) -> ToolCall[Any]: ...
+@takes(RecordOptions)
+def choose_tool(
+    llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
+) -> ToolCall[Any]:
+    """Let the model call one of some tools.
+
+    Parameters
+    ----------
+    llm : llama_cpp.Llama
+        The model.
+    messages : sequence of dict
+        Chat messages.
+    tools : sequence of dict, class or function
+        As OpenAI has them: ``{"type": "function", "function": {"name": …, "description": …, "parameters": schema}}``,
+        with object schemas that `fill` supports. Without ``"strict": true`` beside the name, other keywords of a schema
+        are ignored, and listed in `ToolCall.ignored`. Or pydantic models and other classes that `fill` supports, whose
+        names are the tools' names; or functions whose parameters have type hints. The docstring of a class or function
+        is the tool's description, and ``Annotated[…, pydantic.Field(description=…)]`` describes a parameter. Classes
+        and functions need the extra ``records``.
+    **options
+        Those of `RecordOptions`.
+
+    Returns
+    -------
+    ToolCall
+        Nothing is called: ``call.tool(**call.value)`` calls a function.
+
+    Raises
+    ------
+    TokenTrieError
+        As in `fill`; also if the messages do not fit the model's chat template.
+
+    Notes
+    -----
+    If the model's chat template supports tools, it describes them to the model, and the call is written in its format.
+    Otherwise, this is added to the system message: "Answer with one call of these tools, as JSON of this form:", the
+    form ``{"name":…,"arguments":{…}}``, and each tool's function as one line of JSON. The call has this form. Calls and
+    results in the messages are then text in turns of the assistant and the user. If the template has no system message,
+    as Gemma 2's, its text begins the first turn of the user.
+
+    Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
+    object.
+    """
+    asked, read = RecordOptions.read("choose_tool", options), read_tools(tools)
+    shown = [tool.shown for tool in read]
+    with lease(llm):
+        tokens, template = ask_for_tools(llm, messages, shown, n_ctx_of(llm), thinks=asked.think is not None)
+    return run(llm, tokens, tool_request(read, asked, template or PLAIN))

@@ -1,0 +1,570 @@
+"""Requests of completions: their bodies, prompts, constraints and grammars, within limits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from token_trie.errors import GrammarError, TokenTrieError
+from token_trie.native.checks import encode
+from token_trie.native.core import Llama, llama_cpp, vocab_of
+from token_trie.native.lifetime import lease
+from token_trie.records.tools import for_template, read_arguments
+from token_trie.serve.limits import Body, Claim, Limits, Place, check_depth, invalid, refusal_of
+from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
+from token_trie.sets.prompt import Filled, Prompt, has_chat_template
+
+_BYTES, _RULES, _DEPTH, _TIMES = 64 << 10, 1000, 100, 1000
+
+_PARTS = re.compile(
+    r"""
+    \#[^\n]* | "(?:[^"\\]|\\.|\\\Z)*(?:"|\Z) | \[(?:[^\]\\]|\\.|\\\Z)*(?:\]|\Z)
+    # Comments, texts and classes, whose inside is none. One without an end matches up to the end of all: else the regex
+    # would look for that end again from each of its characters.
+    | \{\s*(?P<least>\d*)\s*,?\s*(?P<most>\d*) | (?P<rule> ::=) | (?P<opens> \() | (?P<closes> \))
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+_WAYS, _VALUES = 256, 25_000
+
+
+def check_schema(schema: Any, place: Place) -> None:
+    """Refuse a JSON Schema with so many values, or alternatives, that to tell them apart takes long."""
+    level, n_values, n_pairs = [schema], 0, 0
+    while level:
+        n_values += len(level)
+        if n_values > _VALUES:
+            raise invalid(f"more than {_VALUES:,} values, keys and keywords", place, "too_long")
+        for each in level:
+            for name in ("oneOf", "anyOf") if isinstance(each, dict) else ():
+                n_pairs += len(each[name]) ** 2 if isinstance(each.get(name), list) else 0
+                if n_pairs > _WAYS**2:
+                    raise invalid(f"{name}: more than {_WAYS} schemas, or as many pairs of them", place, "too_long")
+        level = [v for each in level for v in _values(each)]
+
+
+def _values(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def check_gbnf(text: str, place: Place) -> None:
+    """Refuse a GBNF grammar of too many bytes, rules, levels or repetitions."""
+    if len(text.encode(errors="surrogatepass")) > _BYTES:
+        raise invalid(f"more than {_BYTES:,} bytes", place, "too_long")
+    n_rules = depth = deepest = 0
+    for part in _PARTS.finditer(text):
+        n_rules += part.lastgroup == "rule"
+        depth += (part.lastgroup == "opens") - (part.lastgroup == "closes")
+        deepest = max(deepest, depth)
+        least, most = part["least"] or "0", part["most"] or str(_TIMES)
+        # llama.cpp counts from the one to the other, past the end of its integers where there is no way.
+        if max(len(least), len(most)) > len(str(_TIMES)) or not int(least) <= int(most) <= _TIMES:
+            raise invalid(f"{part[0]}}}: from 0 to {_TIMES:,} times, in this order", place, "too_long")
+    if n_rules > _RULES:
+        raise invalid(f"more than {_RULES:,} rules", place, "too_long")
+    if deepest > _DEPTH:
+        raise invalid(f"parentheses more than {_DEPTH} deep", place, "too_long")
+
+
+def require_parsed(llm: Llama, text: str) -> None:
+    """Raise GrammarError, with the reason, for a GBNF grammar that llama.cpp cannot parse.
+
+    It prints the reason, and all of the grammar with it, to standard error, where nothing of a request is to stand.
+    """
+    given = encode(text, "grammar")
+    if not given:
+        return
+    with _errors() as file:
+        sampler = llama_cpp.llama_sampler_init_grammar(vocab_of(llm).address, given, b"root")
+        if sampler:
+            llama_cpp.llama_sampler_free(sampler)
+            return
+        file.seek(0)
+        said = file.read(_SAID).decode(errors="replace").splitlines()
+    _, _, why = (said[0] if said else "").partition("error parsing grammar: ")
+    raise GrammarError(f"gbnf: {why[:_SHOWN] or 'the grammar has no rule root, or a rule that begins with itself'}")
+
+
+_SAID, _SHOWN = 1000, 120
+_printing = threading.Lock()
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[BinaryIO]:
+    """Let what the process prints to standard error go to a file, whoever prints it."""
+    with _printing, tempfile.TemporaryFile() as file:
+        try:
+            kept = os.dup(2)
+        except OSError:  # there is none
+            yield file
+            return
+        try:
+            os.dup2(file.fileno(), 2)
+            yield file
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+_MOST = 128
+_ANSWER_BYTES = 16 << 10
+"""Memory of an answer while it is written."""
+
+Number: TypeAlias = StrictFloat
+Stop: TypeAlias = Annotated[StrictStr, Field(max_length=1000)]
+Count: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+
+
+class StructuredOutputs(BaseModel):
+    """What vLLM calls constraints."""
+
+    model_config = ConfigDict(extra="allow")
+
+    choice: Any = None
+    """Texts, texts with what they stand for, or ``{"set": name}``, with "mask" or "indices" of what is left of it."""
+    json_: Any = Field(None, alias="json")
+    json_object: StrictBool | None = None
+    grammar: StrictStr | None = None
+
+
+class JSONSchema(BaseModel):
+    """A schema with its name."""
+
+    name: StrictStr = ""
+    schema_: Any = Field(None, alias="schema")
+    strict: StrictBool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """What OpenAI calls constraints."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JSONSchema | None = None
+    schema_: Any = Field(None, alias="schema")
+    """Where llama.cpp's server has it."""
+
+
+class StreamOptions(BaseModel):
+    """What a stream has besides."""
+
+    include_usage: StrictBool = False
+
+
+class Sampling(Body):
+    """What both kinds have."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: StrictStr | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=_MOST)] | None = None
+    seed: StrictInt | None = None
+    temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[StrictInt, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
+    max_tokens: Count | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_choice: Any = None
+    guided_json: Any = None
+    guided_grammar: StrictStr | None = None
+    grammar: StrictStr | None = None
+    json_schema: Any = None
+    token_trie: Any = None
+    x_distribution: StrictBool = True
+    """Whether to score a whole set, for each member's probability; else the best is searched for, which is cheaper."""
+
+    @property
+    def n_each(self) -> int:
+        """Answers to a prompt."""
+        return 1 if self.n is None else self.n
+
+    def claim(self, limits: Limits, claim: Claim) -> None:
+        """Claim the memory of its answers."""
+        claim.add(_ANSWER_BYTES * self.n_each * len(self.prompts))
+
+    @property
+    def prompts(self) -> Sequence[Any]:
+        """The prompts, one at least."""
+        return [None]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens of an answer at most; None: not said."""
+        return self.max_tokens
+
+    def drawn_by(self, place: int) -> dict[str, Any]:
+        """Return the members of `token_trie.llama.query.Sampling` for answer number `place` of a prompt."""
+        return {
+            "temperature": self.effective_temperature,
+            "top_p": float(self.top_p or 1.0),
+            "top_k": max(self.top_k or 0, 0),
+            "min_p": float(self.min_p or 0.0),
+            "seed": self.seed_of(place),
+        }
+
+    @property
+    def effective_temperature(self) -> float:
+        """The temperature of what is drawn: where none is given, OpenAI's."""
+        if self.top_p == 0:
+            return 0.0
+        return 1.0 if self.temperature is None else float(self.temperature)
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return [text for text in given if text]
+
+    def seed_of(self, place: int) -> int | None:
+        """Return the seed of the so-and-so-many-th answer, as draws take it; -1 is a random one, as in llama.cpp."""
+        return None if self.seed in (None, -1) else (self.seed + place) % (2**32 - 1)
+
+
+class TextPart(BaseModel):
+    """A text."""
+
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: StrictStr = ""
+    refusal: StrictStr = ""
+
+
+class OtherPart(BaseModel):
+    """What no model here can look at or listen to."""
+
+    type: Literal["image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"]
+
+
+class Function(BaseModel):
+    """What is called, and with what."""
+
+    name: StrictStr
+    arguments: StrictStr | dict[str, Any] = ""
+
+
+class Call(BaseModel):
+    """A call that was made."""
+
+    id: StrictStr = ""
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class Message(BaseModel):
+    """What somebody said."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: (
+        StrictStr
+        | Annotated[list[Annotated[TextPart | OtherPart, Field(discriminator="type")]], Field(fail_fast=True)]
+        | None
+    ) = None
+    name: StrictStr | None = None
+    tool_calls: Annotated[list[Call], Field(fail_fast=True)] | None = None
+    tool_call_id: StrictStr | None = None
+
+
+class Named(BaseModel):
+    """A tool by its name."""
+
+    class ByName(BaseModel):
+        """The name."""
+
+        name: StrictStr
+
+    type: Literal["function"]
+    function: ByName
+
+
+class Allowed(BaseModel):
+    """Some of the tools."""
+
+    class Some(BaseModel):
+        """These."""
+
+        mode: Literal["auto", "required"]
+        tools: Annotated[list[Named], Field(min_length=1, fail_fast=True)]
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Some
+
+
+class ChatRequest(Sampling):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: Count | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | Annotated[Named | Allowed, Field(discriminator="type")] | None
+    ) = None
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens of an answer at most; None: not said."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def n_alternatives(self) -> int | None:
+        """Tokens to be told beside each that was taken; None: nothing of tokens."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionRequest(Sampling):
+    """``POST /v1/completions``."""
+
+    prompt: (
+        StrictStr
+        | Annotated[list[StrictStr], Field(fail_fast=True)]
+        | Annotated[list[Count], Field(fail_fast=True)]
+        | Annotated[list[Annotated[list[Count], Field(fail_fast=True)]], Field(fail_fast=True)]
+    )
+    logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
+    parse_special: StrictBool = False
+    """Whether names of control tokens in the prompt become these, as in a template of one's own."""
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Tokens of an answer at most: where it is not said, OpenAI's."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, one at least."""
+        given: Any = self.prompt
+        one = isinstance(given, str) or (len(given) > 0 and isinstance(given[0], int))
+        prompts: list[str | list[int]] = [given] if one else given
+        if not prompts or len(prompts) * self.n_each > _MOST:
+            raise invalid(f"{len(prompts):,} prompts; 1 to {_MOST} answers are given at once", ("prompt",))
+        return prompts
+
+
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "logit_bias": ({},),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "mirostat": (0,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "ignore_eos": (False,),
+    "echo": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "modalities": (["text"],),
+    "audio": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "web_search_options": (),
+    "guided_regex": (),
+    "regex": (),
+    "ebnf": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "prompt_logprobs": (),
+}
+"""Fields without which an answer would be another than asked for, and the values that change nothing."""
+
+
+def refuse_unsupported(shape: Sampling) -> None:
+    """Refuse what would be answered wrongly if it were passed over."""
+    for name, given in (shape.model_extra or {}).items():
+        if name in _HARMLESS and given is not None and given not in _HARMLESS[name]:
+            raise invalid("is not supported here", (name,), "unsupported")
+    outputs = shape.structured_outputs
+    for name, given in ((outputs.model_extra if outputs is not None else None) or {}).items():
+        if name in ("regex", "structural_tag") and given is not None:
+            raise invalid("is not supported here", ("structured_outputs", name), "unsupported")
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of a set."""
+
+    read: Callable[[Llama], AnySet]
+
+
+@dataclass(frozen=True)
+class BySchema:
+    """A record."""
+
+    schema: Any
+    strict: bool = True
+    """Whether a keyword that cannot be kept to is refused; else it is ignored."""
+
+
+@dataclass(frozen=True)
+class ByGrammar:
+    """Text by a grammar; None: any text."""
+
+    gbnf: str | None = None
+
+
+Constraint: TypeAlias = OneOf | BySchema | ByGrammar
+
+
+def constraint_of(shape: Sampling, sets: Sets, limits: Limits) -> tuple[Constraint, Place]:
+    """Return what the answer of a request may be, and where it says so.
+
+    Raises
+    ------
+    RefusedError
+        It says so twice, names a set that there is not, or brings a grammar where none is taken.
+    """
+    found = list(_constraints(shape, sets))
+    if len(found) > 1:
+        raise invalid(f"goes with no {'.'.join(map(str, found[0][1]))}: an answer has one constraint", found[1][1])
+    constraint, place = found[0] if found else (ByGrammar(), ())
+    if isinstance(constraint, ByGrammar) and constraint.gbnf is not None:
+        if not limits.grammars:
+            raise invalid("this server takes no grammars", place, "unsupported")
+        check_gbnf(constraint.gbnf, place)
+    return constraint, place
+
+
+def _constraints(shape: Sampling, sets: Sets) -> Any:
+    outputs = shape.structured_outputs
+    if outputs is not None:
+        if outputs.choice is not None:
+            yield _one_of(outputs.choice, sets, ("structured_outputs", "choice"))
+        if outputs.json_ is not None:
+            yield _by_schema(outputs.json_, ("structured_outputs", "json"))
+        if outputs.json_object:
+            yield BySchema(_ANY_OBJECT), ("structured_outputs", "json_object")
+        if outputs.grammar is not None:
+            yield _by_grammar(outputs.grammar, ("structured_outputs", "grammar"))
+    if shape.token_trie is not None:
+        yield _one_of(shape.token_trie, sets, ("token_trie",))
+    if shape.guided_choice is not None:
+        yield _one_of(shape.guided_choice, sets, ("guided_choice",))
+    for name in ("guided_json", "json_schema"):
+        if getattr(shape, name) is not None:
+            yield _by_schema(getattr(shape, name), (name,))
+    for name in ("guided_grammar", "grammar"):
+        if getattr(shape, name):
+            yield _by_grammar(getattr(shape, name), (name,))
+    if shape.response_format is not None and shape.response_format.type != "text":
+        yield _by_format(shape.response_format)
+
+
+def _one_of(given: Any, sets: Sets, place: Place) -> tuple[Constraint, Place]:
+    if isinstance(given, dict) and "set" in given and set(given) <= {"set", *KEYS} and len(given) <= 2:
+        registered = sets.get(given["set"], (*place, "set"))
+        if len(given) == 2:
+            return OneOf(lambda _: sets.filtered(registered, given)), place
+        return OneOf(lambda _: registered.made), place
+    return OneOf(lambda llm: read_set(llm, given)), place
+
+
+def _by_grammar(gbnf: str, place: Place) -> tuple[Constraint, Place]:
+    return ByGrammar(gbnf), place
+
+
+def _by_format(given: ResponseFormat) -> tuple[Constraint, Place]:
+    place: Place = ("response_format",)
+    if given.schema_ is not None:
+        return _by_schema(given.schema_, (*place, "schema"))
+    if given.type == "json_object":
+        return BySchema(_ANY_OBJECT), place
+    if given.json_schema is None or given.json_schema.schema_ is None:
+        raise invalid("missing", (*place, "json_schema", "schema"), "missing")
+    strict = given.json_schema.strict is not False
+    return _by_schema(given.json_schema.schema_, (*place, "json_schema", "schema"), strict=strict)
+
+
+def _by_schema(given: Any, place: Place, *, strict: bool = True) -> tuple[Constraint, Place]:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"no JSON: {error}", place, "json_invalid") from None
+    if not isinstance(given, dict):
+        raise invalid("an object belongs here", place, "dict_type")
+    check_schema(given, place)
+    return BySchema(given, strict), place
+
+
+_ANY_OBJECT = {"type": "object"}
+
+
+PLAIN_STOPS = ("\nuser:", "\nsystem:", "\nassistant:")
+"""Where an answer in plain text ends, as somebody else's turn begins."""
+
+
+def turns_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages as chat templates take them; RefusedError for what is no text."""
+    turns = []
+    for i, message in enumerate(messages):
+        role = "system" if message.role == "developer" else message.role
+        turn: dict[str, Any] = {"role": role, "content": _content(message, i)}
+        if message.tool_calls:
+            turn["tool_calls"] = [
+                _call(call, ("messages", i, "tool_calls", k)) for k, call in enumerate(message.tool_calls)
+            ]
+        for name in ("name", "tool_call_id"):
+            if getattr(message, name) is not None:
+                turn[name] = getattr(message, name)
+        turns.append(turn)
+    return turns
+
+
+def _call(call: Call, place: Place) -> dict[str, Any]:
+    place = (*place, "function", "arguments")
+    try:
+        arguments = read_arguments(call.function.arguments)
+    except TokenTrieError as error:
+        raise refusal_of(error, place) from None
+    check_depth(arguments, Limits.depth, place)
+    return {**call.model_dump(), "function": {"name": call.function.name, "arguments": arguments}}
+
+
+def _content(message: Message, place: int) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    for i, part in enumerate(message.content):
+        if isinstance(part, OtherPart):
+            raise invalid(f"{part.type}: text alone is understood", ("messages", place, "content", i), "unsupported")
+    return "\n".join(getattr(part, "text", "") or getattr(part, "refusal", "") for part in message.content)
+
+
+def prompt_of(llm: Llama, turns: list[dict[str, Any]]) -> Prompt:
+    """Return the prompt that messages are: by the model's own template, or in plain text where it has none."""
+    if not has_chat_template(llm):
+        return plain(turns)
+    with lease(llm):
+        return for_template(llm, turns)
+
+
+def plain(turns: Sequence[dict[str, Any]]) -> Filled:
+    """Return messages in plain text, a turn a paragraph, up to the assistant's."""
+    parts: list[tuple[str, str]] = []
+    between = ""
+    for turn in turns:
+        said = str(turn["content"])
+        for call in turn.get("tool_calls") or ():
+            said += f"{call['function']['name']}({call['function']['arguments']})"
+        parts.append((f"{between}{turn['role']}: ", said))
+        between = "\n\n"
+    return Filled([*parts, (f"{between}assistant:", "")])

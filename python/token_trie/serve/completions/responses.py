@@ -1,0 +1,340 @@
+"""``POST /v1/chat/completions`` and ``POST /v1/completions``: answers in OpenAI's shapes, whole or as events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from token_trie.errors import TokenTrieError
+from token_trie.native.core import Llama
+from token_trie.serve.completions.answers import Answering, Asked, Finished, as_chat, as_completion, read_calling
+from token_trie.serve.completions.requests import (
+    PLAIN_STOPS,
+    ByGrammar,
+    ChatRequest,
+    CompletionRequest,
+    Sampling,
+    constraint_of,
+    prompt_of,
+    refuse_unsupported,
+    turns_of,
+)
+from token_trie.serve.decisions import together
+from token_trie.serve.engine import Engine
+from token_trie.serve.limits import OPENAI, Limits, RefusedError, refusal_of
+from token_trie.serve.sets import Sets
+from token_trie.sets.prompt import Filled, Prompt, has_chat_template
+
+
+@dataclass
+class Chat:
+    """``/v1/chat/completions``."""
+
+    model: str
+    n_each: int = 1
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, answers: Sequence[Finished]) -> dict[str, Any]:
+        """Return the response."""
+        choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(answers, self.n_each)}
+
+    def begin(self, place: int) -> dict[str, Any]:
+        """Return an answer's first chunk."""
+        return self._chunk(place, {"role": "assistant", "content": ""})
+
+    def text(self, place: int, text: str) -> dict[str, Any]:
+        """Return the chunk of some more text."""
+        return self._chunk(place, {"content": text})
+
+    def end(self, place: int, answer: Finished) -> dict[str, Any]:
+        """Return an answer's last chunk."""
+        delta = {} if answer.call is None else {"tool_calls": [{"index": 0, **answer.call}]}
+        return self._chunk(place, delta, answer)
+
+    def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
+        """Return the chunk of what it took."""
+        usage = usage_of(answers, self.n_each)
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def _choice(self, place: int, answer: Finished) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        if answer.call is not None:
+            message |= {"content": None, "tool_calls": [answer.call]}
+        return {"index": place, "message": message, **self._end(answer)}
+
+    def _chunk(self, place: int, delta: dict[str, Any], answer: Finished | None = None) -> dict[str, Any]:
+        end = {"logprobs": None, "finish_reason": None} if answer is None else self._end(answer)
+        return {**self._head("chat.completion.chunk"), "choices": [{"index": place, "delta": delta, **end}]}
+
+    def _end(self, answer: Finished) -> dict[str, Any]:
+        logprobs = None if answer.logprobs is None else as_chat(answer.logprobs)
+        return {"logprobs": logprobs, "finish_reason": answer.why, **answer.more}
+
+
+@dataclass
+class Completion:
+    """``/v1/completions``."""
+
+    model: str
+    n_each: int = 1
+    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, answers: Sequence[Finished]) -> dict[str, Any]:
+        """Return the response."""
+        choices = [self._choice(i, answer.text, answer) for i, answer in enumerate(answers)]
+        return {**self._head(), "choices": choices, "usage": usage_of(answers, self.n_each)}
+
+    def begin(self, place: int) -> dict[str, Any] | None:
+        """Return nothing: an answer begins with its text."""
+        return None
+
+    def text(self, place: int, text: str) -> dict[str, Any]:
+        """Return the chunk of some more text."""
+        return {**self._head(), "choices": [self._choice(place, text)]}
+
+    def end(self, place: int, answer: Finished) -> dict[str, Any]:
+        """Return an answer's last chunk."""
+        return {**self._head(), "choices": [self._choice(place, "", answer)]}
+
+    def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
+        """Return the chunk of what it took."""
+        return {**self._head(), "choices": [], "usage": usage_of(answers, self.n_each)}
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+
+    def _choice(self, place: int, text: str, answer: Finished | None = None) -> dict[str, Any]:
+        end: dict[str, Any] = {"logprobs": None, "finish_reason": None}
+        if answer is not None:
+            logprobs = None if answer.logprobs is None else as_completion(answer.logprobs)
+            end = {"logprobs": logprobs, "finish_reason": answer.why, **answer.more}
+        return {"index": place, "text": text, **end}
+
+
+def usage_of(answers: Sequence[Finished], n_each: int) -> dict[str, Any]:
+    """Return the tokens of some prompts, which have so many answers each."""
+    n_prompt = sum(answer.n_prompt for answer in answers[::n_each])
+    n_cached = sum(answer.n_cached for answer in answers[::n_each])
+    n_tokens = sum(answer.n_tokens for answer in answers)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_tokens,
+        "total_tokens": n_prompt + n_tokens,
+        "prompt_tokens_details": {"cached_tokens": n_cached},
+    }
+
+
+_PART = 64 << 10
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Any) -> bytes:
+    """Return a server-sent event of a JSON value."""
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+class EventStream(Response):
+    """Server-sent events, as long as the client is there.
+
+    Parameters
+    ----------
+    events
+        What is sent.
+    close
+        Ends their making; awaited after the response, in any case.
+    on_late
+        Returns what is sent last where the time is over.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        close: Callable[[], Coroutine[Any, Any, object]],
+        on_late: Callable[[], bytes],
+    ) -> None:
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self.events = self._sent = events
+        self.close = close
+        self._on_late = on_late
+        self._seconds: float | None = None
+
+    def send_by(self, events: AsyncGenerator[bytes, None], seconds: float) -> None:
+        """Take the events from elsewhere, and send for so many seconds at most."""
+        self._sent, self._seconds = events, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(wait_gone(receive))
+        try:
+            await asyncio.wait({sending, gone}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            is_late = not (sending.done() or gone.done())
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            if is_late:
+                await send({"type": "http.response.body", "body": self._on_late(), "more_body": False})
+        finally:
+            sending.cancel()
+            gone.cancel()
+            await asyncio.gather(sending, gone, return_exceptions=True)
+
+    async def _send(self, send: Send) -> None:
+        async with aclosing(self._sent) as events:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for part in events:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def in_parts(send: Send) -> Send:
+    """Return a send that waits, within a long body too, for the client to read what was sent."""
+
+    async def send_in_parts(message: Message) -> None:
+        body = message.get("body", b"")
+        if len(body) <= _PART:
+            await send(message)
+            return
+        for begin in range(0, len(body), _PART):
+            more = begin + _PART < len(body) or message.get("more_body", False)
+            await send({**message, "body": body[begin : begin + _PART], "more_body": more})
+
+    return send_in_parts
+
+
+async def wait_gone(receive: Receive) -> None:
+    """Wait until the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+_log = logging.getLogger("token_trie.serve")
+
+
+async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits: Limits, model: str) -> Any:
+    """Answer messages.
+
+    Raises
+    ------
+    RefusedError
+        It cannot be answered; with the place.
+    """
+    refuse_unsupported(shape)
+    turns = turns_of(shape.messages)
+    constraint, place = constraint_of(shape, sets, limits)
+    stops = () if constraint != ByGrammar() or has_chat_template(engine.llm) else PLAIN_STOPS
+    asked = Asked(lambda llm: prompt_of(llm, turns), constraint, place, shape, shape.n_alternatives, stops)
+    answering: Answering = read_calling(shape, turns, asked) or asked
+    return await _answer(engine, [answering], shape, Chat(model, shape.n_each))
+
+
+async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limits: Limits, model: str) -> Any:
+    """Go on behind prompts; errors as of `chat_completion`."""
+    refuse_unsupported(shape)
+    constraint, place = constraint_of(shape, sets, limits)
+
+    def asked(given: str | list[int]) -> Asked:
+        def prompt(_: Llama) -> Prompt:
+            return Filled([("", given)]) if isinstance(given, str) and not shape.parse_special else given
+
+        return Asked(prompt, constraint, place, shape, shape.logprobs)
+
+    return await _answer(engine, [asked(given) for given in shape.prompts], shape, Completion(model, shape.n_each))
+
+
+async def _answer(engine: Engine, asked: Sequence[Answering], shape: Sampling, wire: Chat | Completion) -> Any:
+    every = [one for one in asked for _ in range(shape.n_each)]
+    if not shape.stream:
+        return wire.whole(await together(one(engine, i, None) for i, one in enumerate(every)))
+    under_way = _UnderWay(engine, every, wire)
+    try:
+        await under_way.begin()
+    except BaseException:
+        await under_way.close()
+        raise
+    options = shape.stream_options
+    events = under_way.events(options is not None and options.include_usage)
+    return EventStream(events, under_way.close, lambda: _told(RefusedError("timeout", "no answer in time")))
+
+
+class _UnderWay:
+    """Answers of a stream."""
+
+    def __init__(self, engine: Engine, asked: Sequence[Answering], wire: Chat | Completion) -> None:
+        self._queue: asyncio.Queue[tuple[int, str | Finished | RefusedError]] = asyncio.Queue()
+        self._wire = wire
+        self._first: list[tuple[int, str | Finished | RefusedError]] = []
+        self._tasks = [asyncio.ensure_future(self._answer(engine, i, one)) for i, one in enumerate(asked)]
+
+    async def begin(self) -> None:
+        """Wait for the first text; RefusedError where there is none."""
+        place, found = await self._queue.get()
+        if isinstance(found, RefusedError):
+            raise found
+        self._first.append((place, found))
+
+    async def events(self, with_usage: bool) -> AsyncGenerator[bytes, None]:
+        """Return all that is told, to its end."""
+        answers: dict[int, Finished] = {}
+        try:
+            for i in range(len(self._tasks)):
+                if (chunk := self._wire.begin(i)) is not None:
+                    yield event(chunk)
+            while len(answers) < len(self._tasks):
+                place, found = self._first.pop() if self._first else await self._queue.get()
+                if isinstance(found, RefusedError):
+                    yield _told(found)
+                    return
+                if isinstance(found, str):
+                    yield event(self._wire.text(place, found))
+                else:
+                    answers[place] = found
+                    yield event(self._wire.end(place, found))
+            if with_usage:
+                yield event(self._wire.usage([answers[i] for i in sorted(answers)]))
+            yield DONE
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answer(self, engine: Engine, place: int, asked: Answering) -> None:
+        try:
+            found: Finished | RefusedError = await asked(
+                engine, place, lambda text: self._queue.put_nowait((place, text))
+            )
+        except RefusedError as refusal:
+            found = refusal
+        except TokenTrieError as error:
+            found = refusal_of(error)
+        except Exception:
+            _log.exception("an answer failed")
+            found = RefusedError("internal", "a defect of the server")
+        self._queue.put_nowait((place, found))
+
+
+def _told(refusal: RefusedError) -> bytes:
+    return event(OPENAI.tell(refusal)[1])

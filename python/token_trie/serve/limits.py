@@ -1,0 +1,481 @@
+"""Limits of requests: bodies, connections and origins, and the errors that refuse a request."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import itertools
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from operator import mul
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError, WrapValidator
+from pydantic_core import ErrorDetails, from_json
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from token_trie.errors import BusyError, CancelledError, NativeMemoryError, TokenTrieError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+Kind: TypeAlias = Literal[
+    "invalid_request", "authentication", "forbidden", "not_found", "too_large", "timeout", "busy", "internal"
+]
+
+_STATUS: dict[Kind, int] = {
+    "invalid_request": 422,
+    "authentication": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "too_large": 413,
+    "timeout": 408,
+    "busy": 429,
+    "internal": 500,
+}
+Place: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with a body."""
+
+    place: Place
+    message: str
+    kind: str = "value_error"
+
+
+@dataclass
+class RefusedError(Exception):
+    """Why there is no answer."""
+
+    kind: Kind
+    message: str
+    faults: Sequence[Fault] = ()
+    """Of a body; the message is that of the first."""
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.status = self.status or _STATUS[self.kind]
+        if self.kind == "busy":
+            self.headers.setdefault("retry-after", "1")
+
+    @property
+    def placed(self) -> str:
+        """The message, behind the place of the fault."""
+        place = dotted(self.faults[0].place) if self.faults else ""
+        return f"{place}: {self.message}" if place else self.message
+
+
+def invalid(message: str, place: Place = (), kind: str = "value_error") -> RefusedError:
+    """Return what a body is refused with that has one fault."""
+    return RefusedError("invalid_request", message, (Fault(place, message, kind),))
+
+
+def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
+    """Return what an error of this package means for who asked."""
+    if isinstance(error, BusyError):
+        return RefusedError("busy", "the model is busy")
+    if isinstance(error, CancelledError):
+        return RefusedError("busy", "the server is being stopped", status=503)
+    if isinstance(error, NativeMemoryError):
+        return RefusedError("busy", "no memory left for this request", status=503)
+    return invalid(str(error), place)
+
+
+class Format(Protocol):
+    """How a wire format tells what is wrong."""
+
+    schema: ClassVar[dict[str, Any]]
+    """JSON Schema of such a body."""
+
+    def tell(self, refusal: RefusedError) -> tuple[int, Any]:
+        """Return the status, and the body."""
+
+
+class SystemOneFormat:
+    """``{"detail": [{"loc", "msg", "type"}]}`` of bodies, else ``{"detail": {"error_type", "message"}}``."""
+
+    schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["detail"]}
+
+    def tell(self, refusal: RefusedError) -> tuple[int, Any]:
+        """Return the status, and the body."""
+        if refusal.faults:
+            faults = [{"loc": ["body", *f.place], "msg": f.message, "type": f.kind} for f in refusal.faults]
+            return refusal.status, {"detail": faults}
+        return refusal.status, {"detail": {"error_type": f"{refusal.kind}_error", "message": refusal.message}}
+
+
+class OpenAIFormat:
+    """``{"error": {"message", "type", "param", "code"}}``."""
+
+    schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["error"]}
+
+    def tell(self, refusal: RefusedError) -> tuple[int, Any]:
+        """Return the status, and the body."""
+        param = (dotted(refusal.faults[0].place) or None) if refusal.faults else None
+        status = 400 if refusal.status == 422 else refusal.status
+        return status, {
+            "error": {"message": refusal.placed, "type": f"{refusal.kind}_error", "param": param, "code": None}
+        }
+
+
+def dotted(place: Place) -> str:
+    """Return a place as one writes it: ``questions[0].choices``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
+
+
+SYSTEM_ONE = SystemOneFormat()
+OPENAI = OpenAIFormat()
+
+
+B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
+
+_N_FAULTS = 16
+_FAULT_CHARS = 400
+_DEPTH = 64
+_N_FREE = 64 << 10
+"""Bytes that each request may take whatever the others take."""
+_VALUE_BYTES, _READING_BYTES, _TEXT_BYTES = 64, 8 << 10, 1 << 10
+"""Memory of a JSON value, of one reading of a question, and of one text that it scores."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a stranger may send, and how long that may take."""
+
+    body: int = 8 << 20
+    """Bytes of a body."""
+    depth: int = _DEPTH
+    """Levels of JSON."""
+    questions: int = 400
+    options: int = 255
+    """Of a choice."""
+    levels: int = 10
+    """Of a score."""
+    requests: int = 256
+    """That are under way or wait."""
+    seconds: float = 120.0
+    """Of a request, from its head to the last byte of its answer."""
+    grammars: bool = True
+    """Whether there may be any, of which no limit bounds the time that one takes."""
+    memory: int = 192 << 20
+    """Bytes that all requests under way may take together, as estimated from their bodies."""
+    readings: int = 4096
+    """Questions of a request, each counted once per order."""
+
+    def claim_readings(self, sizes: Sequence[int], orders: int | str, claim: Claim) -> None:
+        """Claim the memory of a request's readings; RefusedError where it asks for too many.
+
+        Parameters
+        ----------
+        sizes
+            Number of options of each question.
+        orders
+            Number of orders in which each question is asked; "auto" counts as eight.
+        claim
+            The request's.
+        """
+        n_orders = [min(n, orders if isinstance(orders, int) else 8) for n in sizes]
+        n_readings, n_texts = sum(n_orders), sum(map(mul, sizes, n_orders))
+        most = self.questions * self.options
+        if n_readings > self.readings or n_texts > most:
+            raise invalid(
+                f"{len(sizes):,} questions in up to {max(n_orders)} orders are {n_readings:,} readings of {n_texts:,} "
+                f"options, where {self.readings:,} readings of {most:,} options are the most; ask in several requests",
+                ("questions",),
+                "too_long",
+            )
+        claim.add(_READING_BYTES * n_readings + _TEXT_BYTES * n_texts)
+
+
+class Budget:
+    """Memory that the requests under way share; for all threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken = 0
+        self._changing = threading.Lock()
+
+    def take(self, n_bytes: int) -> None:
+        """Take some, or give it back; RefusedError where there is not as much."""
+        with self._changing:
+            if n_bytes > 0 and self._taken + n_bytes > self._most:
+                raise RefusedError("busy", "the requests in progress take all memory for requests; come again")
+            self._taken += n_bytes
+
+    def claim(self) -> Claim:
+        """Return the claim of a request."""
+        return Claim(self, self._most)
+
+
+class Claim:
+    """Memory that one request takes, up to its end."""
+
+    def __init__(self, budget: Budget, most: int) -> None:
+        self._budget, self._most = budget, most
+        self._n = self._taken = 0
+
+    def add(self, n_bytes: int) -> None:
+        """Claim more; RefusedError where it is too much for the server, or for now."""
+        more = max(self._n + n_bytes - _N_FREE, 0) - self._taken
+        if self._taken + more > self._most:
+            raise RefusedError("too_large", f"the request would take more than {self._most:,} bytes of memory")
+        self._budget.take(more)
+        self._n += n_bytes
+        self._taken += more
+
+    def release(self) -> None:
+        """Give all back."""
+        self._budget.take(-self._taken)
+        self._n = self._taken = 0
+
+
+class Body(BaseModel):
+    """Shape of a body, which knows what it takes to answer it."""
+
+    def claim(self, limits: Limits, claim: Claim) -> None:
+        """Claim the memory that it takes; RefusedError where that is too much."""
+
+
+async def read_body(request: Request, limits: Limits, claim: Claim) -> bytes:
+    """Return a body of JSON; RefusedError where it is too large, or said to be something else."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RefusedError("invalid_request", "send JSON, with the header Content-Type: application/json", status=415)
+    data = bytearray()
+    async for chunk in request.stream():
+        if len(data) + len(chunk) > limits.body:
+            raise RefusedError("too_large", f"the body has more than {limits.body:,} bytes")
+        claim.add(len(chunk))
+        data += chunk
+    return bytes(data)
+
+
+def value_of(data: bytes, limits: Limits, claim: Claim) -> Any:
+    """Return the JSON value that a body is; RefusedError where it is none, or too large."""
+    claim.add(_VALUE_BYTES * sum(map(data.count, (b",", b":", b"[", b"{"))))
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"no JSON: {error}", kind="json_invalid") from None
+    check_depth(value, limits.depth)
+    return value
+
+
+def check_depth(value: Any, depth: int, place: Place = ()) -> None:
+    """Refuse a JSON value of more levels."""
+    level = [value]
+    for _ in range(depth + 1):
+        level = [v for each in level for v in _values(each)]
+        if not level:
+            return
+    raise invalid(f"more than {depth} levels of JSON", place, "json_depth")
+
+
+def count_values(value: Any) -> int:
+    """Return how many values a JSON value has, itself among them."""
+    n, level = 0, [value]
+    while level:
+        n += len(level)
+        level = [v for each in level for v in _values(each)]
+    return n
+
+
+def _values(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def parse(shape: type[B], value: Any, place: Place = ()) -> B:
+    """Return a value in its shape; RefusedError tells each place where it does not fit."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[:_N_FAULTS]
+        faults = [
+            Fault((*place, *map(_short, fault.place)), _short(fault.message), fault.kind)
+            for fault in _faults_of(value, found)
+        ]
+        raise RefusedError("invalid_request", faults[0].message, faults) from None
+
+
+def _faults_of(value: Any, errors: Sequence[ErrorDetails]) -> list[Fault]:
+    """Return what is wrong with a value. Where several types may stand, pydantic has errors of each.
+
+    The type is meant that the value fits the farthest. Where it fits several as far, all are named.
+    """
+    types: dict[Place, dict[str | int, list[Fault]]] = {}
+    for error in errors:
+        place, at, label = _place_of(value, error)
+        types.setdefault(at, {}).setdefault(label, []).append(Fault(place, error["msg"], error["type"]))
+    faults: list[Fault] = []
+    for at, of_types in types.items():
+
+        def how_far(found: list[Fault], n: int = len(at)) -> list[int]:
+            return [step if isinstance(step, int) else 0 for step in found[0].place[n:]]
+
+        farthest = max(map(how_far, of_types.values()))
+        best = [found for found in of_types.values() if how_far(found) == farthest]
+        best = [found for found in best if not found[0].kind.endswith("_type")] or best
+        first, *others = (found[0] for found in best)
+        if others:
+            more = dict.fromkeys(fault.message.removeprefix("Input should be ") for fault in others)
+            faults.append(replace(first, message=" or ".join([first.message, *more])))
+        else:
+            faults += best[0]
+    return faults
+
+
+def _place_of(value: Any, error: ErrorDetails) -> tuple[Place, Place, str | int]:
+    """Return the place of an error, that of the first of several types on the way, and its label; else it again."""
+    place: list[str | int] = []
+    label: tuple[Place, str | int] | None = None
+    steps = error["loc"]
+    for step, after in itertools.zip_longest(steps, steps[1:]):
+        is_label = not _has(value, step)
+        if not is_label and after is not None:
+            is_label = _has(value, after) and not _has(value[step], after)
+        if not is_label or (after is None and error["type"] == "missing"):
+            place.append(step)
+            value = None if is_label else value[step]
+        else:
+            label = label or (tuple(place), step)
+    return (tuple(place), *(label or (tuple(place), "")))
+
+
+def _has(value: Any, step: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(step, int) and step < len(value)
+    return isinstance(value, dict) and step in value
+
+
+def _short(text: T) -> T:
+    return text[:_FAULT_CHARS] if isinstance(text, str) else text  # type: ignore[return-value]
+
+
+def _in_pieces(value: Any, validate: Callable[[Any], Any]) -> Any:
+    """Validate the members of an object some at a time: pydantic makes all errors of a value before it raises."""
+    if not isinstance(value, dict) or len(value) <= _N_FAULTS:
+        return validate(value)
+    members, n = list(value.items()), len(value) // _N_FAULTS
+    read: dict[str, Any] = {}
+    for i in range(n):
+        read |= validate(dict(members[i::n]))
+    return {name: read[name] for name in value}
+
+
+IN_PIECES = WrapValidator(_in_pieces)
+"""Of objects with any number of members; lists have pydantic's `fail_fast`."""
+
+
+_PRIVATE = (".localhost", ".internal")
+
+
+class SameOrigin:
+    """Refuses requests that pages of other origins make.
+
+    Parameters
+    ----------
+    app : ASGI application
+    hosts : collection of str, optional
+        Names of the server besides addresses and names that no web site can have; None: any name is the server's.
+    origins : collection of str
+        Names of hosts whose pages may ask, too.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None, origins: Collection[str]) -> None:
+        self._app = app
+        self._hosts = None if hosts is None else {host.lower() for host in hosts}
+        self._origins = {host.lower() for host in origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        why = self._why_not(Headers(scope=scope), scope["path"]) if scope["type"] == "http" else None
+        if why is None:
+            await self._app(scope, receive, send)
+            return
+        status, told = OPENAI.tell(RefusedError("forbidden", why))
+        await JSONResponse(told, status)(scope, receive, send)
+
+    def _why_not(self, headers: Headers, path: str) -> str | None:
+        host = headers.get("host", "")
+        if not self._is_own(host):
+            return f"Host: {host[:100]!r} is no name of this server; if it is, start it with --allow-host"
+        origin = headers.get("origin")
+        if origin is not None:
+            if self._is_same(origin, host):
+                return None
+            return f"Origin: {origin[:100]!r} is another; to let its pages ask, start the server with --allow-host"
+        site = headers.get("sec-fetch-site", "none")
+        is_visit = path == "/" and headers.get("sec-fetch-mode") == "navigate"  # by a link to the page
+        return None if site in ("none", "same-origin") or is_visit else "Sec-Fetch-Site: a page of another origin asks"
+
+    def _is_own(self, host: str) -> bool:
+        if self._hosts is None:
+            return True
+        name = _name_of(f"//{host}")
+        return _is_private(name) or name in self._hosts
+
+    def _is_same(self, origin: str, host: str) -> bool:
+        own, _, other = origin.partition("://")
+        if own in ("http", "https") and other.lower() == host.lower():
+            return True
+        return _name_of(origin) in self._origins
+
+
+def _name_of(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_private(name: str) -> bool:
+    """Tell whether no web site can have a name: addresses, names without a dot, and names kept for private use."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return bool(name) and ("." not in name or name.endswith(_PRIVATE))
+    return True
+
+
+def connections(seconds: float) -> type[asyncio.Protocol]:
+    """Return the protocol of connections on which nothing may be unfinished for longer than so many seconds.
+
+    While a request is answered, its endpoint keeps the time. This is for what comes before and after: heads that never
+    end, bodies that nobody waits for, answers that stay unread.
+    """
+
+    class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.app_state: dict[str, Any] = {**self.app_state, "abort": transport.abort}
+            self._seen: object = None
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._timer.cancel()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            self._timer = self.loop.call_later(seconds, self._look)
+
+        def _look(self) -> None:
+            is_answered = self.cycle is None or self.cycle.response_complete
+            n_unread = self.transport.get_write_buffer_size()
+            is_idle = self.timeout_keep_alive_task is not None and not n_unread
+            seen = (self.cycle, n_unread) if is_answered and not is_idle else None
+            if seen is not None and seen == self._seen:
+                self.transport.abort()
+            else:
+                self._seen = seen
+                self._watch()
+
+    return Connection

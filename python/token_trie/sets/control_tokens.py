@@ -1,0 +1,318 @@
+"""Control tokens: their names in data stay text; those of a template become tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from token_trie.errors import ArgumentError, VocabularyError
+from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
+from token_trie.native.lifetime import attachment
+
+_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+"""Code points that Unicode never gives to a character."""
+_STRUCTURE = ("role", "type")
+"""Keys whose values templates compare, and may put into the name of a control token: <|user|>."""
+
+
+class JSONObject(dict[str, Any]):
+    """A JSON object. In a template that puts it into text, it is its JSON."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+    def __add__(self, text: str) -> str:
+        return str(self) + text
+
+    def __radd__(self, text: str) -> str:
+        return text + str(self)
+
+
+class Control(NamedTuple):
+    """An occurrence of a control token's text."""
+
+    begin: int
+    end: int
+    text: str
+
+
+class ControlTexts:
+    """The texts of one vocabulary that become control tokens; none is empty."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = frozenset(texts)
+        self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
+        self._starts = {text[:n] for text in self._texts for n in range(1, len(text))}
+        self._ends = {text[n:] for text in self._texts for n in range(1, len(text))}
+        self._joined = "\0".join(self._texts)
+        # Most text that begins like a control token differs from it within three characters, such as <p>.
+        beginnings = sorted({text[:3] for text in self._texts}, reverse=True)
+        self._first = re.compile("|".join(f"{re.escape(b[0])}(?={re.escape(b[1:])})" for b in beginnings) or "(?!)")
+        self._edges = _any_of({text[0] for text in self._texts} | {text[-1] for text in self._texts})
+
+    def find(self, text: str) -> list[Control]:
+        """Return the occurrences in a text, from the left; of two at one position, the longer."""
+        found = []
+        end = 0
+        for at in self._first.finditer(text):
+            if at.start() >= end:
+                for one in self._beginning_at(text, at.start()):
+                    found.append(one)
+                    end = one.end
+                    break
+        return found
+
+    def are_in(self, text: str) -> bool:
+        """Tell whether a text has any."""
+        return any(self.begins_at(text, at.start()) for at in self._first.finditer(text))
+
+    def begins_at(self, text: str, position: int) -> bool:
+        """Tell whether one begins at a position of a text."""
+        return any(True for _ in self._beginning_at(text, position))
+
+    def mark(self, data: Any, mark: str, *, every_edge: bool) -> Any:
+        """Return data, texts in dicts and lists, with marks in all that is a control token or may become part of one.
+
+        Parameters
+        ----------
+        every_edge : bool
+            Whether to mark every character with which a control token begins or ends, against templates that remove
+            text between two such characters.
+        """
+        return _map_texts(data, lambda text, whole: self._mark(text, mark, every_edge, whole))
+
+    def may_come_of(self, data: Any) -> bool:
+        """Tell whether data hold a character that a control token begins or ends with, or a text that is inside one."""
+        return any(
+            self._edges.search(text) is not None or (whole and self._is_inside(text)) for text, whole in texts_in(data)
+        )
+
+    def _mark(self, text: str, mark: str, every_edge: bool, whole: bool) -> str:
+        positions: set[int] = set()
+        if every_edge:
+            positions.update(at.start() for at in self._edges.finditer(text))
+        for at in self._first.finditer(text):
+            for one in self._beginning_at(text, at.start()):
+                positions.update(range(one.begin, one.end))
+        stripped = len(text) - len(text.lstrip()), len(text.rstrip())
+        for begin, end in {(0, len(text)), stripped}:
+            longest = min(self._lengths[0], end - begin)
+            at_end = next((n for n in range(longest, 0, -1) if text[end - n : end] in self._starts), 0)
+            at_start = next((n for n in range(longest, 0, -1) if text[begin : begin + n] in self._ends), 0)
+            positions.update(range(end - at_end, end), range(begin, begin + at_start))
+        if whole and self._is_inside(text):
+            positions.update(range(*stripped))
+        if not positions:
+            return text
+        return "".join(char + mark if i in positions else char for i, char in enumerate(text))
+
+    def _is_inside(self, text: str) -> bool:
+        stripped = text.strip()
+        return 0 < len(stripped) <= self._lengths[0] and stripped in self._joined
+
+    def _beginning_at(self, text: str, begin: int) -> Iterator[Control]:
+        for n in self._lengths:
+            part = text[begin : begin + n]
+            if len(part) == n and part in self._texts:
+                yield Control(begin, begin + n, part)
+
+
+def free_mark(data: Any) -> str | None:
+    """Return a mark that data do not hold, written out or escaped; None where they hold all."""
+    texts = [text for text, _ in texts_in(data)]
+    return next((mark for mark in _MARKS if not any(mark in text or _escaped(mark) in text for text in texts)), None)
+
+
+def plain_marks(text: str, mark: str) -> str:
+    """Return a text with its escaped marks written out; some writers of JSON escape them."""
+    return text.replace(_escaped(mark), mark)
+
+
+def texts_in(data: Any) -> Iterator[tuple[str, bool]]:
+    """Yield the texts of data, keys too, each with whether it is a whole value that templates do not compare."""
+    found: list[tuple[str, bool]] = []
+
+    def note(text: str, whole: bool) -> str:
+        found.append((text, whole))
+        return text
+
+    _map_texts(data, note)
+    yield from found
+
+
+def _map_texts(data: Any, change: Callable[[str, bool], str], *, whole: bool = True) -> Any:
+    if isinstance(data, str):
+        return change(data, whole)
+    if isinstance(data, Mapping):
+        made = {
+            change(key, False) if isinstance(key, str) else key: _map_texts(
+                value, change, whole=not (key in _STRUCTURE and isinstance(value, str) and value.isidentifier())
+            )
+            for key, value in data.items()
+        }
+        return JSONObject(made) if isinstance(data, JSONObject) else made
+    if isinstance(data, (list, tuple)):
+        return [_map_texts(value, change) for value in data]
+    return data
+
+
+def _any_of(chars: Iterable[str]) -> re.Pattern[str]:
+    escaped = "".join(map(re.escape, sorted(chars)))
+    return re.compile(f"[{escaped}]" if escaped else r"(?!)")
+
+
+def _escaped(mark: str) -> str:
+    return json.dumps(mark)[1:-1]
+
+
+Tokenize: TypeAlias = Callable[[bytes], list[int]]
+_SPACE = " \t\n\v\f\r"
+_LINE = b"\n"
+
+
+class Rendered(NamedTuple):
+    """A rendered text, and the control tokens in it that are the template's; None where all control tokens are."""
+
+    text: str
+    controls: tuple[Control, ...] | None
+
+    def followed_by(self, llm: Llama, text: str) -> Rendered:
+        """Return the text with more text of the template behind it."""
+        if self.controls is None:
+            return Rendered(self.text + text, None)
+        n = len(self.text)
+        more = (Control(n + begin, n + end, name) for begin, end, name in _known(llm).texts.find(text))
+        return Rendered(self.text + text, (*self.controls, *more))
+
+    def behind(self, llm: Llama, text: str) -> Rendered:
+        """Return the text with text in front in which no control token is named."""
+        n = len(text)
+        own = _known(llm).texts.find(self.text) if self.controls is None else self.controls
+        return Rendered(text + self.text, tuple(Control(n + begin, n + end, name) for begin, end, name in own))
+
+
+class _Known:
+    """The control tokens of a vocabulary."""
+
+    def __init__(self, vocab: _core.Vocab) -> None:
+        texts = [(token, text.decode(errors="ignore")) for token, text in vocab.control_texts()]
+        # A token of one byte may end a generation and be text all the same.
+        self.of_text = {text: token for token, text in texts if len(text) > 1 or vocab.is_control(token)}
+        self.texts = ControlTexts(filter(None, self.of_text))
+        unknown = llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+        self.forbidden = {
+            token
+            for token in self.of_text.values()
+            if not llama_cpp.llama_vocab_get_attr(vocab.address, token) & unknown
+        }
+
+
+def may_become_control(llm: Llama, data: Any) -> bool:
+    """Tell whether data could become a control token, as far as can be told without a template."""
+    return _known(llm).texts.may_come_of(data)
+
+
+R = TypeVar("R", Rendered, "Rendered | None")
+
+
+def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
+    """Let a template render data.
+
+    Parameters
+    ----------
+    data
+        Texts in dicts and lists.
+    template : callable
+        Called with data, which may have marks in them, and with the mark, or ``""`` for none. It returns `read` of the
+        text rendered, or None where it renders no text.
+    """
+    if not may_become_control(llm, data):
+        return template(data, "")
+    texts = _known(llm).texts
+    mark = free_mark(data)
+    if mark is None:
+        raise ArgumentError("prompt: holds all characters that Unicode keeps free of a meaning")
+    strict = template(texts.mark(data, mark, every_edge=True), mark)
+    faithful = template(texts.mark(data, mark, every_edge=False), mark)
+    if strict is None or faithful is None or strict.text == faithful.text:
+        return strict
+    names = [[control.text for control in rendered.controls or ()] for rendered in (strict, faithful)]
+    return faithful if names[0] == names[1] else strict
+
+
+def read(llm: Llama, text: str, mark: str) -> Rendered:
+    """Read the text that a template made of data with these marks, or with none."""
+    if not mark:
+        return Rendered(text, None)
+    text = plain_marks(text, mark)
+    controls = []
+    n_marks, last = 0, 0
+    for control in _known(llm).texts.find(text):
+        n_marks += text.count(mark, last, control.begin)
+        last = control.begin
+        if not text.startswith(mark, control.end):
+            n = n_marks * len(mark)
+            controls.append(Control(control.begin - n, control.end - n, control.text))
+    return Rendered(text.replace(mark, ""), tuple(controls))
+
+
+def tokens_of(llm: Llama, rendered: Rendered, tokenize: Tokenize) -> list[int]:
+    """Tokens of a rendered text, by what parses control tokens; VocabularyError: data can only be spelled with one."""
+    known = _known(llm)
+    if rendered.controls is None or tuple(known.texts.find(rendered.text)) == rendered.controls:
+        return tokenize(rendered.text.encode(errors="surrogateescape"))
+    tokens: list[int] = []
+    text, begin, at, strips = rendered.text, 0, 0, False
+    for control in (*rendered.controls, Control(len(text), len(text), "")):
+        between = text[at : control.begin]
+        if known.texts.are_in(between):
+            tokens += tokenize(text[begin:at].encode(errors="surrogateescape")) if at > begin else []
+            between = between.lstrip(_SPACE) if strips else between
+            if _has(llm, known, control, llama_cpp.LLAMA_TOKEN_ATTR_LSTRIP):
+                between = between.rstrip(_SPACE)
+            tokens += _as_data(llm, known, between)
+            begin = control.begin
+        at, strips = control.end, _has(llm, known, control, llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP)
+    return tokens + (tokenize(text[begin:].encode(errors="surrogateescape")) if begin < len(text) else [])
+
+
+def _known(llm: Llama) -> _Known:
+    known = attachment(llm).known
+    if "control texts" not in known:
+        known["control texts"] = _Known(vocab_of(llm))
+    found = known["control texts"]
+    assert isinstance(found, _Known)
+    return found
+
+
+def _has(llm: Llama, known: _Known, control: Control, attribute: int) -> bool:
+    token = known.of_text.get(control.text)
+    return token is not None and bool(llama_cpp.llama_vocab_get_attr(vocab_of(llm).address, token) & attribute)
+
+
+def _as_data(llm: Llama, known: _Known, text: str) -> list[int]:
+    tokens = _plain(llm, text)
+    if known.forbidden.isdisjoint(tokens):
+        return tokens
+    # llama.cpp parses user-defined tokens in any text, and some tokenizers merge texts into any token: none across two.
+    tokens, last = [], 0
+    for i in range(1, len(text) + 1):
+        if i == len(text) or known.texts.begins_at(text, i - 1):
+            tokens += _plain(llm, text[last:i], is_inner=last > 0)
+            last = i
+    if not known.forbidden.isdisjoint(tokens):
+        raise VocabularyError("prompt: a text in it is spelled with a control token, however it is tokenized")
+    return tokens
+
+
+def _plain(llm: Llama, text: str, *, is_inner: bool = False) -> list[int]:
+    encoded = text.encode(errors="surrogateescape")
+    tokens: list[int] = llm.tokenize(encoded, add_bos=False, special=False) if encoded else []
+    if is_inner and vocab_of(llm).detokenize(tokens, True) != encoded:
+        # SentencePiece puts a space before a text; so the text is tokenized behind a line break.
+        line, both = (llm.tokenize(one, add_bos=False, special=False) for one in (_LINE, _LINE + encoded))
+        if both[: len(line)] == line:
+            tokens = both[len(line) :]
+    return tokens

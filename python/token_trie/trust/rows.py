@@ -1,0 +1,374 @@
+"""Rows of a table as a model reads them: how they are presented, read once and used often."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
+
+import numpy as np
+
+from token_trie.arrays import Floats, States
+from token_trie.decisions.calibration import BatchPrior, Binding, fingerprint, spelled_as
+from token_trie.decisions.choose import ChoiceRequest
+from token_trie.decisions.many import UndecidedRequest
+from token_trie.decisions.options import ChooseOptions
+from token_trie.decisions.run import Admission, Many
+from token_trie.errors import ArgumentError, TokenTrieError
+from token_trie.llama.batch import Batch, Sequential
+from token_trie.llama.query import LEAF_ENDS, LeafEnd
+from token_trie.native.checks import check_counts, encode, lookup
+from token_trie.native.core import Llama, _core
+from token_trie.native.lifetime import lease
+from token_trie.native.options import Options
+from token_trie.questions.decide import priors_of, read_questions
+from token_trie.questions.examples import Examples
+from token_trie.questions.form import Form, FormAsked, FormView
+from token_trie.questions.options import DecideOptions, FormName
+from token_trie.questions.question import Choice, Predicate, Question, Score, state_text
+from token_trie.questions.scores import LEAF_END, Reading, score_all
+from token_trie.sets.choices import ChoicesLike
+from token_trie.sets.prompt import tokenize_prompt
+from token_trie.sets.trie import TokenTrie
+
+FitKind: TypeAlias = Literal["auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"]
+
+KINDS: tuple[str, ...] = get_args(FitKind)[1:]
+_KINDS = dict.fromkeys(get_args(FitKind), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(Options):
+    """How rows are written for the model.
+
+    Parameters
+    ----------
+    template : str
+        For your own prompts: the template from which they are made, such as the text with ``{text}`` in it. It is saved
+        with a calibration, and compared if both sides have one.
+    leaf_end : {"longest", "any", "follow"}
+        For your own prompts, as for `choose`.
+    leading_space : bool, optional
+        For your own prompts, as for `choose`.
+    form : {"unlisted", "listed", "letters", "both"} or Form, optional
+        For a question, as for `decide`.
+    orders : int
+        For a question, as for `decide`.
+    examples : Examples, optional
+        For a question, as for `decide`. A row that is an example cannot be a row, too.
+    """
+
+    template: str = ""
+    leaf_end: LeafEnd = "longest"
+    leading_space: bool | None = None
+    form: FormName | Form | None = None
+    orders: int = 1
+    examples: Examples | None = None
+
+    def __post_init__(self) -> None:
+        encode(self.template, "template")
+        lookup(self.leaf_end, LEAF_ENDS, "leaf_end")
+        check_counts(orders=self.orders)
+        self.of_question()
+
+    def of_question(self) -> DecideOptions:
+        """Return those of a question; ArgumentError where they are none."""
+        return DecideOptions(form=self.form, orders=self.orders, examples=self.examples)
+
+    def require_for(self, *, is_question: bool) -> None:
+        """Raise ArgumentError where some are for what is not asked."""
+        if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
+            raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
+        if not is_question and (self.form is not None or self.orders != 1 or self.examples is not None):
+            raise ArgumentError("form, orders and examples: go with a Choice, a Predicate or a Score")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(Options):
+    """Options of `Calibration.fit`.
+
+    Parameters
+    ----------
+    kind : {"auto", "contextual", "batch", "domain", "mean", "temperature", "bias", "head"}
+        The kind of calibration; see `Calibration`. "auto": with labels, the kind with the lowest log loss on held-out
+        rows; without labels, "mean".
+    frequencies : mapping of values to float, optional
+        For kinds without labels: how frequent each answer is, if they are not equally frequent.
+    n_folds : int
+        Number of parts of the rows. Each part is answered by a calibration that was fitted on the other parts.
+    template, leaf_end, leading_space, form, orders, examples
+        As for `RowOptions`.
+    """
+
+    kind: FitKind = "auto"
+    frequencies: Mapping[Any, float] | None = None
+    n_folds: int = 10
+    template: str = ""
+    leaf_end: LeafEnd = "longest"
+    leading_space: bool | None = None
+    form: FormName | Form | None = None
+    orders: int = 1
+    examples: Examples | None = None
+
+    def __post_init__(self) -> None:
+        lookup(self.kind, _KINDS, "kind")
+        BatchPrior(self.frequencies)
+        check_counts(2, n_folds=self.n_folds)
+        self.of_rows()
+
+    def of_rows(self) -> RowOptions:
+        """Return how rows are asked; ArgumentError where that is none."""
+        return RowOptions(**{field.name: getattr(self, field.name) for field in fields(RowOptions)})
+
+
+class Row(NamedTuple):
+    """What a model says of one row; arrays have a figure a class."""
+
+    raw: Floats
+    contextual: Floats | None
+    mass: float
+    state: States | None
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """What a model says of rows, asked one way.
+
+    Attributes
+    ----------
+    texts : tuple of str
+        The classes, in the order given: texts of choices, or names of options.
+    raw : ndarray of float64, shape (n_rows, n_classes)
+        Log-weights; those of a row, as a softmax, are the raw probabilities.
+    contextual : ndarray of float64, shape (n_rows, n_classes), or None
+        The same with the contextual prior taken out, of a question.
+    mass : ndarray of float64, shape (n_rows,)
+        The model's own probability for all classes together.
+    states : ndarray of float32, shape (n_rows, n_embd), or None
+        The hidden state of the last token of the prompt.
+    binding : Binding
+        What they come from.
+    """
+
+    texts: tuple[str, ...]
+    raw: Floats
+    contextual: Floats | None
+    mass: Floats
+    states: States | None
+    binding: Binding
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], binding: Binding) -> Readings:
+        """Put rows together."""
+        rows, n = list(rows), len(binding.classes)
+        contextual = [row.contextual for row in rows if row.contextual is not None]
+        states = [row.state for row in rows if row.state is not None]
+        return cls(
+            texts=binding.classes,
+            raw=np.array([row.raw for row in rows], np.float64).reshape(len(rows), n),
+            contextual=np.array(contextual, np.float64) if contextual else None,
+            mass=np.array([row.mass for row in rows], np.float64),
+            states=np.array(states, np.float32) if states else None,
+            binding=binding,
+        )
+
+
+class Reader(ABC):
+    """Asks a model about rows; one a set of choices, or a question.
+
+    Attributes
+    ----------
+    values : tuple
+        What the classes are for the caller, in their order.
+    binding : Binding
+        What readings come from.
+    """
+
+    values: tuple[Any, ...]
+    binding: Binding
+    each: str
+    """What a row is called in messages."""
+    alone: str
+
+    def __init__(self, llm: Llama) -> None:
+        self._llm = llm
+
+    def read(
+        self,
+        rows: Iterable[Any],
+        *,
+        states: bool = False,
+        progress: bool = False,
+        n_parallel: int | None = None,
+        n_ctx: int | None = None,
+    ) -> Iterator[Row]:
+        """Read rows; errors are those of `choose_many`, with the position of the row.
+
+        Parameters
+        ----------
+        states : bool
+            Whether to keep hidden states.
+        """
+        many = Many(self._llm, rows, self.each, self.alone, progress, n_parallel, n_ctx)
+        return many.results(lambda batch: enumerate(self._rows(batch, rows, states)))
+
+    @abstractmethod
+    def prompts(self, row: Any) -> list[list[int]]:
+        """Return the tokens of the prompts that a row is read by; errors as of `read`, without the position."""
+
+    @abstractmethod
+    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]: ...
+
+
+def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) -> Reader:
+    """Return what asks a model about rows.
+
+    Raises
+    ------
+    ArgumentError
+        The choices, or the options, are none, or do not fit each other; choices that are one answer are among them.
+    """
+    is_question = isinstance(choices, (Choice, Predicate, Score))
+    options.require_for(is_question=is_question)
+    return _OfQuestion(llm, choices, options) if is_question else _OfChoices(llm, choices, options)
+
+
+class _OfChoices(Reader):
+    each, alone = "prompt", "choose"
+
+    def __init__(self, llm: Llama, choices: ChoicesLike, options: RowOptions) -> None:
+        super().__init__(llm)
+        scored = ChooseOptions(leaf_end=options.leaf_end, leading_space=options.leading_space, probabilities=True)
+        self._request = ChoiceRequest.read(choices, scored)
+        given = self._request.choices
+        texts = tuple(leaf.name for leaf in given) if isinstance(given, TokenTrie) else tuple(given.texts)
+        self.values = texts if isinstance(given, TokenTrie) else tuple(given.values)
+        _require_distinct(texts)
+        spelled = spelled_as(given, options.leading_space)
+        self.binding = Binding(
+            fingerprint(llm), _core.llama_loaded(), options.template, texts, options.leaf_end, spelled
+        )
+
+    def prompts(self, row: Any) -> list[list[int]]:
+        """Return the tokens of the prompt."""
+        with lease(self._llm):
+            return [tokenize_prompt(self._llm, row)]
+
+    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
+        request = UndecidedRequest(replace(self._request, with_state=states))
+        requests = zip(rows, itertools.repeat(lambda: request))
+        for _, found in Admission(self._llm, batch, requests).results(in_order=True):
+            if isinstance(found, TokenTrieError):
+                yield found
+            else:
+                choices = found.bound.choices
+                answer = found.seen.answer
+                scores = choices.aligned(answer.logprobs)[choices.left()]
+                state = answer.state if len(answer.state) else None
+                yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), state)
+
+
+class _OfQuestion(Reader):
+    each, alone = "state", "decide"
+
+    def __init__(self, llm: Llama, question: Question, options: RowOptions) -> None:
+        super().__init__(llm)
+        self._options = options.of_question()
+        self._named = read_questions(question, self._options, llm)
+        asked = self._named[None]
+        if not isinstance(asked, FormAsked):
+            raise ArgumentError("llm: was trained to decide, and is asked as it was trained; give a form")
+        self._asked = asked
+        other = (None,) if len(asked.classes) > len(question.values) else ()
+        self.values = (*question.values, *other)
+        _require_distinct(asked.classes)
+        self.binding = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
+
+    def prompts(self, row: Any) -> list[list[int]]:
+        """Return the tokens of the question about a state, a view each."""
+        with lease(self._llm):
+            return [tokenize_prompt(self._llm, self._reading(view, row, False).prompt) for view in self._asked.views]
+
+    def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]:
+        asked, views = self._asked, self._asked.views
+        priors = priors_of(self._llm, self._named, self._options)[None]
+
+        def readings() -> Iterator[Callable[[], Reading]]:
+            for row in rows:
+                yield from (partial(self._reading, view, row, states) for view in views)
+
+        results = score_all(self._llm, batch, readings())
+        for first in results:
+            scored = [first, *itertools.islice(results, len(views) - 1)]
+            failed = next((one for one in scored if isinstance(one, TokenTrieError)), None)
+            if failed is not None:
+                yield failed
+                continue
+            known = [one for one in scored if not isinstance(one, TokenTrieError)]
+            raw = asked.of_options(known, [None] * len(views))
+            mass = min(1.0, float(np.mean([one.mass for one in known])))
+            contextual = None if priors[0] is None else asked.of_options(known, priors)
+            yield Row(raw, contextual, mass, known[0].state)
+
+    def _reading(self, view: FormView, row: object, with_state: bool) -> Reading:
+        text = state_text(row)
+        if view.shots is not None and view.shots.has(text):
+            raise ArgumentError("stands among the examples, where its answer is; leave it out here or there")
+        return view.reading(self._llm, text)._replace(with_state=with_state)
+
+
+def _require_distinct(texts: tuple[str, ...]) -> None:
+    seen = set[str]()
+    for i, text in enumerate(texts):
+        if text in seen:
+            raise ArgumentError(f"choices[{i}]: {text!r} is there twice; a class is one answer")
+        seen.add(text)
+
+
+def read_rows(
+    llm: Llama,
+    rows: Iterable[Any],
+    choices: ChoicesLike | Question,
+    options: RowOptions | None = None,
+    *,
+    states: bool = False,
+    progress: bool = False,
+    n_parallel: int | None = None,
+    n_ctx: int | None = None,
+) -> Readings:
+    """Read rows of prompts behind which choices stand, or of states that a question is about."""
+    reader = reader_of(llm, choices, options or RowOptions())
+    read = reader.read(rows, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx)
+    return Readings.of(read, reader.binding)
+
+
+if TYPE_CHECKING:  # by scripts/keywords
+
+    class RowKeywords(TypedDict, total=False):
+        """Those of `RowOptions`."""
+
+        template: str
+        leaf_end: LeafEnd
+        leading_space: bool | None
+        form: FormName | Form | None
+        orders: int
+        examples: Examples | None
+
+    class FitKeywords(TypedDict, total=False):
+        """Those of `FitOptions`."""
+
+        kind: FitKind
+        frequencies: Mapping[Any, float] | None
+        n_folds: int
+        template: str
+        leaf_end: LeafEnd
+        leading_space: bool | None
+        form: FormName | Form | None
+        orders: int
+        examples: Examples | None

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from token_trie import ArgumentError, Choice, Form
+from token_trie.native.core import vocab_of
+from token_trie.questions.form import FormAsked, letter_of
+from token_trie.questions.options import FORMS
+from token_trie.questions.question import Option
+from token_trie.sets.prompt import tokenize_prompt
+
+OPTIONS = [Option("one", ("the first",)), Option("two", ("two",))]
+
+
+def test_a_form_puts_a_question_as_its_template_says(tiny: Any) -> None:
+    assert FORMS["unlisted"].put(tiny, "A state.", "Which?", OPTIONS) == "A state.\n\nQuestion: Which?\nAnswer:"
+    listed = "A state.\n\nQuestion: Which?\n- one: the first\n- two\nAnswer:"
+    assert FORMS["listed"].put(tiny, "A state.", "Which?", OPTIONS) == listed
+    lettered = "A state.\n\nQuestion: Which?\nA. one: the first\nB. two\nAnswer:"
+    assert FORMS["letters"].put(tiny, "A state.", "Which?", OPTIONS) == lettered
+
+
+DESCRIBED = "{{ state }}{% for o in options if o.name != o.description %} {{ o.name }}{% endfor %} {{ instructions }}"
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "n"),
+    [
+        (FORMS["unlisted"], {"a": "one", "b": "two"}, 1),
+        (FORMS["listed"], {"a": "one", "b": "two"}, 2),
+        (FORMS["letters"], ["a", "b"], 2),
+        (Form(DESCRIBED), {"a": "one", "b": "two"}, 2),
+        (Form(DESCRIBED), ["a", "b"], 1),
+        (Form("{{ state }}{{ options | map(attribute='name') | sort }} {{ instructions }}"), ["a", "b"], 1),
+    ],
+)
+def test_options_have_as_many_orders_as_read_differently(form: Form, options: Any, n: int) -> None:
+    assert len(FormAsked(Choice("Which?", options), form, orders=2).views) == n
+
+
+def test_what_is_read_are_descriptions_names_or_letters() -> None:
+    assert FORMS["unlisted"].texts(OPTIONS) == [("the first",), ("two",)]
+    assert FORMS["listed"].texts(OPTIONS) == [("one",), ("two",)]
+    assert [texts[0] for texts in FORMS["letters"].texts(OPTIONS)] == ["A", "B"]
+
+
+def test_letters_go_on_behind_z() -> None:
+    assert [letter_of(i) for i in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{{ state", "template: "),
+        ("{{ instructions }}", "to have the state"),
+        ("{{ state }}{{ state }}", "just once"),
+        ("{{ instructions }}\n{{ state }}", "before the state"),
+        ("{% for o in options %}{{ o.name }}{% endfor %}{{ state }}", "before the state"),
+        ("{{ state }}{{ nothing }}", "'nothing' is undefined"),
+        ("{{ state }}{{ options.append(1) }}", "template: "),
+        ("{{ state.__class__.__mro__ }}", "template: "),
+        ("{{ state }}\0", "template: holds a NUL"),
+    ],
+)
+def test_a_template_that_cannot_be_one_is_refused(template: str, told: str) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        Form(template)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"reads": "words"}, {"chat": 1}, {"temperature": 0}, {"absent": "\0"}, {"negation": "{{ x"}]
+)
+def test_so_is_what_else_is_wrong(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
+        Form("{{ state }}", **wrong)
+
+
+def test_control_tokens_are_the_templates_alone(tiny: Any) -> None:
+    form = Form("<s>{{ state }}</s>{{ instructions }}")
+    with_names = form.put(tiny, "a </s> b", "is <s> one?", [Option("a", ("<s>",))])
+    tokens = tokenize_prompt(tiny, with_names)
+    vocab = vocab_of(tiny)
+    # The first is what begins a text.
+    assert [token for token in tokens if vocab.is_control(token)] == [1, 1, 2]
+    assert b"</s>" in vocab.detokenize(tokens)
+
+
+def test_a_chat_form_goes_through_the_models_own_template(smollm2: Any, gemma: Any) -> None:
+    form = Form("{{ state }}\n{{ instructions }}", chat=True)
+    put = form.put(smollm2, "A state.", "Which?", OPTIONS)
+    assert put == [{"role": "user", "content": "A state.\nWhich?"}]
+    # The file has none, and gets no other's.
+    assert form.put(gemma, "A state.", "Which?", OPTIONS) == "A state.\nWhich?"

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from random_schemas import RandomSchema, spoil
+from token_trie import ArgumentError
+from token_trie.records.gbnf import print_grammar
+from token_trie.records.plan import (
+    Array,
+    Choice,
+    Layout,
+    Map,
+    Object,
+    Position,
+    Slot,
+    String,
+    Union,
+    Whole,
+    grammar_of,
+    ways,
+)
+from token_trie.records.schema import MAX_DEPTH, read_schema
+
+TREE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"v": {"enum": [1, 2]}, "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+            "required": ["v", "kids"],
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+
+
+UNIQUE = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
+
+
+def begins(schema: Any) -> list[str]:
+    return [way.text for way in ways(Whole(read_schema(schema), Position()), Layout())]
+
+
+def test_each_kind_of_value_has_its_node() -> None:
+    properties = {
+        "a": {"enum": ["x", "y"]},
+        "b": {"type": "integer", "minimum": 1, "maximum": 3},
+        "c": {"type": "string"},
+        "d": {"type": "number"},
+        "e": {"type": "array", "items": {"type": "boolean"}},
+        "f": {"type": "object", "additionalProperties": {"type": "string"}},
+        "g": {"type": ["string", "null"]},
+    }
+    node = read_schema({"type": "object", "properties": properties, "required": ["a", "c"]})
+    assert isinstance(node, Object)
+    assert [(field.name, field.is_required) for field in node.fields] == [(k, k in "ac") for k in "abcdefg"]
+    assert [type(field.node) for field in node.fields] == [Choice, Choice, String, Slot, Array, Map, Union]
+    assert isinstance(node.fields[1].node, Choice)
+    assert node.fields[1].node.values == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"enum": ["x", 1, None]}, ['"x"', "1", "null"]),
+        ({"type": "integer", "exclusiveMinimum": 3, "maximum": 10, "multipleOf": 3}, ["6", "9"]),
+        ({"type": "object", "properties": {"k": {"const": "v"}}, "required": ["k"]}, ['{"k":"v"']),
+        ({"type": "object", "properties": {"k": {"const": "v"}}}, ["{"]),
+        ({"type": "object", "properties": {}}, ["{"]),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, ['"', "null"]),
+        ({"type": "string", "enum": ["a", "bb", 3], "minLength": 2}, ['"bb"']),
+        ({"enum": ["ab", "a1", 3], "pattern": "^[a-z]+$"}, ['"ab"', "3"]),
+        ({"allOf": [{"type": "boolean"}], "description": "x"}, ["true", "false"]),
+        ({"const": 5, "x-note": 1}, ["5"]),
+        ({"enum": [1, 1.0, True, 10**400], "type": "integer"}, ["1", str(10**400)]),
+        ({"oneOf": [{"const": 1}, {"const": True}]}, ["1", "true"]),
+        ({"$ref": "#/$defs/a%25b~1c", "$defs": {"a%b/c": {"type": "null"}}}, ["null"]),
+        ({"type": ["integer", "number", "integer", "null"]}, ["", "null"]),
+        ({"anyOf": [{"not": {}}, {"type": "null"}], "nullable": True}, ["null"]),
+        (
+            {"type": "boolean", "not": False, "if": {}, "enumDescriptions": 3, "markdown": ""},
+            ["true", "false"],
+        ),
+        ({"type": "array", "items": [{"type": "null"}], "additionalItems": False, "minItems": 1}, ["["]),
+        ({"type": "integer", "minimum": 3, "exclusiveMinimum": True, "maximum": 5}, ["4", "5"]),
+        ({"type": "object", "properties": {}, "unevaluatedProperties": False, "patternProperties": {}}, ["{"]),
+    ],
+)
+def test_a_value_begins_as_its_schema_says(schema: Any, expected: list[str]) -> None:
+    assert begins(schema) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({}, r"schema#: empty"),
+        (False, r"schema#: nothing is valid"),
+        ({"type": "text"}, r"schema#/type: 'text' is none of"),
+        ({"type": []}, r"schema#/type"),
+        (
+            {"type": "object", "properties": {"ab": {}}, "patternProperties": {"b$": {}}},
+            r"schema#/patternProperties: 'b\$' of listed properties is not supported",
+        ),
+        ({"type": "object", "patternProperties": {"^a": {}, "^b": {}}}, r"schema#/patternProperties: other than one"),
+        ({"type": "object", "patternProperties": 3}, r"schema#/patternProperties: int"),
+        (
+            {"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}},
+            r"/dependentRequired",
+        ),
+        (
+            {"type": "object", "properties": {"a": {}}, "propertyNames": {"pattern": "^b"}},
+            r"schema#/propertyNames/const",
+        ),
+        ({"type": "object", "propertyNames": {"anyOf": [{}]}}, r"schema#/propertyNames: other than"),
+        ({"type": "array", "contains": {"type": "null"}}, r"schema#/contains: 'contains' is not supported"),
+        ({"not": {}}, r"schema#: nothing is valid"),
+        ({"anyOf": [{"not": {}}, False]}, r"schema#/anyOf/0: nothing is valid"),
+        ({"not": {"type": "null"}}, r"schema#/not: 'not' is not supported"),
+        (
+            {"type": "object", "properties": {"a/b": {"if": {}, "then": {}}}},
+            r"schema#/properties/a~1b/if: 'if' is not",
+        ),
+        ({"type": "object", "properties": 3}, r"schema#/properties: int"),
+        ({"type": "object", "required": "a"}, r"schema#/required: no list"),
+        ({"type": "object", "required": ["a"], "additionalProperties": False}, r"schema#/required: 'a' is no property"),
+        ({"type": "string", "format": "email", "minLength": 30}, r"schema#/format: 'email' and 30 or more characters"),
+        ({"type": "string", "format": "uuid", "maxLength": 30}, r"schema#/format: 'uuid' and 0 to 30 characters"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, r"schema#/minLength: 3 characters at least and 2 at most"),
+        ({"type": "string", "minLength": -1}, r"schema#/minLength: -1 is not a count"),
+        ({"type": "string", "pattern": "(?=a)b"}, r"schema#/pattern: '\(\?=a\)b' is not supported: lookahead"),
+        ({"type": "string", "pattern": r"[^\s\S]"}, r"schema#/pattern: .*a character that nothing is"),
+        ({"type": "string", "pattern": "["}, r"schema#/pattern: '\[' is not supported"),
+        ({"type": "string", "pattern": "^(ab)+$", "minLength": 3}, r"schema#/pattern: '.*' and 3 or more characters"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, r"schema#: no integer is from 2 to 1"),
+        ({"type": "integer", "minimum": "2"}, r"schema#/minimum: '2' is not a number"),
+        ({"type": "integer", "multipleOf": 0.5}, r"schema#/multipleOf: 0.5 is not supported"),
+        ({"type": "integer", "minimum": 1, "maximum": 2, "multipleOf": 5}, r"schema#/multipleOf: no multiple of 5"),
+        ({"type": "number", "multipleOf": 0.5}, r"schema#/multipleOf: 0.5 is not supported"),
+        ({"type": "number", "multipleOf": 2}, r"schema#/multipleOf"),
+        (
+            {"type": "number", "minimum": 1, "exclusiveMaximum": 1},
+            r"schema#: no number of 6 digits behind the point is from 1 to 1",
+        ),
+        ({"enum": []}, r"schema#/enum: no values"),
+        ({"enum": ["a"], "type": "integer"}, r"schema#/enum: no value keeps to"),
+        ({"enum": [float("nan")]}, r"schema#: no JSON"),
+        ({"enum": ["a" * 60 + "!"], "pattern": "^(a+)+$"}, r"schema#/enum: no value keeps to"),
+        ({"const": "a" * 60 + "!", "pattern": "^(a|aa)+$"}, r"schema#/const: no value keeps to"),
+        ({"enum": ["a"], "pattern": "(?=a)"}, r"schema#/pattern: '\(\?=a\)' is not supported: lookahead"),
+        ({"enum": ["a"], "pattern": 3}, r"schema#/pattern"),
+        ({"const": 1, "multipleOf": ""}, r"schema#/multipleOf: '' is no number above 0"),
+        ({"type": "integer", "maximum": 10**30, "multipleOf": 3}, r"schema#/multipleOf: with more than 1,000 values"),
+        ({"const": "\ud800"}, r"schema#: no JSON"),
+        ({"anyOf": []}, r"schema#/anyOf: no schemas"),
+        ({"anyOf": [{"type": "string"}], "minLength": 2}, r"schema#/anyOf: beside other keywords"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, r"schema#/oneOf/1: may be valid together with /0"),
+        (
+            {"anyOf": [{**UNIQUE, "maxItems": 2}, {"type": "array", "items": {"type": "null"}}]},
+            r"schema#: two ways to go on begin alike, with \[, and no grammar says uniqueItems",
+        ),
+        (
+            {"anyOf": [{"type": "string", "maxLength": 2000}, {"const": "abc"}]},
+            r'schema#: two ways to go on begin alike, with ", and no grammar says more than 1000 times',
+        ),
+        ({"allOf": [{}, {}]}, r"schema#/allOf: other than around one schema"),
+        ({"$ref": "http://example.org/x"}, r"schema#/\$ref: 'http://example.org/x' is not supported"),
+        ({"$ref": "#/$defs/x"}, r"schema#/\$ref: '#/\$defs/x' leads nowhere"),
+        ({"type": "array", "minItems": 3, "maxItems": 2}, r"schema#/minItems: 3 at least and 2 at most"),
+        (
+            {"type": "array", "prefixItems": [{}], "items": False, "minItems": 2},
+            r"schema#/minItems: 2 at least and 1 at most",
+        ),
+        (
+            {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "minItems": 3},
+            r"schema#/minItems: 3 different ones of 2",
+        ),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, r"schema#/uniqueItems: of items that"),
+        ({"type": "object", "minProperties": 2}, r"schema#/minProperties"),
+        ({"type": "object", "properties": {"a": {}}, "minProperties": 1}, r"schema#/minProperties"),
+        ([], r"schema#: list where a schema belongs"),
+        ({"type": "array", "uniqueItems": 1}, r"schema#/uniqueItems: 1 is neither"),
+        ({"type": "array", "prefixItems": []}, r"schema#/prefixItems: no list of schemas"),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "prefixItems": [{}]},
+            r"schema#/prefixItems: http://json-schema.org/draft-07/schema# does not know it",
+        ),
+        (
+            {**UNIQUE, "items": {"anyOf": [{"enum": ["a", "b", 1]}, {"enum": ["b", 1.0]}]}, "minItems": 4},
+            r"schema#/minItems: 4 different ones of 3",
+        ),
+        ({"type": "integer", "minimum": 10**20}, r"schema#: integers of more than 18 digits"),
+        ({"type": "string", "pattern": "^(a|b?)*$"}, r"schema#/pattern: .*what may be empty, any number of times"),
+        (
+            {"type": "object", "properties": {"a": {"$id": "https://example.org/a", "$ref": "#/$defs/x"}}},
+            r"schema#/properties/a/\$id: below the root",
+        ),
+        (
+            {"$ref": "#/$defs/a/items", "$defs": {"a": {"$id": "https://example.org/a", "items": {"type": "null"}}}},
+            r"schema#/\$ref: '#/\$defs/a/items' leads to an \$id",
+        ),
+        (
+            {"type": "number", "anyOf": [{"enum": ["a", 1], "minimum": 0}]},
+            r"schema#/type: beside anyOf it is not supported where /0",
+        ),
+        ({"const": True, "enum": [1]}, r"schema#/const: no value keeps to"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        read_schema(schema)
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_what_does_not_belong_into_a_schema_is_an_argument_error(first: int) -> None:
+    n_refused = 0
+    for seed in range(first, first + 100):
+        schema = spoil(RandomSchema(seed, for_llama=False).make(), seed)
+        try:
+            read_schema(schema)
+        except ArgumentError as error:
+            n_refused += str(error).startswith("schema#")
+    assert 50 < n_refused < 100
+
+
+@pytest.mark.parametrize(
+    ("schema", "ignored", "left"),
+    [
+        ({"type": "string", "pattern": "(?=a)", "maxLength": 3}, ["/pattern"], {"type": "string", "maxLength": 3}),
+        ({"properties": {"a/b": {"not": {"const": 1}}}}, ["/properties/a~1b/not"], {"properties": {"a/b": {}}}),
+        (
+            {"oneOf": [{"type": "integer"}, {"type": "number", "multipleOf": 0.5}]},
+            ["/oneOf/1/multipleOf", "/oneOf/1"],
+            {"anyOf": [{"type": "integer"}, {"type": "number"}]},
+        ),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "contains": {}}}},
+            ["/$defs/a/contains"],
+            {"type": "array"},
+        ),
+        (
+            {"$ref": "#/$defs/a%20b", "$defs": {"a b": {"properties": {"c": {"pattern": "(?=a)"}}}}},
+            ["/$defs/a b/properties/c/pattern"],
+            {"properties": {"c": {}}},
+        ),
+    ],
+)
+def test_what_cannot_be_kept_is_left_out_where_there_is_a_list_for_it(
+    schema: Any, ignored: list[str], left: Any
+) -> None:
+    given = copy.deepcopy(schema)
+    told: list[str] = []
+    node = read_schema(schema, told)
+    assert [note.partition(": ")[0].removeprefix("schema#") for note in told] == ignored
+    assert schema == given
+    assert grammar_as_text(node) == grammar_as_text(read_schema(left))
+
+
+def grammar_as_text(node: Any) -> Any:
+    return print_grammar(grammar_of(node))
+
+
+def test_a_recursion_is_followed_to_its_depth_and_left_out_there() -> None:
+    node = read_schema(TREE)
+    depth = 0
+    while isinstance(node, Object):
+        depth += 1
+        kids = node.fields[1].node
+        assert isinstance(kids, Array)
+        assert (kids.max_items == 0) == (depth == MAX_DEPTH)
+        node = kids.item  # type: ignore[assignment]
+    assert depth == MAX_DEPTH
+
+
+def test_a_recursion_without_an_end_is_refused() -> None:
+    schema = {"$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}}
+    with pytest.raises(ArgumentError, match="nothing can be written: every way leads through more than 16"):
+        read_schema({**schema, "$ref": "#/$defs/a"})
+    for loop in ({"$ref": "#"}, {"anyOf": [{"type": "null"}, {"$ref": "#"}]}, {**TREE, "$ref": "#/$defs/node/$ref"}):
+        with pytest.raises(ArgumentError, match=r"\$ref: '#.*' leads (back to itself|nowhere)"):
+            read_schema(loop)
+
+
+def test_a_recursion_through_many_alternatives_is_read_at_once() -> None:
+    keys = [{"type": "object", "properties": {k: {"$ref": "#/$defs/t"}}, "required": [k]} for k in "abcdefgh"]
+    schema = {"$defs": {"t": {"anyOf": [*keys, {"type": "null"}]}}, "$ref": "#/$defs/t"}
+    assert begins(schema) == [*(f'{{"{k}":' for k in "abcdefgh"), "null"]
+
+
+def test_alternatives_that_double_with_each_reference_are_refused_at_once() -> None:
+    defs: dict[str, Any] = {"d15": {"enum": list(range(100))}}
+    for i in range(15):
+        defs[f"d{i}"] = {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2}
+    with pytest.raises(ArgumentError, match="alternatives, more than 100,000"):
+        read_schema({"$ref": "#/$defs/d0", "$defs": defs})
+
+
+def test_alternatives_that_begin_alike_run_under_one_grammar() -> None:
+    assert isinstance(read_schema({"anyOf": [{"type": "integer"}, {"type": "number"}]}), Slot)
+    kinds = [{"type": "object", "properties": {"n": {"type": kind}}, "required": ["n"]} for kind in ("string", "null")]
+    assert isinstance(read_schema({"anyOf": kinds}), Union)
+    same = [{"type": "object", "properties": {"n": {"type": "string"}, k: {"type": "null"}}} for k in "ab"]
+    assert isinstance(read_schema({"anyOf": same}), Slot)
+    tagged = [{"type": "object", "properties": {"n": {"type": "string"}, k: {"const": k}}} for k in "ab"]
+    assert isinstance(read_schema({"anyOf": [{"type": "null"}, {"anyOf": tagged}]}), Union)
+
+
+def test_alternatives_of_one_of_may_be_told_apart_by_a_field() -> None:
+    options = [
+        {"type": "object", "properties": {"kind": {"const": kind}, "n": {"type": "integer"}}, "required": ["kind"]}
+        for kind in ("a", "b")
+    ]
+    assert begins({"oneOf": options}) == ['{"kind":"a"', '{"kind":"b"']
+
+
+def test_a_schema_that_is_nested_too_deep_is_refused() -> None:
+    schema: Any = {"type": "null"}
+    for _ in range(3000):
+        schema = {"allOf": [schema]}
+    with pytest.raises(ArgumentError, match=r"schema#: (nested too deep|no JSON)"):
+        read_schema(schema)
+
+
+def test_white_space_is_as_json_dumps_has_it() -> None:
+    node = read_schema({"type": "object", "properties": {"a": {"const": {"b": [1]}}}, "required": ["a"]})
+    assert ways(Whole(node, Position()), Layout(2))[0].text == '{\n  "a": {\n    "b": [\n      1\n    ]\n  }'

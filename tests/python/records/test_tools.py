@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import pydantic
+import pytest
+from token_trie import ArgumentError, StreamHandle, Think, ToolCall, achoose_tool, choose_tool
+from token_trie.records.tools import ASKING, ask_for_tools, read_tools
+
+MESSAGES = [{"role": "user", "content": "Is it warm in Rome?"}]
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 10}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+    "required": ["city", "unit"],
+}
+ALARM = {
+    "type": "object",
+    "properties": {"hour": {"type": "integer", "minimum": 0, "maximum": 23}},
+    "required": ["hour"],
+}
+
+
+def tool(name: str, parameters: Any = None) -> dict[str, Any]:
+    function = {"name": name, "description": f"What {name} does"}
+    return {"type": "function", "function": function if parameters is None else function | {"parameters": parameters}}
+
+
+TOOLS = [tool("get_weather", WEATHER), tool("set_alarm", ALARM), tool("set"), tool("stop")]
+# Of the kind that models with tools have.
+TEMPLATE = """{% if tools %}<|im_start|>system
+{{ tools | tojson }}<|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.fixture
+def templated(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setitem(smollm2.metadata, "tokenizer.chat_template", TEMPLATE)
+    monkeypatch.setattr(smollm2, "chat_format", "chat_template.default")
+    return smollm2
+
+
+def parameters_of(name: str) -> Any:
+    return next(t["function"].get("parameters", {}) for t in TOOLS if t["function"]["name"] == name)
+
+
+@pytest.mark.parametrize("mode", ["exact", "greedy", "sampled"])
+def test_a_call_has_openais_shape_and_valid_arguments(llm: Any, mode: Any) -> None:
+    call = choose_tool(llm, MESSAGES, TOOLS, mode=mode, seed=3)
+    shaped = call.to_dict()
+    assert shaped == {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.text},
+    }
+    assert len(call.id) == 9
+    assert call.id.isalnum(), "as Mistral's templates demand"
+    assert json.loads(shaped["function"]["arguments"]) == call.arguments
+    jsonschema.validate(call.arguments, parameters_of(call.name))
+    assert 0 < call.probability <= 1
+
+
+def test_a_tool_without_parameters_has_no_arguments(smollm2: Any) -> None:
+    call = choose_tool(smollm2, MESSAGES, [tool("stop")])
+    assert (call.name, call.arguments, call.text, call.probability) == ("stop", {}, "{}", 1.0)
+
+
+def test_a_name_that_begins_another_can_be_chosen(precise: Any) -> None:
+    tools = [tool("set"), tool("set_alarm")]
+    names = {choose_tool(precise, MESSAGES, tools, mode="sampled", seed=seed).name for seed in range(20)}
+    assert names == {"set", "set_alarm"}
+
+
+def test_a_template_without_tools_is_told_of_them_in_the_system_message(smollm2: Any) -> None:
+    tokens, form = ask_for_tools(smollm2, [{"role": "system", "content": "Be brief."}, *MESSAGES], TOOLS, 1024)
+    text = smollm2.detokenize(tokens, special=True).decode()
+    lines = "\n".join(json.dumps(t["function"]) for t in TOOLS)
+    assert f"<|im_start|>system\nBe brief.\n{ASKING}\n{lines}<|im_end|>" in text
+    assert form is None
+
+
+def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) -> None:
+    tokens, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024)
+    text = templated.detokenize(tokens, special=True).decode()
+    assert json.dumps(TOOLS) in text
+    assert text.endswith('<|im_start|>assistant\n<tool_call>\n{"name": "')
+    assert form is not None
+    assert (form.before, form.between, form.behind) == ("", '", "arguments": ', "}\n</tool_call>")
+    call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy")
+    jsonschema.validate(call.arguments, parameters_of(call.name))
+
+
+def test_a_call_of_the_templates_own_form_follows_the_thought(templated: Any) -> None:
+    think = Think("</think>", max_tokens=4)
+    call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy", think=think)
+    prompt, form = ask_for_tools(templated, MESSAGES, TOOLS, 1024, thinks=True)
+    assert form is not None
+    with StreamHandle(templated) as stream:
+        stream.prefill(prompt)
+        thought = stream.text(4)
+        assert thought.text == call.thought
+        stream.append(f"</think>{form.before}")
+        beside = stream.choose([tool["function"]["name"] for tool in TOOLS], probabilities=True)
+        assert beside.probability(call.name) > 0.7 * max(beside.probabilities)  # of close ones, batches decide
+
+
+def test_a_call_on_the_handle_is_part_of_its_sequence(smollm2: Any) -> None:
+    with StreamHandle(smollm2, n_ctx=256) as stream:
+        stream.prefill("Is it warm in Rome?\nCall:\n")
+        call = stream.choose_tool(TOOLS)
+        text = smollm2.detokenize(stream.tokens).decode()
+        assert text == f'Is it warm in Rome?\nCall:\n{{"name":"{call.name}","arguments":{call.text}}}'
+        assert asyncio.run(stream.achoose_tool(TOOLS)).name in [t["function"]["name"] for t in TOOLS]
+
+
+def test_an_event_loop_goes_on_meanwhile(smollm2: Any) -> None:
+    async def call() -> ToolCall[dict[str, Any]]:
+        return await achoose_tool(smollm2, MESSAGES, TOOLS, mode="greedy")
+
+    assert asyncio.run(call()) == choose_tool(smollm2, MESSAGES, TOOLS, mode="greedy")
+
+
+def test_step_by_step_a_pass_is_a_branch_point_or_a_free_token(llm: Any) -> None:
+    stats = choose_tool(llm, MESSAGES, [TOOLS[0], TOOLS[3]], mode="greedy").stats
+    assert stats is not None
+    assert stats.n_passes == stats.n_branches + stats.n_free - 1  # the first with the prompt
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"type": "object"},
+        {"type": "object", "properties": {}},
+        {"type": "object", "properties": {}, "required": []},
+        {"type": "object", "properties": None},
+        {"type": "object", "required": [], "description": "Nothing"},
+        {"type": "object", "additionalProperties": False},
+        {
+            "type": "object",
+            "properties": {},
+            "additionalProperties": False,
+            "$schema": "http://json-schema.org/draft-07/schema#",
+        },
+        {"properties": {}},
+    ],
+    ids=str,
+)
+def test_no_arguments_are_said_in_many_ways(precise: Any, parameters: Any) -> None:
+    assert choose_tool(precise, MESSAGES, [tool("stop", parameters)]).arguments == {}
+
+
+def test_free_arguments_are_an_object(byte_level: Any) -> None:
+    free = {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 1}
+    call = choose_tool(byte_level, MESSAGES, [tool("note", free)], mode="sampled", seed=1)
+    jsonschema.validate(call.arguments, free)
+
+
+class Kind(enum.Enum):
+    DAILY = "daily"
+    HOURLY = "hourly"
+
+
+class Alarm(pydantic.BaseModel):
+    """Wakes a person."""
+
+    hour: Annotated[int, pydantic.Field(ge=0, le=23, description="Of the day")]
+    day: Literal["today", "tomorrow"] = "today"
+
+
+@dataclasses.dataclass
+class Lamp:
+    is_on: bool
+
+
+def get_weather(unit: Literal["celsius", "fahrenheit"], on: Kind = Kind.HOURLY, *, is_long: bool = False) -> str:
+    """Weather of today."""
+    return f"{unit} {on.name} {is_long}"
+
+
+def stop() -> None:
+    pass
+
+
+def _many(**more: int) -> None:
+    pass
+
+
+def _odd(llm: StreamHandle) -> None:
+    pass
+
+
+def test_a_model_comes_back_as_its_instance(smollm2: Any) -> None:
+    call = choose_tool(smollm2, MESSAGES, [Alarm])
+    assert isinstance(call.value, Alarm)
+    assert call.tool is Alarm
+    assert call.name == "Alarm"
+    assert call.value.model_dump(exclude_unset=True) == call.arguments
+    lamp = choose_tool(smollm2, MESSAGES, [Lamp]).value
+    assert isinstance(lamp, Lamp)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_function_comes_back_with_its_keyword_arguments(precise: Any, seed: int) -> None:
+    call = choose_tool(precise, MESSAGES, [get_weather], mode="sampled", seed=seed)
+    assert call.tool is get_weather
+    assert isinstance(call.value.get("on", Kind.DAILY), Kind)
+    assert call.tool(**call.value).startswith(call.arguments["unit"])
+    assert choose_tool(precise, MESSAGES, [stop]).value == {}
+
+
+def test_classes_functions_and_openais_shape_go_together(precise: Any) -> None:
+    tools = [Alarm, get_weather, tool("end")]
+    calls = [choose_tool(precise, MESSAGES, tools, mode="sampled", temperature=3.0, seed=seed) for seed in range(12)]
+    assert len({call.name for call in calls}) > 1
+    assert all(call.tool in tools for call in calls)
+    with StreamHandle(precise, n_ctx=256) as stream:
+        stream.prefill("Call:\n")
+        assert stream.choose_tool(tools).name in ("Alarm", "get_weather", "end")
+
+
+def test_a_model_is_told_of_them_in_openais_shape(smollm2: Any) -> None:
+    alarm, weather, nothing = (found.shown for found in read_tools([Alarm, get_weather, stop]))
+    hour = {"description": "Of the day", "maximum": 23, "minimum": 0, "type": "integer"}
+    day = {"default": "today", "enum": ["today", "tomorrow"], "type": "string"}
+    parameters = {"properties": {"hour": hour, "day": day}, "required": ["hour"], "type": "object"}
+    function = {"name": "Alarm", "description": "Wakes a person.", "parameters": parameters}
+    assert alarm == {"type": "function", "function": function}
+    assert weather["function"]["description"] == "Weather of today."
+    assert weather["function"]["parameters"]["required"] == ["unit"]
+    assert nothing["function"] == {"name": "stop", "parameters": {"properties": {}, "type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda x: x, r"tools\[0\]: <lambda>: parameter 'x' has no type hint"),
+        (sorted, r"tools\[0\]: sorted: "),
+        (_many, r"tools\[0\]: _many: parameter 'more' takes no keyword"),
+        (int, r"tools\[0\]: int: not an object with properties"),
+        (_odd, r"tools\[0\]: _odd: schema: pydantic makes none"),
+        (3, r"tools\[0\]: int where a tool of OpenAI's shape, a pydantic model or a function"),
+    ],
+)
+def test_a_function_that_cannot_be_told_of_is_named(precise: Any, given: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        choose_tool(precise, MESSAGES, [given])
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "message"),
+    [
+        (MESSAGES, [], "tools: none given"),
+        (MESSAGES, "x", "tools: str where"),
+        (MESSAGES, [{"type": "x"}], r"tools\[0\]: not \{"),
+        (MESSAGES, [tool("a"), tool("a")], r"tools\[1\].function.name: 'a' comes twice"),
+        (MESSAGES, [tool("")], r"tools\[0\].function.name: '' is no name"),
+        (MESSAGES, [tool("a", {"type": "string"})], r"tools\[0\].function.parameters: not an object"),
+        (
+            MESSAGES,
+            [tool("a", {"type": "object", "properties": {"x": {"$ref": "#/a"}}})],
+            r"tools\[0\].function.parameters: schema#/properties/x/\$ref: '#/a' leads nowhere",
+        ),
+        ([], TOOLS, "messages: none given"),
+        ("hi", TOOLS, "messages: not a list"),
+        ([3], TOOLS, "messages: not a list"),
+    ],
+)
+def test_what_is_wrong_is_named(smollm2: Any, messages: Any, tools: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        choose_tool(smollm2, messages, tools)
