@@ -74,7 +74,7 @@ def main(
     prompts: Annotated[int, typer.Option(min=1, help="many: prompts; calibration: rows of a table (500).")] = 512,
     members: Annotated[
         list[int] | None,
-        typer.Option(min=1000, help="catalogue: members; may be repeated. Default: 100,000, a million, 10 million."),
+        typer.Option(min=100_000, help="catalogue: members; may be repeated. Default: 100,000, a million, 10 million."),
     ] = None,
 ) -> None:
     r"""Measure what a constrained token, and a constrained decision, cost.
