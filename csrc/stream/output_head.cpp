@@ -32,6 +32,13 @@ bool is_plain_matrix(const ggml_tensor & t) {
            ggml_backend_buffer_is_host(t.buffer) && t.ne[2] == 1 && t.ne[3] == 1 && ggml_is_contiguous(&t);
 }
 
+// Weights that the CPU has repacked, for AMX and others, are in buffers of its own that nobody else can read.
+bool is_computed_by_cpu(ggml_backend_buffer & buffer) {
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(&buffer));
+    return ggml_backend_buffer_is_host(&buffer) ||
+           (device != nullptr && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU);
+}
+
 }  // namespace
 
 void OutputHead::Free::operator()(ggml_backend * backend) const noexcept { ggml_backend_free(backend); }
@@ -137,7 +144,7 @@ void OutputHead::observe_weights(const ggml_tensor & node) {
     }
     ggml_backend_buffer * buffer = node.src[0]->buffer;
     const ggml_backend_buffer_usage usage = ggml_backend_buffer_get_usage(buffer);
-    const bool is_here = ggml_backend_buffer_is_host(buffer) || usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
+    const bool is_here = is_computed_by_cpu(*buffer) || usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
     has_weights_on_host_ = has_weights_on_host_ || is_here;
     has_weights_on_device_ = has_weights_on_device_ || (!is_here && usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from token_trie.cli.tables import Format, check_is_utf8
 from token_trie.errors import ArgumentError
@@ -27,7 +28,14 @@ from token_trie.questions.options import FormName
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
+
+class _Sorted(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx))
+
+
 app = typer.Typer(
+    cls=_Sorted,
     help="Make llama.cpp answer with one member of a known set.",
     no_args_is_help=True,
     rich_markup_mode="markdown",

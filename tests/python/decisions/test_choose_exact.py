@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from token_trie import ArgumentError, ContextError, TokenTrie, choose, choose_many, score
+from token_trie.cli import demo
 from tokenized_choices import fit_choices
 
 ACTIONS = ["READ", "READ_FILE", "SEND_EMAIL", "SEND_MESSAGE", "SET_ALARM", "SET_TIMER", "NONE"]
@@ -259,3 +260,11 @@ def test_what_is_no_llama_is_refused(llm: Any) -> None:
 def test_a_prompt_too_long_for_the_context_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="make the Llama with a larger n_ctx"):
         choose(precise, "word " * 2000, ACTIONS, mode="exact")
+
+
+def test_on_the_processor_few_branches_of_a_small_set_are_evaluated(smollm2: Any) -> None:
+    # Whatever buffers the processor's kernels keep the weights in, those for AMX among them.
+    prompt = "".join(f"Request: {request}\nAction: {action}\n\n" for action, request in demo.ACTIONS.items())
+    decision = choose(smollm2, f"{prompt}Request: Put on some Miles Davis.\nAction:", [*demo.ACTIONS])
+    assert decision.value == "play_music"
+    assert decision.stats.n_evaluated < 10

@@ -1,1 +1,0 @@
-"""Typed questions about a state, and a probability for every answer they may have."""
