@@ -1,4 +1,4 @@
-"""Decisions under asyncio. A task that is cancelled, or timed out, ends its decision before it goes on."""
+"""Decisions under asyncio. If a task is cancelled or times out, its decision has ended before the task continues."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Everything that token-trie raises.
+"""All errors of token-trie.
 
 TokenTrieError (a ValueError)
-├── ArgumentError      a parameter is out of range, unknown, or of no use here
-├── PayloadError       a payload is not a TokenTreePayload; the message begins with the place
+├── ArgumentError      a parameter is out of range, unknown, or not applicable
+├── PayloadError       a payload is not a TokenTreePayload; the message begins with the position
 ├── VocabularyError    tokens or texts do not fit the model's vocabulary
 ├── LimitError         larger than the documented limits
-├── LlamaVersionError  another llama.cpp is loaded than the one compiled against
+├── LlamaVersionError  the loaded llama.cpp is not the one compiled against, or missing
 ├── NativeMemoryError  out of memory in native code (also a MemoryError)
 ├── InternalError      a defect in token-trie
 ├── ContextError       the context is full, or the model could not be evaluated
@@ -14,7 +14,7 @@ TokenTrieError (a ValueError)
 ├── CalibrationError   a calibration is broken, was fitted on something else, or cannot be fitted
 └── BusyError          the model is already constrained, or in use by another thread
 
-What is refused changes nothing: the state before the call still holds.
+A call that fails changes nothing: the state before the call still holds.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class TokenTrieError(ValueError):
 
 
 class ArgumentError(TokenTrieError):
-    """A parameter is out of range, unknown, or of no use here."""
+    """A parameter is out of range, unknown, or not applicable."""
 
 
 class PayloadError(TokenTrieError):
-    """A payload is not a TokenTreePayload; the message begins with the place."""
+    """A payload is not a TokenTreePayload; the message begins with the position."""
 
 
 class VocabularyError(TokenTrieError):
@@ -41,7 +41,7 @@ class LimitError(TokenTrieError):
 
 
 class LlamaVersionError(TokenTrieError):
-    """The llama.cpp that is loaded is not the one compiled against, or there is none."""
+    """The loaded llama.cpp is not the one compiled against, or missing."""
 
 
 class NativeMemoryError(TokenTrieError, MemoryError):

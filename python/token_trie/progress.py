@@ -1,4 +1,4 @@
-"""How far a long run is: a bar on a terminal or in a notebook, a line now and then elsewhere, on standard error."""
+"""Progress of a long run on standard error: a bar on a terminal or in a notebook, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 SILENT_SECONDS = 1.0
-"""A run that is over by then shows nothing."""
+"""A shorter run shows nothing."""
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Shows how much is done, while it is entered.
+    """Shows the progress inside a ``with`` block.
 
     Parameters
     ----------
     total : float, optional
-        What `move` counts to.
+        The final count of `move`.
     noun : str
-        What is counted, in the plural.
+        Name of the counted things, in the plural.
     wanted : bool
         Whether to show anything.
     """
@@ -38,7 +38,7 @@ class Progress(AbstractContextManager["Progress"]):
         return self
 
     def move(self, n: int, done: float | None = None) -> None:
-        """Show that n are done in all, and how much of the total that is, by default n."""
+        """Show that n things are done so far; `done` is the part of the total, by default n."""
         if self._bar is not None:
             rate = n / max(time.monotonic() - self._started, 1e-9)
             self._bar.set_description_str(f"{n:,} {self._noun}, {rate:,.1f} / s", refresh=False)
@@ -55,15 +55,15 @@ class Progress(AbstractContextManager["Progress"]):
 
 
 def _bar(total: float | None) -> Any:
-    from tqdm.asyncio import tqdm_asyncio  # imported here, as `import token_trie` is to be quick
+    from tqdm.asyncio import tqdm_asyncio  # imported here, so that `import token_trie` is fast
     from tqdm.auto import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]
-        monitor_interval = 0  # otherwise tqdm starts a thread, which only bars with a `miniters` of their own need
+        monitor_interval = 0  # no thread of tqdm, which only bars with `miniters` need
 
     class Lines(Bar):
         def display(self, msg: str | None = None, pos: int | None = None) -> None:
-            if msg is None:  # otherwise the line is to be cleared
+            if msg is None:  # otherwise tqdm clears the line
                 self.fp.write(f"{self}\n")
                 self.fp.flush()
 
@@ -71,7 +71,7 @@ def _bar(total: float | None) -> Any:
             pass
 
     options = {"total": total, "delay": SILENT_SECONDS, "miniters": 0, "leave": False}
-    if tqdm is tqdm_asyncio and not sys.stderr.isatty():  # notebooks have a class of their own
+    if tqdm is tqdm_asyncio and not sys.stderr.isatty():  # notebooks have another class
         share = " ({percentage:.0f}%)" if total else ""
         return Lines(**options, mininterval=SECONDS_BETWEEN_LINES, bar_format="{desc}" + share)
     share = "{percentage:3.0f}%|{bar}| " if total else ""

@@ -19,7 +19,7 @@ from token_trie.llama.query import Answer, Query, read_answer
 from token_trie.llama.reproducible import Reproducible
 from token_trie.native.core import Llama, llama_cpp, vocab_of
 from token_trie.native.ffi import check, ffi, lib, new_struct
-from token_trie.native.lifetime import Attachment, Gate, acting_thread, attachment, lease
+from token_trie.native.lifetime import Attachment, Closeable, acting_thread, attachment, lease
 from token_trie.native.llama_facts import model_of
 
 # A wait is interrupted so often, for signals to be heard.
@@ -39,7 +39,7 @@ def can_share(llm: Llama) -> bool:
         return not is_stateful and llm.n_batch > 1
 
 
-class Batch(Gate):
+class Batch(Closeable):
     """A batch of the C ABI; any thread may call it at any time.
 
     Closing the Llama closes it first, and who waits is told by CancelledError.
@@ -226,7 +226,7 @@ class SharedBatch:
 T = TypeVar("T")
 
 
-class Sequential(Gate):
+class Sequential(Closeable):
     """What stands in a `Batch`'s place for models that have none.
 
     One thread calls; any may close. Closing the Llama closes it first.

@@ -19,7 +19,7 @@ from token_trie.llama.query import Sampling, native_sampling
 from token_trie.native.checks import check_counts, check_flags, check_integers, check_numbers, native_seed
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.ffi import check_pointer, ffi, lib, new_struct
-from token_trie.native.lifetime import Attachment, Gate, be_quiet_with, interruptible, quiet
+from token_trie.native.lifetime import Attachment, Closeable, be_quiet_with, interruptible, quiet
 from token_trie.native.llama_facts import context_of, model_of
 from token_trie.native.loaded import adapters_of, is_mixed, note_loaded_state
 from token_trie.native.options import Options
@@ -228,7 +228,7 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
     return int(differ[0]) if len(differ) else n
 
 
-G = TypeVar("G", bound=Gate)
+G = TypeVar("G", bound=Closeable)
 
 
 def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> NativeStream:

@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 from token_trie.errors import ArgumentError, BusyError
 from token_trie.native.core import _core
 from token_trie.native.ffi import check, check_pointer, ffi, lib, new_struct
-from token_trie.native.lifetime import Attachment, Gate, acting_thread, interruptible, quiet
+from token_trie.native.lifetime import Attachment, Closeable, acting_thread, interruptible, quiet
 
 T = TypeVar("T")
 
 _OWNED = "the stream is in the middle of several calls of another thread; use one StreamHandle a thread"
 
 
-class NativeStream(Gate):
+class NativeStream(Closeable):
     """A stream of the C ABI.
 
     `call` admits one thread at a time, and holds the others off until results are copied. `close` lets nothing new

@@ -24,7 +24,7 @@ from token_trie.arrays import Floats
 from token_trie.errors import ArgumentError, CancelledError, ContextError, InternalError, NativeMemoryError
 from token_trie.llama.contexts import common_prefix
 from token_trie.native.core import Llama, llama_cpp, vocab_of
-from token_trie.native.lifetime import Gate, attachment, lease
+from token_trie.native.lifetime import Closeable, attachment, lease
 from token_trie.native.llama_facts import model_of
 from token_trie.native.loaded import adapters_of
 
@@ -37,7 +37,7 @@ def reproducible(llm: Llama) -> Reproducible:
     return attachment(llm).make(Reproducible, lambda: Reproducible(llm))
 
 
-class Reproducible(Gate):
+class Reproducible(Closeable):
     """A context of its own on the weights of a Llama, with as many tokens. Threads take turns."""
 
     def __init__(self, llm: Llama) -> None:

@@ -1,1 +1,1 @@
-"""The two doors into native code, and what is checked on the way there."""
+"""Native code by pybind11 (`core`) and by cffi (`ffi`), and the checks of what is passed to it."""

@@ -1,8 +1,7 @@
-"""What a caller gave, checked on its way to native code."""
+"""Checks of arguments that are passed to native code."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterable
 from numbers import Real
 
@@ -26,7 +25,7 @@ def encode(text: object, what: str) -> bytes:
 
 
 def encode_names(names: Iterable[str], what: str) -> list[bytes]:
-    """UTF-8 bytes of several texts; ArgumentError as of `encode`, with the place."""
+    """UTF-8 bytes of several texts; ArgumentError as of `encode`, with the position."""
     wrong = f"{what}: {type(names).__name__} where a list of names belongs"
     if isinstance(names, (str, bytes)):
         raise ArgumentError(wrong)
@@ -38,21 +37,21 @@ def encode_names(names: Iterable[str], what: str) -> list[bytes]:
 
 
 def lookup(value: str, table: dict[str, int], what: str) -> int:
-    """Look up an option by its name; ArgumentError names the ones there are."""
+    """Look up an option by its name; ArgumentError lists the valid names."""
     if not isinstance(value, str) or value not in table:
         raise ArgumentError(f"{what}: {value!r} is none of {', '.join(map(repr, table))}")
     return table[value]
 
 
-def check_counts(least: int = 1, **options: int) -> None:
-    """Raise ArgumentError for an option that is no integer of 31 bits, from `least` on."""
+def check_counts(minimum: int = 1, **options: int) -> None:
+    """Raise ArgumentError for an option that is not an integer from `minimum` to 2**31 - 1."""
     for name, value in options.items():
-        if not (_is_integer(value) and least <= value < 2**31):
-            raise ArgumentError(f"{name}: {_written(value)} is not a count from {least} to 2,147,483,647")
+        if not (_is_integer(value) and minimum <= value < 2**31):
+            raise ArgumentError(f"{name}: {_written(value)} is not a count from {minimum} to 2,147,483,647")
 
 
 def check_integers(**options: int) -> None:
-    """Raise ArgumentError for an option that is no integer of 32 bits, with a sign."""
+    """Raise ArgumentError for an option that is not a signed integer of 32 bits."""
     for name, value in options.items():
         if not _is_integer(value):
             raise ArgumentError(f"{name}: {type(value).__name__} where an integer belongs")
@@ -61,7 +60,7 @@ def check_integers(**options: int) -> None:
 
 
 def check_numbers(**options: float) -> None:
-    """Raise ArgumentError for an option that is no number, or one that no float holds."""
+    """Raise ArgumentError for an option that is not a number, or too large for a float."""
     for name, value in options.items():
         if not isinstance(value, Real):
             raise ArgumentError(f"{name}: {type(value).__name__} where a number belongs")
@@ -78,28 +77,15 @@ def check_seed(seed: int) -> None:
 
 
 def native_seed(seed: int | None) -> int:
-    """Return a seed as llama.cpp has it, whose largest is another each time; ArgumentError as of `check_seed`."""
+    """Return a seed for llama.cpp; its largest one means a new seed each time. ArgumentError as of `check_seed`."""
     if seed is None:
         return ANY_SEED
     check_seed(seed)
     return min(int(seed), ANY_SEED - 1)
 
 
-def check_draws(temperature: float, top_p: float, seed: int | None, may_be_zero: bool = False) -> None:
-    """Raise ArgumentError for draws that cannot be made."""
-    check_numbers(temperature=temperature, top_p=top_p)
-    # As llama.cpp has them.
-    warmth, share = (ctypes.c_float(float(given)).value for given in (temperature, top_p))
-    if temperature < 0 or not warmth < float("inf") or (warmth == 0 and not may_be_zero):
-        raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
-    if top_p > 1 or not 0 < share <= 1:
-        raise ArgumentError(f"top_p: {top_p} is not in (0, 1]")
-    if seed is not None:
-        check_seed(seed)
-
-
 def check_flags(**options: bool) -> None:
-    """Raise ArgumentError for an option that is neither True nor False."""
+    """Raise ArgumentError for an option that is not True or False."""
     for name, value in options.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}: {type(value).__name__} where True or False belongs")
@@ -110,7 +96,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _written(value: object) -> str:
-    """Write a value for a message; Python writes no integers of thousands of digits."""
+    """Format a value for a message; `repr` refuses integers of thousands of digits."""
     try:
         return repr(value)
     except ValueError:

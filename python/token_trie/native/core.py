@@ -1,4 +1,4 @@
-"""Loads the engine beside the one llama.cpp of this process, and passes it addresses from llama-cpp-python."""
+"""The engine (pybind11), loaded for the llama.cpp of this process; it takes addresses from llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ except LlamaVersionError as error:
 
 
 def vocab_of(llm: Llama) -> _core.Vocab:
-    """Return the model's vocabulary, which goes with the model."""
+    """Return the model's vocabulary, which is valid as long as the model."""
     if not isinstance(llm, llama_cpp.Llama):
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
     model: Any = model_of(llm)

@@ -1,7 +1,7 @@
-"""The public C ABI, spoken over cffi from the very header that is shipped, as any foreign host would speak it.
+"""The public C ABI over cffi, declared by the shipped header, as for any foreign host.
 
-``lib`` has the functions of ``include/token_trie.h`` and its enum constants, ``ffi`` makes C data for them. Where no
-llama.cpp fits, they say so when they are called.
+``lib`` has the functions and enum constants of ``include/token_trie.h``; ``ffi`` makes C data for them. Without a
+suitable llama.cpp, the functions raise LlamaVersionError.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import cffi
 
 from token_trie.errors import LlamaVersionError, from_status
 
-# Before the library, so that it finds the process's llama.cpp.
+# Imported before the library is opened, so that it binds to the llama.cpp of the process.
 from token_trie.native import core, installed
 
 HEADER = installed.BUILDS.parent / "include" / "token_trie.h"
@@ -24,14 +24,14 @@ _NAME = {"darwin": "libtoken_trie.dylib", "win32": "token_trie.dll"}.get(sys.pla
 
 
 def declarations(header: str) -> str:
-    """Take from a C header what cffi reads: no preprocessor, no linkage for C++, no export marks."""
+    """Return a C header as cffi can read it: without preprocessor lines, C++ linkage and export marks."""
     text = re.sub(r"#ifdef __cplusplus\n.*?#endif", "", header, flags=re.DOTALL)
     text = re.sub(r"^[ \t]*#.*$", "", text, flags=re.MULTILINE)
     return text.replace("TOKEN_TRIE_API ", "")
 
 
 class _Refusing:
-    """In the place of the library where no llama.cpp fits: constants are there, and functions that refuse."""
+    """Replaces the library if there is no suitable llama.cpp: has its constants; its functions raise."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -51,19 +51,19 @@ ffi.cdef(declarations(HEADER.read_text(encoding="utf-8")))
 LIBRARY = installed.build / _NAME
 lib: Any = ffi.dlopen(str(LIBRARY))
 if installed.has_llama:
-    # A function is bound when it is first named, under a lock of cffi's. A signal's handler that comes in between, and
-    # waits for another thread that calls one, waits for ever.
+    # cffi binds a function at its first use, under a lock. A signal handler that interrupts this and waits for another
+    # thread that calls one would deadlock.
     for _name in dir(lib):
         getattr(lib, _name)
 else:
     lib = _Refusing(lib)
 
 
-_pointed_to: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()  # as C data keeps nothing alive
+_pointed_to: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()  # C data keeps nothing alive
 
 
 def new_struct(name: str, **members: Any) -> Any:
-    """Make a struct that begins with its own size, as all that cross this ABI do; what it points to lives as long."""
+    """Make a struct, whose first member is its size, as everywhere in this ABI; it keeps alive what it points to."""
     struct = ffi.new(f"struct {name} *")
     struct.size = ffi.sizeof(f"struct {name}")
     for member, value in members.items():
@@ -74,7 +74,7 @@ def new_struct(name: str, **members: Any) -> Any:
 
 
 def c_strings(texts: Sequence[bytes]) -> Any:
-    """Make a ``char *[]`` of texts, which live as long."""
+    """Make a ``char *[]``, which keeps its texts alive."""
     strings = [ffi.new("char[]", text) for text in texts]
     array = ffi.new("char *[]", strings)
     _pointed_to[array] = strings
@@ -82,23 +82,23 @@ def c_strings(texts: Sequence[bytes]) -> Any:
 
 
 def set_of(trie: core._core.Trie) -> Any:
-    """Return a ``struct token_trie_set *`` of a trie, which goes with what is returned."""
+    """Return a ``struct token_trie_set *`` that holds a reference to a trie until it is collected."""
     return ffi.gc(ffi.cast("struct token_trie_set *", core._core.set_of(trie)), lib.token_trie_set_free)
 
 
 def last_error() -> str:
-    """Message of this thread's last failure."""
+    """Return the message of this thread's last failure."""
     return str(ffi.string(lib.token_trie_last_error()).decode(errors="replace"))
 
 
 def check(status: int) -> None:
-    """Raise what a negative status stands for."""
+    """Raise the error of a negative status."""
     if status < 0:
         raise from_status(status, last_error())
 
 
 def check_pointer(pointer: Any) -> Any:
-    """Raise if a function returned NULL."""
+    """Raise the last error if a function returned NULL."""
     if pointer == ffi.NULL:
         raise from_status(lib.token_trie_last_status(), last_error())
     return pointer

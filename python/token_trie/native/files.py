@@ -1,4 +1,4 @@
-"""Files that are there whole, or as they were before."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 UNFINISHED = ".tmp"
-"""How the name ends of what is being written."""
-_LONGEST_NAME = 255 - len(f".01234567{UNFINISHED}")
-"""In bytes, of what an unfinished file's name begins with: file systems allow 255 in all."""
+"""Suffix of an unfinished file."""
+_MAX_NAME = 255 - len(f".01234567{UNFINISHED}")
+"""Largest part of the final name in an unfinished name, in bytes; file systems allow names of 255 bytes."""
 
 
 def write_whole(path: Path, data: bytes | memoryview | Iterable[memoryview]) -> None:
-    """Write a file beside its place, sync it, move it there, and sync the folder; OSError as of files.
+    """Write a temporary file, sync it, rename it to `path`, and sync the folder. Raises OSError.
 
-    Data is one piece or several. Whenever the process or the machine stops, the old one is there, or the new one.
+    Data is one piece or several. If the process or the machine stops, the file is the old one or the new one.
     """
-    begin = os.fsencode(path.name)[:_LONGEST_NAME].decode(errors="ignore")
+    begin = os.fsencode(path.name)[:_MAX_NAME].decode(errors="ignore")
     unfinished = path.with_name(f"{begin}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         with open(unfinished, "xb") as file:
@@ -33,9 +33,9 @@ def write_whole(path: Path, data: bytes | memoryview | Iterable[memoryview]) -> 
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the names in a folder be kept, too."""
+    """Sync the names in a folder."""
     if os.name == "nt":
-        return  # which has no handles of folders; its moves are in the journal
+        return  # folders cannot be opened there; renames are in the journal
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

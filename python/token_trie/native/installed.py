@@ -1,7 +1,7 @@
-"""The llama_cpp of this process, and the build of the engine that goes with it.
+"""The llama_cpp of this process, and the engine's build for it.
 
 token_trie/builds/0.3.36/   the engine for llama-cpp-python 0.3.36
-token_trie/builds/none/     sets, matchers, masks and tensors, where no llama.cpp fits or none is installed
+token_trie/builds/none/     sets, matchers, masks and tensors, without a suitable llama.cpp
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMPILE = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary to
 
 
 class Absent:
-    """In the place of what only a llama.cpp that fits can give: whatever is asked of it says what to do."""
+    """Replaces llama_cpp if there is no suitable one: every attribute raises an error that says what to do."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -30,20 +30,20 @@ class Absent:
 
 
 def releases() -> list[str]:
-    """Return the releases of llama-cpp-python that this installation has a build for, the oldest first."""
+    """Return the releases of llama-cpp-python that this installation has a build for, oldest first."""
     found = [path.name for path in BUILDS.iterdir() if path.name != NO_LLAMA]
     return sorted(found, key=lambda name: [int(part) if part.isdigit() else 0 for part in name.split(".")])
 
 
 def _release(package: Any) -> str:
-    return str(getattr(package, "__version__", "")).partition("+")[0]  # a build of one's own may say more behind a plus
+    return str(getattr(package, "__version__", "")).partition("+")[0]  # a private build may add a local version
 
 
 def _find() -> Any:
-    # Before the engine, which then binds to the very libllama that is in the process.
+    # Imported before the engine, which then binds to the libllama of the process.
     try:
         import llama_cpp
-    except Exception as error:  # of its libraries, too: no libcuda, say
+    except Exception as error:  # also of its libraries, such as a missing libcuda
         if isinstance(error, ModuleNotFoundError) and error.name == "llama_cpp":
             return Absent(f"no llama-cpp-python is installed: pip install llama-cpp-python=={releases()[-1]}")
         return Absent(
@@ -63,5 +63,5 @@ llama_cpp: Any = _find()
 has_llama = not isinstance(llama_cpp, Absent)
 build = BUILDS / (_release(llama_cpp) if has_llama else NO_LLAMA)
 
-# Where `import token_trie._core` finds it.
+# So that `import token_trie._core` finds it.
 sys.modules["token_trie"].__path__.append(str(build))

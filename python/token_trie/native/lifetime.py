@@ -1,4 +1,4 @@
-"""How long native objects live: leases on a `Llama`, gates that any thread may close, calls that interrupts end."""
+"""Lifetimes of native objects: closing from any thread, leases on a `Llama`, native calls that Ctrl-C ends."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from token_trie.native.llama_facts import exit_stacks, model_of, n_callbacks, se
 from token_trie.native.loaded import Applied, applied_to, context_address
 
 
-class Gate(ABC):
-    """Something open.
+class Closeable(ABC):
+    """A native object that any thread may close.
 
     Parameters
     ----------
     what : str
-        What it is, for messages.
-    beside : set of Gate
-        Those of the same Llama, among which it stands while it is open.
+        Its name in messages.
+    siblings : set of Closeable
+        Open objects of the same Llama; this one is added, and removed when it is freed.
     """
 
-    def __init__(self, what: str, beside: set[Gate]) -> None:
+    def __init__(self, what: str, siblings: set[Closeable]) -> None:
         self.is_closing = False
         self.is_freed = False
-        self.is_disowned = False  # it belongs to the process that this one was forked from
+        self.is_disowned = False  # it belongs to the parent of this forked process
         self._what = what
-        self._beside = beside
-        beside.add(self)
-        _open_gates.add(self)
+        self._siblings = siblings
+        siblings.add(self)
+        _all_open.add(self)
 
     def require_own_process(self) -> None:
         """Raise ArgumentError in a forked process."""
@@ -48,18 +48,18 @@ class Gate(ABC):
 
     @abstractmethod
     def is_entered_here(self) -> bool:
-        """Whether this very thread is inside a call."""
+        """Whether this thread is inside a call."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """End what is under way, if there is something."""
+        """End the running call, if any."""
 
     def close(self) -> None:
-        """End what is under way, wait for that, free; closing twice does nothing."""
+        """End the running call, wait for it, free; closing twice does nothing."""
         if self.is_disowned or self.is_freed:
             return
         if self.is_entered_here():
-            # By a signal's handler or a log callback, where its end cannot be waited for; also of what closing logs.
+            # In a signal handler or log callback, which cannot wait for the end of its own call.
             if not self.is_closing:
                 threading.Thread(target=self.close, daemon=True).start()
             return
@@ -68,72 +68,72 @@ class Gate(ABC):
 
     @abstractmethod
     def shut(self) -> None:
-        """End what is under way, wait for that, free, say so by `forget`."""
+        """End the running call, wait for it, free, and call `forget`."""
 
     def forget(self) -> None:
-        """Be freed: nobody need close it."""
+        """Record that it is freed."""
         self.is_freed = True
-        self._beside.discard(self)
-        _open_gates.discard(self)
+        self._siblings.discard(self)
+        _all_open.discard(self)
 
     def disown(self) -> bool:
-        """Forget it unfreed, in a forked process; whether it is of use there."""
+        """Mark it as the parent's, in a forked process; return whether it can be used there."""
         self.is_disowned = True
         return False
 
 
-_open_gates: set[Gate] = set()
+_all_open: set[Closeable] = set()
 
 
 def _disown_all() -> None:
-    for gate in list(_open_gates):
-        gate.disown()
-    _open_gates.clear()
+    for one in list(_all_open):
+        one.disown()
+    _all_open.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_all)
 
 
-M = TypeVar("M", bound="Made")
+R = TypeVar("R", bound="Resource")
 
 
-class Made(Protocol):
-    """What there is one of for a Llama."""
+class Resource(Protocol):
+    """An object of which a Llama has at most one of each class."""
 
     def close(self) -> None:
-        """Free what it has."""
+        """Free it."""
 
     def disown(self) -> bool:
-        """Start anew in a forked process; whether it is of use there."""
+        """Prepare it for a forked process; return whether it can be used there."""
 
 
 class Attachment:
-    """What is kept beside one Llama."""
+    """Data and resources that belong to one Llama."""
 
     def __init__(self, context: int) -> None:
         self.closed = False
         self.constrained = False
-        self.forked = False  # with streams: llama.cpp's threads are then in another process
-        self.known: dict[object, Any] = {}  # of the model, by whoever asked, for the next time
+        self.forked = False  # with open streams: llama.cpp's threads are in the parent process
+        self.known: dict[object, Any] = {}  # results about the model, kept for the next call
         self.making = threading.Lock()
         self._renewing = threading.Lock()
-        self._made: dict[type[Made], Made] = {}
-        self._making: dict[type[Made], threading.Lock] = {}
-        self.streams: set[Gate] = set()
+        self._made: dict[type[Resource], Resource] = {}
+        self._making: dict[type[Resource], threading.Lock] = {}
+        self.streams: set[Closeable] = set()
         self.context = context
-        self.applied = applied_to(context)  # what is opened on the model computes with the same
-        self._leases: dict[int, threading.Lock] = {}  # one a thread, so that no thread waits for another's
+        self.applied = applied_to(context)  # contexts opened on the model get the same settings
+        self._leases: dict[int, threading.Lock] = {}  # one for each thread, so that threads do not wait for each other
         self._all_freed = threading.Event()
         _attached.add(self)
 
-    def made(self, kind: type[M]) -> M | None:
-        """Return the one of a kind, if it was made."""
+    def made(self, kind: type[R]) -> R | None:
+        """Return the resource of a class, if it was made."""
         found = self._made.get(kind)
         return found if isinstance(found, kind) else None
 
-    def make(self, kind: type[M], make: Callable[[], M]) -> M:
-        """Return the one of a kind, which is made if there is none."""
+    def make(self, kind: type[R], make: Callable[[], R]) -> R:
+        """Return the resource of a class; make it if there is none."""
         found = self.made(kind)
         if found is None:
             with self._making.setdefault(kind, threading.Lock()):
@@ -143,18 +143,18 @@ class Attachment:
         return found
 
     def is_current(self) -> bool:
-        """Whether nothing else is applied to the Llama's context now."""
+        """Whether the settings of the Llama's context are unchanged."""
         return applied_to(self.context) is self.applied
 
     def require(self, applied: Applied | None) -> None:
-        """Raise ArgumentError where a context was made with other adapters than the Llama has now."""
+        """Raise ArgumentError if a context was made with other adapters than the Llama has now."""
         if applied is not None and applied_to(self.context) is not applied:
             raise ArgumentError(
                 "llm: its adapters, their scales or its control vector were changed after this was opened; open another"
             )
 
     def renew(self) -> None:
-        """Forget all that was computed with other adapters than the Llama has now, and close what is made for it."""
+        """After a change of adapters: drop all results and close all resources."""
         with self._renewing:
             if self.is_current():
                 return
@@ -164,42 +164,42 @@ class Attachment:
             one.close()
 
     def lease(self) -> AbstractContextManager[Any]:
-        """Keep the model while the context entered lasts; whether it is there still, `vocab_of` then tells.
+        """Return a context manager that keeps the model from being freed; inside, `vocab_of` raises if it is closed.
 
-        It is the thread's lock itself, as only a lock's own ``with`` cannot be interrupted between taking and keeping.
+        It is the thread's lock itself, because only the ``with`` of a lock cannot be interrupted halfway.
         """
         lock = self._leases.get(get_ident()) or self._leases.setdefault(get_ident(), threading.Lock())
         return _NOTHING if lock.locked() else lock
 
     def end(self) -> None:
-        """Let nothing new begin, and wait until nothing is under way; to be called from any thread, and again."""
+        """Refuse new calls, and wait for the running ones. Any thread may call this, repeatedly."""
         self.closed = True
         self._close_streams()
         for lock in list(self._leases.values()):
             with lock:
                 pass
-        self._close_streams()  # those that were being opened
+        self._close_streams()  # which were being opened
         self._made.clear()
 
     def _close_streams(self) -> None:
         streams = list(self.streams)
         for stream in streams:
-            stream.cancel()  # forks take turns, and one that closes waits for the turn of another
+            stream.cancel()  # all first, because a fork that closes waits for a running one
         for stream in streams:
             stream.close()
 
     def close(self, stack: ExitStack, rest: ExitStack) -> None:
-        """End, then run the callbacks that stood in the Llama's stack before. Whoever else closes waits for that."""
+        """End all calls, then run the previous callbacks of the Llama's stack. Other closing threads wait for that."""
         self.closed = True
         if self._is_used_here():
-            # By a signal's handler or a log callback, where nothing can be waited for.
+            # In a signal handler or log callback, which cannot wait for its own call.
             threading.Thread(target=self.close, args=(stack, rest), daemon=True).start()
             return
         stack.callback(self._wait, stack)
         try:
             self.end()
         except BaseException:
-            # The stack under way comes back to it, and raises this afterwards.
+            # The running stack calls it again, and raises this error afterwards.
             stack.callback(self.close, stack, rest)
             raise
         try:
@@ -217,7 +217,7 @@ class Attachment:
         return (mine is not None and mine.locked()) or any(stream.is_entered_here() for stream in list(self.streams))
 
     def disown(self) -> None:
-        """Start anew in a forked process: threads that held anything here are not in it."""
+        """Reset all locks in a forked process, which has none of the threads that held them."""
         self.forked = self.forked or bool(self.streams)
         self.making = threading.Lock()
         self._renewing = threading.Lock()
@@ -234,7 +234,7 @@ _attaching = threading.Lock()
 
 
 def attachment(llm: Any) -> Attachment:
-    """Return what is attached to a Llama, from the first time on; ArgumentError: it is none, or closed."""
+    """Return the attachment of a Llama; the first call makes it. ArgumentError if it is no Llama, or closed."""
     if not isinstance(llm, llama_cpp.Llama):
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
     attached: Attachment | None = llm.__dict__.get("_token_trie")
@@ -246,8 +246,8 @@ def attachment(llm: Any) -> Attachment:
         attached = llm.__dict__.get("_token_trie")
         if attached is None:
             attached = Attachment(context_address(llm))
-            # The model may go before the Llama, as garbage of one cycle, and another thread may be closing them now:
-            # who takes callbacks off these stacks takes ours first, and what frees the model must still be below it.
+            # The model may be collected before the Llama, and another thread may be closing them now. A stack runs our
+            # callback first, and the one that frees the model must still be below it.
             of_model, rest = exit_stacks(llm)
             of_model.callback(attached.end)
             if model_of(llm).model is None or n_callbacks(of_model) < 2:
@@ -261,7 +261,7 @@ def attachment(llm: Any) -> Attachment:
 
 
 def lease(llm: Any) -> AbstractContextManager[Any]:
-    """Keep a Llama from being freed while the context entered lasts; see `Attachment.lease`."""
+    """Return a context manager that keeps a Llama from being freed; see `Attachment.lease`."""
     return attachment(llm).lease()
 
 
@@ -280,9 +280,9 @@ T = TypeVar("T")
 
 
 def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
-    """Make a long native call so that an interrupt from the keyboard, which only the main thread hears, ends it.
+    """Make a long native call that Ctrl-C ends, before KeyboardInterrupt is raised.
 
-    A worker thread then makes it. When the interrupt goes on its way, the call has ended.
+    Only the main thread gets signals, so a worker thread makes the call for it.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -290,26 +290,26 @@ def interruptible(call: Callable[[], T], cancel: Callable[[], None]) -> T:
     try:
         threading.Thread(target=_work, args=(future, call, acting_thread()), daemon=True).start()
         while not future.done():
-            # Only for so long: a signal that came just before the wait, or to another thread, ends none.
+            # With a timeout, because a signal just before the wait, or in another thread, does not end the wait.
             with contextlib.suppress(FutureTimeoutError):
                 future.exception(timeout=0.1)
         return future.result()
     except BaseException:
         while not (future.done() or future.cancel()):
-            with contextlib.suppress(BaseException):  # one interrupt is as good as many
-                # Again and again: it might come before the call has begun.
+            with contextlib.suppress(BaseException):  # one interrupt is enough
+                # Repeatedly, because the call may not have begun yet.
                 cancel()
                 wait([future], timeout=0.01)
         raise
     finally:
-        del future  # which may hold an exception, and that this very frame
+        del future  # its exception may refer to this frame
 
 
 _acting = threading.local()
 
 
 def acting_thread() -> int:
-    """Return the thread that asks: of a worker of `interruptible`, the one it works for."""
+    """Return the calling thread; in a worker of `interruptible`, the thread that it works for."""
     return getattr(_acting, "thread", 0) or get_ident()
 
 
@@ -322,8 +322,8 @@ def _work(future: Future[T], call: Callable[[], T], thread: int) -> None:
             future.set_exception(error)
 
 
-# Of llama-cpp-python's logger: that takes llama.cpp's warnings for errors, as its levels are one off, and shows these
-# where a Llama is not verbose; errors it never does.
+# Level of llama-cpp-python's logger. Its levels are one off: it takes llama.cpp's warnings for errors, shows them even
+# if a Llama is not verbose, and never shows errors.
 _QUIET = logging.CRITICAL
 _llama_logger = logging.getLogger("llama-cpp-python")
 _quiet_lock = threading.RLock()
@@ -333,7 +333,7 @@ _loud = logging.NOTSET
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep llama.cpp's thousands of lines about a model it loads off the terminal, as `Llama(verbose=False)` does."""
+    """Keep llama.cpp's lines about loading a model off the terminal, as `Llama(verbose=False)` does."""
     global _n_quiet, _loud
     with _quiet_lock:
         if _n_quiet == 0:
@@ -345,11 +345,11 @@ def quiet() -> Iterator[None]:
     finally:
         with _quiet_lock:
             _n_quiet -= 1
-            if _n_quiet == 0 and _llama_logger.level == _QUIET:  # a Llama that was made meanwhile has set another
+            if _n_quiet == 0 and _llama_logger.level == _QUIET:  # unless a new Llama has set another level
                 _llama_logger.setLevel(_loud)
 
 
 def be_quiet_with(llm: Llama) -> None:
-    """Keep warnings about contexts that are made beside a Llama off the terminal, if it is not verbose, for good."""
+    """Keep warnings about further contexts of a Llama that is not verbose off the terminal, permanently."""
     if not llm.verbose and _llama_logger.level == logging.ERROR:
         _llama_logger.setLevel(_QUIET)

@@ -1,4 +1,4 @@
-"""What llama-cpp-python's `Llama` keeps to itself, and this package has to know: all of it is here."""
+"""All uses of private attributes of llama-cpp-python's `Llama`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from typing import Any
 
 COMPLETE = "_create_completion"
-"""The method behind `create_completion`, which `create_chat_completion` calls,"""
+"""The method that `create_completion` and `create_chat_completion` call."""
 INIT_SAMPLER = "_init_sampler"
-"""and the one that makes a call's chain of samplers."""
+"""The method that makes the sampler chain of a call."""
 
 
 def model_of(llm: Any) -> Any:
@@ -18,7 +18,7 @@ def model_of(llm: Any) -> Any:
 
 
 def wrapped_model(path: str, params: Any) -> Any:
-    """Load a model as a Llama wraps it, without one; ValueError if it cannot be read."""
+    """Load a model as a Llama does, without a Llama; ValueError if it cannot be read."""
     from llama_cpp._internals import LlamaModel
 
     return LlamaModel(path_model=path, params=params, verbose=False)
@@ -35,32 +35,32 @@ def adapter_of(llm: Any) -> Any:
 
 
 def registered_chat_handler(llm: Any) -> Any:
-    """Return the handler that was made of the model's own chat template for its format, or None."""
+    """Return the handler made from the model's own chat template, or None."""
     return llm._chat_handlers.get(llm.chat_format)
 
 
 def exit_stacks(llm: Any) -> tuple[Any, Any]:
-    """Return what runs when the model is closed, and when the Llama is."""
+    """Return the exit stacks of the model and of the Llama."""
     return llm._model._exit_stack, llm._stack
 
 
 def set_exit_stack(llm: Any, stack: ExitStack) -> None:
-    """Put another stack in the place of what runs when the Llama is closed."""
+    """Replace the stack that runs when the Llama is closed."""
     llm._stack = stack
 
 
 def n_callbacks(stack: Any) -> int:
-    """Count what a stack is going to run."""
+    """Count the callbacks of a stack."""
     return len(stack._exit_callbacks)
 
 
 def values_of(struct: Any) -> dict[str, Any]:
-    """Return the values of a struct of llama.cpp, by their names."""
+    """Return the members of a ctypes struct of llama.cpp as a dict."""
     return {name: getattr(struct, name) for name, *_ in struct._fields_}
 
 
 def restorer(llm: Any, names: Iterable[str]) -> Callable[[], None]:
-    """Return what puts methods of one Llama back, and the chain that was its sampler."""
+    """Return a function that restores overridden methods of a Llama, and its sampler chain."""
     all_names = tuple(names)
     previous = {name: llm.__dict__[name] for name in all_names if name in llm.__dict__}
     sampler = llm._sampler

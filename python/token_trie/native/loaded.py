@@ -1,13 +1,13 @@
 """Files that models and adapters were loaded from, and the adapters that a context computes with.
 
-llama.cpp tells neither. So the calls of llama_cpp's own functions are noted from when token_trie is imported, by the
-`errcheck` of ctypes, which sees them however they were imported:
+llama.cpp reports neither. So from the import of token_trie on, calls of llama_cpp's functions are recorded by the
+`errcheck` of ctypes, which is called however a function was imported:
 
-    llama_model_load_from_file, llama_adapter_lora_init    ->  the file, as it was then
+    llama_model_load_from_file, llama_adapter_lora_init    ->  the file at that time
     llama_set_adapters_lora                                ->  the adapters of a context, with their scales
     llama_set_adapter_cvec                                 ->  whether it has a control vector
 
-Calls before that, and those of other languages, are not seen.
+Earlier calls, and those from other languages, are not recorded.
 """
 
 from __future__ import annotations
@@ -32,34 +32,35 @@ from token_trie.native.installed import llama_cpp
 from token_trie.native.llama_facts import adapter_of, context_of, model_of
 
 _N_STABLE = 4
-"""Parts of an identity that a new name or mode does not change."""
+"""Members of an identity that renaming and chmod do not change."""
 _CHUNK = 64 << 20
-_SMALL = 64 << 20
+_MAX_UNSTORED = 64 << 20
+"""Digests of files up to this size are not stored in the user's cache."""
 _MAX_REMEMBERED = 256
 _SETTLED_S = 2.0
-"""A file that was changed this short a time ago may change again without a new time of change."""
+"""A file that changed less than this time ago may change again without a new time of change."""
 
 
 class File(NamedTuple):
-    """A file, as it was when it was read."""
+    """A file at the time it was read."""
 
     path: str
     identity: tuple[int, ...]
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> File:
-        """Return what is there now; OSError where nothing is."""
+        """Return the file at a path; OSError if there is none."""
         found = os.stat(path)
         identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
         return cls(os.path.abspath(path), identity)
 
     def digest(self) -> str:
-        """Return the SHA-256 of its content, which takes a second or so a gigabyte for the first time.
+        """Return the SHA-256 of its content; the first time takes about a second for each gigabyte.
 
         Raises
         ------
         ArgumentError
-            It is not there any more, or another.
+            The file is missing, or was changed.
         """
         try:
             now = File.at(self.path)
@@ -77,7 +78,7 @@ class File(NamedTuple):
 
 
 def _digest(path: str, size: int) -> str:
-    """Digest the digests of pieces, which several threads take."""
+    """Return the digest of the digests of pieces, which several threads compute."""
 
     def of_piece(begin: int) -> bytes:
         digest, left = hashlib.sha256(), _CHUNK
@@ -94,7 +95,7 @@ def _digest(path: str, size: int) -> str:
 
 
 def users_cache() -> Path:
-    """Return the folder of token-trie in the user's caches, by the conventions of the platform."""
+    """Return token-trie's folder in the user's cache, by the conventions of the platform."""
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -105,27 +106,27 @@ def users_cache() -> Path:
 
 
 class _Digests:
-    """Digests by the identity of files; those of large ones also in the user's cache, for the next process."""
+    """Digests by the identity of files; those of large files are also stored in the user's cache."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def find(self, file: File) -> str | None:
-        """Return the digest of a file, if it is known."""
+        """Return the digest of a file, or None."""
         key = str(file.identity)
-        if key not in self._known and file.identity[2] > _SMALL:
+        if key not in self._known and file.identity[2] > _MAX_UNSTORED:
             self._known.update(self._stored())
         return self._known.get(key)
 
     def keep(self, file: File, digest: str) -> None:
-        """Remember one, unless the file might change without another identity."""
+        """Keep a digest, unless the file could still change without a new identity."""
         if time.time() - max(file.identity[3:]) / 1e9 < _SETTLED_S:
             return
         key = str(file.identity)
         self._known[key] = digest
-        if file.identity[2] > _SMALL:
+        if file.identity[2] > _MAX_UNSTORED:
             stored = [*(self._stored() | {key: digest}).items()][-_MAX_REMEMBERED:]
-            with suppress(OSError, RuntimeError):  # a folder that cannot be written, no home: read again next time
+            with suppress(OSError, RuntimeError):  # no home, or the folder is not writable: computed again next time
                 path = _digests_path()
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, json.dumps(dict(stored), indent=0).encode())
@@ -146,35 +147,35 @@ _digests = _Digests()
 
 
 class Applied(NamedTuple):
-    """What changes the results of a context, beside its model and params."""
+    """Settings that change the results of a context, besides its model and params."""
 
     adapters: tuple[tuple[int, float], ...] = ()
-    """Addresses of adapters, and their scales."""
+    """Addresses and scales of adapters."""
     vector: int = 0
-    """Number of the control vector; 0: none."""
+    """Number of the control vector; 0 if there is none."""
 
 
 _NOTHING = Applied()
 _models: dict[int, File] = {}
 _adapter_files: dict[int, File] = {}
-_applied: dict[int, Applied] = {}  # to contexts, by their addresses
-_varied: set[int] = set()  # contexts that had cells when that was changed
-_mixed: set[int] = set()  # of which cells of before may still be there
+_applied: dict[int, Applied] = {}  # by the addresses of contexts
+_varied: set[int] = set()  # contexts that had cells when their settings changed
+_mixed: set[int] = set()  # contexts that may still have cells of other settings
 _n_vectors = itertools.count(1)
 
 
 def model_file(llm: Any) -> File:
-    """Return the file that a Llama's model was loaded from; OSError where it is not there."""
+    """Return the file that a Llama's model was loaded from; OSError if it is missing."""
     return _models.get(_address(model_of(llm).model)) or File.at(llm.model_path)
 
 
 def digest_of_model(first: File | str | os.PathLike[str]) -> str:
-    """Return the digests of a model's files, which go on from the first, ``…-00001-of-00003.gguf``, where it is split.
+    """Return the digests of a model's files: of one file, or of all parts if the first is ``…-00001-of-00003.gguf``.
 
     Raises
     ------
     ArgumentError
-        As of `File.digest`; OSError: there is none.
+        As of `File.digest`. OSError if there is no file.
     """
     first = first if isinstance(first, File) else File.at(first)
     split = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", first.path)
@@ -183,7 +184,7 @@ def digest_of_model(first: File | str | os.PathLike[str]) -> str:
 
 
 def adapter_file(llm: Any, adapter: int) -> File | None:
-    """Return the file of an adapter; None where it is not known. OSError where it is not there."""
+    """Return the file of an adapter, or None if unknown; OSError if it is missing."""
     found = _adapter_files.get(adapter)
     if found is None and adapter == _address(adapter_of(llm)):
         found = File.at(llm.lora_path)
@@ -191,25 +192,25 @@ def adapter_file(llm: Any, adapter: int) -> File | None:
 
 
 def applied_to(context: int) -> Applied:
-    """Return what is applied to a context; the very same object while it does not change."""
+    """Return the settings of a context; the same object as long as they do not change."""
     return _applied.get(context, _NOTHING)
 
 
 def context_address(llm: Any) -> int:
-    """Return the address of a Llama's context, of which it is then known what is applied."""
+    """Return the address of a Llama's context, after recording the adapter that it was made with."""
     context, own = _address(context_of(llm).ctx), _address(adapter_of(llm))
-    if own and context not in _applied:  # as it was made before this was imported
+    if own and context not in _applied:  # made before this module was imported
         _applied[context] = Applied(((own, float(llm.lora_scale)),))
     return context
 
 
 def adapters_of(llm: Any) -> tuple[tuple[int, float], ...]:
-    """Return the adapters that a Llama's own context computes with, by their addresses, and their scales.
+    """Return the adapters of a Llama's own context, as addresses and scales.
 
     Raises
     ------
     ArgumentError
-        It has a control vector, which other contexts would be without.
+        The context has a control vector, which other contexts would not have.
     """
     applied = applied_to(context_address(llm))
     if applied.vector:
@@ -221,7 +222,7 @@ def adapters_of(llm: Any) -> tuple[tuple[int, float], ...]:
 
 
 def is_mixed(llm: Any) -> bool:
-    """Whether cells of a Llama's context may have been computed with other adapters than it has now."""
+    """Whether cells of a Llama's context may have been computed with other adapters than now."""
     context = context_address(llm)
     if context in _mixed and _is_empty(context):
         _mixed.discard(context)
@@ -229,7 +230,7 @@ def is_mixed(llm: Any) -> bool:
 
 
 def note_loaded_state(llm: Any) -> None:
-    """Note that a context has got cells of an earlier time."""
+    """Record that a context has loaded cells of an earlier state."""
     if (context := context_address(llm)) in _varied:
         _mixed.add(context)
 
@@ -249,7 +250,7 @@ def _on_model(result: Any, arguments: Sequence[Any]) -> None:
 
 
 def _on_context(result: Any, _: Sequence[Any]) -> None:
-    if result:  # at the address of one that was freed
+    if result:  # perhaps at the address of a freed context
         context = _address(result)
         _applied.pop(context, None)
         _varied.discard(context)
@@ -311,7 +312,7 @@ _NOTES: dict[str, Callable[[Any, Sequence[Any]], None]] = {
     "llama_adapter_lora_init": _on_adapter,
     "llama_adapter_lora_init_from_file_ptr": _on_other_adapter,
     "llama_set_adapters_lora": _on_adapters,
-    "llama_set_adapter_lora": _on_one_adapter,  # of older releases, as are the next three
+    "llama_set_adapter_lora": _on_one_adapter,  # this and the next three: older releases
     "llama_rm_adapter_lora": _on_removal,
     "llama_clear_adapter_lora": _on_removal,
     "llama_apply_adapter_cvec": _on_control_vector,
@@ -332,7 +333,7 @@ def _note(function: Any, note: Callable[[Any, Sequence[Any]], None]) -> None:
     before = function.errcheck
 
     def noted(result: Any, called: Any, arguments: Sequence[Any]) -> Any:
-        with suppress(Exception):  # whoever calls is not to hear of it
+        with suppress(Exception):  # the caller must not get this error
             note(result, arguments)
         return result if before is None else before(result, called, arguments)
 

@@ -1,7 +1,7 @@
-"""Options, declared once: a frozen dataclass a family, of which signatures, docstrings and command lines are made.
+"""Options, declared once: one frozen dataclass for each family gives signatures, docstrings and command lines.
 
-A family is written as any dataclass is, with its parameters described in its docstring as numpydoc has them. Beside it,
-``scripts/keywords`` keeps what mypy and editors know of ``**options``: a TypedDict with the same names and types.
+Its docstring describes the parameters in numpydoc style. ``scripts/keywords`` writes a TypedDict with the same names
+and types after it, which types ``**options`` for mypy and editors.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Options:
-    """What the families share."""
+    """Base class of the families."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @classmethod
     def read(cls, function: str, given: Mapping[str, Any]) -> Self:
-        """Make options of the keywords that a function was given.
+        """Make options from the keyword arguments of a function.
 
         Raises
         ------
         TypeError
-            As Python does, for a name that there is none of; it names those near it.
+            As Python does, for an unknown name; the message suggests similar names.
         ArgumentError
-            They are out of range, or do not fit each other.
+            An option is out of range, or does not fit another one.
         """
         for name in given:
             if name not in cls.__dataclass_fields__:
@@ -44,10 +44,9 @@ class Options:
 
 
 def takes(family: type[Options]) -> Callable[[F], F]:
-    """Show a family's fields in the place of a function's ``**options``.
+    """Show a family's fields in place of ``**options``, in a function's signature and in its docstring.
 
-    They stand in its signature and, described, in its docstring: where that says of ``**options`` that they are those
-    of the family, and no more.
+    The docstring must describe ``**options`` as "Those of `Family`." and nothing more.
     """
 
     def show(function: F) -> F:
@@ -62,7 +61,7 @@ def takes(family: type[Options]) -> Callable[[F], F]:
             lines = _parameters(family).splitlines(keepends=True)
             function.__doc__ = re.sub(
                 rf"^( *)\*\*options\n\1    Those of `{family.__name__}`\.$",
-                lambda found: "".join(found[1] + line for line in lines),  # indented as it is, which Python 3.13 undoes
+                lambda found: "".join(found[1] + line for line in lines),  # indented as before, also in Python 3.13
                 function.__doc__,
                 flags=re.MULTILINE,
             )
@@ -72,16 +71,16 @@ def takes(family: type[Options]) -> Callable[[F], F]:
 
 
 def described(family: type[Options]) -> dict[str, str]:
-    """Return the names that a family's docstring describes, with what it says of each."""
-    told: dict[str, str] = {}
+    """Return the descriptions in a family's docstring, by the names of the options."""
+    descriptions: dict[str, str] = {}
     for entry in re.split(r"\n(?=\S)", _parameters(family)):
         names, _, text = entry.partition("\n")
-        told |= dict.fromkeys(names.partition(" : ")[0].split(", "), " ".join(text.split()))
-    return told
+        descriptions |= dict.fromkeys(names.partition(" : ")[0].split(", "), " ".join(text.split()))
+    return descriptions
 
 
 def _parameters(family: type[Options]) -> str:
-    """Return the parameters that the docstrings of a family and of the families it inherits from describe."""
+    """Return the parameter sections of the docstrings of a family and of its base families."""
     classes = [each for each in reversed(family.__mro__) if each is not Options and issubclass(each, Options)]
     texts = [inspect.cleandoc(each.__doc__ or "").partition("----------\n")[2] for each in classes]
     return "\n".join(filter(None, texts))

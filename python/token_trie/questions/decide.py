@@ -486,7 +486,7 @@ class _OfStream(Respondent):
             rendered = put.render(llm)
 
             def tokenize(lead: bytes) -> list[int]:
-                whole = rendered.behind(llm, lead.decode(errors="surrogateescape"))
+                whole = rendered.preceded_by(llm, lead.decode(errors="surrogateescape"))
                 return tokens_of(llm, whole, lambda text: llm.tokenize(text, add_bos=False, special=True))
 
             n_kept, more = behind_by(vocab_of(llm), before, tokenize)

@@ -1,1 +1,1 @@
-"""Sets of answers: tries, choices in the types of Python programs, and their spelling behind a prompt."""
+"""Sets of answers: tries, choices of Python types, and their tokenization after a prompt."""

@@ -25,17 +25,16 @@ from token_trie.sets.spelling import Tokens
 from token_trie.sets.trie import TokenTrie, save_image
 
 SUFFIX = ".changes"
-"""How the name of the file of changes ends, after that of the set."""
+"""Suffix of the file of changes, after the path of the set."""
 
-# The file of changes: lines of JSON, each followed by its checksum. A line is written in one go, under a lock.
+# The file of changes: lines of JSON, each with its checksum. A line is written at once, under a lock.
 #
-#     {"base": "5d1e…", "id": "91b0…"} 8c736521         digest of the base that the following changes are to
-#     {"changes": [["07000000", "new"]]} 0b1c22d4       of one call: tokens, 32 bits each, and name, null where removed
-#     {"base": "aa37…", "id": "c0de…"} 77aa01ff         the base that `compact` writes next, which has all of the above
+#     {"base": "5d1e…", "id": "91b0…"} 8c736521         digest of the base that the following changes apply to
+#     {"changes": [["07000000", "new"]]} 0b1c22d4       of one call: tokens, 32 bits each, and name, null if removed
+#     {"base": "aa37…", "id": "c0de…"} 77aa01ff         the base that `compact` writes next, with all changes above
 #
-# It is no database, because the file must stay right when the process forks, when any thread reads it and when anybody
-# copies it: SQLite's locks are dropped when its process closes another descriptor of the file, and an SQLite connection
-# must not pass through a fork.
+# It is not SQLite: its locks are lost when the process closes another descriptor of the file, for example to copy it,
+# and its connections must not be used after a fork.
 _BEGINNING = b'{"base": "'
 
 
@@ -56,8 +55,8 @@ class Catalogue:
     ----------
     path : str or os.PathLike
         A set that `TokenTrie.save` or ``token-trie build`` wrote. Changes are kept beside it, in ``<path>.changes``,
-        which grows with each change until `compact`. A symbolic link stands for the file it leads to. The file system
-        must be one of this machine, because network file systems such as NFS may not keep writers apart.
+        which grows with each change until `compact`. A symbolic link is resolved. The file system must be one of
+        this machine, because network file systems such as NFS may not keep writers apart.
     verify : bool, optional
         As of `TokenTrie.open`.
 
@@ -80,7 +79,7 @@ class Catalogue:
         self.path = os.path.realpath(os.fspath(path))
         self._is_closed = False
         self._now: _Now | None = None
-        TokenTrie.open(self.path, verify=verify)  # where there is none, no file of changes is made
+        TokenTrie.open(self.path, verify=verify)  # if this fails, no file of changes is made
         self.refresh()
 
     @property
@@ -101,7 +100,7 @@ class Catalogue:
         ArgumentError, PayloadError
             As when a catalogue is opened. `trie` is as before then.
         """
-        with self._alone():
+        with self._exclusively():
             pass
 
     def add(self, members: TokenTrie | Mapping[str, Tokens]) -> None:
@@ -130,7 +129,7 @@ class Catalogue:
         for alias, name in given.aliases.items():
             raise ArgumentError(f"members: {alias!r} and {name!r} have the same tokens; give one of them")
         rows = [(np.asarray(leaf.tokens, np.int32).tobytes(), leaf.name) for leaf in given]
-        with self._alone() as log:
+        with self._exclusively() as log:
             theirs, ours = given.core.vocab, self._read.state.base.vocab
             if theirs and ours and theirs != ours:
                 raise VocabularyError("members: made for another vocabulary than the catalogue's")
@@ -147,7 +146,7 @@ class Catalogue:
             written. Nothing is removed then.
         """
         given = [name.decode() for name in encode_names(names, "names")]
-        with self._alone() as log:
+        with self._exclusively() as log:
             core = self.trie.core
             found = core.leaves_named(given)
             unknown = set(range(len(given))).difference(i for i, _ in found)
@@ -168,9 +167,9 @@ class Catalogue:
         ArgumentError
             The file cannot be written. Nothing has changed.
         """
-        with self._alone() as log:
+        with self._exclusively() as log:
             image = _core.TrieImage(self.trie.core)
-            # Stopped after this, the changes above the line are those of the old base, and none of the new one.
+            # If it stops after this line, the changes above apply to the old base only.
             log.append(_base_record(image.digest), self._read.end)
             save_image(image, self.path)
             self._now = self._load(log)
@@ -185,8 +184,8 @@ class Catalogue:
         return self._now
 
     @contextmanager
-    def _alone(self) -> Iterator[_Log]:
-        """Exclude other writers, of any thread and process, after reading what they have changed."""
+    def _exclusively(self) -> Iterator[_Log]:
+        """Exclude other writers, in all threads and processes, and read their changes first."""
         if self._is_closed:
             raise ArgumentError("the catalogue is closed")
         file = self.path + SUFFIX
@@ -223,7 +222,7 @@ class Catalogue:
         if log.first() != now.first or log.size() < now.end or _core.trie_digest(self.path) != now.digest:
             return self._load(log)
         records, end = log.read(now.end)
-        if any("base" in record for record in records):  # by a `compact` that was stopped
+        if any("base" in record for record in records):  # a `compact` did not finish
             return self._load(log)
         if not records:
             return now
@@ -254,13 +253,13 @@ class Catalogue:
 
 
 class _Now(NamedTuple):
-    """What was read of the files. It is replaced as one, because a fork or an interrupt may come at any moment."""
+    """What was read from the files, replaced as a whole, because a fork or interrupt may come at any moment."""
 
     digest: bytes
     first: dict[str, Any]
     """The first record of the file of changes."""
     end: int
-    """Bytes of the file of changes that are read."""
+    """Number of bytes read from the file of changes."""
     state: _State
     trie: TokenTrie
 
@@ -269,7 +268,7 @@ _locked_files: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
 
 
 def _close_locked_files() -> None:
-    """Close, in a forked process, the descriptors with which it would hold locks of its parent's threads."""
+    """Close the descriptors in a forked process, which would keep the locks of its parent's threads."""
     for file in list(_locked_files):
         file.close()
 
@@ -280,7 +279,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def _locked(path: str) -> Iterator[int]:
-    """Open a file, locked against all who lock it by another descriptor, be it of this process or of another."""
+    """Open a file and lock it against other descriptors, of this and other processes."""
     try:
         import fcntl
     except ImportError as error:
@@ -292,11 +291,11 @@ def _locked(path: str) -> Iterator[int]:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 with suppress(FileNotFoundError):
-                    is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))  # not replaced meanwhile
+                    is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))  # otherwise it was replaced
                 if is_ours:
                     yield file.fileno()
             finally:
-                fcntl.flock(file, fcntl.LOCK_UN)  # of the copies as well that forked processes have
+                fcntl.flock(file, fcntl.LOCK_UN)  # also for the copies in forked processes
 
 
 def _base_record(digest: bytes) -> dict[str, Any]:
@@ -304,22 +303,22 @@ def _base_record(digest: bytes) -> dict[str, Any]:
 
 
 class _Log:
-    """The file of changes, while it is locked."""
+    """The locked file of changes."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self._file = path, descriptor
 
     def size(self) -> int:
-        """Return the bytes of the file."""
+        """Return the size of the file in bytes."""
         return os.fstat(self._file).st_size
 
     def first(self) -> dict[str, Any] | None:
-        """Return the first record; None if there is none."""
+        """Return the first record, or None."""
         line, newline, _ = os.pread(self._file, 256, 0).partition(b"\n")
         return _record_of(line) if newline else None
 
     def read(self, start: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Return the records from a byte on, and where the last one ends; PayloadError if one is damaged."""
+        """Return the records from a byte on, and the end of the last one; PayloadError if one is damaged."""
         records, end = [], start
         n = self.size()
         with open(self._file, "rb", closefd=False) as file:
@@ -327,7 +326,7 @@ class _Log:
             for line in file:
                 record = _record_of(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
                 if record is None or ("base" not in record and not end):
-                    # A last line may be one whose writer was stopped. It was not acknowledged.
+                    # An incomplete last line is a write that was stopped; its call did not return.
                     begins = not end and _BEGINNING.startswith(line[: len(_BEGINNING)].rstrip(b"\0"))
                     if end + len(line) == n and (end or begins):
                         break
@@ -337,7 +336,7 @@ class _Log:
         return records, end
 
     def append(self, record: dict[str, Any], end: int) -> int:
-        """Write a record at the end of those that were read, and return where it ends."""
+        """Write a record after those that were read, and return its end."""
         text = json.dumps(record).encode()
         rest = memoryview(b"%b %08x\n" % (text, zlib.crc32(text)))
         after = end + len(rest)
@@ -353,14 +352,14 @@ class _Log:
         return after
 
     def begin(self, record: dict[str, Any]) -> int:
-        """Write a record in place of all others."""
+        """Replace all records by one."""
         end = self.append(record, 0)
         sync_folder(Path(self.path).parent)
         return end
 
 
 def _record_of(line: bytes) -> dict[str, Any] | None:
-    """Return what a line has; None if it is damaged."""
+    """Return the record of a line; None if it is damaged."""
     text, _, checksum = line.rpartition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None
@@ -373,7 +372,7 @@ def _record_of(line: bytes) -> dict[str, Any] | None:
 
 
 class _State:
-    """What is changed: which leaves of the base are kept, and by their tokens, the names of those after them."""
+    """The changes: a mask of the base's leaves, the names of added members by their tokens, and removed tokens."""
 
     def __init__(
         self,
@@ -400,7 +399,7 @@ class _State:
         return len(self._more) + len(self._removed)
 
     def change(self, rows: Sequence[Any], file: str) -> None:
-        """Repeat changes of a file; PayloadError if one is none."""
+        """Apply changes of a file; PayloadError if one is malformed."""
         for row in rows:
             try:
                 digits, name = row
@@ -415,7 +414,7 @@ class _State:
                 self.add(tokens, name)
 
     def add(self, tokens: bytes, name: str) -> bool:
-        """Add a member, and return whether that changes anything."""
+        """Add a member; return whether anything changed."""
         leaf = self._leaf(tokens)
         if self._more.get(tokens) == name:
             return False
@@ -436,7 +435,7 @@ class _State:
         self._removed.add(tokens)
 
     def trie(self) -> TokenTrie:
-        """Return the set; ArgumentError if nothing is left."""
+        """Return the set; ArgumentError if it is empty."""
         if self._more:
             lengths = np.fromiter(map(len, self._more), np.int64, len(self._more)) // 4
             offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -1,4 +1,4 @@
-"""Choices in the types of Python programs, as texts for the model and values for the caller."""
+"""Choices of Python types, as texts for the model and values for the caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_orig
 from token_trie.errors import ArgumentError, LimitError
 
 T = TypeVar("T")
-MOST = 1 << 24
+MAX_CHOICES = 1 << 24
 
 ChoicesLike: TypeAlias = Any
 """Iterable of str, mapping of str to any value, Enum class, range, or Literal: see `read_choices`."""
@@ -19,12 +19,12 @@ ChoicesLike: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Choices(Generic[T]):
-    """The answers that are possible, in the order given."""
+    """The possible answers, in the given order."""
 
     texts: tuple[str, ...]
     """The texts that the model writes."""
     values: Sequence[T]
-    """The values that the caller gets, one a text."""
+    """The values that the caller gets, one for each text."""
 
     @property
     def are_texts(self) -> bool:
@@ -41,14 +41,14 @@ def read_choices(choices: object) -> Choices[Any]:
     Parameters
     ----------
     choices : iterable of str, mapping of str to any value, Enum class, range, or Literal
-        Iterables of str may be lists, sets (then in sorted order), generators, numpy arrays, pandas objects. The text
-        of an Enum's member is its value where all of them are str, and its name otherwise; those of numbers are their
-        digits; those of bools are "true" and "false".
+        Iterables of str may be lists, sets (in sorted order), generators, numpy arrays, pandas objects. The text of an
+        Enum's member is its value if all values are str, otherwise its name. Numbers are written in digits, and bools
+        as "true" and "false".
 
     Raises
     ------
     ArgumentError
-        There are none, or they are of another type or of several. A text that is given twice counts as one answer.
+        There are no choices, or they have another type or several types. Equal texts are one answer.
     """
     if isinstance(choices, Choices):
         return choices
@@ -74,7 +74,7 @@ def read_choices(choices: object) -> Choices[Any]:
 
 
 def _texts(choices: Iterable[Any]) -> tuple[str, ...]:
-    # The items of numpy and pandas are of their own types; tolist() makes Python's of them.
+    # tolist() converts items of numpy and pandas to Python types.
     items = choices.tolist() if hasattr(choices, "tolist") else choices
     items = tuple(items) if isinstance(items, Iterable) and not isinstance(items, str) else (items,)
     if not all(type(item) is str for item in items):
@@ -108,8 +108,8 @@ def _require_some(choices: Any) -> None:
     try:
         n = len(choices)
     except OverflowError as error:  # of a range
-        raise LimitError(f"choices: more than {sys.maxsize:,}, where {MOST:,} are the most") from error
+        raise LimitError(f"choices: more than {sys.maxsize:,}, where {MAX_CHOICES:,} are the most") from error
     if n == 0:
         raise ArgumentError("choices: none given")
-    if n > MOST:
-        raise LimitError(f"choices: {n:,}, where {MOST:,} are the most")
+    if n > MAX_CHOICES:
+        raise LimitError(f"choices: {n:,}, where {MAX_CHOICES:,} are the most")

@@ -1,4 +1,4 @@
-"""Control tokens: their names in data stay text; those of a template become tokens."""
+"""Control tokens: their names stay text in data, and become tokens in a template."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from token_trie.native.core import Llama, _core, llama_cpp, vocab_of
 from token_trie.native.lifetime import attachment
 
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-"""Code points that Unicode never gives to a character."""
+"""Code points that Unicode never assigns to a character."""
 _STRUCTURE = ("role", "type")
-"""Keys whose values templates compare, and may put into the name of a control token: <|user|>."""
+"""Keys whose values templates compare, or put into the name of a control token, as in <|user|>."""
 
 
 class JSONObject(dict[str, Any]):
-    """A JSON object. In a template that puts it into text, it is its JSON."""
+    """A dict that a template writes as JSON."""
 
     def __str__(self) -> str:
         return json.dumps(self, ensure_ascii=False)
@@ -39,7 +39,7 @@ class Control(NamedTuple):
 
 
 class ControlTexts:
-    """The texts of one vocabulary that become control tokens; none is empty."""
+    """The texts of a vocabulary's control tokens; none is empty."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = frozenset(texts)
@@ -47,13 +47,13 @@ class ControlTexts:
         self._starts = {text[:n] for text in self._texts for n in range(1, len(text))}
         self._ends = {text[n:] for text in self._texts for n in range(1, len(text))}
         self._joined = "\0".join(self._texts)
-        # Most text that begins like a control token differs from it within three characters, such as <p>.
+        # Most texts that begin like a control token, such as <p>, differ from it within three characters.
         beginnings = sorted({text[:3] for text in self._texts}, reverse=True)
         self._first = re.compile("|".join(f"{re.escape(b[0])}(?={re.escape(b[1:])})" for b in beginnings) or "(?!)")
         self._edges = _any_of({text[0] for text in self._texts} | {text[-1] for text in self._texts})
 
     def find(self, text: str) -> list[Control]:
-        """Return the occurrences in a text, from the left; of two at one position, the longer."""
+        """Return the occurrences in a text from left to right; at one position, the longest."""
         found = []
         end = 0
         for at in self._first.finditer(text):
@@ -65,26 +65,26 @@ class ControlTexts:
         return found
 
     def are_in(self, text: str) -> bool:
-        """Tell whether a text has any."""
+        """Return whether a text contains a control token."""
         return any(self.begins_at(text, at.start()) for at in self._first.finditer(text))
 
     def begins_at(self, text: str, position: int) -> bool:
-        """Tell whether one begins at a position of a text."""
+        """Return whether a control token begins at a position of a text."""
         return any(True for _ in self._beginning_at(text, position))
 
     def mark(self, data: Any, mark: str, *, every_edge: bool) -> Any:
-        """Return data, texts in dicts and lists, with marks in all that is a control token or may become part of one.
+        """Return data (texts in dicts and lists) with marks where a control token is, or may arise.
 
         Parameters
         ----------
         every_edge : bool
-            Whether to mark every character with which a control token begins or ends, against templates that remove
-            text between two such characters.
+            Whether to mark every first or last character of a control token, because a template may remove the text
+            between two of them.
         """
         return _map_texts(data, lambda text, whole: self._mark(text, mark, every_edge, whole))
 
     def may_come_of(self, data: Any) -> bool:
-        """Tell whether data hold a character that a control token begins or ends with, or a text that is inside one."""
+        """Return whether data contain a first or last character of a control token, or a text that is inside one."""
         return any(
             self._edges.search(text) is not None or (whole and self._is_inside(text)) for text, whole in texts_in(data)
         )
@@ -120,18 +120,18 @@ class ControlTexts:
 
 
 def free_mark(data: Any) -> str | None:
-    """Return a mark that data do not hold, written out or escaped; None where they hold all."""
+    """Return a mark that data do not contain, plain or escaped; None if they contain all marks."""
     texts = [text for text, _ in texts_in(data)]
     return next((mark for mark in _MARKS if not any(mark in text or _escaped(mark) in text for text in texts)), None)
 
 
 def plain_marks(text: str, mark: str) -> str:
-    """Return a text with its escaped marks written out; some writers of JSON escape them."""
+    """Replace escaped marks by plain ones; some JSON writers escape them."""
     return text.replace(_escaped(mark), mark)
 
 
 def texts_in(data: Any) -> Iterator[tuple[str, bool]]:
-    """Yield the texts of data, keys too, each with whether it is a whole value that templates do not compare."""
+    """Yield the texts of data, including keys, each with whether it is a whole value that templates do not compare."""
     found: list[tuple[str, bool]] = []
 
     def note(text: str, whole: bool) -> str:
@@ -173,21 +173,21 @@ _LINE = b"\n"
 
 
 class Rendered(NamedTuple):
-    """A rendered text, and the control tokens in it that are the template's; None where all control tokens are."""
+    """A rendered text, and the template's control tokens in it; None if all control tokens are the template's."""
 
     text: str
     controls: tuple[Control, ...] | None
 
     def followed_by(self, llm: Llama, text: str) -> Rendered:
-        """Return the text with more text of the template behind it."""
+        """Return the text followed by more text of the template."""
         if self.controls is None:
             return Rendered(self.text + text, None)
         n = len(self.text)
         more = (Control(n + begin, n + end, name) for begin, end, name in _known(llm).texts.find(text))
         return Rendered(self.text + text, (*self.controls, *more))
 
-    def behind(self, llm: Llama, text: str) -> Rendered:
-        """Return the text with text in front in which no control token is named."""
+    def preceded_by(self, llm: Llama, text: str) -> Rendered:
+        """Return the text after a text in which names of control tokens stay text."""
         n = len(text)
         own = _known(llm).texts.find(self.text) if self.controls is None else self.controls
         return Rendered(text + self.text, tuple(Control(n + begin, n + end, name) for begin, end, name in own))
@@ -198,7 +198,7 @@ class _Known:
 
     def __init__(self, vocab: _core.Vocab) -> None:
         texts = [(token, text.decode(errors="ignore")) for token, text in vocab.control_texts()]
-        # A token of one byte may end a generation and be text all the same.
+        # A token of one byte may end a generation and still be text.
         self.of_text = {text: token for token, text in texts if len(text) > 1 or vocab.is_control(token)}
         self.texts = ControlTexts(filter(None, self.of_text))
         unknown = llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -210,7 +210,7 @@ class _Known:
 
 
 def may_become_control(llm: Llama, data: Any) -> bool:
-    """Tell whether data could become a control token, as far as can be told without a template."""
+    """Return whether data could become a control token in some template."""
     return _known(llm).texts.may_come_of(data)
 
 
@@ -218,15 +218,15 @@ R = TypeVar("R", Rendered, "Rendered | None")
 
 
 def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
-    """Let a template render data.
+    """Render data with a template, so that control tokens come only from the template.
 
     Parameters
     ----------
     data
         Texts in dicts and lists.
     template : callable
-        Called with data, which may have marks in them, and with the mark, or ``""`` for none. It returns `read` of the
-        text rendered, or None where it renders no text.
+        Called with data, which may contain marks, and with the mark, or ``""`` for none. It returns `read` of the
+        rendered text, or None if it renders no text.
     """
     if not may_become_control(llm, data):
         return template(data, "")
@@ -243,7 +243,7 @@ def render(llm: Llama, data: Any, template: Callable[[Any, str], R]) -> R:
 
 
 def read(llm: Llama, text: str, mark: str) -> Rendered:
-    """Read the text that a template made of data with these marks, or with none."""
+    """Read a rendered text: remove the marks, and find the control tokens without marks."""
     if not mark:
         return Rendered(text, None)
     text = plain_marks(text, mark)
@@ -259,7 +259,7 @@ def read(llm: Llama, text: str, mark: str) -> Rendered:
 
 
 def tokens_of(llm: Llama, rendered: Rendered, tokenize: Tokenize) -> list[int]:
-    """Tokens of a rendered text, by what parses control tokens; VocabularyError: data can only be spelled with one."""
+    """Tokenize a rendered text; VocabularyError if a text in data can only be spelled with a control token."""
     known = _known(llm)
     if rendered.controls is None or tuple(known.texts.find(rendered.text)) == rendered.controls:
         return tokenize(rendered.text.encode(errors="surrogateescape"))
@@ -296,7 +296,8 @@ def _as_data(llm: Llama, known: _Known, text: str) -> list[int]:
     tokens = _plain(llm, text)
     if known.forbidden.isdisjoint(tokens):
         return tokens
-    # llama.cpp parses user-defined tokens in any text, and some tokenizers merge texts into any token: none across two.
+    # llama.cpp parses user-defined tokens in any text, and some tokenizers merge texts into any token, but not across
+    # two calls.
     tokens, last = [], 0
     for i in range(1, len(text) + 1):
         if i == len(text) or known.texts.begins_at(text, i - 1):
@@ -311,7 +312,7 @@ def _plain(llm: Llama, text: str, *, is_inner: bool = False) -> list[int]:
     encoded = text.encode(errors="surrogateescape")
     tokens: list[int] = llm.tokenize(encoded, add_bos=False, special=False) if encoded else []
     if is_inner and vocab_of(llm).detokenize(tokens, True) != encoded:
-        # SentencePiece puts a space before a text; so the text is tokenized behind a line break.
+        # SentencePiece puts a space before a text, so the text is tokenized after a line break.
         line, both = (llm.tokenize(one, add_bos=False, special=False) for one in (_LINE, _LINE + encoded))
         if both[: len(line)] == line:
             tokens = both[len(line) :]

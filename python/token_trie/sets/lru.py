@@ -1,4 +1,4 @@
-"""A cache of values by content."""
+"""A least-recently-used cache with a weight limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class Memory(Generic[T]):
-    """The values used last, by content.
+    """The values used last.
 
     Parameters
     ----------
     capacity : int
-        Entries at most.
+        Largest number of entries.
     weight : int
-        Weight of all entries at most; the newest is kept whatever its weight.
+        Largest total weight of the entries; the newest is kept whatever its weight.
     """
 
     def __init__(self, capacity: int, weight: int) -> None:
@@ -29,12 +29,12 @@ class Memory(Generic[T]):
         self._lock = threading.Lock()
 
     def entries(self) -> list[tuple[Hashable, T]]:
-        """Return all of them, with their keys, the one used last at the end."""
+        """Return all keys and values, the one used last at the end."""
         with self._lock:
             return [(key, value) for key, (value, _) in self._entries.items()]
 
     def find(self, key: Hashable) -> T | None:
-        """Return the value of a key, if it is there."""
+        """Return the value of a key, or None."""
         with self._lock:
             return self._entries[key][0] if key in self._entries else None
 

@@ -34,7 +34,7 @@ def cache_clear() -> None:
 
 
 def json_of(given: str | bytes | Mapping[str, Any], what: str = "payload") -> bytes:
-    """Return JSON, or what JSON stands for, as UTF-8."""
+    """Return JSON text, or a mapping as JSON, in UTF-8."""
     if isinstance(given, Mapping):
         try:
             given = json.dumps(given, ensure_ascii=False)
@@ -62,12 +62,12 @@ def read_prefix_dict(given: str | os.PathLike[str] | Mapping[str, Any]) -> tuple
 
 
 def named_leaves(trie: _core.Trie) -> list[tuple[str, int]]:
-    """Return the leaf of each name that a set was built of, those that gave way to others last."""
+    """Return the name and leaf of each member, aliases last."""
     return [*((trie.name(leaf), leaf) for leaf in range(trie.n_leaves)), *trie.aliases]
 
 
 def payload_of(trie: _core.Trie, model_id: str, path: str) -> str:
-    """Write the payload of a set, names that gave way included."""
+    """Write the payload of a set, with its aliases."""
     named = named_leaves(trie)
     if not trie.is_tree:
         names = [name for name, _ in named]
@@ -82,7 +82,7 @@ def payload_of(trie: _core.Trie, model_id: str, path: str) -> str:
 
 
 def payload_of_texts(names: Iterable[str], texts: Iterable[str], model_id: str = "", path: str = "") -> str:
-    """Write a payload of members in any tokenization."""
+    """Write a payload with ``tokenization="any"``."""
     leaves = [{"name": name, "text": text} for name, text in zip(names, texts, strict=True)]
     descriptor = {"path": path, "tokenization": "any", "leaves": leaves}
     return json.dumps({"modelId": model_id, "descriptors": [descriptor]}, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Prompts as llama-cpp-python would feed them to a model: texts, token ids and chat messages."""
+"""Prompts, tokenized as llama-cpp-python does: texts, token ids and chat messages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _logger = logging.getLogger("token_trie.chat")
 
 
 def has_chat_template(llm: Llama) -> bool:
-    """Tell whether messages get a template that is the model's own, or that its Llama was given."""
+    """Return whether messages get the model's own chat template, or one given to its Llama."""
     return llm.chat_handler is not None or llm.chat_format != "llama-2" or "tokenizer.chat_template" in llm.metadata
 
 
 def warn_of_fallback(llm: Llama) -> None:
-    """Warn, once a Llama, that its file has no chat template, so that messages get Llama 2's."""
+    """Warn once for each Llama whose file has no chat template, so that messages get Llama 2's."""
     known = attachment(llm).known
     if has_chat_template(llm) or "warned of its chat template" in known:
         return
@@ -46,18 +46,18 @@ def warn_of_fallback(llm: Llama) -> None:
 Tokenize = Callable[[bytes], list[int]]
 Piece = Callable[[int], bytes]
 
-_KEPT = 4
+_MAX_TEXTS = 4
 
 
 class Retokenizer:
-    """The last texts of one model, with their tokens."""
+    """Tokenizes only the changed end of a text, from the tokens of a model's last texts."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[int]] = {}
         self._lock = threading.Lock()
 
     def tokens_of(self, text: bytes, tokenize: Tokenize, piece: Piece) -> list[int]:
-        """Return the tokens of a text, as ``tokenize`` would give them; ``piece`` gives the text of a token."""
+        """Return the tokens of a text, as `tokenize` returns them; `piece` returns the text of a token."""
         with self._lock:
             known = list(self._known.items())
         n_same, before, tokens = max(
@@ -74,7 +74,7 @@ class Retokenizer:
             found = tokenize(text)
         with self._lock:
             self._known[text] = found
-            while len(self._known) > _KEPT:
+            while len(self._known) > _MAX_TEXTS:
                 del self._known[next(iter(self._known))]
         return found.copy()
 
@@ -94,7 +94,7 @@ def _from_the_difference(
 
 
 def _count_to(text: bytes, tokens: list[int], position: int, piece: Piece) -> int | None:
-    """Count the tokens before a position of a text; None where a token crosses it."""
+    """Count the tokens before a position of a text; None if a token crosses it."""
     at, n = len(text), len(tokens)
     while at > position and n > 0:
         n -= 1
@@ -106,7 +106,7 @@ def _count_to(text: bytes, tokens: list[int], position: int, piece: Piece) -> in
 
 
 def _line_before(text: bytes, end: int) -> int:
-    """Return where the last line begins before the end that does not begin with white space; 0 where there is none."""
+    """Return the start of the last line before `end` that does not begin with white space; 0 if there is none."""
     at = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
     while at > 0 and text[at : at + 1].isspace():
         at = text.rfind(b"\n", 0, at - 1) + 1
@@ -132,12 +132,12 @@ In a text, the names of control tokens become these tokens. In chat messages the
 
 
 class Filled(str):
-    """A template filled with data. Names of control tokens become these in the template alone.
+    """A template filled with data. Names of control tokens become control tokens only in the template.
 
     Parameters
     ----------
     parts : sequence of tuple
-        Pieces of the template, each with the data behind it.
+        Pieces of the template, each with the data that follow it.
     """
 
     parts: Sequence[tuple[str, str]]
@@ -158,14 +158,14 @@ class Filled(str):
 
 
 def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None) -> list[int]:
-    """Return the tokens of a prompt, as llama-cpp-python would feed them to the model.
+    """Return the tokens of a prompt, as llama-cpp-python does.
 
     Raises
     ------
     ArgumentError
-        The prompt is of another type, or empty and the model has no token to begin with.
+        The prompt has another type, or it is empty and the model has no first token.
     ContextError
-        The prompt is so long that it must have more than n_ctx tokens.
+        The prompt is too long for n_ctx tokens.
     """
     is_array = isinstance(prompt, np.ndarray) and prompt.ndim == 1
     if not (is_array or isinstance(prompt, (str, Sequence))) or isinstance(prompt, (bytes, bytearray)):
@@ -185,7 +185,7 @@ def tokenize_prompt(llm: Llama, prompt: Prompt, n_ctx: int | None = None) -> lis
 
 
 def tokenize_rendered(llm: Llama, rendered: Rendered, n_ctx: int | None) -> list[int]:
-    """Return the tokens of a prompt that a chat template has made; errors as of `tokenize_prompt`."""
+    """Return the tokens of a rendered prompt; errors as of `tokenize_prompt`."""
     encoded = encode(rendered.text, "prompt")
     if n_ctx is not None:
         check_length(llm, encoded, n_ctx)
@@ -193,19 +193,19 @@ def tokenize_rendered(llm: Llama, rendered: Rendered, n_ctx: int | None) -> list
 
 
 def tokenize_alone(vocab: _core.Vocab, prompt: Prompt) -> list[int]:
-    """Return the tokens of a text or of token ids, for a vocabulary without a Llama; errors as of `tokenize_prompt`."""
+    """Return the tokens of a text or of token ids, without a Llama; errors as of `tokenize_prompt`."""
     if isinstance(prompt, str):
         return tokenize_text(vocab, encode(prompt, "prompt"), "prompt", begins=True)
     return check_tokens(prompt, len(vocab))
 
 
 def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool, special: bool = True) -> list[int]:
-    """Return the tokens of a text of any length, in which with `special` names of control tokens become these.
+    """Return the tokens of a text; with `special`, names of control tokens become control tokens.
 
     Parameters
     ----------
     begins : bool
-        Whether the text begins a sequence, and gets the tokens that the model has there.
+        Whether the text begins a sequence, and gets the model's first tokens.
     """
     buffer = (llama_cpp.llama_token * (len(text) + 8))()
     n = llama_cpp.llama_tokenize(vocab.address, text, len(text), buffer, len(buffer), begins, special)
@@ -215,15 +215,15 @@ def tokenize_text(vocab: _core.Vocab, text: bytes, what: str, *, begins: bool, s
 
 
 def first_token(vocab: _core.Vocab) -> int:
-    """Return the token that begins a text, such as <s>; the one that ends a text where there is none."""
+    """Return the token that begins a text, such as <s>; without one, the token that ends a text."""
     bos = llama_cpp.llama_vocab_bos(vocab.address)
     return int(bos if bos >= 0 else llama_cpp.llama_vocab_eos(vocab.address))
 
 
 def check_length(llm: Llama, text: bytes, n_ctx: int) -> None:
-    """Raise ContextError for a text that is so long that it must have more than n_ctx tokens.
+    """Raise ContextError for a text that certainly has more than n_ctx tokens.
 
-    Tokenizing megabytes takes seconds; finding the longest token of a model takes less than one, once.
+    Tokenizing megabytes takes seconds; finding a model's longest token takes less than one, once.
     """
     if len(text) <= 64 * n_ctx:
         return
@@ -236,9 +236,9 @@ def check_length(llm: Llama, text: bytes, n_ctx: int) -> None:
 
 
 def _token_bytes(llm: Llama) -> tuple[int, bytes]:
-    """Return the length of the longest token, in bytes, and the bytes that may be missing from the tokens of a text.
+    """Return the length of the longest token, in bytes, and the bytes that the tokens of a text may lack.
 
-    These are white space, which a control token may swallow, and bytes that no token spells alone, as llama.cpp drops
+    They are white space, which a control token may remove, and bytes that no token spells alone, as llama.cpp drops
     them.
     """
     vocab = vocab_of(llm).address
@@ -254,7 +254,7 @@ def _token_bytes(llm: Llama) -> tuple[int, bytes]:
 
 
 def _merges(llm: Llama) -> bool:
-    """Tell whether the tokenizer is llama.cpp's and merges neighbours, so that the tokens together spell the text."""
+    """Return whether the tokenizer is llama.cpp's SPM or BPE, whose tokens together spell the text."""
     faithful = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
     own = type(llm.tokenizer_) is llama_cpp.llama_tokenizer.LlamaTokenizer
     return own and llama_cpp.llama_vocab_type(vocab_of(llm).address) in faithful
@@ -274,14 +274,14 @@ def _tokenize(llm: Llama, text: bytes) -> list[int]:
 
 
 class _Sent(BaseException):
-    """Carries the prompt out of a chat handler, past its `except Exception`."""
+    """Carries the prompt out of a chat handler; a BaseException passes its `except Exception`."""
 
     def __init__(self, prompt: str | list[int]) -> None:
         self.prompt = prompt
 
 
 class _Tokens(list[int]):
-    """Tokens of a text as a template has rendered it."""
+    """Tokens of a rendered text."""
 
     def __init__(self, tokens: list[int], rendered: Rendered) -> None:
         super().__init__(tokens)
@@ -289,7 +289,7 @@ class _Tokens(list[int]):
 
 
 class _RenderOnly:
-    """Takes the place of the Llama in a chat handler, which then renders the prompt but generates nothing."""
+    """Replaces the Llama in a chat handler, which then renders the prompt but generates nothing."""
 
     def __init__(self, llm: Llama, n_ctx: int | None) -> None:
         self._llm = llm
@@ -323,8 +323,8 @@ class _RenderOnly:
 def tokenize_chat(llm: Llama, request: Mapping[str, Any]) -> list[int] | None:
     """Return the tokens of a request to `create_chat_completion`, given by its keyword arguments.
 
-    None where the messages hold no name of a control token, so that llama-cpp-python's own tokens are right. Errors are
-    those of `tokenize_prompt`.
+    None if the messages contain no name of a control token, because llama-cpp-python's tokens are then right. Errors
+    are those of `tokenize_prompt`.
     """
     return _render_chat(llm, request, None) if may_become_control(llm, request) else None
 
@@ -356,7 +356,7 @@ def _render_chat(llm: Llama, request: Mapping[str, Any], n_ctx: int | None) -> l
 
 
 def chat_handler_of(llm: Llama) -> Any:
-    """Return what renders messages, which `Llama.create_chat_completion` finds in the same way."""
+    """Return the chat handler, found as in `Llama.create_chat_completion`."""
     return (
         llm.chat_handler
         or registered_chat_handler(llm)

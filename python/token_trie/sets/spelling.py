@@ -1,4 +1,4 @@
-"""Choices tokenized as they follow a prompt, and token ids as callers give them."""
+"""Tokenization of choices after a prompt, and checks of given token ids."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ Tokenization: TypeAlias = Literal["canonical", "any"]
 
 
 class Speller(Protocol):
-    """A vocabulary that spells texts: that of a llama.cpp model, which is a ``_core.Vocab``, or of another engine."""
+    """A vocabulary that tokenizes texts: a ``_core.Vocab`` of llama.cpp, or one of another engine."""
 
     def tokenize(
         self, texts: Sequence[bytes], what: str, special: bool = False
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Return the tokens of all texts, and where those of each text begin; with `special`, control tokens too."""
+        """Return the tokens of all texts and the offset of each text; with `special`, also control tokens."""
         ...
 
     def detokenize(self, tokens: Sequence[int], special: bool = False) -> bytes:
-        """Return the text of tokens; that of control tokens is empty without `special`."""
+        """Return the text of tokens; without `special`, control tokens have no text."""
         ...
 
     def is_control(self, token: int) -> bool:
-        """Tell whether a token is no text."""
+        """Return whether a token is not text."""
         ...
 
     def fingerprint(self) -> str:
-        """Return what identifies the vocabulary, ``""`` if unknown."""
+        """Return the fingerprint of the vocabulary, ``""`` if unknown."""
         ...
 
 
 @dataclass(frozen=True)
 class Seam:
-    """The end of a prompt, as far as the spelling of a text behind it depends on it."""
+    """The end of a prompt that the tokenization of a following text depends on."""
 
     tail: tuple[int, ...]
-    """The last tokens; none where choices are spelled as at the start of an answer."""
+    """The last tokens; empty if choices are tokenized as at the start of an answer."""
     text: bytes
     """The text that tokenizes to them."""
     takes_space: bool
@@ -54,7 +54,7 @@ class Seam:
 
 
 def check_tokenization(tokenization: object) -> None:
-    """Raise ArgumentError for a name that is no tokenization."""
+    """Raise ArgumentError if the value is not a tokenization."""
     if not isinstance(tokenization, str) or tokenization not in ("canonical", "any"):
         raise ArgumentError(f"tokenization: {tokenization!r} is none of 'canonical', 'any'")
 
@@ -65,24 +65,24 @@ class Spelling(NamedTuple):
     tokens: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     n_moved: int
-    """Tokens by which the seam has moved left: the prompt loses them, and the choices begin with their text."""
+    """Tokens removed from the end of the prompt; the choices begin with their text."""
 
 
 def check_texts(texts: Sequence[str]) -> list[bytes]:
-    """Return choices as UTF-8; ArgumentError for one that is empty, or holds a NUL or a lone surrogate."""
+    """Return choices as UTF-8; ArgumentError if one is empty, or contains a NUL or a lone surrogate."""
     try:
         encoded = list(map(str.encode, texts))
     except (TypeError, UnicodeEncodeError):
         encoded = []
     if not encoded or any(b"\0" in text for text in encoded):
-        encoded = [encode(text, f"choices[{i}]") for i, text in enumerate(texts)]  # which tells what is wrong
+        encoded = [encode(text, f"choices[{i}]") for i, text in enumerate(texts)]  # raises for the wrong one
     if b"" in encoded:
         raise ArgumentError(f"choices[{encoded.index(b'')}]: empty")
     return encoded
 
 
 def find_seam(vocab: Speller, prompt: list[int], leading_space: bool | None) -> Seam:
-    """Find the seam behind a prompt: it depends on the last line, or on less where that is long."""
+    """Find the seam at the end of a prompt, in its last line, or in less if that is long."""
     if leading_space is not None and not isinstance(leading_space, bool):
         raise ArgumentError(f"leading_space: {leading_space!r} is not True, False or None")
     line = _last_line(vocab, prompt)
@@ -94,7 +94,7 @@ def find_seam(vocab: Speller, prompt: list[int], leading_space: bool | None) -> 
 
 
 def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
-    """Find the seam inside a text, with the shortest end that the spelling of a text behind it depends on."""
+    """Find the seam inside a text: the shortest end that the tokenization of a following text depends on."""
     end: list[int] = []
     for token in reversed(before[-64:]):
         if vocab.is_control(token):
@@ -104,14 +104,14 @@ def inner_seam(vocab: Speller, before: Sequence[int]) -> Seam:
 
 
 def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool, is_whole: bool) -> Spelling:
-    """Tokenize choices behind a seam; see the module's top.
+    """Tokenize choices after a seam.
 
     Parameters
     ----------
     all_spaced : bool
-        Whether the seam's space is put before every choice, also before one that begins with white space.
+        Whether the seam's space comes before every choice, even one that begins with white space.
     is_whole : bool
-        Whether the tail is the whole prompt; then some of it has to stay.
+        Whether the tail is the whole prompt; then part of it must stay.
     """
     written = [seam.text + text for text in following(seam, texts, all_spaced=all_spaced)]
     tokens, offsets = vocab.tokenize(written, "choices")
@@ -124,13 +124,13 @@ def spell(vocab: Speller, seam: Seam, texts: Sequence[str], *, all_spaced: bool,
 
 
 def take_back(vocab: Speller, prompt: list[int]) -> tuple[str, int]:
-    """Take back a prompt's last token: return its text, for choices to begin with, and the number of tokens taken.
+    """Remove a prompt's last token: return its text, with which the choices then begin, and the number of tokens.
 
-    Where the token begins inside a character, the tokens before it are taken too. None is taken where the prompt ends
-    in a control token or inside a character, as no text begins with the second half of one.
+    If the token begins inside a character, the tokens before it are removed too. None is removed if the prompt ends in
+    a control token or inside a character, because no text begins with the second half of a character.
     """
     line = _last_line(vocab, prompt)
-    for n_taken in range(1, min(len(line), _LONGEST_CHARACTER) + 1):
+    for n_taken in range(1, min(len(line), _MAX_CHARACTER) + 1):
         try:
             taken = vocab.detokenize(line[-n_taken:]).decode()
         except UnicodeDecodeError:
@@ -142,7 +142,7 @@ def take_back(vocab: Speller, prompt: list[int]) -> tuple[str, int]:
 
 
 def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[bytes]:
-    """Return choices as they are written behind a seam; parameters as of `spell`."""
+    """Return choices as written after a seam; parameters as of `spell`."""
     encoded = check_texts(texts)
     if not seam.takes_space:
         return encoded
@@ -153,9 +153,9 @@ def following(seam: Seam, texts: Sequence[str], *, all_spaced: bool) -> list[byt
 
 
 def _last_line(vocab: Speller, prompt: list[int]) -> list[int]:
-    """Return the prompt's tokens from its last line on, white space apart, or from behind its last control token.
+    """Return the tokens of the prompt's last line that is not white space, or those after its last control token.
 
-    Tokenizers merge nothing across control tokens; those that split texts, split them where a line begins.
+    Tokenizers do not merge across control tokens; those that split texts, split at the start of a line.
     """
     later = b""
     for i in range(len(prompt) - 1, -1, -1):
@@ -169,12 +169,12 @@ def _last_line(vocab: Speller, prompt: list[int]) -> list[int]:
 
 
 def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple[tuple[int, ...], bytes]:
-    """Return the last tokens, and a text that tokenizes to just these.
+    """Return the last tokens, and a text that tokenizes to exactly these.
 
-    Where there is none, a line break stands for them if the tokenizer puts a space before a text; else nothing does.
+    If there is no such text: a line break if the tokenizer puts a space before a text, otherwise nothing.
     """
-    if _ends_inside_character(vocab.detokenize(line[-_LONGEST_CHARACTER:])):
-        lengths = ()  # a text behind it would be read as the end of the character
+    if _ends_inside_character(vocab.detokenize(line[-_MAX_CHARACTER:])):
+        lengths = ()  # a following text would become the end of the character
     elif not lengths:
         lengths = (len(line), 16, 64) if len(line) <= 64 else (16, 64, len(line))
     for length in lengths:
@@ -184,7 +184,7 @@ def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple
         for candidate in (text, text.removeprefix(b" ")):
             if candidate and _spells(vocab, tail, candidate):
                 return tuple(tail), candidate
-        # A tail that begins inside a word must not get any: the space goes before a line break.
+        # A tail that begins inside a word must not get a space, so it goes before a line break.
         lead = line_break(vocab)
         if lead and text and _spells(vocab, [*lead, *tail], _LINE + text):
             return (*lead, *tail), _LINE + text
@@ -193,17 +193,17 @@ def _tail(vocab: Speller, line: list[int], lengths: Sequence[int] = ()) -> tuple
 
 
 _LINE = b"\n"
-_LONGEST_CHARACTER = 4
-"""In bytes; so it has no more tokens than that."""
+_MAX_CHARACTER = 4
+"""Bytes of the longest character in UTF-8, and so its largest number of tokens."""
 
 
 def _ends_inside_character(text: bytes) -> bool:
-    """Tell whether a character begins in the last bytes of a text and does not end there."""
-    return any(byte >= least for byte, least in zip(reversed(text[-3:]), (0xC0, 0xE0, 0xF0), strict=False))
+    """Return whether a text ends inside a character."""
+    return any(byte >= minimum for byte, minimum in zip(reversed(text[-3:]), (0xC0, 0xE0, 0xF0), strict=False))
 
 
 def line_break(vocab: Speller) -> tuple[int, ...]:
-    """Return the tokens of a line break where the tokenizer puts a space before a text; else none."""
+    """Return the tokens of a line break if the tokenizer puts a space before a text; otherwise none."""
     tokens = vocab.tokenize([_LINE], "line")[0].tolist()
     return tuple(tokens) if vocab.detokenize(tokens) != _LINE else ()
 
@@ -222,7 +222,7 @@ _TAG = re.compile(r"<[^<>\s]+>$")
 
 
 def _takes_space(prompt: str) -> bool:
-    """Tell whether written text has a space between this prompt and a word."""
+    """Return whether written text has a space between this prompt and a word."""
     line = prompt.split("\n")[-1]
     if not line or line[-1].isspace() or line[-1] in _OPENING or _TAG.search(line) or _is_wide(line[-1]):
         return False
@@ -231,12 +231,12 @@ def _takes_space(prompt: str) -> bool:
 
 
 def _is_wide(char: str) -> bool:
-    """Tell whether a character belongs to a script that is written without spaces."""
+    """Return whether a character belongs to a script that is written without spaces."""
     return unicodedata.east_asian_width(char) in "WF"
 
 
 def _common_prefix(tail: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> int:
-    """Count the tail's tokens that all sequences begin with; each sequence keeps at least one more."""
+    """Count the tail's tokens with which all sequences begin; each sequence keeps at least one token."""
     limit = min(len(tail), int(np.diff(offsets).min()) - 1)
     for n in range(limit):
         if (tokens[offsets[:-1] + n] != tail[n]).any():
@@ -256,7 +256,7 @@ Tokens: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
 
 
 def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
-    """Return token ids as an array; ArgumentError where they are none."""
+    """Return token ids as an array; ArgumentError if they are not token ids."""
     try:
         array = np.asarray(tokens)
     except (TypeError, ValueError, OverflowError) as error:
@@ -274,7 +274,7 @@ def to_tokens(tokens: object, what: str) -> npt.NDArray[np.int32]:
 
 
 def to_token(token: object, n_vocab: int, what: str) -> int:
-    """Return a token id, be it a scalar of numpy or torch, as Python's own; an error where it is none."""
+    """Return a token id, also of numpy or torch, as an int; an error if it is not a token id."""
     try:
         number = operator.index(token)  # type: ignore[arg-type]
     except TypeError as error:
@@ -285,15 +285,15 @@ def to_token(token: object, n_vocab: int, what: str) -> int:
 
 
 def joined(rows: Sequence[Tokens]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Return sequences, all lists or all arrays, one after the other, and where each begins and the last ends."""
+    """Concatenate sequences (all lists or all arrays); return their tokens and offsets."""
     are_arrays = bool(rows) and isinstance(rows[0], np.ndarray)
     tokens = np.concatenate(rows) if are_arrays else np.fromiter(itertools.chain.from_iterable(rows), np.int32)
     return tokens, np.cumsum([0, *map(len, rows)], dtype=np.int64)
 
 
 def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> list[int]:
-    """Return token ids as a list; an error names the first that is none, or is outside the vocabulary."""
-    # Prompts are long: where nothing is wrong, C loops over them.
+    """Return token ids as a list; an error names the first that is wrong or outside the vocabulary."""
+    # Prompts are long, so the usual case is checked by loops in C.
     if (
         _has_end(prompt)
         and set(map(type, prompt)) <= {int}
@@ -312,14 +312,14 @@ def check_tokens(prompt: Sequence[Any], n_vocab: int, what: str = "prompt") -> l
 
 
 def check_start(tokens: Sequence[int], start_token: int | None) -> None:
-    """Raise ArgumentError for a prompt that does not end in the start token of a set that has one."""
+    """Raise ArgumentError if a set has a start token and the prompt does not end in it."""
     if start_token is not None and (len(tokens) == 0 or tokens[-1] != start_token):
         ending = f"ends in token {tokens[-1]}" if len(tokens) else "is empty"
         raise ArgumentError(f"prompt: {ending}; the set begins behind its start token, {start_token}")
 
 
 def _has_end(prompt: Sequence[Any]) -> bool:
-    """Tell whether it is of a size that can be read; a range may be endless in effect."""
+    """Return whether a sequence is short enough to read; a range may be practically endless."""
     try:
         return len(prompt) < 2**24
     except OverflowError:
@@ -332,7 +332,7 @@ def inner_tokens(given: str | Tokens, what: str, vocab: Speller, *, special: boo
     Raises
     ------
     ArgumentError, VocabularyError
-        These are no tokens, or the text cannot be spelled. The message begins with ``what``.
+        The value is not tokens, or the text cannot be spelled. The message begins with `what`.
     """
     if not isinstance(given, str):
         return to_tokens(given, what)
@@ -343,7 +343,7 @@ def inner_tokens(given: str | Tokens, what: str, vocab: Speller, *, special: boo
 
     tokens = tokenize(text)
     if vocab.detokenize(tokens.tolist(), special=True) != text:
-        # SentencePiece puts a space before a text; so the text is tokenized behind a line break.
+        # SentencePiece puts a space before a text, so the text is tokenized after a line break.
         line, both = tokenize(_LINE), tokenize(_LINE + text)
         tokens = both[len(line) :]
         if not np.array_equal(both[: len(line)], line) or vocab.detokenize(tokens.tolist(), special=True) != text:

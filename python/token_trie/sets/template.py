@@ -1,4 +1,4 @@
-"""Prompts with columns of a table in them."""
+"""Prompt templates that are filled from the columns of a table."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
 class Template:
-    r"""A text in which ``{text}`` stands for the value that a row has in column text, and ``{{`` for a brace.
+    r"""A text in which ``{text}`` is replaced by a row's value in the column text, and ``{{`` by a brace.
 
     Parameters
     ----------
     has_escapes : bool
-        Whether ``\n``, ``\t`` and ``\\`` mean what they mean in Python; a shell does not translate them.
+        Whether ``\n``, ``\t`` and ``\\`` have the same meaning as in Python; a shell does not translate them.
     what : str
-        What messages call it.
+        Its name in messages.
 
     Raises
     ------
     ArgumentError
-        The text has no column, or a brace too many.
+        The text has no column, or an unmatched brace.
     """
 
     def __init__(self, text: str, has_escapes: bool, what: str = "--prompt") -> None:
@@ -46,13 +46,13 @@ class Template:
             raise ArgumentError(what + ": no {column} in it, so that all rows would be one prompt")
 
     def check(self, columns: list[str], where: str = "") -> None:
-        """Raise ArgumentError if a column of the text is none of these."""
+        """Raise ArgumentError if a column of the text is not among these."""
         for name in self.columns:
             if name not in columns:
                 raise ArgumentError(f"{where}no column {name!r}, which the prompt has; there are {', '.join(columns)}")
 
     def fill(self, values: dict[str, Any]) -> Filled:
-        """Return the prompt of a row, with its values as data; ArgumentError where one is missing."""
+        """Return the prompt of a row, with its values as data; ArgumentError if a value is missing."""
         self.check(list(values))
         empty = [name for name in self.columns if values[name] is None]
         if empty:
@@ -61,7 +61,7 @@ class Template:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value for a prompt or a field of CSV: other types than texts are written as JSON."""
+    """Return the text of a value for a prompt or a CSV field; numbers, bools, lists and dicts are written as JSON."""
     if value is None:
         return ""
     if isinstance(value, (bool, int, float)):
@@ -70,7 +70,7 @@ def text_of(value: Any) -> str:
 
 
 def to_json(value: Any, sort_keys: bool = False) -> str:
-    """Return a value as JSON; NaN and infinities become null, other types that JSON has not become text."""
+    """Return a value as JSON; NaN and infinities become null, types that JSON does not have become text."""
     try:
         return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False, sort_keys=sort_keys)
     except ValueError:

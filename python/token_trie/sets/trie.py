@@ -1,4 +1,4 @@
-"""`TokenTrie`: the set of answers, its files, its subsets, and how it goes to another process."""
+"""`TokenTrie`: the set of answers, with its files, subsets and pickles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,269 +36,15 @@ from token_trie.sets.spelling import (
 TokenIds = npt.NDArray[np.int32]
 
 
-# As arrays, with a bit for each leaf that is left. In what was joined, a leaf may repeat one that gave way to it:
-#
-#     leaves   D=[5]  A=[7]  B=[7,8]  b=[7,8]  C=[9]
-#     left       1      0       0        1       1
-#                                        ^ at the latest, what was joined begins here
-class View(NamedTuple):
-    """What a view is made of again."""
-
-    tokens: TokenIds
-    offsets: npt.NDArray[np.int64]
-    names: list[str]
-    aliases: list[tuple[str, int]]
-    left: npt.NDArray[np.uint8]
-    """A bit a leaf."""
-    vocab: str
-
-
-def view_of(trie: _core.Trie) -> View:
-    """Return what a view is made of."""
-    names = [trie.name(leaf) for leaf in range(trie.n_leaves)]
-    return View(*trie.arrays(), names, trie.aliases, np.packbits(trie.left()), trie.vocab)
-
-
-def made_of(view: View) -> _core.Trie:
-    """Make a view again."""
-    n, n_base = len(view.names), _n_unlike(view)
-    keep = np.unpackbits(view.left, count=n).astype(np.bool_)
-    trie = _built(view, 0, n_base)
-    if n_base < n:
-        trie = trie.joined(_built(view, n_base, n), keep[:n_base])
-    return trie.filtered(keep)
-
-
-def _n_unlike(view: View) -> int:
-    """Return how many leaves there are before the first that repeats another's tokens."""
-    seen = set[bytes]()
-    for i, (begin, end) in enumerate(itertools.pairwise(view.offsets.tolist())):
-        tokens = view.tokens[begin:end].tobytes()
-        if tokens in seen:
-            return i
-        seen.add(tokens)
-    return len(view.names)
-
-
-def _built(view: View, begin: int, end: int) -> _core.Trie:
-    """Build a set of some leaves and, behind them, their aliases, which give way to them again."""
-    aliases = [(name, leaf) for name, leaf in view.aliases if begin <= leaf < end]
-    at = view.offsets
-    rows = [view.tokens[at[begin] : at[end]], *(view.tokens[at[leaf] : at[leaf + 1]] for _, leaf in aliases)]
-    ends = np.cumsum([0, *np.diff(at[begin : end + 1]), *(len(row) for row in rows[1:])], dtype=np.int64)
-    names = [*view.names[begin:end], *(name for name, _ in aliases)]
-    return _core.Trie.build(np.concatenate(rows), ends, names, view.vocab)
-
-
-T = TypeVar("T", bound="Stored")
-
-
-class Stored:
-    """The methods of a `TokenTrie` that write it to a file and read one."""
-
-    __slots__ = ()
-
-    core: _core.Trie
-
-    @classmethod
-    def of_core(cls: type[T], core: _core.Trie, start_token: int | None = None) -> T:  # noqa: D102
-        raise NotImplementedError
-
-    @classmethod
-    def from_prefix_dict(cls: type[T], given: str | os.PathLike[str] | Mapping[str, Any]) -> T:
-        """Read the set from RTP-LLM's tree decode configuration, described and written by `engines.rtp_llm`.
-
-        Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
-        start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
-        token ends an answer; give it as ``end_tokens``.
-
-        Parameters
-        ----------
-        given : dict, str or os.PathLike
-            The configuration, or the path of a file that holds it as JSON, which is read as a stream. Start token, end
-            token and separator are 225, 2 and ``"_"`` by default. Ids in lists that are negative or have more than 32
-            bits are skipped with a warning, and so are keys that no other key leads to.
-
-        Raises
-        ------
-        ArgumentError
-            The file cannot be read.
-        PayloadError
-            A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
-            an answer that can end before it begins; a separator that does not separate token ids.
-        """
-        return cls.of_core(*read_prefix_dict(given))
-
-    @classmethod
-    def open(cls: type[T], path: str | os.PathLike[str], *, verify: bool = False) -> T:
-        """Open a set that `save` wrote.
-
-        The file is mapped read-only, and shared by all processes that have it open. This takes milliseconds for a file
-        of any size. An open file may be replaced (as `save` does) or deleted, but must not be written into.
-
-        Parameters
-        ----------
-        path : str or os.PathLike
-        verify : bool, optional
-            Whether to compare the checksums, which reads the whole file. Otherwise, a damaged file can give wrong
-            answers, but no call reads outside of it.
-
-        Raises
-        ------
-        ArgumentError
-            The file cannot be opened.
-        PayloadError
-            The file is not a set, is truncated, has another version, or is damaged.
-        """
-        file = os.fsencode(path)
-        if verify:
-            _core.verify_trie(file)
-        return cls.of_core(_core.open_trie(file))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the set to a file for `open`, with its names and aliases.
-
-        If the process or the machine stops, the file is the old or the new one, never a part. A process that has the
-        old file open can continue to use it. The start token of `from_prefix_dict` is not saved.
-
-        Raises
-        ------
-        ArgumentError
-            The file cannot be written, or the set has ``tokenization="any"``; save its `payload` instead.
-        """
-        save_image(_core.TrieImage(self.core), path)
-
-
-def save_image(image: _core.TrieImage, path: str | os.PathLike[str]) -> None:
-    """Write what a set is in a file."""
-    try:
-        write_whole(Path(path), (image.piece(i) for i in range(len(image))))
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"path: {error}") from error
-
-
-TrieT = TypeVar("TrieT", bound="Subsets")
-
-
-class Subsets:
-    """The methods of a `TokenTrie` that make a smaller one."""
-
-    __slots__ = ()
-
-    core: _core.Trie
-    _start: int | None
-
-    @classmethod
-    def of_core(cls: type[TrieT], core: _core.Trie, start_token: int | None = None) -> TrieT:  # noqa: D102
-        raise NotImplementedError
-
-    def only(self: TrieT, names: Iterable[str], *, llm: Llama | None = None) -> TrieT:
-        """Build a set of some of the members, in the same order, for the same vocabulary.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Names, or `aliases`, of members.
-        llm : llama_cpp.Llama, optional
-            Needed with ``tokenization="any"``.
-
-        Raises
-        ------
-        ArgumentError
-            There is no member with a name, or no member is left.
-        """
-        return self._subset(names, llm, keep=True)
-
-    def without(self: TrieT, names: Iterable[str], *, llm: Llama | None = None) -> TrieT:
-        """Build a set without some of the members; everything else is as in `only`."""
-        return self._subset(names, llm, keep=False)
-
-    def filtered(self: TrieT, mask: npt.ArrayLike) -> TrieT:
-        """Return a set of some of the members without building it: for example those that are in stock.
-
-        Members keep their indices and names, so an answer's index is still an index into the original data. Only the
-        mask is copied, as one bit for each member. The children that remain at a node are found when they are needed,
-        and are kept with the returned set. Masks can be combined as arrays (``&``, ``|``, ``~``). A filtered set can be
-        filtered again. A small set is first converted to the layout of large sets.
-
-        Parameters
-        ----------
-        mask : array of bool, shape (n,), or of integers
-            A boolean for each leaf that the set had when it was made, or the indices of the leaves to keep. It can be
-            an Arrow column of booleans without nulls.
-
-        Raises
-        ------
-        ArgumentError
-            The mask has another length or type, an index does not exist or occurs twice, no leaf is left, or the set
-            has ``tokenization="any"``.
-        """
-        n = self.core.n_leaves
-        try:
-            given = np.asarray(mask)
-        except (TypeError, ValueError) as error:
-            raise ArgumentError(f"mask: {error}") from error
-        if given.ndim == 1 and given.dtype.kind in "iu" and len(given):
-            wrong = np.flatnonzero((given < 0) | (given >= n))
-            if len(wrong):
-                raise ArgumentError(f"mask[{wrong[0]}]: {given[wrong[0]]} is no leaf's index; there are {n:,}")
-            keep = np.zeros(n, np.bool_)
-            keep[given] = True
-            if np.count_nonzero(keep) != len(given):
-                raise ArgumentError("mask: an index comes twice; a mask of one number a leaf must be of booleans")
-        elif given.shape == (n,) and given.dtype == np.bool_:
-            keep = np.ascontiguousarray(given)
-        elif given.shape == (0,):
-            raise ArgumentError("mask: no member of the set is left")
-        else:
-            raise ArgumentError(
-                f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
-            )
-        return self.of_core(self.core.filtered(keep), self._start)
-
-    def _subset(self: TrieT, names: Iterable[str], llm: Llama | None, *, keep: bool) -> TrieT:
-        return self.of_core(_subset(self.core, names, llm, keep=keep), self._start)
-
-
-def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
-    """Build a trie of the members of these names, or of all others."""
-    trie = trie.kept_alone()
-    all_names = named_leaves(trie)
-    given = [name.decode() for name in encode_names(names, "names")]
-    unknown = set(given).difference(name for name, _ in all_names)
-    for i, name in enumerate(given):
-        if name in unknown:
-            raise ArgumentError(f"names[{i}]: {name!r} is no member of the set")
-    wanted = set(given)
-    named = {leaf for name, leaf in all_names if name in wanted}
-    kept = [(name, leaf) for name, leaf in all_names if (leaf in named) == keep]
-    if not kept:
-        raise ArgumentError("names: no member of the set is left")
-    names_kept = [name for name, _ in kept]
-    if not trie.is_tree:
-        if llm is None:
-            raise ArgumentError("llm: a set of texts in any tokenization is made for a model; give it")
-        payload = payload_of_texts(names_kept, [trie.text(leaf).decode() for _, leaf in kept])
-        with lease(llm):
-            return _core.cached_trie(payload.encode(), None, vocab_of(llm))
-    tokens, offsets = trie.arrays()
-    rows = [tokens[offsets[leaf] : offsets[leaf + 1]] for _, leaf in kept]
-    return _core.Trie.build(*joined(rows), names_kept, trie.vocab)
-
-
-_SETS_KEPT, _TEXTS_KEPT = 32, 500_000
-"""The most sets of texts that are kept for a model, and the most texts in them."""
-
-
 class Leaf(NamedTuple):
     """One member of the set."""
 
     name: str
     tokens: tuple[int, ...]
-    """Its sequence; with ``tokenization="any"``, one of the shortest."""
+    """The token sequence; with ``tokenization="any"``, one of the shortest."""
 
 
-class TokenTrie(Subsets, Stored, Collection[Leaf]):
+class TokenTrie(Collection[Leaf]):
     """An immutable set of token sequences, each with a name, as a prefix tree.
 
     Make one with `from_choices`, `from_sequences`, `from_payload`, `from_arrays`, `from_prefix_dict` or `open`. Leaves
@@ -314,7 +60,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
     __slots__ = ("_c_sets", "_names", "_start", "core")
 
     core: _core.Trie
-    """The native set, for the package's own use."""
+    """The native set, for use inside the package."""
     _names: frozenset[str] | None
     _c_sets: dict[str, Any]
     _start: int | None
@@ -324,7 +70,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
 
     @classmethod
     def of_core(cls, core: _core.Trie, start_token: int | None = None) -> TokenTrie:
-        """Wrap a native set, for the package's own use."""
+        """Wrap a native set, for use inside the package."""
         trie = object.__new__(cls)
         trie.core, trie._start = core, start_token
         trie._names, trie._c_sets = None, {}
@@ -433,7 +179,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
     def read_payload(
         cls, payload: str | bytes | Mapping[str, Any], path: str | None, vocab: _core.Vocab | None
     ) -> TokenTrie:
-        """Read the set from a payload, for a vocabulary or for none; see `from_payload`."""
+        """Read the set from a payload, for a vocabulary or None; see `from_payload`."""
         named = None if path is None else encode(path, "path").decode()
         return cls.of_core(_core.cached_trie(json_of(payload), named, vocab))
 
@@ -474,6 +220,57 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
             _core.Trie.build(flat, ends.astype(np.int64, copy=False), [] if names is None else names, "")
         )
 
+    @classmethod
+    def from_prefix_dict(cls, given: str | os.PathLike[str] | Mapping[str, Any]) -> TokenTrie:
+        """Read the set from RTP-LLM's tree decode configuration, described and written by `engines.rtp_llm`.
+
+        Members are named by their position, ``"0"``, ``"1"``, …, in the order of their tokens. The set remembers its
+        start token: `constrain`, `choose` and `TrieMatcher` refuse a prompt that does not end in it. In RTP-LLM the end
+        token ends an answer; give it as ``end_tokens``.
+
+        Parameters
+        ----------
+        given : dict, str or os.PathLike
+            The configuration, or the path of a file that holds it as JSON, which is read as a stream. Start token, end
+            token and separator are 225, 2 and ``"_"`` by default. Ids in lists that are negative or have more than 32
+            bits are skipped with a warning, and so are keys that no other key leads to.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be read.
+        PayloadError
+            A wrong type, with its place such as ``prefix_dict["225_7"][1]``; broken JSON; no key for the start token;
+            an answer that can end before it begins; a separator that does not separate token ids.
+        """
+        return cls.of_core(*read_prefix_dict(given))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, verify: bool = False) -> TokenTrie:
+        """Open a set that `save` wrote.
+
+        The file is mapped read-only, and shared by all processes that have it open. This takes milliseconds for a file
+        of any size. An open file may be replaced (as `save` does) or deleted, but must not be written into.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+        verify : bool, optional
+            Whether to compare the checksums, which reads the whole file. Otherwise, a damaged file can give wrong
+            answers, but no call reads outside of it.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be opened.
+        PayloadError
+            The file is not a set, is truncated, has another version, or is damaged.
+        """
+        file = os.fsencode(path)
+        if verify:
+            _core.verify_trie(file)
+        return cls.of_core(_core.open_trie(file))
+
     def __copy__(self) -> TokenTrie:
         return self
 
@@ -486,8 +283,8 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
                 "a trie of any tokenization belongs to a loaded vocabulary and cannot be pickled; "
                 "take payload() along, and from_payload(…, llm=llm) at the other end"
             )
-        if self.core.is_view:  # whose members keep their indices
-            return _of_view, (view_of(self.core), self._start)
+        if self.core.is_view:  # its members keep their indices
+            return _of_view, (_view_of(self.core), self._start)
         return TokenTrie.from_payload, (self.payload(),), (None, {"_start": self._start})
 
     def __len__(self) -> int:
@@ -543,8 +340,85 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         encode(model_id, "model_id"), encode(path, "path")
         return payload_of(self.core.kept_alone(), model_id, path)
 
+    def only(self, names: Iterable[str], *, llm: Llama | None = None) -> TokenTrie:
+        """Build a set of some of the members, in the same order, for the same vocabulary.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names, or `aliases`, of members.
+        llm : llama_cpp.Llama, optional
+            Needed with ``tokenization="any"``.
+
+        Raises
+        ------
+        ArgumentError
+            There is no member with a name, or no member is left.
+        """
+        return self.of_core(_subset(self.core, names, llm, keep=True), self._start)
+
+    def without(self, names: Iterable[str], *, llm: Llama | None = None) -> TokenTrie:
+        """Build a set without some of the members; everything else is as in `only`."""
+        return self.of_core(_subset(self.core, names, llm, keep=False), self._start)
+
+    def filtered(self, mask: npt.ArrayLike) -> TokenTrie:
+        """Return a set of some of the members without building it: for example those that are in stock.
+
+        Members keep their indices and names, so an answer's index is still an index into the original data. Only the
+        mask is copied, as one bit for each member. The children that remain at a node are found when they are needed,
+        and are kept with the returned set. Masks can be combined as arrays (``&``, ``|``, ``~``). A filtered set can be
+        filtered again. A small set is first converted to the layout of large sets.
+
+        Parameters
+        ----------
+        mask : array of bool, shape (n,), or of integers
+            A boolean for each leaf that the set had when it was made, or the indices of the leaves to keep. It can be
+            an Arrow column of booleans without nulls.
+
+        Raises
+        ------
+        ArgumentError
+            The mask has another length or type, an index does not exist or occurs twice, no leaf is left, or the set
+            has ``tokenization="any"``.
+        """
+        n = self.core.n_leaves
+        try:
+            given = np.asarray(mask)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"mask: {error}") from error
+        if given.ndim == 1 and given.dtype.kind in "iu" and len(given):
+            wrong = np.flatnonzero((given < 0) | (given >= n))
+            if len(wrong):
+                raise ArgumentError(f"mask[{wrong[0]}]: {given[wrong[0]]} is no leaf's index; there are {n:,}")
+            keep = np.zeros(n, np.bool_)
+            keep[given] = True
+            if np.count_nonzero(keep) != len(given):
+                raise ArgumentError("mask: an index comes twice; a mask of one number a leaf must be of booleans")
+        elif given.shape == (n,) and given.dtype == np.bool_:
+            keep = np.ascontiguousarray(given)
+        elif given.shape == (0,):
+            raise ArgumentError("mask: no member of the set is left")
+        else:
+            raise ArgumentError(
+                f"mask: {given.dtype}, shape {given.shape}, where bool, shape ({n},), or indices belong"
+            )
+        return self.of_core(self.core.filtered(keep), self._start)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the set to a file for `open`, with its names and aliases.
+
+        If the process or the machine stops, the file is the old or the new one, never a part. A process that has the
+        old file open can continue to use it. The start token of `from_prefix_dict` is not saved.
+
+        Raises
+        ------
+        ArgumentError
+            The file cannot be written, or the set has ``tokenization="any"``; save its `payload` instead.
+        """
+        save_image(_core.TrieImage(self.core), path)
+
     def _leaves_of(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the leaf of each name that the trie was built of."""
+        """Return the leaf of each name that the trie was built from."""
         if len(names) == self.core.n_leaves:
             return np.arange(len(names))
         leaf_of = dict(named_leaves(self.core))
@@ -556,7 +430,7 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
     @property
     def c_set(self) -> Any:
         """The set itself for the C ABI: a cffi ``struct token_trie_set *``, valid as long as the trie."""
-        # One for all threads: another that took its place would free it in the middle of somebody's call.
+        # The first one is kept, because a replaced one would be freed during another thread's call.
         return self._c_sets.get("") or self._c_sets.setdefault("", set_of(self.core))
 
     @property
@@ -606,18 +480,18 @@ class TokenTrie(Subsets, Stored, Collection[Leaf]):
         return f"<TokenTrie: {leaves}, {self.n_nodes:,} nodes: {', '.join(map(repr, shown))}{dots}>"
 
 
-def _of_view(view: View, start_token: int | None) -> TokenTrie:
-    return TokenTrie.of_core(made_of(view), start_token)
+_MAX_SETS, _MAX_TEXTS = 32, 500_000
+"""Limits of the sets of texts that are kept for a model, and of the texts in them."""
 
 
 class FittedSet(NamedTuple):
-    """A set of texts behind a prompt."""
+    """A set of texts tokenized as they follow a prompt."""
 
     trie: TokenTrie
     leaf_of: npt.NDArray[np.int64]
-    """Leaf of each text; equal ones have one."""
+    """Leaf of each text; equal texts have the same leaf."""
     n_moved: int
-    """Tokens at the prompt's end that it loses, as the members begin with their text."""
+    """Tokens removed from the end of the prompt, because the members begin with their text."""
 
 
 def fit(
@@ -629,12 +503,12 @@ def fit(
     tokenization: Tokenization = "canonical",
     heal: bool = False,
 ) -> FittedSet:
-    """Build the set of texts as they follow a prompt; the last sets of a model are kept in what is known of it."""
+    """Build the set of texts as they follow a prompt; the last sets of a model are kept in `known`."""
     taken, n_taken = take_back(vocab, prompt) if heal else ("", 0)
     if n_taken and leading_space is None:
-        leading_space = False  # as the prompt may end inside a word
+        leading_space = False  # because the prompt may end inside a word
     seam = find_seam(vocab, prompt, leading_space)
-    memory: Memory[FittedSet] = known.setdefault("sets", Memory(_SETS_KEPT, _TEXTS_KEPT))
+    memory: Memory[FittedSet] = known.setdefault("sets", Memory(_MAX_SETS, _MAX_TEXTS))
     is_whole = len(seam.tail) == len(prompt)
     key = texts, seam, leading_space, tokenization, is_whole, taken, n_taken
 
@@ -651,3 +525,95 @@ def fit(
         return FittedSet(trie, trie._leaves_of(texts), n_moved)
 
     return memory.get(key, len(texts), make)
+
+
+def save_image(image: _core.TrieImage, path: str | os.PathLike[str]) -> None:
+    """Write the image of a set to a file."""
+    try:
+        write_whole(Path(path), (image.piece(i) for i in range(len(image))))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"path: {error}") from error
+
+
+def _subset(trie: _core.Trie, names: Iterable[str], llm: Llama | None, *, keep: bool) -> _core.Trie:
+    """Build a trie of the members with these names, or of all others."""
+    trie = trie.kept_alone()
+    all_names = named_leaves(trie)
+    given = [name.decode() for name in encode_names(names, "names")]
+    unknown = set(given).difference(name for name, _ in all_names)
+    for i, name in enumerate(given):
+        if name in unknown:
+            raise ArgumentError(f"names[{i}]: {name!r} is no member of the set")
+    wanted = set(given)
+    named = {leaf for name, leaf in all_names if name in wanted}
+    kept = [(name, leaf) for name, leaf in all_names if (leaf in named) == keep]
+    if not kept:
+        raise ArgumentError("names: no member of the set is left")
+    names_kept = [name for name, _ in kept]
+    if not trie.is_tree:
+        if llm is None:
+            raise ArgumentError("llm: a set of texts in any tokenization is made for a model; give it")
+        payload = payload_of_texts(names_kept, [trie.text(leaf).decode() for _, leaf in kept])
+        with lease(llm):
+            return _core.cached_trie(payload.encode(), None, vocab_of(llm))
+    tokens, offsets = trie.arrays()
+    rows = [tokens[offsets[leaf] : offsets[leaf + 1]] for _, leaf in kept]
+    return _core.Trie.build(*joined(rows), names_kept, trie.vocab)
+
+
+class View(NamedTuple):
+    """A filtered or joined set as arrays, for pickling.
+
+    A leaf of the joined part may have the tokens of a filtered leaf of the base:
+
+        leaves   D=[5]  A=[7]  B=[7,8]  b=[7,8]  C=[9]
+        left       1      0       0        1       1
+                                           ^ the joined part begins here at the latest
+    """
+
+    tokens: TokenIds
+    offsets: npt.NDArray[np.int64]
+    names: list[str]
+    aliases: list[tuple[str, int]]
+    left: npt.NDArray[np.uint8]
+    """One bit for each leaf, 0 if filtered out."""
+    vocab: str
+
+
+def _view_of(trie: _core.Trie) -> View:
+    names = [trie.name(leaf) for leaf in range(trie.n_leaves)]
+    return View(*trie.arrays(), names, trie.aliases, np.packbits(trie.left()), trie.vocab)
+
+
+def _trie_of(view: View) -> _core.Trie:
+    n, n_base = len(view.names), _n_unlike(view)
+    keep = np.unpackbits(view.left, count=n).astype(np.bool_)
+    trie = _built(view, 0, n_base)
+    if n_base < n:
+        trie = trie.joined(_built(view, n_base, n), keep[:n_base])
+    return trie.filtered(keep)
+
+
+def _n_unlike(view: View) -> int:
+    """Count the leaves before the first one whose tokens repeat those of another."""
+    seen = set[bytes]()
+    for i, (begin, end) in enumerate(itertools.pairwise(view.offsets.tolist())):
+        tokens = view.tokens[begin:end].tobytes()
+        if tokens in seen:
+            return i
+        seen.add(tokens)
+    return len(view.names)
+
+
+def _built(view: View, begin: int, end: int) -> _core.Trie:
+    """Build a set of some leaves; their aliases come after them, so that they become aliases again."""
+    aliases = [(name, leaf) for name, leaf in view.aliases if begin <= leaf < end]
+    at = view.offsets
+    rows = [view.tokens[at[begin] : at[end]], *(view.tokens[at[leaf] : at[leaf + 1]] for _, leaf in aliases)]
+    ends = np.cumsum([0, *np.diff(at[begin : end + 1]), *(len(row) for row in rows[1:])], dtype=np.int64)
+    names = [*view.names[begin:end], *(name for name, _ in aliases)]
+    return _core.Trie.build(np.concatenate(rows), ends, names, view.vocab)
+
+
+def _of_view(view: View, start_token: int | None) -> TokenTrie:
+    return TokenTrie.of_core(_trie_of(view), start_token)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from token_trie import ArgumentError
-from token_trie.native.checks import check_counts, check_draws, check_integers, check_numbers, check_seed
+from token_trie.llama.query import Sampling
+from token_trie.native.checks import check_counts, check_integers, check_numbers, check_seed
 
 LONG = 10**5000  # which Python does not write
 
@@ -37,13 +38,11 @@ def test_what_is_no_integer_or_too_large_is_refused_by_name(other: Any) -> None:
 def test_what_no_float_holds_is_refused_by_name(number: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^x: "):
         check_numbers(x=number)
-    with pytest.raises(ArgumentError, match=r"^temperature: "):
-        check_draws(number, 1.0, None)
     with pytest.raises(ArgumentError, match=r"^top_p: "):
-        check_draws(1.0, number, None)
+        Sampling(top_p=number)
 
 
 @pytest.mark.parametrize("temperature", [1e39, 1e300, -1e300, float("inf"), float("nan"), 1e-50])
 def test_a_temperature_is_one_in_single_precision(temperature: float) -> None:
     with pytest.raises(ArgumentError, match=r"^temperature: .* is not above 0"):
-        check_draws(temperature, 1.0, None)
+        Sampling(temperature=temperature).check_sampling(draws=True)

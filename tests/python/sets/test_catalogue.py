@@ -516,7 +516,7 @@ def test_a_fork_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
         catalogue = Catalogue(sys.argv[1])
 
         def change():
-            with catalogue._alone():
+            with catalogue._exclusively():
                 changing.set()
                 time.sleep(60)
 

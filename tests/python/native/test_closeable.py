@@ -4,12 +4,12 @@ import threading
 
 import pytest
 from token_trie import ArgumentError
-from token_trie.native.lifetime import Gate
+from token_trie.native.lifetime import Closeable
 
 
-class Door(Gate):
-    def __init__(self, beside: set[Gate]) -> None:
-        super().__init__("door", beside)
+class Door(Closeable):
+    def __init__(self, siblings: set[Closeable]) -> None:
+        super().__init__("door", siblings)
         self.inside = 0
         self.freed_by: list[int] = []
         self.is_shut = threading.Event()
@@ -27,14 +27,14 @@ class Door(Gate):
 
 
 def test_what_is_closed_twice_is_freed_once_and_forgotten() -> None:
-    beside: set[Gate] = set()
-    door = Door(beside)
-    assert beside == {door}
+    siblings: set[Closeable] = set()
+    door = Door(siblings)
+    assert siblings == {door}
     door.close()
     door.close()
     assert door.freed_by == [threading.get_ident()]
     assert door.is_freed
-    assert beside == set()
+    assert siblings == set()
 
 
 def test_who_closes_from_inside_a_call_does_not_wait_for_its_end() -> None:
