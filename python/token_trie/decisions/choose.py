@@ -24,9 +24,8 @@ from token_trie.decisions.bound_choices import (
 )
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
-from token_trie.decisions.run import Batched, Bound, Prefix, Written, run
+from token_trie.decisions.run import Bound, Plan, Prefix, Step, Written, run
 from token_trie.decisions.score import evaluated
-from token_trie.llama.batch import Batch
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
@@ -216,7 +215,7 @@ class ChoiceRequest(Written[Decision[Any]]):
 
 
 @dataclass(frozen=True)
-class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
+class BoundChoice(Bound[Decision[Any]]):
     """Choices behind a prompt."""
 
     request: ChoiceRequest
@@ -244,20 +243,19 @@ class BoundChoice(Bound[Decision[Any]], Batched[Decision[Any]]):
         """Return an answer's tokens, where whole ones were weighed."""
         return () if self.request.mode in ("greedy", "sampled") else answer.tokens
 
-    def batched(self) -> BoundChoice | None:
-        """Return it, unless a calibration is to be evaluated first, in the prompt's place."""
+    def plan(self) -> Plan[Decision[Any]] | None:
+        """Return its steps, unless a calibration is to be evaluated first, in the prompt's place."""
         if self.calibration is None:
-            return self
+            return self._steps(None)
         known = self.calibration.known
-        return None if known is None else replace(self, calibration=known)
+        return None if known is None else replace(self, calibration=known)._steps(known)
 
-    def submit(self, batch: Batch) -> int:
-        """Put it into a batch; return its ticket."""
-        return batch.submit(self.tokens, self.query)
+    def _steps(self, calibration: BoundCalibration | None) -> Plan[Decision[Any]]:
+        return self.decide((yield from self.seen()), calibration)
 
-    def read(self, answer: Answer) -> Decision[Any]:
-        """Return what its answer says."""
-        return self.decide(self.found(answer), self.calibration)
+    def seen(self) -> Plan[Seen]:
+        """Ask the model in a batch."""
+        return self.found((yield Step(self.tokens, self.query)))
 
     def found(self, answer: Answer) -> Seen:
         """Return an answer of a batch with what it cost."""

@@ -16,11 +16,9 @@ from token_trie.decisions.calibration import BatchPrior, batch_prior, refuse_bat
 from token_trie.decisions.choose import BoundChoice, ChoiceRequest, Seen
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Admission, Batched, Bound, Many, OnError, Prefix, Prompted, Request, paired
+from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, Prefix, Prompted, Request, paired
 from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.batch import Batch
-from token_trie.llama.query import Answer
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
@@ -73,7 +71,7 @@ class UndecidedRequest(Request[Undecided]):
         return _BoundUndecided(self.request.bind(reader, prefix))
 
 
-class _BoundUndecided(Bound[Undecided], Batched[Undecided]):
+class _BoundUndecided(Bound[Undecided]):
     def __init__(self, bound: BoundChoice) -> None:
         self.tokens = bound.tokens
         self._bound = bound
@@ -81,14 +79,8 @@ class _BoundUndecided(Bound[Undecided], Batched[Undecided]):
     def run(self, stream: Stream) -> Undecided:
         return self._undecided(self._bound.find(stream))
 
-    def batched(self) -> _BoundUndecided:
-        return self
-
-    def submit(self, batch: Batch) -> int:
-        return self._bound.submit(batch)
-
-    def read(self, answer: Answer) -> Undecided:
-        return self._undecided(self._bound.found(answer))
+    def plan(self) -> Plan[Undecided]:
+        return self._undecided((yield from self._bound.seen()))
 
     def _undecided(self, seen: Seen) -> Undecided:
         check_finite(self._bound.choices.of_left(seen.answer.logprobs, -np.inf))

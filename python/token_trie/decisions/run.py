@@ -104,88 +104,100 @@ class Written(Request[R]):
         return self.options.mode == "sampled" or self.options.think is not None
 
 
-class Bound(ABC, Generic[R]):
-    """A request, ready for a stream."""
+class Step(NamedTuple):
+    """A query, and the prompt that it is asked after."""
+
+    tokens: list[int]
+    query: Query
+
+
+Plan: TypeAlias = Generator[Step, Answer, R]
+"""Yields steps, is sent their answers, and returns the result."""
+
+
+class Bound(Generic[R]):
+    """A request, ready for a stream, and for a batch if it has a plan."""
 
     tokens: list[int]
     """What it stands behind."""
 
-    @abstractmethod
+    def plan(self) -> Plan[R] | None:
+        """Return its steps; None where it needs a stream."""
+        return None
+
     def run(self, stream: Stream) -> R:
         """Answer it; what it stands behind becomes the stream's sequence, and the stream's trie is then any."""
+        plan = self.plan()
+        assert plan is not None  # else it has a `run` of its own
+        try:
+            step = next(plan)
+            while True:
+                stream.prefill(step.tokens)
+                step = plan.send(stream.answer(step.query))
+        except StopIteration as end:
+            result: R = end.value
+            return result
 
     def missing(self, answer: R) -> Sequence[int]:
         """Return what of an answer the stream's sequence has not taken up yet."""
         return ()
 
-    def batched(self) -> Batched[R] | None:
-        """Return it as a batch takes it; None where it needs a stream."""
-        return None
 
+class Batched(Generic[R]):
+    """A plan in a batch, at one of its steps."""
 
-class Batched(ABC, Generic[R]):
-    """A request, ready for a batch."""
+    def __init__(self, plan: Plan[R]) -> None:
+        self._plan = plan
+        self._step = next(plan)
 
-    @abstractmethod
     def submit(self, batch: Batch) -> int:
-        """Put it into a batch; return its ticket."""
+        """Put its step into a batch; return the ticket."""
+        return batch.submit(*self._step)
 
-    @abstractmethod
     def read(self, answer: Answer) -> R | Batched[R]:
-        """Return what its answer says, or what is to be submitted behind that."""
+        """Go on with the answer; return the result, or itself where there is another step."""
+        try:
+            self._step = self._plan.send(answer)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        return self
 
 
 _RESPELLED = 16
 """Tokens that the beginning of one may take, where a marker stands inside it."""
 
 
-@dataclass(frozen=True)
-class Thinking(Batched[R]):
-    """Up to the marker; the request itself comes behind it."""
-
-    llm: Llama
-    request: Request[R]
-    tokens: list[int]
-    think: Think
-    marker: list[int]
-    """Its tokens."""
-    n_ctx: int | None
-    """As of `reader_of`."""
-
-    def submit(self, batch: Batch) -> int:
-        """Put it into a batch; return its ticket."""
-        think = self.think
-        most = think.max_tokens + len(self.marker) + _RESPELLED
-        return batch.submit(
-            self.tokens,
-            Query(
-                "text",
-                any_set(self.marker),
-                sampling=replace(think, seed=self.request.seed),
-                max_tokens=most,  # or what the context has room for: a thought that ends in time has as much as alone
-                start_after=self.marker,
-                max_before=think.max_tokens,
-                stop_strings=[think.marker] if isinstance(think.marker, str) else [],
-            ),
-        )
-
-    def read(self, answer: Answer) -> Batched[R]:
-        """Return what is to be submitted behind the thought."""
-        if answer.figures.stop == lib.TOKEN_TRIE_STOP_MAX_TOKENS:
-            raise ContextError("the context is full before the thought has ended")
-        thought, tokens = list(answer.tokens), [*self.tokens, *answer.tokens]
-        with lease(self.llm):
-            vocab = vocab_of(self.llm)
-            if answer.figures.stop == lib.TOKEN_TRIE_STOP_STRING:
-                n_kept, more = behind(vocab, tokens, str(self.think.marker).encode())
-                tokens = tokens[:n_kept] + more
-            else:
-                thought = thought[: -len(self.marker)]
-            text = vocab.detokenize(thought).decode(errors="replace")
-            prefix = Prefix(tokens, thought=Thought(text, answer.figures.decide_ns / 1e6))
-            batched = self.request.bind(reader_of(self.llm, self.n_ctx), prefix).batched()
-        assert batched is not None
-        return batched
+def think_then(
+    llm: Llama, request: Request[R], tokens: list[int], think: Think, marker: list[int], n_ctx: int | None
+) -> Plan[R]:
+    """Think up to the marker's tokens, then answer the request; n_ctx is that of `reader_of`."""
+    query = Query(
+        "text",
+        any_set(marker),
+        sampling=replace(think, seed=request.seed),
+        # Or what the context has room for: a thought that ends in time has as much as alone.
+        max_tokens=think.max_tokens + len(marker) + _RESPELLED,
+        start_after=marker,
+        max_before=think.max_tokens,
+        stop_strings=[think.marker] if isinstance(think.marker, str) else [],
+    )
+    answer = yield Step(tokens, query)
+    if answer.figures.stop == lib.TOKEN_TRIE_STOP_MAX_TOKENS:
+        raise ContextError("the context is full before the thought has ended")
+    thought, tokens = list(answer.tokens), [*tokens, *answer.tokens]
+    with lease(llm):
+        vocab = vocab_of(llm)
+        if answer.figures.stop == lib.TOKEN_TRIE_STOP_STRING:
+            n_kept, more = behind(vocab, tokens, str(think.marker).encode())
+            tokens = tokens[:n_kept] + more
+        else:
+            thought = thought[: -len(marker)]
+        text = vocab.detokenize(thought).decode(errors="replace")
+        prefix = Prefix(tokens, thought=Thought(text, answer.figures.decide_ns / 1e6))
+        plan = request.bind(reader_of(llm, n_ctx), prefix).plan()
+    assert plan is not None
+    return (yield from plan)
 
 
 T = TypeVar("T")
@@ -199,12 +211,12 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
         reader = reader_of(llm)
         tokens = reader.tokenize(prompt)
         bound = request.bind(reader, Prefix(tokens))
-        batched = None if _is_timed(request) else bound.batched()
-        if batched is not None:
-            batched = _first_of(llm, request, tokens, batched, None)
-    shared = None if batched is None else shared_batch_of(llm)
-    if batched is not None and shared is not None:
-        return _run_in(shared, batched)
+        plan = None if _is_timed(request) else bound.plan()
+        if plan is not None:
+            plan = _with_thought(llm, request, tokens, plan, None)
+    shared = None if plan is None else shared_batch_of(llm)
+    if plan is not None and shared is not None:
+        return _run_in(shared, Batched(plan))
     with chooser(llm) as stream:
         if request.draws and request.seed is None:
             stream.set_seed(None)
@@ -221,23 +233,23 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batche
     """Read a prompt for a batch of so many tokens, and bind a request to it, as of `Request.bind`, under a lease."""
     reader = reader_of(llm, n_ctx)
     tokens = reader.tokenize(prompt)
-    batched = request.bind(reader, Prefix(tokens)).batched()
-    if batched is None:
+    plan = request.bind(reader, Prefix(tokens)).plan()
+    if plan is None:
         raise ArgumentError("Contextual and normalize='prior': score something else besides, which a batch does not")
     if _is_timed(request):
         raise ArgumentError("think: seconds goes with one decision at a time, and these are in a batch")
-    return _first_of(llm, request, tokens, batched, n_ctx)
+    return Batched(_with_thought(llm, request, tokens, plan, n_ctx))
 
 
 def _is_timed(request: Request[Any]) -> bool:
     return request.think is not None and request.think.seconds is not None
 
 
-def _first_of(llm: Llama, request: Request[R], tokens: list[int], batched: Batched[R], n_ctx: int | None) -> Batched[R]:
-    """Return what a batch is to do first about a request: think, where it is to."""
+def _with_thought(llm: Llama, request: Request[R], tokens: list[int], plan: Plan[R], n_ctx: int | None) -> Plan[R]:
+    """Return the plan of a request, which begins with a thought where it is to."""
     if request.think is None:
-        return batched
-    return Thinking(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), n_ctx)
+        return plan
+    return think_then(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), n_ctx)
 
 
 def run_behind(stream: Stream, request: Request[R]) -> R:

@@ -19,9 +19,8 @@ from token_trie.decisions.bound_choices import (
 )
 from token_trie.decisions.calibration import Contextual, Evaluated
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Batched, Bound, Prefix, Request, read_on, run
+from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step, read_on, run
 from token_trie.errors import ArgumentError
-from token_trie.llama.batch import Batch
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
@@ -125,7 +124,7 @@ def evaluated(llm: Llama, choices: TokenTrie | Choices[Any], options: S) -> S:
 
 
 @dataclass(frozen=True)
-class BoundScores(Bound[Floats], Batched[Floats]):
+class BoundScores(Bound[Floats]):
     """Choices behind a prompt."""
 
     options: ScoreOptions
@@ -148,20 +147,15 @@ class BoundScores(Bound[Floats], Batched[Floats]):
         answer = stream.answer(self.query, None if stream.tokens == self.tokens else self.tokens)
         return self._read(answer, self.calibration, self._prior(stream))
 
-    def batched(self) -> BoundScores | None:
-        """Return it, unless something is scored besides."""
-        if self.calibration is None:
-            return self if not self.beginning else None
-        known = self.calibration.known
-        return None if known is None or self.beginning else replace(self, calibration=known)
+    def plan(self) -> Plan[Floats] | None:
+        """Return its one step, unless something is scored besides."""
+        known = None if self.calibration is None else self.calibration.known
+        if self.beginning or (self.calibration is not None and known is None):
+            return None
+        return self._steps(known)
 
-    def submit(self, batch: Batch) -> int:
-        """Put it into a batch; return its ticket."""
-        return batch.submit(self.tokens, self.query)
-
-    def read(self, answer: Answer) -> Floats:
-        """Return what its answer says."""
-        return self._read(answer, self.calibration)
+    def _steps(self, calibration: BoundCalibration | None) -> Plan[Floats]:
+        return self._read((yield Step(self.tokens, self.query)), calibration)
 
     @property
     def query(self) -> Query:

@@ -6,9 +6,8 @@ import codecs
 from dataclasses import dataclass, field
 
 from token_trie.decisions.bound_choices import Reader
-from token_trie.decisions.run import Batched, Bound, Prefix, Request
-from token_trie.llama.batch import Batch
-from token_trie.llama.query import Answer, Query
+from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step
+from token_trie.llama.query import Query
 from token_trie.llama.stream import Stream
 from token_trie.llama.text import TextOptions, write_text
 from token_trie.native.checks import check_counts, encode
@@ -79,7 +78,7 @@ class TextRequest(Request[FreeText]):
 
 
 @dataclass(frozen=True)
-class BoundText(Bound[FreeText], Batched[FreeText]):
+class BoundText(Bound[FreeText]):
     """Free text behind tokens."""
 
     request: TextRequest
@@ -97,30 +96,22 @@ class BoundText(Bound[FreeText], Batched[FreeText]):
         why = "string" if text.stop == "stop" else text.stop
         return FreeText(text.text, stream.tokens[len(self.tokens) :], why, text.stop_string, len(self.tokens))
 
-    def batched(self) -> BoundText:
-        """Return it."""
-        return self
-
-    def submit(self, batch: Batch) -> int:
-        """Put it into a batch; return its ticket."""
-        request = self.request
-        return batch.submit(
+    def plan(self) -> Plan[FreeText]:
+        """Return its one step."""
+        request, stops = self.request, self.request.stops
+        answer = yield Step(
             self.tokens,
             Query(
                 "text",
                 sampling=request.options,
                 max_tokens=self.max_tokens,
-                stop_strings=request.stops,
+                stop_strings=stops,
                 gbnf=request.gbnf,
             ),
         )
-
-    def read(self, answer: Answer) -> FreeText:
-        """Return what its answer says."""
-        tokens, stops = list(answer.tokens), self.request.stops
-        found = answer.figures.stop_string
-        with lease(self.request.llm):
-            text = text_of(self.request.llm, tokens)
+        tokens, found = list(answer.tokens), answer.figures.stop_string
+        with lease(request.llm):
+            text = text_of(request.llm, tokens)
         return FreeText(text, tokens, _STOPS[answer.figures.stop], stops[found] if found >= 0 else None, self.n_prompt)
 
     @property

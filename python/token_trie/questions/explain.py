@@ -11,11 +11,10 @@ from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_scorable, read_set
 from token_trie.decisions.choose import Clock, by_scores, by_steps
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.run import Batched, Bound, Prefix, Request
+from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step
 from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError
-from token_trie.llama.batch import Batch
-from token_trie.llama.query import LEAF_ENDS, Answer, LeafEnd, Query
+from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
 from token_trie.llama.stream import Stream
 from token_trie.native.checks import lookup
 from token_trie.native.lifetime import lease
@@ -331,43 +330,14 @@ class ExploreRequest(Request[TextTree]):
 
 
 @dataclass(frozen=True, eq=False)
-class _BoundTree(Bound[TextTree], Batched[TextTree]):
+class _BoundTree(Bound[TextTree]):
     texts: BoundTexts
     tokens: list[int]
     prompt: str
     pieces: dict[int, bytes]
 
-    def run(self, stream: Stream) -> TextTree:
-        scored = self.texts.run(stream)
-        return self.tree(scored, stream.answer(self.stepwise).logprobs)
-
-    def batched(self) -> _BoundTree:
-        return self
-
-    def submit(self, batch: Batch) -> int:
-        return self.texts.submit(batch)
-
-    def read(self, answer: Answer) -> _BoundSteps:
-        return _BoundSteps(self, self.texts.read(answer))
-
-    @property
-    def stepwise(self) -> Query:
-        """The second query after the prompt: for the branches."""
-        return Query("scores", self.texts.choices.trie, branches=True)
-
-    def tree(self, scored: Scored, stepwise: Floats) -> TextTree:
-        return TextTree(self.prompt, scored, self.texts.choices, stepwise, self.pieces)
-
-
-@dataclass(frozen=True, eq=False)
-class _BoundSteps(Batched[TextTree]):
-    """The second reading behind the same prompt: of the branches."""
-
-    first: _BoundTree
-    scored: Scored
-
-    def submit(self, batch: Batch) -> int:
-        return batch.submit(self.first.tokens, self.first.stepwise)
-
-    def read(self, answer: Answer) -> TextTree:
-        return self.first.tree(self.scored, answer.logprobs)
+    def plan(self) -> Plan[TextTree]:
+        choices = self.texts.choices
+        scored = yield from self.texts.plan()
+        branches = yield Step(self.tokens, Query("scores", choices.trie, branches=True))
+        return TextTree(self.prompt, scored, choices, branches.logprobs, self.pieces)

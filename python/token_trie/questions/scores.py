@@ -16,7 +16,7 @@ import numpy as np
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibration import BatchPrior
-from token_trie.decisions.run import Admission, Batched, Bound, Prefix, Request, Thought, read_on, run
+from token_trie.decisions.run import Admission, Bound, Plan, Prefix, Request, Step, Thought, read_on, run
 from token_trie.decisions.think import Think, think_first
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
@@ -234,12 +234,12 @@ class ScoredRequest(Request[Scored]):
         """Bind it to what it stands behind."""
 
 
-class BoundScored(Bound[Scored], Batched[Scored]):
+class BoundScored(Bound[Scored]):
     """The same, bound."""
 
-    def batched(self) -> BoundScored:
-        """Return itself."""
-        return self
+    @abstractmethod
+    def plan(self) -> Plan[Scored]:
+        """Return its one step."""
 
 
 @dataclass(frozen=True)
@@ -258,19 +258,9 @@ class _BoundState(BoundScored):
     tokens: list[int]
     thought: str | None
 
-    def run(self, stream: Stream) -> Scored:
-        stream.prefill(self.tokens)
-        return self.read(stream.answer(Query("state")))
-
-    def submit(self, batch: Batch) -> int:
-        return batch.submit(self.tokens, Query("state"))
-
-    def read(self, answer: Answer) -> Scored:
-        return self._scored(answer.state)
-
-    def _scored(self, state: States | None) -> Scored:
-        none = np.zeros(0)
-        return Scored(none, none, math.nan, len(self.tokens), 0, self.thought, state)
+    def plan(self) -> Plan[Scored]:
+        answer, none = (yield Step(self.tokens, Query("state"))), np.zeros(0)
+        return Scored(none, none, math.nan, len(self.tokens), 0, self.thought, answer.state)
 
 
 @dataclass(frozen=True)
@@ -302,18 +292,13 @@ class BoundTexts(BoundScored):
     thought: str | None
     with_state: bool = False
 
-    def run(self, stream: Stream) -> Scored:
-        """Score them; the prompt becomes the stream's sequence."""
-        stream.prefill(self.tokens)
-        return self.read(stream.answer(self.query))
+    def plan(self) -> Plan[Scored]:
+        """Score them."""
+        return self.read((yield Step(self.tokens, self.query)))
 
     def run_beside(self, stream: Stream) -> Scored:
         """Score them; the stream's sequence stays."""
         return self.read(stream.answer(replace(self.query, with_state=False), self.tokens))
-
-    def submit(self, batch: Batch) -> int:
-        """Put it into a batch; return its ticket."""
-        return batch.submit(self.tokens, self.query)
 
     @property
     def query(self) -> Query:
