@@ -10,15 +10,10 @@ set(install_cmake token_trie/cmake)
 
 # The bindings see none of llama.cpp's headers.
 add_library(token_trie_bindings OBJECT
-  csrc/bindings/register_cache.cpp
-  csrc/bindings/register_devices.cpp
-  csrc/bindings/register_errors.cpp
-  csrc/bindings/register_matcher.cpp
-  csrc/bindings/register_sampler.cpp
-  csrc/bindings/register_tables.cpp
-  csrc/bindings/register_threads.cpp
   csrc/bindings/register_trie.cpp
-  csrc/bindings/register_vocab.cpp)
+  csrc/bindings/register_llama.cpp
+  csrc/bindings/register_errors.cpp
+  csrc/bindings/register_matcher.cpp)
 set_up(token_trie_bindings)
 target_link_libraries(token_trie_bindings PRIVATE pybind11::module pybind11::lto)
 

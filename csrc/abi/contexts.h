@@ -1,7 +1,7 @@
 #pragma once
 
 #include "abi/structs.h"
-#include "stream/context_maker.h"
+#include "context/context_maker.h"
 
 namespace token_trie {
 

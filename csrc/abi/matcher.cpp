@@ -1,4 +1,4 @@
-#include "walk/matcher.h"
+#include "cursor/matcher.h"
 
 #include "abi/constraint.h"
 #include "abi/guard.h"

@@ -1,6 +1,6 @@
 #include "batch/batch.h"
 
-#include "batch/decode_task.h"
+#include "batch/tasks.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "batch/job.h"
 
-#include "stream/output_head.h"
+#include "context/output_head.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "batch/task.h"
-#include "stream/cell_table.h"
+#include "batch/tasks.h"
+#include "context/cell_table.h"
 
 #include <chrono>
 #include <memory>

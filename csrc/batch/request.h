@@ -10,3 +10,25 @@ struct Request : Query {
 };
 
 }  // namespace token_trie
+
+namespace token_trie {
+
+// The answer to what has failed.
+inline Answer failure(Status status, const char * message) noexcept {
+    Answer answer;
+    try {
+        answer.message = message;
+        answer.status = status;
+    } catch (const std::exception &) {
+        answer.message = "out of memory";  // which takes none
+        answer.status = Status::memory;
+    }
+    return answer;
+}
+
+// Of what is handled where this is called.
+inline Answer failure() noexcept {
+    return with_failure([](Status status, const char * message) { return failure(status, message); });
+}
+
+}  // namespace token_trie

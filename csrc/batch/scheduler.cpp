@@ -1,8 +1,10 @@
 #include "batch/scheduler.h"
-
-#include "batch/failure.h"
+#include "batch/request.h"
+#include "context/common_prefix.h"
+#include "context/finite.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace token_trie {
 namespace {
@@ -342,6 +344,297 @@ void Scheduler::retain(llama_seq_id id, bool holds_text) noexcept {
         n_retained(true) > std::max(static_cast<std::ptrdiff_t>(n_ids_ / 4), std::ptrdiff_t{1})) {
         evict_one(id, /* texts_too = */ false);
     }
+}
+
+void Scheduler::pass(const OnAnswer & on_answer) noexcept {
+    try {
+        rows_.clear(n_batch_, n_ids_);
+        plan(rows_, on_answer);
+        if (rows_.size() == 0) {
+            return;
+        }
+        decode(rows_);
+        for (const Job & job : jobs_) {
+            cells_.append(job.id(), job.prompt().data() + job.prompt().size() - job.n_prompt_left(), job.n_planned());
+        }
+    } catch (...) {
+        fail_all(on_answer);
+        return;
+    }
+    bool is_finite = true;
+    for (auto job = jobs_.begin(); job != jobs_.end();) {
+        const auto next = std::next(job);
+        try {
+            job->take([this](const WantedRow & row, const Task & task) { return logits_of(row, task); },
+                      [this](std::size_t row) { return state_of(row); });
+            if (job->is_done()) {
+                answer(job, on_answer);
+            }
+        } catch (const NotFinite &) {
+            is_finite = false;
+            if (is_apart_) {
+                on_answer(job->ticket(), failure());
+                jobs_.erase(job);
+            }
+        } catch (...) {
+            on_answer(job->ticket(), failure());
+            end(job);
+        }
+        job = next;
+    }
+    if (!is_finite) {
+        set_apart(on_answer);
+    }
+}
+
+// All under way.
+void Scheduler::set_apart(const OnAnswer & on_answer) noexcept {
+    try {
+        for (Job & job : jobs_) {
+            apart_.emplace(job.ticket(), job.take_request());
+        }
+    } catch (...) {
+        apart_.clear();
+        fail_all(on_answer);
+        return;
+    }
+    jobs_.clear();
+    clear_cache();
+}
+
+// Of what is decided; it ends.
+void Scheduler::answer(Jobs::iterator job, const OnAnswer & on_answer) noexcept {
+    Answer made;
+    try {
+        made = job->answer();
+        job->keep_text(cells_);
+    } catch (...) {
+        made = failure();
+    }
+    on_answer(job->ticket(), std::move(made));
+    end(job);
+}
+
+// First what is nearest to its answer.
+void Scheduler::plan(BatchRows & rows, const OnAnswer & on_answer) {
+    for (Job & job : jobs_) {
+        if (job.needs_cells() && rows.fits(true)) {
+            place_rows(job, rows);
+        }
+        if (job.n_prompt_left() == 0) {
+            job.plan(rows, 0);
+        }
+    }
+    if (n_chunk_ > 0) {
+        plan_by_chunks(rows, on_answer);
+        return;
+    }
+    // A long prompt leaves rows to others, as long as there are any.
+    const std::size_t part = std::max<std::size_t>(n_batch_ / 2, 1);
+    for (Job & job : jobs_) {
+        job.plan(rows, part);
+    }
+    admit(rows, part, on_answer);
+    for (Job & job : jobs_) {
+        job.plan(rows, n_batch_);
+    }
+}
+
+void Scheduler::place_rows(Job & job, BatchRows & rows) {
+    lend_ids(job);
+    // Of a large tree, no more cells than a pass or so takes; and where others may come, half of the logits left.
+    const std::size_t max_cells = std::min(job.n_cells() + n_cells_left(), 2 * n_batch_);
+    const std::size_t max_nodes = n_chunk_ == 0 ? rows.n_wanted_left() : (rows.n_wanted_left() + 1) / 2;
+    job.place_rows(max_nodes, std::max(job.n_cells(), max_cells));
+    for (llama_seq_id id = job.return_id(); id >= 0; id = job.return_id()) {
+        empty_.push_back(id);
+    }
+}
+
+void Scheduler::decode(BatchRows & rows) {
+    const bool cut =
+        rows.n_wanted() > 0 && std::all_of(jobs_.begin(), jobs_.end(), [](const Job & job) { return job.wants_few(); });
+    filler_.assign(empty_.end() - (empty_.empty() ? 0 : 1), empty_.end());
+    const bool is_filled = !cut && rows.fill_up(filler_, filler_.empty() ? 0 : n_cells_left());
+    check_decoded(head_.decode(context_.get(), rows.batch(), cut));
+    if (is_filled) {
+        cells_.cut(filler_.front(), 0);
+    }
+}
+
+const float * Scheduler::logits_of(const WantedRow & row, const Task & task) {
+    if (head_.was_cut()) {
+        few_logits_.resize(static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
+        head_.multiply(task.wanted(), llama_n_threads(context_.get()), few_logits_.data(), row.output);
+        check_finite(few_logits_.data(), task.wanted(), few_logits_.size());
+        return few_logits_.data();
+    }
+    const float * logits = llama_get_logits_ith(context_.get(), row.row);
+    if (logits == nullptr) {
+        throw Error(Status::context, "the context gives no logits");
+    }
+    check_finite(logits, {true, {}, {}}, static_cast<std::size_t>(llama_vocab_n_tokens(vocab_)));
+    return logits;
+}
+
+std::vector<float> Scheduler::state_of(std::size_t row) {
+    llama_synchronize(context_.get());
+    std::vector<float> state = head_.hidden_state(rows_.output_of(row));
+    check_finite(state);
+    return state;
+}
+
+// By what is handled where this is called.
+void Scheduler::fail_all(const OnAnswer & on_answer) noexcept {
+    with_failure([&](Status status, const char * message) {
+        for (const Job & job : jobs_) {
+            on_answer(job.ticket(), failure(status, message));
+        }
+    });
+    jobs_.clear();
+    clear_cache();
+}
+
+namespace {
+
+// Of as many rows as make a prompt a long one, those that long ones have in a pass.
+constexpr double kChunk = 0.5;
+// Of these, the part that they have beside others.
+constexpr double kBesideOthers = 0.25;
+// Passes without a short prompt after which none is expected.
+constexpr std::size_t kQuiet = 32;
+
+}  // namespace
+
+// A row behind so many cells takes twice as long as one behind none: attention is then as much work as the weights, of
+// which it makes half as good use.
+double Scheduler::depth_of(const llama_model * model) {
+    const double n_multiplied = 4.0 * llama_model_n_embd(model) * llama_model_n_layer(model);
+    return std::max(static_cast<double>(llama_model_n_params(model)) / std::max(n_multiplied, 1.0), 1.0);
+}
+
+void Scheduler::plan_by_chunks(BatchRows & rows, const OnAnswer & on_answer) {
+    for (Job & job : jobs_) {
+        if (!is_long(job.n_own())) {
+            job.plan(rows, n_batch_);
+        }
+    }
+    admit(rows, n_batch_, on_answer);
+    const bool has_short =
+        std::any_of(jobs_.begin(), jobs_.end(), [&](const Job & job) { return !is_long(job.n_own()); });
+    n_quiet_ = has_short ? 0 : n_quiet_ + 1;
+    const double chunk = n_quiet_ > kQuiet ? static_cast<double>(n_batch_) : kChunk * static_cast<double>(n_chunk_);
+    plan_long(rows, rows.size() == 0 ? chunk : chunk * kBesideOthers);
+}
+
+// As many rows as take the time of so many behind nothing: half for the one that came first, so that none is overtaken
+// without end; the rest for what is soon done.
+void Scheduler::plan_long(BatchRows & rows, double chunk) {
+    std::vector<Job *> jobs;
+    for (Job & job : jobs_) {
+        if (job.n_prompt_left() > 0 && is_long(job.n_own())) {
+            jobs.push_back(&job);
+        }
+    }
+    if (jobs.empty()) {
+        return;
+    }
+    const auto plan = [&](Job & job, double share) {
+        const std::size_t n_before = job.n_planned();
+        const auto at = static_cast<double>(job.prompt().size() - job.n_prompt_left() + n_before);
+        const double each = 1 + at / depth_;
+        job.plan(rows, n_before + static_cast<std::size_t>(std::ceil(std::max(share, 0.0) / each)));
+        chunk -= each * static_cast<double>(job.n_planned() - n_before);
+    };
+    plan(*jobs.front(), chunk / 2);
+    std::stable_sort(jobs.begin(), jobs.end(),
+                     [](const Job * a, const Job * b) { return a->n_prompt_left() < b->n_prompt_left(); });
+    for (Job * const job : jobs) {
+        plan(*job, chunk);
+    }
+}
+
+bool Scheduler::is_long(const std::vector<Token> & prompt) const {
+    return is_long(prompt.size()) && is_long(prompt.size() - find_source(prompt).second);
+}
+
+// Whether so many cells may be taken: by a long prompt, as long as it leaves short ones what is reserved for them; and
+// while such a one waits, by short ones of no others.
+bool Scheduler::has_reserve(std::size_t n_needed, bool for_long, bool has_long_waiting) const noexcept {
+    std::size_t n_short = 0;
+    std::size_t n_long = 0;
+    for (const Job & job : jobs_) {
+        (is_long(job.n_own()) ? n_long : n_short) += job.n_own() + job.n_cells();
+    }
+    if (for_long) {
+        return n_long + n_needed <= n_ctx_max_;
+    }
+    return !has_long_waiting || n_short + n_needed <= n_reserved_;
+}
+
+// Whether paths behind its prompt would take the window before them out of the prompt's own id.
+bool Scheduler::outgrows_window(const Request & request) const noexcept {
+    return n_swa_ > 0 && !request.is_decoded() &&
+           request.prompt.size() + request.max_tokens() >= static_cast<std::size_t>(n_swa_);
+}
+
+bool Scheduler::is_retained(llama_seq_id id) const noexcept {
+    return std::find(retained_.begin(), retained_.end(), id) != retained_.end();
+}
+
+void Scheduler::count_shared(llama_seq_id source, llama_seq_id id, std::size_t n) noexcept {
+    if (source < 0) {
+        return;
+    }
+    std::size_t & n_shared = n_shared_[static_cast<std::size_t>(source)];
+    if (source == id) {
+        n_shared = std::min(n_shared, n);
+    }
+    // Behind a text comes one request.
+    if (n >= kMinShared && !holds_text_[static_cast<std::size_t>(source)]) {
+        n_shared = std::max(n_shared, n);
+    }
+    if (is_retained(source)) {
+        cut_to_shared(source);
+    }
+}
+
+// Of one that is retained, or about to be: with more behind it, the window before what was shared would not stay.
+void Scheduler::cut_to_shared(llama_seq_id id) noexcept {
+    const std::size_t n = n_shared_[static_cast<std::size_t>(id)];
+    if (n_swa_ > 0 && n > 0 && cells_.n_held(id) >= static_cast<std::size_t>(n_swa_) && cells_.has_window(id, n)) {
+        cells_.cut(id, n);
+    }
+}
+
+// Whether a prompt under way is about to evaluate much of this one.
+bool Scheduler::is_worth_waiting(const std::vector<Token> & prompt) const {
+    std::size_t n_soon = 0;
+    for (const Job & job : jobs_) {
+        if (job.n_prompt_left() > 0) {
+            const std::size_t n = common_prefix(job.prompt(), prompt);
+            n_soon = std::max(n_soon, cells_.n_held(job.id()) < n ? n : 0);
+        }
+    }
+    return n_soon >= kMinShared && n_soon >= find_source(prompt).second + kMinShared;
+}
+
+// The id that holds most of a prompt, save its last token, behind which the logits are needed; -1: none holds any.
+std::pair<llama_seq_id, std::size_t> Scheduler::find_source(const std::vector<Token> & prompt) const {
+    std::pair<llama_seq_id, std::size_t> best{-1, 0};
+    const auto look_at = [&](llama_seq_id id) {
+        const std::size_t n = std::min(cells_.n_common(id, prompt), prompt.size() - 1);
+        if (n > best.second && cells_.has_window(id, n)) {
+            best = {id, n};
+        }
+    };
+    for (const llama_seq_id id : retained_) {
+        look_at(id);
+    }
+    for (const Job & job : jobs_) {
+        look_at(job.id());
+    }
+    return best;
 }
 
 }  // namespace token_trie

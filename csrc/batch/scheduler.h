@@ -1,8 +1,8 @@
 #pragma once
 
 #include "batch/job.h"
-#include "stream/context_maker.h"
-#include "stream/output_head.h"
+#include "context/context_maker.h"
+#include "context/output_head.h"
 
 #include <functional>
 #include <list>

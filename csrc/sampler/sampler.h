@@ -1,6 +1,6 @@
 #pragma once
 
-#include "walk/cursor.h"
+#include "cursor/cursor.h"
 
 struct llama_sampler;
 

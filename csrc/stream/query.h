@@ -1,9 +1,8 @@
 #pragma once
 
-#include "stream/sampling.h"
-#include "stream/scorer.h"
-#include "stream/search.h"
-#include "stream/stop.h"
+#include "decode/sampling.h"
+#include "search/scorer.h"
+#include "search/search.h"
 
 #include <cstdint>
 #include <memory>

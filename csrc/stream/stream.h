@@ -1,7 +1,7 @@
 #pragma once
 
+#include "decode/decoder.h"
 #include "llama/vocab.h"
-#include "stream/decoder.h"
 #include "stream/query.h"
 
 #include <atomic>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "trie/compact_tree.h"
-#include "trie/listed_children.h"
+#include "trie/joined.h"
 
 namespace token_trie {
 

@@ -1,10 +1,19 @@
 #include "trie/joined.h"
-
 #include "trie/compact_tree.h"
 
 #include <algorithm>
 
 namespace token_trie {
+
+ListedChildren::~ListedChildren() {
+    for (const std::atomic<Listed *> & bucket : buckets_) {
+        for (const Listed * one = bucket.load(); one != nullptr;) {
+            const std::unique_ptr<const Listed> owned(one);
+            one = one->next;
+        }
+    }
+}
+
 namespace {
 
 // Numbers of edges are below this.

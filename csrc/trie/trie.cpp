@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_map>
 
 namespace token_trie {
 
@@ -190,6 +191,193 @@ std::size_t Trie::total_bytes() const noexcept {
         bytes += sizeof(Alias) + alias.name.size();
     }
     return bytes;
+}
+
+// NOLINTEND(misc-no-recursion)
+
+// Tries that are views of others: filtered, joined.
+// NOLINTBEGIN(misc-no-recursion): of a joined trie into its parts, which are not joined
+
+std::shared_ptr<const Trie> Trie::laid_out_for_view(const std::shared_ptr<const Trie> & trie) {
+    std::shared_ptr<const Trie> out = trie->filter_ != nullptr ? trie : laid_out(trie, Layout::compact);
+    if (out->compact_ == nullptr) {
+        throw Error(Status::limit, "a set of token ids from 4194304 on has no views");
+    }
+    return out;
+}
+
+std::shared_ptr<const Trie> Trie::left_of(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep) {
+    if (trie->joined_ != nullptr) {
+        return join(left_of(trie->joined_->base(), keep),
+                    left_of(trie->joined_->more(), keep + trie->joined_->base()->n_leaves()));
+    }
+    if (!trie->is_tree()) {
+        throw Error(Status::argument, "a set of texts in any tokenization has no filter; use only or without");
+    }
+    const std::shared_ptr<const Trie> base = laid_out_for_view(trie);
+    const auto out = std::make_shared<Trie>(*base);
+    out->is_view_ = true;
+    out->filter_ = std::make_shared<const Filter>(base->compact_, keep, trie->filter_.get());
+    return out;
+}
+
+std::shared_ptr<const Trie> Trie::filtered(const std::shared_ptr<const Trie> & trie, const std::uint8_t * keep) {
+    std::shared_ptr<const Trie> out = left_of(trie, keep);
+    if (out->n_members() == 0) {
+        throw Error(Status::argument, "no member of the set is left");
+    }
+    return out;
+}
+
+std::shared_ptr<const Trie> Trie::join(std::shared_ptr<const Trie> base, std::shared_ptr<const Trie> more) {
+    const std::shared_ptr<Trie> out(new Trie);
+    out->compact_ = base->compact_;
+    out->n_nodes_ = base->n_nodes() + more->n_nodes();
+    out->n_leaves_ = base->n_leaves() + more->n_leaves();
+    out->n_tokens_ = base->n_tokens() + more->n_tokens();
+    out->max_length_ = std::max(base->max_length(), more->max_length());
+    out->max_token_ = std::max(base->max_token(), more->max_token());
+    out->vocab_ = base->vocab();
+    out->aliases_ = base->aliases();
+    for (const Alias & alias : more->aliases()) {
+        out->aliases_.push_back({alias.name, base->n_leaves() + alias.leaf});
+    }
+    out->is_view_ = true;
+    out->joined_ = std::make_shared<const Joined>(std::move(base), std::move(more));
+    return out;
+}
+
+std::shared_ptr<const Trie> Trie::joined(const std::shared_ptr<const Trie> & base,
+                                         const std::shared_ptr<const Trie> & more,
+                                         const std::uint8_t * keep) {
+    for (const std::shared_ptr<const Trie> & trie : {base, more}) {
+        if (!trie->is_tree() || trie->joined_ != nullptr) {
+            throw Error(Status::argument, "sets are joined of two that are laid out, of token sequences");
+        }
+    }
+    if (more->max_token() >= kMaxCompactToken) {
+        throw Error(Status::limit, "token " + std::to_string(more->max_token()) + " is too large for a file of a set");
+    }
+    if (!base->vocab().empty() && !more->vocab().empty() && base->vocab() != more->vocab()) {
+        throw Error(Status::vocab, "the sets belong to different vocabularies");
+    }
+    const std::shared_ptr<const Trie> laid = laid_out_for_view(base);
+    std::shared_ptr<const Trie> out = join(keep == nullptr ? laid : left_of(laid, keep), more);
+    if (out->n_members() == 0) {
+        throw Error(Status::argument, "no member of the set is left");
+    }
+    return out;
+}
+
+std::shared_ptr<const Trie> Trie::kept_alone(const std::shared_ptr<const Trie> & trie) {
+    if (!trie->is_view()) {
+        return trie;
+    }
+    LeafList leaves;
+    std::vector<std::uint32_t> numbers(trie->n_leaves(), kNoLeaf);
+    for (LeafId leaf = 0; leaf < trie->n_leaves(); ++leaf) {
+        if (trie->has_leaf(leaf)) {
+            numbers[leaf] = static_cast<std::uint32_t>(leaves.names.size());
+            leaves.names.push_back(trie->name(leaf));
+            const std::vector<Token> sequence = trie->sequence(leaf);
+            leaves.tokens.insert(leaves.tokens.end(), sequence.begin(), sequence.end());
+            leaves.end_leaf();
+        }
+    }
+    leaves.vocab = trie->vocab();
+    const std::shared_ptr<Trie> made = std::const_pointer_cast<Trie>(build(std::move(leaves)));
+    for (const Alias & alias : trie->aliases()) {
+        if (numbers[alias.leaf] != kNoLeaf) {
+            made->aliases_.push_back({alias.name, numbers[alias.leaf]});
+        }
+    }
+    return made;
+}
+
+std::uint32_t Trie::n_members() const noexcept {
+    if (joined_ != nullptr) {
+        return joined_->base()->n_members() + joined_->more()->n_members();
+    }
+    return filter_ != nullptr ? static_cast<std::uint32_t>(filter_->n_kept()) : n_leaves_;
+}
+
+bool Trie::has_leaf(LeafId leaf) const {
+    if (joined_ != nullptr) {
+        const auto [trie, own] = joined_->owner(leaf);
+        return trie->has_leaf(own);
+    }
+    return filter_ == nullptr || filter_->has_leaf(leaf);
+}
+
+TokenSpan Trie::compact_children(NodeId node) const {
+    return joined_ != nullptr   ? joined_->children(node)
+           : filter_ != nullptr ? filter_->children(node)
+                                : compact_->children(node);
+}
+NodeId Trie::compact_child(NodeId node, Token token) const {
+    return joined_ != nullptr   ? joined_->child(node, token)
+           : filter_ != nullptr ? filter_->child(node, token)
+                                : compact_->child(node, token);
+}
+EdgeId Trie::viewed_edge_at(NodeId node, std::uint32_t i) const {
+    return joined_ != nullptr ? joined_->edge_at(node, i) : filter_->edge_at(node, i);
+}
+LeafId Trie::compact_leaf(NodeId node) const noexcept {
+    return joined_ != nullptr ? joined_->leaf(node) : filter_ != nullptr ? filter_->leaf(node) : compact_->leaf(node);
+}
+EdgeId Trie::compact_first_edge(NodeId node) const noexcept { return compact_->first_edge(node); }
+NodeId Trie::compact_target(EdgeId edge) const noexcept {
+    return joined_ != nullptr ? joined_->target(edge) : compact_->target(edge);
+}
+
+NodeId Trie::source(EdgeId edge) const noexcept {
+    if (compact_ != nullptr) {
+        return joined_ != nullptr ? joined_->source(edge) : compact_->source(edge);
+    }
+    const auto next = std::upper_bound(nodes_.begin(), nodes_.end(), edge,
+                                       [](EdgeId value, const Node & n) { return value < n.first; });
+    return static_cast<NodeId>(next - nodes_.begin()) - 1;
+}
+
+EdgeId Trie::edge_to(NodeId node) const noexcept {
+    if (compact_ != nullptr) {
+        return joined_ != nullptr ? joined_->edge_to(node) : compact_->edge_to(node);
+    }
+    return is_tree() ? node : entries_[node];
+}
+
+Token Trie::token_of(EdgeId edge) const noexcept {
+    if (compact_ != nullptr) {
+        return joined_ != nullptr ? joined_->token_of(edge) : compact_->token_of(edge);
+    }
+    return tokens_[edge - 1];
+}
+
+std::vector<std::pair<std::size_t, LeafId>> Trie::leaves_named(const std::vector<std::string> & names) const {
+    std::unordered_multimap<std::string_view, std::size_t> wanted;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        wanted.emplace(names[i], i);
+    }
+    std::vector<std::pair<std::size_t, LeafId>> out;
+    const auto look_at = [&](std::string_view name, LeafId leaf) {
+        const auto [begin, end] = wanted.equal_range(name);
+        for (auto at = begin; at != end; ++at) {
+            out.emplace_back(at->second, leaf);
+        }
+    };
+    for (LeafId leaf = 0; leaf < n_leaves() && !wanted.empty(); ++leaf) {
+        if (has_leaf(leaf)) {
+            const char * const stored = stored_name(leaf);
+            stored != nullptr ? look_at(stored, leaf) : look_at(name(leaf), leaf);
+        }
+    }
+    for (const Alias & alias : aliases()) {
+        if (has_leaf(alias.leaf)) {
+            look_at(alias.name, alias.leaf);
+        }
+    }
+    std::sort(out.begin(), out.end());
+    return out;
 }
 
 // NOLINTEND(misc-no-recursion)

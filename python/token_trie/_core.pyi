@@ -130,7 +130,7 @@ class Matcher:
     def n_vocab(self) -> int: ...
 
 class Tables:
-    """Joined sets on the host; see csrc/walk/tables.h. It holds the arrays it is made of."""
+    """Joined sets on the host; see csrc/cursor/tables.h. It holds the arrays it is made of."""
 
     def __init__(
         self,

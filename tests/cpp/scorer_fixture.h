@@ -1,6 +1,6 @@
 #pragma once
 
-#include "stream/scorer.h"
+#include "search/scorer.h"
 
 #include "tiny_model.h"
 

@@ -1,9 +1,9 @@
 #pragma once
 
+#include "cursor/cursor.h"
 #include "sampler/sampler.h"
 #include "token_trie.h"
 #include "trie/trie.h"
-#include "walk/cursor.h"
 
 #include <gtest/gtest.h>
 #include <llama.h>

@@ -49,7 +49,7 @@ class Candidates(NamedTuple):
 
 
 class JoinedTables:
-    """The tensors of all sets, drawn in csrc/trie/tensors.h and csrc/walk/tables.h.
+    """The tensors of all sets, drawn in csrc/trie/tensors.h and csrc/cursor/tables.h.
 
     A node is a row, or, below 0, the complement of a place in the tails. Row 0 is free; each set adds the rows of its
     end, of a complete member, and its own, the first of which is its root.

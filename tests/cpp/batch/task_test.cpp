@@ -1,5 +1,5 @@
 #include "batch/job.h"
-#include "stream/tree_paths.h"
+#include "search/tree_paths.h"
 
 #include "batch_fixture.h"
 #include "plain_answer.h"

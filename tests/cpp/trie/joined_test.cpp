@@ -1,6 +1,6 @@
 #include "trie/joined.h"
+#include "cursor/remainder.h"
 #include "support.h"
-#include "walk/remainder.h"
 
 #include <algorithm>
 #include <map>

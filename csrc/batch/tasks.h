@@ -1,0 +1,193 @@
+#pragma once
+
+#include "batch/request.h"
+#include "context/batch_rows.h"
+#include "decode/decoder.h"
+#include "search/tree_paths.h"
+
+#include <memory>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// What decides an answer behind a prompt, whoever evaluates it: it has rows that come next, observes the logits behind
+// those that want them, and has more, until it is done.
+//
+//     prompt   Classify : Great ! ->         on the job's id
+//     text                         READ _    on it too, as far as the logits have come
+//     tree                         READ _    a wave of nodes, on it or the ids lent; then the next
+//                                  SEND
+class Task {
+   public:
+    // Where its rows go: behind so many tokens on an id.
+    struct Origin {
+        llama_memory_t memory;
+        llama_seq_id id;
+        std::size_t n_before;
+    };
+
+    Task() = default;
+    virtual ~Task() = default;
+    Task(const Task &) = delete;
+    Task & operator=(const Task &) = delete;
+
+    // Whether the logits behind the prompt are the first that it observes, as those of the root.
+    virtual bool wants_root() const noexcept = 0;
+    // The tokens whose logits the next rows want.
+    virtual AllowedSet wanted() const { return {true, {}, {}}; }
+
+    // Whether the next rows need cells beside those of its own id, which is then to hold the whole prompt; and ids that
+    // it could use beside those lent.
+    virtual bool needs_cells() const noexcept { return false; }
+    virtual std::size_t n_ids_wanted() const noexcept { return 0; }
+    virtual void lend(llama_seq_id /*id*/) {}
+    // One of those lent that it does without; -1: there is none.
+    virtual llama_seq_id return_id() noexcept { return -1; }
+
+    // The rows that come next, where all before have been observed: of as many nodes and cells at most, one at least.
+    virtual std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) = 0;
+    // That these take, in all.
+    virtual std::size_t n_cells() const noexcept = 0;
+    // The logits behind one of them. Throws Error.
+    virtual void observe(NodeId node, const float * logits) = 0;
+    // All of them are observed. Throws Error.
+    virtual void advance() = 0;
+
+    virtual bool is_done() const noexcept = 0;
+    // Once it is done.
+    virtual void answer(Answer & answer) const = 0;
+    // Of what it writes, all tokens until now.
+    virtual TokenSpan text() const noexcept { return {}; }
+    // Of the tokens that it has evaluated those that others may go on from, of which n_answered are part of the answer.
+    struct Written {
+        TokenSpan tokens;
+        std::size_t n_answered = 0;
+    };
+    virtual Written written() const noexcept { return {}; }
+    // Takes out of the cache what it has there on ids that were lent.
+    virtual void clear() noexcept {}
+};
+
+// n_paths: that a search may query at once. Throws Error.
+std::unique_ptr<Task> make_task(const Request & request,
+                                const llama_vocab * vocab,
+                                const Task::Origin & origin,
+                                std::size_t n_paths);
+
+}  // namespace token_trie
+
+namespace token_trie {
+
+// What wants nothing behind the prompt: the hidden state there, which the job takes itself, is all.
+class StateTask final : public Task {
+   public:
+    bool wants_root() const noexcept override { return false; }
+    AllowedSet wanted() const override { return {false, {}, {}}; }
+    std::vector<Row> next_rows(std::size_t /*max_nodes*/, std::size_t /*max_cells*/) override { return {}; }
+    std::size_t n_cells() const noexcept override { return 0; }
+    void observe(NodeId /*node*/, const float * /*logits*/) override {}
+    void advance() override { is_done_ = true; }
+    bool is_done() const noexcept override { return is_done_; }
+    void answer(Answer & /*answer*/) const override {}
+
+   private:
+    bool is_done_ = false;
+};
+
+}  // namespace token_trie
+
+namespace token_trie {
+
+// What queries nodes of a trie, in waves that have as many paths as there are ids for.
+class TreeTask : public Task {
+   public:
+    bool wants_root() const noexcept override { return wants_root_; }
+    bool needs_cells() const noexcept override { return n_placed_ < nodes_.size(); }
+    std::size_t n_ids_wanted() const noexcept override;
+    void lend(llama_seq_id id) override { paths_.add_id(id); }
+    llama_seq_id return_id() noexcept override { return paths_.take_idle_id(); }
+    std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
+    std::size_t n_cells() const noexcept override { return n_cells_; }
+    void observe(NodeId node, const float * logits) override { query_.observe(node, logits); }
+    void advance() override;
+    bool is_done() const noexcept override { return nodes_.empty(); }
+    void clear() noexcept override { paths_.clear(); }
+
+   protected:
+    // The query and the trie must outlive this.
+    TreeTask(TreeQuery & query, const Trie & trie, const Origin & origin);
+    std::uint64_t n_evaluated() const noexcept { return n_evaluated_; }
+
+   private:
+    TreeQuery & query_;
+    const Trie & trie_;
+    TreePaths paths_;
+    std::vector<NodeId> nodes_;  // queried
+    std::size_t n_placed_ = 0;   // of these
+    std::uint64_t n_evaluated_ = 0;
+    std::size_t n_cells_ = 0;
+    bool wants_root_;
+};
+
+void write(Ranking result, Answer & answer);
+void write(LeafScores result, Answer & answer);
+
+template <typename Query>
+class TreeTaskOf final : public TreeTask {
+   public:
+    TreeTaskOf(std::unique_ptr<Query> query, const Trie & trie, const Origin & origin)
+        : TreeTask(*query, trie, origin), query_(std::move(query)) {}
+
+    void answer(Answer & answer) const override {
+        write(query_->result(), answer);
+        answer.n_evaluated = n_evaluated();
+    }
+
+   private:
+    const std::unique_ptr<const Query> query_;
+};
+using SearchTask = TreeTaskOf<Search>;
+using ScoreTask = TreeTaskOf<Scoring>;
+
+}  // namespace token_trie
+
+namespace token_trie {
+
+// An answer token by token, as a stream takes it: the best or a drawn one at each branch point and of free text.
+// NOLINTNEXTLINE(misc-multiple-inheritance): two interfaces
+class DecodeTask final : public Task, private Decoder::Host {
+   public:
+    // Throws Error: argument on values that llama.cpp does not take; grammar.
+    DecodeTask(const Request & request, const llama_vocab * vocab, const Origin & origin);
+
+    bool wants_root() const noexcept override { return tokens_.empty(); }
+    AllowedSet wanted() const override { return decoder_.allowed(); }
+    std::vector<Row> next_rows(std::size_t max_nodes, std::size_t max_cells) override;
+    std::size_t n_cells() const noexcept override { return n_rows_; }
+    void observe(NodeId node, const float * logits) override;
+    void advance() override;
+    bool is_done() const noexcept override { return stop_ != Stop::none; }
+    void answer(Answer & answer) const override;
+    TokenSpan text() const noexcept override;
+    Written written() const noexcept override;
+
+   private:
+    void reserve() override;
+    const float * logits(const AllowedSet & /*wanted*/) override { return logits_; }
+    std::size_t n_tokens() const noexcept override { return tokens_.size(); }
+    void append(Token token) noexcept override { tokens_.push_back(token); }
+    void step();
+
+    const llama_vocab * vocab_;
+    const Origin origin_;
+    const bool is_text_;
+    const std::size_t max_tokens_;
+    Decoder decoder_;
+    WrittenText written_;
+    std::optional<WrittenText::End> end_;  // where a stop string stands in it
+    std::vector<Token> tokens_;
+    std::size_t n_rows_ = 0;  // of these
+    const float * logits_ = nullptr;
+    Stop stop_ = Stop::none;
+};
+
+}  // namespace token_trie

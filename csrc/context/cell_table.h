@@ -1,0 +1,75 @@
+#pragma once
+
+#include "context/window.h"
+#include "trie/trie.h"
+
+#include <llama.h>
+
+#include <vector>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// What each sequence id of a context holds in its cache, from the first position on, and how many cells that takes: one
+// that several ids share is one.
+//
+//     id 0   Classify : Great !     cells 0 1 2 3
+//     id 1   Classify : Awful       cells 0 1 4
+//     id 2   -
+//
+// Where memory runs out while cells are shared, llama.cpp has lost count of them, until all is cleared.
+class CellTable {
+   public:
+    // n_swa: the model's window of sliding attention; 0: it has none.
+    CellTable(llama_memory_t memory, std::size_t n_ids, std::int32_t n_swa)
+        : memory_(memory), n_swa_(n_swa), held_(n_ids) {}
+
+    std::size_t n_held(llama_seq_id id) const noexcept { return of(id).size(); }
+    std::size_t n_cells() const noexcept { return n_refs_.size() - free_.size(); }
+    // Tokens that both begin with.
+    std::size_t n_common(llama_seq_id id, const std::vector<Token> & tokens) const noexcept;
+    std::size_t n_common(llama_seq_id a, llama_seq_id b) const noexcept;
+    // Cells that both begin with.
+    std::size_t n_shared(llama_seq_id a, llama_seq_id b) const noexcept;
+    // Whether the token behind the id's first n can be evaluated: then these may be shared, or cut back to.
+    bool has_window(llama_seq_id id, std::size_t n) const noexcept {
+        return token_trie::has_window(memory_, id, n, n_swa_);
+    }
+
+    // Lets an id that holds nothing hold the first n tokens of another. Throws std::bad_alloc.
+    void share(llama_seq_id from, llama_seq_id to, std::size_t n);
+    // Lets an id that holds nothing hold what another one did. Throws std::bad_alloc.
+    void move(llama_seq_id from, llama_seq_id to);
+    // Says that these are in the cache now, behind what the id holds. Throws std::bad_alloc, and has then changed
+    // nothing.
+    void append(llama_seq_id id, const Token * tokens, std::size_t n);
+    // Drops all behind the first n, of what is not in the table too. False where the model cannot drop these alone, and
+    // nothing is dropped.
+    bool cut(llama_seq_id id, std::size_t n) noexcept;
+    // Says that an id's cells are others from position n on, and nobody's but its own.
+    void forget(llama_seq_id id, std::size_t n = 0) noexcept;
+    // Goes on with another memory, in which the first id has what it had, alone: the others share with it what they
+    // did, and lose the rest. Throws std::bad_alloc.
+    void move_to(llama_memory_t memory);
+    // Of all ids.
+    void clear() noexcept;
+    bool has_count() const noexcept { return has_count_; }
+
+   private:
+    struct Cell {
+        Token token;
+        std::uint32_t name;
+    };
+    using Cells = std::vector<Cell>;
+    const Cells & of(llama_seq_id id) const noexcept { return held_[static_cast<std::size_t>(id)]; }
+    Cells & of(llama_seq_id id) noexcept { return held_[static_cast<std::size_t>(id)]; }
+    void copy(llama_seq_id from, llama_seq_id to, std::size_t n);
+
+    llama_memory_t memory_;
+    std::int32_t n_swa_;
+    bool has_count_ = true;
+    std::vector<Cells> held_;            // by id
+    std::vector<std::uint32_t> n_refs_;  // of cells, by name
+    std::vector<std::uint32_t> free_;    // names
+};
+
+}  // namespace token_trie

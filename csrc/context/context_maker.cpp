@@ -1,0 +1,203 @@
+#include "context/context_maker.h"
+
+#include "context/output_head.h"
+#include "llama/version.h"
+
+#include <ggml-backend.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace [[gnu::visibility("default")]] token_trie {
+namespace {
+
+// How far a context of a file's model may go beyond what it was trained with: further than any way to stretch one, and
+// short of what llama.cpp takes minutes to prepare, or the system promises and does not have.
+constexpr std::int64_t kStretch = 16;
+// Sizes of contexts are multiples of this, as in llama.cpp, which attends to as many cells at once: so the same
+// tokens give the same logits in a context of any size.
+constexpr std::size_t kCells = 256;
+
+constexpr std::size_t round_up(std::size_t n) { return (n + kCells - 1) / kCells * kCells; }
+
+std::string metadata(const llama_model * model, const std::string & key) {
+    std::array<char, 64> value{};
+    return llama_model_meta_val_str(model, key.c_str(), value.data(), value.size()) < 0 ? "" : value.data();
+}
+// A value under a key that begins with the name of the model's architecture; "" if there is none.
+std::string of_architecture(const llama_model * model, const char * key) {
+    return metadata(model, metadata(model, "general.architecture") + key);
+}
+
+}  // namespace
+
+bool can_drop_newest(const llama_model * model) {
+    return !llama_model_is_recurrent(model) && !llama_model_is_hybrid(model);
+}
+
+std::size_t turning_point(const llama_model * model) {
+    const std::string type = of_architecture(model, ".rope.scaling.type");
+    const std::string trained_for = of_architecture(model, ".rope.scaling.original_context_length");
+    if (type == "yarn" || type == "linear" || (type != "longrope" && trained_for.empty())) {
+        return 0;
+    }
+    return trained_for.empty() ? static_cast<std::size_t>(llama_model_n_ctx_train(model))
+                               : std::strtoul(trained_for.c_str(), nullptr, 10);
+}
+
+std::size_t n_frugal_ids(const llama_vocab * vocab) {
+    constexpr std::size_t bytes = 32U << 20U;
+    constexpr std::size_t min = 4;
+    return std::max(min, bytes / (sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(vocab))));
+}
+
+void check_fits(std::size_t n_tokens, std::size_t n_ctx) {
+    if (n_tokens > n_ctx) {
+        throw Error(Status::context,
+                    std::to_string(n_tokens) + " tokens do not fit the context of " + std::to_string(n_ctx));
+    }
+}
+
+void check_decoded(std::int32_t result) {
+    if (result != 0) {
+        throw Error(Status::context,
+                    result == 1 ? "the context is full" : "llama_decode failed with " + std::to_string(result));
+    }
+}
+
+void check_model(const llama_model * model, const std::string & what) {
+    if (llama_model_has_encoder(model) || !llama_model_has_decoder(model)) {
+        throw Error(Status::argument, what + " is not a decoder");
+    }
+    const llama_vocab * vocab = llama_model_get_vocab(model);
+    if (llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_NONE || llama_vocab_n_tokens(vocab) == 0) {
+        throw Error(Status::argument, what + " has no tokenizer");
+    }
+}
+
+void check_threads(std::int32_t n_threads, const std::string & what) {
+    if (n_threads > GGML_MAX_N_THREADS) {
+        throw Error(Status::argument,
+                    what + ": " + std::to_string(n_threads) + " is above " + std::to_string(GGML_MAX_N_THREADS));
+    }
+}
+
+void FreeModel::operator()(llama_model * model) const noexcept { llama_model_free(model); }
+void FreeContext::operator()(llama_context * context) const noexcept { llama_free(context); }
+
+namespace {
+
+// Sequence ids for a TreeEvaluator to work well with: enough for a batch to be worth it, and not more, as every pass
+// compares them in pairs and the context keeps logits for each. llama.cpp ends the process on more than a batch has
+// tokens.
+std::uint32_t n_ids_for(const llama_model * model, const llama_context_params & params) {
+    if (!can_drop_newest(model)) {
+        return 1;
+    }
+    constexpr std::size_t logits_bytes = 64U << 20U;
+    const auto row_bytes = sizeof(float) * static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
+    const auto n_ctx = params.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model)) : params.n_ctx;
+    const auto n = std::min<std::size_t>({64, logits_bytes / row_bytes, params.n_batch, n_ctx});
+    return static_cast<std::uint32_t>(std::max<std::size_t>(n, 1));
+}
+
+void check_length(const llama_model * model, std::int32_t n_ctx) {
+    const std::int32_t trained = llama_model_n_ctx_train(model);
+    if (n_ctx > kStretch * trained) {
+        throw Error(Status::argument, "n_ctx: " + std::to_string(n_ctx) + " is more than " + std::to_string(kStretch) +
+                                          " times the " + std::to_string(trained) +
+                                          " tokens that the model was trained with");
+    }
+}
+
+}  // namespace
+
+void ContextMaker::prepare(const llama_model * model, llama_context_params & params) {
+    require_same_llama();
+    check_model(model, "model: it");
+    params.embeddings = false;
+    params.attention_type = LLAMA_ATTENTION_TYPE_CAUSAL;
+    params.kv_unified = true;
+    params.swa_full = true;
+    params.samplers = nullptr;
+    params.n_samplers = 0;
+    params.n_seq_max = n_ids_for(model, params);
+    params.n_outputs_max = 0;  // llama.cpp ends the process where a batch asks for more logits than this
+    OutputHead::listen(params);
+}
+
+ContextMaker::ContextMaker(llama_model * model, const llama_context_params & params, std::vector<Adapter> adapters)
+    : model_(model), params_(params), adapters_(std::move(adapters)) {
+    set_limits();
+}
+
+ContextMaker::ContextMaker(const std::string & gguf_path, const FileOptions & options) {
+    require_same_llama();
+    check_threads(options.n_threads, "n_threads");
+    ggml_backend_load_all();
+    llama_model_params model_params = llama_model_default_params();
+    model_params.n_gpu_layers = options.n_gpu_layers < 0 ? 9999 : options.n_gpu_layers;
+    // Without layers, no devices at all: llama.cpp would send them large batches, and leave flash attention for that.
+    ggml_backend_dev_t no_devices[] = {nullptr};
+    if (options.n_gpu_layers == 0) {
+        model_params.devices = no_devices;
+    }
+    owned_model_.reset(llama_model_load_from_file(gguf_path.c_str(), model_params));
+    if (!owned_model_) {
+        throw Error(Status::argument, "gguf_path: " + quote(gguf_path) + " could not be loaded as a model");
+    }
+    model_ = owned_model_.get();
+    check_length(model_, options.n_ctx);
+    params_ = llama_context_default_params();
+    params_.n_ctx = static_cast<std::uint32_t>(options.n_ctx);
+    if (options.n_batch > 0) {
+        params_.n_batch = static_cast<std::uint32_t>(options.n_batch);
+    }
+    if (options.n_threads > 0) {
+        params_.n_threads = options.n_threads;
+        params_.n_threads_batch = options.n_threads;
+    }
+    set_limits();
+}
+
+void ContextMaker::set_limits() {
+    check_threads(params_.n_threads, "n_threads");
+    check_threads(params_.n_threads_batch, "n_threads_batch");
+    require_same_llama();
+    check_model(model_, "model: it");
+    max_tokens_ =
+        round_up(params_.n_ctx == 0 ? static_cast<std::size_t>(llama_model_n_ctx_train(model_)) : params_.n_ctx);
+    params_.n_ctx = static_cast<std::uint32_t>(max_tokens_);
+    prepare(model_, params_);
+    max_ids_ = params_.n_seq_max;
+    const std::size_t turn = turning_point(model_);
+    min_tokens_ = turn > 0 && max_tokens_ > turn ? turn + 1 : 0;
+}
+
+OwnedContext ContextMaker::make(std::size_t n_tokens, std::size_t n_ids) const {
+    llama_context_params params = params_;
+    params.n_ctx = static_cast<std::uint32_t>(std::min(round_up(std::max(n_tokens, min_tokens_)), max_tokens_));
+    params.n_seq_max = static_cast<std::uint32_t>(std::min(n_ids, max_ids_));
+    params.n_outputs_max = params.n_seq_max;
+    OwnedContext context(llama_init_from_model(model_, params));
+    if (context != nullptr && !adapters_.empty()) {
+        std::vector<llama_adapter_lora *> adapters;
+        std::vector<float> scales;
+        for (const Adapter & each : adapters_) {
+            adapters.push_back(each.adapter);
+            scales.push_back(each.scale);
+        }
+        if (llama_set_adapters_lora(context.get(), adapters.data(), adapters.size(), scales.data()) != 0) {
+            throw Error(Status::argument, "adapters: they do not fit the model");
+        }
+    }
+    return context;
+}
+
+OwnedContext ContextMaker::make_first() const {
+    constexpr std::size_t n_ids = 16;
+    return make(1, std::min(n_ids, n_frugal_ids(llama_model_get_vocab(model_))));
+}
+
+}  // namespace token_trie

@@ -1,0 +1,103 @@
+#pragma once
+
+#include "context/context_maker.h"
+#include "context/output_head.h"
+
+#include <chrono>
+#include <memory>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// The context that a sequence is evaluated in: one of the caller's; or one of its own, in whose place a larger one
+// comes when that is needed.
+class GrowingContext {
+   public:
+    // The caller's must outlive this and be used by nobody else meanwhile. Throws Error (argument) on one that a
+    // sequence can do nothing with.
+    explicit GrowingContext(llama_context * context);
+    // At first a small one. Throws Error (argument) where none can be made.
+    explicit GrowingContext(ContextMaker maker);
+    ~GrowingContext();
+    GrowingContext(const GrowingContext &) = delete;
+    GrowingContext & operator=(const GrowingContext &) = delete;
+
+    // Until a larger one comes.
+    llama_context * get() const noexcept { return context_; }
+    llama_memory_t memory() const noexcept { return llama_get_memory(context_); }
+    const llama_model * model() const noexcept { return llama_get_model(context_); }
+    const llama_vocab * vocab() const noexcept { return llama_model_get_vocab(model()); }
+    std::size_t n_vocab() const noexcept { return n_vocab_; }
+    // The window of sliding attention; 0: none.
+    std::int32_t n_swa() const noexcept { return n_swa_; }
+
+    // Tokens, of the present context and of the largest; sequence ids likewise.
+    std::size_t n_ctx() const noexcept { return llama_n_ctx_seq(context_); }
+    std::size_t n_ctx_max() const noexcept { return is_own() ? maker_->max_tokens() : n_ctx(); }
+    std::size_t n_ids() const noexcept { return llama_n_seq_max(context_); }
+    std::size_t n_ids_max() const noexcept { return is_own() ? maker_->max_ids() : n_ids(); }
+    // Whether its sequences share one cache, of a model that can drop what came last.
+    bool shares_cells() const noexcept;
+    bool is_own() const noexcept { return maker_ != nullptr; }
+
+    // Whether it has as many, or cannot have more.
+    bool has(std::size_t n_tokens, std::size_t n_ids) const noexcept {
+        return !is_own() || (n_tokens <= n_ctx() && n_ids <= this->n_ids());
+    }
+    // Makes one that has; by_steps: tokens for some more, as all that is there has to be copied. Throws Error (memory).
+    OwnedContext make_larger(std::size_t n_tokens, std::size_t n_ids, bool by_steps) const;
+    // Goes on with it.
+    void replace(OwnedContext next);
+
+    // Before the first pass: takes the caller's, which is emptied.
+    void take();
+
+    // llama_decode, by the threads of a step or of a prompt, cut where only few logits are wanted. Returns what that
+    // returns.
+    std::int32_t decode(const llama_batch & batch, bool is_step, bool cut);
+    template <typename Pass>
+    std::int32_t decode_by(bool is_step, const Pass & pass) {
+        take_threads(is_step);
+        const std::int32_t result = wait_for(pass);
+        ++n_passes_;
+        return result;
+    }
+    // Runs what waits for a pass to end.
+    template <typename Wait>
+    auto wait_for(const Wait & wait) {
+        const auto started = std::chrono::steady_clock::now();
+        auto result = wait();
+        decode_ns_ +=
+            static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - started).count());
+        return result;
+    }
+
+    const OutputHead & head() const noexcept { return head_; }
+    // Puts the logits of the tokens wanted behind a pass that was cut at their indices. Throws Error (context).
+    void multiply(const AllowedSet & wanted, float * logits) {
+        head_.multiply(wanted, llama_n_threads(context_), logits);
+    }
+
+    std::uint64_t n_passes() const noexcept { return n_passes_; }
+    // Time inside forward passes, rows of the output matrix included.
+    std::uint64_t decode_ns() const noexcept { return decode_ns_; }
+
+   private:
+    void adopt(llama_context * context);
+    void take_threads(bool of_step);
+    void take_off_samplers();
+
+    std::unique_ptr<const ContextMaker> maker_;
+    OwnedContext owned_;
+    llama_context * context_ = nullptr;
+    bool is_taken_ = false;
+    std::size_t n_vocab_ = 0;
+    std::int32_t n_swa_ = 0;
+    std::int32_t n_threads_ = 0;        // as the context was made: of a step,
+    std::int32_t n_threads_batch_ = 0;  // and of a prompt
+    bool has_threads_of_step_ = false;
+    OutputHead head_;
+    std::uint64_t n_passes_ = 0;
+    std::uint64_t decode_ns_ = 0;
+};
+
+}  // namespace token_trie

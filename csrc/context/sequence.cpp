@@ -1,0 +1,511 @@
+#include "context/sequence.h"
+#include "context/common_prefix.h"
+#include "context/finite.h"
+#include "context/saved_state.h"
+#include "cursor/reserve_more.h"
+
+#include <algorithm>
+#include <new>
+#include <optional>
+
+namespace [[gnu::visibility("default")]] token_trie {
+namespace {
+
+// A batch of up to so many tokens is as much a step as a prompt, and takes the threads of one: all threads that there
+// are would wait for each other longer than they work.
+constexpr std::size_t kStep = 32;
+
+}  // namespace
+
+Sequence::Sequence(llama_context * context) : context_(context) {}
+
+Sequence::Sequence(ContextMaker maker) : context_(std::move(maker)) {}
+
+Sequence::~Sequence() = default;
+
+void Sequence::replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled) {
+    check_fits(tokens.size(), n_ctx_max());
+    const std::size_t n_same = common_prefix(tokens_, tokens);
+    const auto switch_to = [&](std::vector<Token> & other) {
+        tokens_.swap(other);
+        count_cached(n_same);
+    };
+    switch_to(tokens);
+    try {
+        static_cast<void>(logits({true, {}, {}}, false, cancelled));
+        if (cancelled) {  // in the last pass
+            throw Error(Status::cancelled, "cancelled");
+        }
+    } catch (...) {
+        switch_to(tokens);
+        throw;
+    }
+}
+
+void Sequence::append(Token token) {
+    check_not_full();
+    tokens_.push_back(token);
+}
+
+void Sequence::check_not_full() const {
+    if (tokens_.size() >= n_ctx_max()) {
+        throw Error(Status::context, "the context of " + std::to_string(n_ctx_max()) + " tokens is full");
+    }
+}
+
+void Sequence::reserve(std::size_t n) { reserve_more(tokens_, n); }
+
+void Sequence::cut(std::size_t n) {
+    if (n >= tokens_.size()) {
+        return;
+    }
+    tokens_.resize(n);
+    count_cached(n);
+}
+
+const float * Sequence::logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled) {
+    const bool few = OutputHead::are_few(wanted, context_.n_vocab());
+    const bool is_on_device =
+        evaluate(step_by_step, !step_by_step && few, few ? &wanted : nullptr, DeviceHead::Want::logits, cancelled);
+    const float * logits =
+        is_on_device ? context_.wait_for([&] { return device_.fetch(wanted); }) : logits_.get(context_, wanted);
+    or_forget([&] { check_finite(logits, wanted, context_.n_vocab()); });
+    return logits;
+}
+
+std::vector<float> Sequence::hidden_state(const std::atomic<bool> & cancelled) {
+    if (!has_logits() || !logits_.are_of_last_pass()) {
+        logits_.forget();
+        evaluate(/* step_by_step = */ false, /* cut = */ true, nullptr, DeviceHead::Want::logits, cancelled);
+    }
+    std::vector<float> state = context_.wait_for([&] {
+        llama_synchronize(context());
+        return context_.head().hidden_state();
+    });
+    or_forget([&] { check_finite(state); });
+    return state;
+}
+
+std::optional<DeviceHead::Best> Sequence::best(const AllowedSet & wanted,
+                                               bool step_by_step,
+                                               const std::atomic<bool> & cancelled) {
+    if (!is_on_device() || has_logits()) {
+        return std::nullopt;
+    }
+    const bool cut = !step_by_step && OutputHead::are_few(wanted, context_.n_vocab());
+    if (!evaluate(step_by_step, cut, &wanted, DeviceHead::Want::best, cancelled)) {
+        return std::nullopt;
+    }
+    const DeviceHead::Best best = context_.wait_for([&] { return device_.best(); });
+    or_forget([&] { check_finite({best.logprob}); });
+    return best;
+}
+
+// What is not finite may stay in cells that others are evaluated beside.
+template <typename Check>
+void Sequence::or_forget(const Check & check) {
+    try {
+        check();
+    } catch (const NotFinite &) {
+        forget_all_branches();
+        throw;
+    }
+}
+
+// Catches up; with tokens wanted, the last pass ends on the device if it can, and then true is returned: the context
+// has no logits, but what was wanted.
+bool Sequence::evaluate(bool step_by_step,
+                        bool cut,
+                        const AllowedSet * wanted,
+                        DeviceHead::Want want,
+                        const std::atomic<bool> & cancelled) {
+    if (tokens_.empty()) {
+        throw Error(Status::argument, "nothing to go on from: prefill first");
+    }
+    if (has_logits()) {
+        return false;
+    }
+    if (n_cached_ == tokens_.size()) {
+        // All is cached but nobody kept the logits: the last token is evaluated again.
+        --n_cached_;
+        cache_is_longer_ = true;
+    }
+    trim_cache();
+    grow(tokens_.size());
+    // What llama.cpp evaluates at a time, however large the batch.
+    const std::size_t n_most = step_by_step ? 1 : llama_n_ubatch(context());
+    while (n_cached_ < tokens_.size()) {
+        if (cancelled) {
+            throw Error(Status::cancelled, "cancelled");
+        }
+        const std::size_t n_left = tokens_.size() - n_cached_;
+        const std::size_t n = std::min(n_most, n_left);
+        const bool is_last = n == n_left;
+        Token * const tokens = &tokens_[n_cached_];
+        const bool ends_on_device =
+            is_last && wanted != nullptr && is_on_device() &&
+            device_.prepare(context(), static_cast<std::size_t>(first_free_id()), *wanted, want);
+        begin_pass();
+        if (ends_on_device) {
+            check_pass(context_.decode_by(n <= kStep, [&] { return device_.decode(tokens, n, n_cached_, *wanted); }));
+        } else {
+            const llama_batch batch = llama_batch_get_one(tokens, static_cast<std::int32_t>(n));
+            check_pass(context_.decode(batch, n <= kStep, cut && is_last));
+            logits_.end_pass();
+        }
+        n_cached_ += n;
+        cache_is_longer_ = false;
+        if (ends_on_device) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const float * Sequence::row(std::int32_t i) {
+    const float * logits = context_.wait_for([&] { return LastLogits::row_of(context_, i); });
+    or_forget([&] { check_finite(logits, {true, {}, {}}, context_.n_vocab()); });
+    return logits;
+}
+
+void Sequence::begin_pass() noexcept {
+    logits_.begin_pass();
+    cache_is_longer_ = true;  // some of a batch that fails may have been taken in
+}
+
+// Before the context's go.
+void Sequence::keep_logits() {
+    if (!has_logits()) {
+        logits_.forget();  // those of a token with others behind it are not kept
+    }
+    logits_.keep(context_);
+}
+
+void Sequence::grow(std::size_t n_tokens, std::size_t n_ids) {
+    n_tokens += n_elsewhere();
+    n_ids += static_cast<std::size_t>(first_free_id()) - 1;
+    if (context_.has(n_tokens, n_ids)) {
+        return;
+    }
+    trim_cache();
+    keep_logits();
+    OwnedContext next = context_.make_larger(n_tokens, n_ids, /* by_steps = */ n_cached_ > 0);
+    // The state of an empty cache is none to go on from: llama.cpp may end the process on it.
+    if (n_cached_ > 0 && !SavedState(context(), 0).restore(next.get(), 0)) {
+        forget_cache();
+        forget_sharing();
+    }
+    device_.detach();
+    move_cells(llama_get_memory(next.get()));
+    context_.replace(std::move(next));
+}
+
+// After the tokens behind the first n have changed.
+void Sequence::count_cached(std::size_t n) {
+    if (!import_.held.empty()) {
+        count_imported();
+        logits_.forget();
+    } else if (n_cached_ > n) {
+        n_cached_ = n;
+        cache_is_longer_ = true;
+        logits_.forget();
+    }
+}
+
+void Sequence::count_imported() {
+    n_cached_ = common_prefix(import_.held, tokens_);
+    cache_is_longer_ = n_cached_ < import_.held.size();
+}
+
+void Sequence::evaluate_beside(const llama_batch & batch) {
+    device_.detach();
+    keep_logits();
+    check_pass(context_.decode(batch, /* is_step = */ true, /* cut = */ false));
+}
+
+// Of a batch that fails, llama.cpp may already have taken cells out of a window, and left a gap in it.
+void Sequence::check_pass(std::int32_t result) {
+    if (result != 0 && context_.n_swa() > 0) {
+        forget_all_branches();
+    }
+    check_decoded(result);
+}
+
+void Sequence::forget_cache() noexcept {
+    n_cached_ = 0;
+    import_.held.clear();
+    cache_is_longer_ = true;
+    logits_.forget();
+}
+
+void Sequence::check_window() noexcept {
+    if (!cells_.has_window(0, n_cached_)) {
+        forget_cache();
+    }
+}
+
+// Drops the cache entries behind n_cached_. Where these cannot be dropped alone, as in recurrent models, or the window
+// of sliding attention before them is gone, the cache begins anew.
+void Sequence::trim_cache() {
+    context_.take();
+    import_.held.clear();
+    if (!cache_is_longer_) {
+        return;
+    }
+    keep_logits();
+    if (!cells_.has_window(0, n_cached_) || !cells_.cut(0, n_cached_)) {
+        cells_.cut(0, 0);
+        n_cached_ = 0;
+    }
+    cache_is_longer_ = false;
+    if (!has_logits()) {
+        logits_.forget();
+    }
+}
+
+llama_seq_id Sequence::first_free_id() const noexcept {
+    llama_seq_id last = 0;
+    for (const auto & [branch, suspended] : suspended_) {
+        last = std::max(last, suspended.id);
+    }
+    return last + 1;
+}
+
+// Half of the ids are left for what evaluates many nodes at a time.
+bool Sequence::shares_cells() const noexcept {
+    return context_.shares_cells() && static_cast<std::size_t>(first_free_id()) <= context_.n_ids_max() / 2;
+}
+
+Sequence::Suspended Sequence::copy_at_work() {
+    context_.take();
+    keep_logits();
+    trim_cache();
+    Suspended out;
+    out.tokens = tokens_;
+    const bool shares = n_cached_ > 0 && shares_cells();
+    if (shares) {
+        grow(tokens_.size(), 2);
+        cells_.forget(0, n_cached_);
+        const std::size_t n_named = cells_.n_held(0);
+        cells_.append(0, tokens_.data() + n_named, n_cached_ - n_named);
+        out.id = first_free_id();
+    } else if (n_cached_ > 0) {
+        out.state.emplace(context(), 0);
+    }
+    out.n_cached = n_cached_;
+    out.logits = logits_;
+    if (shares) {
+        try {
+            cells_.share(0, out.id, n_cached_);  // last, as nothing else takes them away again
+        } catch (...) {
+            if (!cells_.has_count()) {
+                forget_all_branches();
+            }
+            throw;
+        }
+    }
+    return out;
+}
+
+// In the place of what was at work, which is lost.
+void Sequence::put_to_work(Suspended & branch) noexcept {
+    cells_.cut(0, 0);
+    bool is_there = true;
+    if (branch.id != 0) {
+        try {
+            cells_.move(branch.id, 0);
+        } catch (...) {
+            forget_all_branches();
+            is_there = false;
+        }
+    } else if (branch.state) {
+        is_there = branch.state->restore(context(), 0);
+    }
+    tokens_ = std::move(branch.tokens);
+    import_.held.clear();
+    n_cached_ = branch.n_cached;
+    cache_is_longer_ = false;
+    logits_ = std::move(branch.logits);
+    if (!is_there) {
+        forget_cache();
+    }
+    check_window();
+}
+
+Sequence::Branch Sequence::fork() {
+    Suspended & suspended = suspended_[n_branches_];  // first what may fail
+    try {
+        suspended = copy_at_work();
+    } catch (...) {
+        suspended_.erase(n_branches_);
+        throw;
+    }
+    return n_branches_++;
+}
+
+void Sequence::switch_to(Branch branch) {
+    if (branch == branch_) {
+        return;
+    }
+    if (branch_ != kNone) {
+        Suspended & suspended = suspended_[branch_];
+        try {
+            suspended = copy_at_work();
+        } catch (...) {
+            suspended_.erase(branch_);
+            throw;
+        }
+    }
+    const auto next = suspended_.find(branch);
+    put_to_work(next->second);
+    suspended_.erase(next);
+    branch_ = branch;
+}
+
+void Sequence::drop(Branch branch) noexcept {
+    if (branch != branch_) {
+        const auto at = suspended_.find(branch);
+        if (at->second.id != 0) {
+            cells_.cut(at->second.id, 0);
+        }
+        suspended_.erase(at);
+    } else if (!suspended_.empty()) {
+        tokens_.clear();
+        forget_cache();
+        cells_.cut(0, 0);
+        branch_ = kNone;
+    }
+}
+
+const std::vector<Token> & Sequence::tokens(Branch branch) const {
+    return branch == branch_ ? tokens_ : suspended_.at(branch).tokens;
+}
+
+std::size_t Sequence::n_cached(Branch branch) const {
+    return branch == branch_ ? n_cached_ : suspended_.at(branch).n_cached;
+}
+
+void Sequence::forget_all_branches() noexcept {
+    cells_.clear();
+    forget_cache();
+    for (auto & [branch, suspended] : suspended_) {
+        if (suspended.id != 0) {
+            suspended.keep(0);
+        }
+    }
+}
+
+// What a suspended branch has in common with the one at work comes along; the rest is evaluated again when it is
+// needed.
+void Sequence::move_cells(llama_memory_t to) noexcept {
+    try {
+        cells_.move_to(to);
+    } catch (...) {
+        forget_all_branches();
+        return;
+    }
+    for (auto & [branch, suspended] : suspended_) {
+        if (suspended.id != 0) {
+            suspended.keep(cells_.n_held(suspended.id));
+        }
+    }
+}
+
+void Sequence::Suspended::keep(std::size_t n) noexcept {
+    if (n < n_cached) {
+        n_cached = n;
+        logits = {};
+    }
+}
+
+namespace {
+
+std::size_t n_held_by(llama_context * context, std::int32_t id) {
+    const std::int64_t last = llama_memory_seq_pos_max(llama_get_memory(context), id);  // -1: none
+    return static_cast<std::size_t>(last + 1);
+}
+
+// Throws Error (context) where a sequence of this kind of model, of which a context holds positions, does not hold n
+// tokens, or not so that it can be cut off behind them.
+void check_holds(llama_context * from, std::int32_t id, std::size_t n) {
+    const llama_model * model = llama_get_model(from);
+    llama_memory_t memory = llama_get_memory(from);
+    const llama_pos first = llama_memory_seq_pos_min(memory, id);
+    const std::size_t n_held = n_held_by(from, id);
+    if (n_held < n) {
+        throw Error(Status::context,
+                    "from: its sequence holds " + std::to_string(n_held) + " tokens, not " + std::to_string(n));
+    }
+    if (!can_drop_newest(model)) {
+        if (n_held > n) {
+            throw Error(Status::context, "from: its sequence holds " + std::to_string(n_held) +
+                                             " tokens, of which the model's state cannot be cut to " +
+                                             std::to_string(n));
+        }
+        return;
+    }
+    // Of a window of sliding attention, llama.cpp copies what is before the end.
+    const auto n_swa = static_cast<llama_pos>(llama_model_n_swa(model));
+    const llama_pos first_copied = n_swa == 0 ? first : std::max(first, static_cast<llama_pos>(n_held) - n_swa);
+    const llama_pos first_needed = n_swa == 0 ? 0 : std::max(0, static_cast<llama_pos>(n) - n_swa + 1);
+    if (first_copied > first_needed) {
+        throw Error(Status::context,
+                    "from: its sequence does not hold what comes before " + std::to_string(n) + " tokens");
+    }
+}
+
+}  // namespace
+
+void Sequence::import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens) {
+    const std::size_t n = tokens.size();
+    const std::size_t n_here = import_.held.empty() ? std::min(n_cached_, common_prefix(tokens_, tokens))
+                                                    : common_prefix(import_.held, tokens);
+    if (n <= n_here) {
+        return;
+    }
+    const llama_model * model = context_.model();
+    if (from == context() || llama_get_model(from) != model || llama_get_memory(from) == nullptr) {
+        throw Error(Status::argument, "from: not another context on the stream's model, with a memory");
+    }
+    if (id < 0 || static_cast<std::uint32_t>(id) >= llama_n_seq_max(from)) {
+        throw Error(Status::argument, "sequence: " + std::to_string(id) + " is none of from's");
+    }
+    check_holds(from, id, n);
+    const std::size_t n_held = n_held_by(from, id);
+    if (n_held > n_ctx_max()) {
+        throw Error(Status::context, "from: its sequence's " + std::to_string(n_held) +
+                                         " tokens do not fit the context of " + std::to_string(n_ctx_max()));
+    }
+    const std::size_t turn = turning_point(model);
+    if (turn > 0 && (llama_n_ctx_seq(from) > turn) != (context_.n_ctx_max() > turn)) {
+        throw Error(Status::argument, "from: the model turns tokens by other angles in a context of its size");
+    }
+    const SavedState state(from, id);
+    std::vector<Token> held = tokens;  // before anything is changed, as there may be no memory
+    context_.take();
+    grow(n_held);
+    llama_memory_t memory = context_.memory();
+    // Contexts from which it has worked once are made as this one is.
+    std::optional<SavedState> before;
+    if (from != import_.like_this && llama_memory_seq_pos_max(memory, 0) >= 0) {
+        before.emplace(context(), 0);
+    }
+    if (!state.restore(context(), 0) ||
+        (n_held > n && !llama_memory_seq_rm(memory, 0, static_cast<llama_pos>(n), -1))) {
+        if (!before || !before->restore(context(), 0)) {
+            forget_cache();
+        }
+        throw Error(Status::context, "from: its memory is not made as the stream's is");
+    }
+    import_.like_this = from;
+    forget_sharing();
+    const bool had_logits = has_logits();
+    import_.held = std::move(held);
+    count_imported();
+    if (!had_logits || n_cached_ != tokens_.size()) {
+        logits_.forget();
+    }
+    import_.n_tokens += n;
+}
+
+}  // namespace token_trie

@@ -1,0 +1,207 @@
+#pragma once
+
+#include "context/cell_table.h"
+#include "context/device_head.h"
+#include "context/last_logits.h"
+#include "context/saved_state.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// What evaluating nodes of a trie took.
+struct Cost {
+    std::uint64_t n_evaluated = 0;  // nodes, those included that were needed again for their descendants alone
+    std::uint64_t n_passes = 0;
+    std::uint64_t decode_ns = 0;
+};
+
+// One sequence of tokens and the KV cache behind it. The cache lags behind: it holds a prefix of the sequence and
+// catches up, in one batch, when the logits after the last token are wanted.
+//
+//     tokens     The weather in Oslo : GET _ WEATHER
+//                |--- n_cached ---|  |-- lag ---|
+//
+// A sequence may go on in several ways: of its branches one is at work, under the context's sequence id 0, and the
+// others are suspended, each under an id of its own. A cell belongs to all branches that hold it:
+//
+//     tokens     The weather in Oslo : GET _ WEATHER        at work    ids 0
+//                                    : SET _ TIMER          suspended      1
+//                |--- one cell each, ids 0 1 -|
+//
+// Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, no id left), a branch that
+// is suspended is a copy of its state.
+//
+// Whatever fails here leaves the tokens as they were; the cache may be shorter, which costs time and nothing else.
+// Logits or a state that are not finite fail (NotFinite), and then all of the cache is forgotten.
+class Sequence {
+   public:
+    // On a context of the caller's, which must outlive this and is used by nobody else meanwhile. It is left as it is
+    // until something is evaluated, when it is emptied. Throws Error (argument) on one that this can do nothing with.
+    explicit Sequence(llama_context * context);
+    // On contexts of its own: at first a small one, in whose place a larger one comes, with what it held, when that is
+    // needed. Throws Error (argument) where none can be made.
+    explicit Sequence(ContextMaker maker);
+    ~Sequence();
+    Sequence(const Sequence &) = delete;
+    Sequence & operator=(const Sequence &) = delete;
+
+    // Until it grows.
+    llama_context * context() const noexcept { return context_.get(); }
+    const llama_vocab * vocab() const noexcept { return context_.vocab(); }
+    const std::vector<Token> & tokens() const noexcept { return tokens_; }
+    std::size_t n_cached() const noexcept { return n_cached_; }
+    // Tokens that it can hold, or can be, beside what suspended branches hold: where a context's sequences do not
+    // share one cache, in one of these.
+    std::size_t n_ctx_max() const noexcept {
+        return context_.n_ctx_max() - std::min(context_.n_ctx_max(), n_elsewhere());
+    }
+    // Sequence ids, likewise: 0, and from first_free_id on.
+    std::size_t n_ids() const noexcept { return context_.n_ids_max() + 1 - static_cast<std::size_t>(first_free_id()); }
+    llama_seq_id first_free_id() const noexcept;
+    // Tokens that the present context holds at most.
+    std::size_t n_ctx() const noexcept { return context_.n_ctx(); }
+    // Bytes of its cache, once it has evaluated something; 0 where it reports its passes elsewhere.
+    std::size_t cache_bytes() const noexcept { return context_.head().cache_bytes(); }
+    // Tokens whose cache entries came from elsewhere, in all.
+    std::uint64_t n_imported() const noexcept { return import_.n_tokens; }
+    std::size_t n_batch() const noexcept { return llama_n_batch(context()); }
+    std::uint64_t n_passes() const noexcept { return context_.n_passes(); }
+    // Time inside forward passes, rows of the output matrix included.
+    std::uint64_t decode_ns() const noexcept { return context_.decode_ns(); }
+
+    using Branch = std::size_t;
+    // The one at work.
+    Branch branch() const noexcept { return branch_; }
+    // Makes another that is as this one, suspended. Throws Error (context, memory).
+    Branch fork();
+    // Puts another to work. Throws Error (context, memory).
+    void switch_to(Branch branch);
+    // Frees what it alone holds.
+    void drop(Branch branch) noexcept;
+    const std::vector<Token> & tokens(Branch branch) const;
+    std::size_t n_cached(Branch branch) const;
+
+    // Makes the sequence these tokens, evaluated; what it begins with of them already is not evaluated again. A set
+    // cancelled stops it between passes. Throws Error (context, cancelled).
+    void replace(std::vector<Token> tokens, const std::atomic<bool> & cancelled);
+
+    // Throws Error (context) where the context is full.
+    void append(Token token);
+    // Throws Error (context) where the context is full, as append does.
+    void check_not_full() const;
+    // So that so many appends find memory.
+    void reserve(std::size_t n);
+    // Drops the tokens behind the first n.
+    void cut(std::size_t n);
+
+    // Logits after the last token, over the vocabulary, valid until the next call; only those of the tokens wanted mean
+    // anything. step_by_step evaluates the lag one token a pass, and each to its end. Throws Error (context,
+    // cancelled).
+    const float * logits(const AllowedSet & wanted, bool step_by_step, const std::atomic<bool> & cancelled);
+    // The hidden state of the last token, n_embd of them; where no pass has left it, that token is evaluated again.
+    // Throws as logits does, and Error (context) where the model's graph has none that can be read.
+    std::vector<float> hidden_state(const std::atomic<bool> & cancelled);
+
+    // Of the tokens wanted the best, chosen on the device, from where nothing else is fetched; nothing where that
+    // cannot be, or logits are here already. Throws as logits does.
+    std::optional<DeviceHead::Best> best(const AllowedSet & wanted,
+                                         bool step_by_step,
+                                         const std::atomic<bool> & cancelled);
+
+    // Whether the few logits that a step needs are gathered on the device: by itself, where they come to be on one. Of
+    // contexts of its own alone.
+    enum class Device { automatic = 0, on = 1, off = 2 };
+    void set_device(Device device) noexcept { device_use_ = device; }
+    // Passes that ended so.
+    std::uint64_t n_on_device() const noexcept { return device_.n_passes(); }
+    // Whether all layers are on devices, where a batch of some tens of tokens takes about as long as one of one. Told
+    // by the first pass of a context that reports its passes here; until then, and of others: no.
+    bool has_layers_on_device() const noexcept { return context_.head().has_layers_on_device(); }
+
+    // Makes the cache hold these tokens, as far as a sequence of another context on the same model does: where that is
+    // more of them than it holds itself. They count when the sequence begins with them, and are then not evaluated.
+    // What is there is only read; nobody may compute in it meanwhile. Throws Error (argument, context) where that
+    // cannot be; the cache is then as it was.
+    void import_prefix(llama_context * from, std::int32_t id, const std::vector<Token> & tokens);
+
+    // Sees to it that the context is large enough for so many tokens, and sequence ids, of which only the sequence's
+    // own is kept. At most n_ctx_max and n_ids. Throws Error (memory).
+    void grow(std::size_t n_tokens, std::size_t n_ids = 1);
+
+    // Evaluates a batch that is no part of the sequence, whose logits are kept. Throws Error (context).
+    void evaluate_beside(const llama_batch & batch);
+    // Logits after token i of that batch, valid until the next call.
+    const float * row(std::int32_t i);
+    // Drops what the cache holds behind the tokens that are cached: of a sequence given up, or of a batch that failed.
+    void trim_cache();
+    // Says that the cache was lost; it begins anew when it is needed.
+    void forget_cache() noexcept;
+    // Says that its cells are no longer those of other branches.
+    void forget_sharing() noexcept { cells_.forget(0); }
+    // Forgets it if the window of sliding attention before its end is gone.
+    void check_window() noexcept;
+
+   private:
+    // A branch suspended.
+    struct Suspended {
+        std::vector<Token> tokens;
+        std::size_t n_cached = 0;
+        LastLogits logits;
+        llama_seq_id id = 0;              // that its cells have; 0: none,
+        std::optional<SavedState> state;  // but a copy
+
+        // Takes note that it has no more than n tokens of the cache.
+        void keep(std::size_t n) noexcept;
+    };
+    // What came from another context's cache.
+    struct Import {
+        std::vector<Token> held;  // by the cache here, if not tokens of the sequence, or more than these
+        std::uint64_t n_tokens = 0;
+        const llama_context * like_this = nullptr;  // from where it has worked; maybe no longer there
+    };
+
+    bool shares_cells() const noexcept;
+    Suspended copy_at_work();
+    void put_to_work(Suspended & branch) noexcept;
+    std::size_t n_elsewhere() const noexcept { return cells_.n_cells() - cells_.n_held(0); }
+    void move_cells(llama_memory_t to) noexcept;
+    void forget_all_branches() noexcept;
+    template <typename Check>
+    void or_forget(const Check & check);
+    void count_cached(std::size_t n);
+    void count_imported();
+    bool has_logits() const noexcept { return logits_.are_there() && n_cached_ == tokens_.size(); }
+    bool is_on_device() const noexcept {
+        return context_.is_own() &&
+               (device_use_ == Device::on || (device_use_ == Device::automatic && context_.head().is_on_device()));
+    }
+    bool evaluate(bool step_by_step,
+                  bool cut,
+                  const AllowedSet * wanted,
+                  DeviceHead::Want want,
+                  const std::atomic<bool> & cancelled);
+    void keep_logits();
+    void begin_pass() noexcept;
+    void check_pass(std::int32_t result);
+
+    DeviceHead device_;  // goes after the context, which borrows it
+    Device device_use_ = Device::automatic;
+    GrowingContext context_;
+    CellTable cells_{context_.memory(), context_.n_ids_max(), context_.n_swa()};  // of the branches that share some
+    std::vector<Token> tokens_;
+    std::size_t n_cached_ = 0;      // tokens whose cache entries are right
+    bool cache_is_longer_ = false;  // entries of dropped tokens follow them
+    LastLogits logits_;
+    Import import_;
+    static constexpr Branch kNone = static_cast<Branch>(-1);
+    Branch branch_ = 0;      // kNone once it is dropped
+    Branch n_branches_ = 1;  // made so far
+    std::map<Branch, Suspended> suspended_;
+};
+
+}  // namespace token_trie

@@ -1,0 +1,118 @@
+#pragma once
+
+#include "decode/item_log.h"
+#include "decode/picker.h"
+#include "decode/sampling.h"
+#include "decode/utf8.h"
+#include "decode/written_text.h"
+#include "sampler/sampler.h"
+
+#include <optional>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// Generates text token by token, under a trie, a grammar, or nothing, on tokens that a host holds and evaluates:
+//
+//     GET        branch point: chosen by the logits behind what stands before it
+//     _          forced: needs none
+//     WEATHER    branch point: by those behind GET _
+//
+// A stream and a batch are hosts.
+class Decoder {
+   public:
+    class Host {
+       public:
+        Host() = default;
+        virtual ~Host() = default;
+        Host(const Host &) = delete;
+        Host & operator=(const Host &) = delete;
+
+        // So that an append finds memory.
+        virtual void reserve() = 0;
+        // Logits behind the last token, of which those of the tokens wanted mean something. Throws Error.
+        virtual const float * logits(const AllowedSet & wanted) = 0;
+        // Of the tokens wanted the best by its logit, where that is to be had without these. Throws Error.
+        virtual std::optional<Picker::Pick> best(const AllowedSet & /*wanted*/) { return std::nullopt; }
+        // A token comes that needs no logits, the only one allowed. Throws Error.
+        virtual void before_forced(const AllowedSet & /*allowed*/) {}
+        // Throws Error (context) where one more token does not fit.
+        virtual void check_not_full() const {}
+        virtual std::size_t n_tokens() const noexcept = 0;
+        // Behind reserve and check_not_full.
+        virtual void append(Token token) noexcept = 0;
+    };
+
+    struct Options {
+        Sampling sampling;
+        bool has_text = true;  // steps come with their text
+    };
+
+    struct Step {
+        Token token;
+        bool forced;
+        float logprob;  // among the allowed tokens; 0 if forced, NaN in free text
+        std::string text;
+    };
+
+    struct Counts {
+        double span_logprob = 0;  // of this span, summed over its branch points, ends among them
+        std::uint64_t n_forced = 0;
+        std::uint64_t n_branches = 0;
+        std::uint64_t n_free = 0;
+        std::uint64_t n_closed = 0;  // spans that were to begin no further item, as they had become too long
+    };
+
+    // Throws Error (argument) on values that llama.cpp does not take.
+    Decoder(const llama_vocab * vocab, const Options & options);
+
+    void set_trie(Cursor cursor, Mode mode);
+    void clear_trie() noexcept;
+    // As Picker has them.
+    void set_grammar(const char * gbnf, const char * root);
+    void set_sampling(const Sampling & sampling, bool keeps_draws = false);
+    void swap_draws(Decoder & other) noexcept { picker_.swap_draws(other.picker_); }
+
+    // Begins to generate: in a new span where the last one has ended, but text that was released stays free.
+    void begin() noexcept;
+    // What stands before the next token is new.
+    void restart() noexcept;
+
+    // What the next token may be.
+    AllowedSet allowed() const { return cursor_ && is_constrained() ? cursor_->allowed() : AllowedSet{true, {}, {}}; }
+
+    struct Outcome {
+        bool has_token;  // last() was appended; an end and what completes a stop string are no part of the text
+        Stop stop;       // none: more may follow
+    };
+    // One token, or none where the text ends. With stop strings, the text so far is looked through for these, and what
+    // stands before a span is text up to there. What throws leaves things as they were: first comes what may fail, and
+    // of that first what costs no draw.
+    Outcome step(Host & host, WrittenText * written = nullptr);
+    const Step & last() const noexcept { return last_; }
+
+    const std::optional<Cursor> & cursor() const noexcept { return cursor_; }
+    // Of this span.
+    const ItemLog & items() const noexcept { return items_; }
+    const Counts & counts() const noexcept { return counts_; }
+    // Adds what another has counted.
+    void add_counts(const Counts & other) noexcept;
+    // Begins them anew, but for the span's.
+    void forget_counts() noexcept { counts_ = {counts_.span_logprob}; }
+
+   private:
+    bool is_constrained() const noexcept { return cursor_ && cursor_->is_active(); }
+    Step pick(Host & host, const AllowedSet & allowed);
+    void begin_span() noexcept;
+
+    const llama_vocab * vocab_;
+    bool has_text_;
+    Picker picker_;
+    Utf8Stream text_;
+    std::optional<Cursor> cursor_;
+    Mode mode_ = Mode::greedy;
+    ItemLog items_;
+    Counts counts_;
+    Step last_{};  // appended, or under way
+};
+
+}  // namespace token_trie

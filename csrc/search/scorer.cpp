@@ -1,0 +1,104 @@
+#include "search/scorer.h"
+
+#include "search/tree_evaluator.h"
+
+#include <limits>
+#include <utility>
+
+namespace [[gnu::visibility("default")]] token_trie {
+namespace {
+
+constexpr double kImpossible = -std::numeric_limits<double>::infinity();
+
+std::vector<NodeId> nodes_with_logits(const ScoreRules & rules) {
+    const Trie & trie = rules.trie();
+    std::vector<NodeId> nodes;
+    std::vector<NodeId> stack{kRoot};
+    while (!stack.empty()) {
+        const NodeId node = stack.back();
+        stack.pop_back();
+        if (rules.needs_logits(node)) {
+            nodes.push_back(node);
+        }
+        for (std::uint32_t i = trie.children(node).size; i-- > 0;) {
+            stack.push_back(trie.child_at(node, i));
+        }
+    }
+    return nodes;
+}
+
+class AllLeaves final : public Scoring {
+   public:
+    AllLeaves(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab)
+        : rules_(cursor, options),
+          n_vocab_(n_vocab),
+          nodes_(rules_.trie().n_nodes(), 0),
+          ends_(rules_.trie().n_leaves(), 0) {}
+
+    std::vector<NodeId> next(std::uint64_t /*n_evaluated*/) override {
+        return std::exchange(has_queried_, true) ? std::vector<NodeId>() : nodes_with_logits(rules_);
+    }
+
+    void observe(NodeId node, const float * logits) override {
+        const Trie & trie = rules_.trie();
+        rules_.split(node, logits, n_vocab_, split_);
+        for (std::uint32_t i = 0; i < split_.children.size(); ++i) {
+            nodes_[trie.child_at(node, i)] = split_.children[i];
+        }
+        if (rules_.ends_leaf(node)) {
+            ends_[trie.leaf(node)] = split_.end;
+        }
+    }
+
+    LeafScores result() const override {
+        const Trie & trie = rules_.trie();
+        LeafScores scores;
+        scores.leaves.assign(trie.n_leaves(), kImpossible);
+        // Level by level, whatever the nodes' numbers are.
+        scores.nodes.assign(trie.n_nodes(), 0);
+        std::vector<std::pair<NodeId, double>> level{{kRoot, 0}};
+        std::vector<std::pair<NodeId, double>> next;
+        for (std::size_t n = 1; !level.empty(); level.swap(next)) {
+            next.clear();
+            for (const auto & [node, sum] : level) {
+                if (const LeafId leaf = trie.leaf(node); leaf != kNoLeaf) {
+                    scores.leaves[leaf] = sum + ends_[leaf];
+                }
+                for (std::uint32_t i = 0; i < trie.children(node).size; ++i) {
+                    const NodeId child = trie.child_at(node, i);
+                    scores.nodes[n++] = nodes_[child];
+                    next.emplace_back(child, sum + nodes_[child]);
+                }
+            }
+        }
+        return scores;
+    }
+
+   private:
+    const ScoreRules rules_;
+    const std::size_t n_vocab_;
+    bool has_queried_ = false;
+    std::vector<double> nodes_;  // as in Scores
+    std::vector<double> ends_;
+    ScoreRules::Split split_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scoring> begin_scoring(const Cursor & cursor, const ScoreOptions & options, std::size_t n_vocab) {
+    return std::make_unique<AllLeaves>(cursor, options, n_vocab);
+}
+
+Scores score_all(Sequence & sequence,
+                 const Cursor & cursor,
+                 const ScoreOptions & options,
+                 const std::atomic<bool> & cancelled) {
+    const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
+    const std::unique_ptr<Scoring> scoring = begin_scoring(cursor, options, n_vocab);
+    TreeEvaluator evaluator(sequence, cursor.trie(), ScoreRules(cursor, options).depth(), options.prefix, cancelled,
+                            /* all = */ true);
+    evaluator.answer(*scoring);
+    return {evaluator.cost(), scoring->result()};
+}
+
+}  // namespace token_trie

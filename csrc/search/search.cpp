@@ -1,0 +1,373 @@
+#include "search/search.h"
+
+#include "search/found_leaves.h"
+#include "search/tree_evaluator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <optional>
+
+namespace [[gnu::visibility("default")]] token_trie {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Entry = RankedNode;
+using Heap = RankedNodes;
+
+class BestLeaves final : public Search {
+   public:
+    BestLeaves(const Cursor & cursor,
+               const SearchOptions & options,
+               std::size_t n_vocab,
+               std::size_t n_paths,
+               bool rows_are_cheap)
+        : trie_(cursor.trie()),
+          rules_(cursor, options),
+          options_(options),
+          weights_(options.weights.get()),
+          n_vocab_(n_vocab),
+          n_paths_(n_paths),
+          rows_are_cheap_(rows_are_cheap && n_paths > 0) {}
+
+    std::vector<NodeId> next(std::uint64_t n_evaluated) override {
+        n_evaluated_ = n_evaluated;
+        is_late_ = options_.timeout.count() > 0 && Clock::now() - started_ >= options_.timeout;
+        if (!has_begun_) {
+            has_begun_ = true;
+            batch_ = {entry_at(0, kRoot)};
+        } else {
+            batch_ = options_.beam_width > 0 ? next_of_beam() : next_of_best_first();
+        }
+        // A node whose logprob is not known stands with one above it.
+        std::sort(batch_.begin(), batch_.end(), [](const Entry & a, const Entry & b) { return a.node < b.node; });
+        std::vector<NodeId> nodes;
+        nodes.reserve(batch_.size());
+        std::transform(batch_.begin(), batch_.end(), std::back_inserter(nodes),
+                       [](const Entry & one) { return one.node; });
+        sort_depth_first(trie_, nodes);
+        return nodes;
+    }
+
+    void observe(NodeId node, const float * logits) override {
+        const Entry entry = *in_batch(node);
+        if (!may_win(entry) || entry.logprob == kImpossible) {
+            found_.miss(entry);
+            return;
+        }
+        rules_.split(node, logits, n_vocab_, split_);
+        for (std::uint32_t i = 0; i < trie_.children(node).size; ++i) {
+            open(entry_at(entry.logprob + split_.children[i], trie_.child_at(node, i)));
+        }
+        if (rules_.ends_leaf(node) && split_.end > kImpossible) {
+            finish(entry.logprob + split_.end, node);
+        }
+    }
+
+    Ranking result() const override { return found_.ranking(trie_); }
+
+   private:
+    Entry entry_at(double logprob, NodeId node) const {
+        const double score = weights_ == nullptr ? logprob : logprob + weights_->bound(node);
+        return {logprob, node, score, score};
+    }
+
+    std::vector<Entry> next_of_best_first() {
+        if (n_batches_ > 0) {
+            spread_ *= 2;
+            // Answers that are so much alike that this many batches did not tell them apart need most of the set.
+            width_ *= n_batches_ < kManyBatches ? 1 : 2;
+        }
+        ++n_batches_;
+        if (n_batches_ > 1 && !dives_ && rest_is_needed()) {
+            spread_ = width_ = kEverything;
+        }
+        if (!dives_ && (n_evaluated_ >= patience_ || is_spent())) {
+            dives_ = true;
+            rest_.emplace(trie_);
+        }
+        if (dives_) {
+            rank_anew();
+        }
+        std::vector<Entry> batch = dives_ ? plan(kEverything, static_cast<double>(dive_rows_)) : plan(spread_, width_);
+        if (batch.empty()) {
+            miss_open();
+        }
+        return batch;
+    }
+
+    std::vector<Entry> next_of_beam() {
+        std::vector<Entry> level;
+        for (const std::size_t n = budget(options_.beam_width); level.size() < n && goes_on(open_);) {
+            level.push_back(open_.pop());
+        }
+        miss_open();
+        open_.clear();
+        return level;
+    }
+
+    bool goes_on(const Heap & heap) const { return !heap.empty() && may_win(heap.top()); }
+
+    void rank_anew() {
+        price_ = price();
+        open_.filter([this](Entry & entry) {
+            entry.rank = rank_of(entry);
+            if (!may_win(entry)) {
+                found_.miss(entry);
+            }
+            return may_win(entry);
+        });
+    }
+
+    // Whether what remains is little, and most of it will have to be evaluated by what can be guessed.
+    bool rest_is_needed() const {
+        const std::uint64_t most = kLittle * n_evaluated_;
+        std::uint64_t n_rest = 0;
+        std::uint64_t n_needed = 0;
+        std::vector<Entry> below;
+        std::copy_if(open_.entries().begin(), open_.entries().end(), std::back_inserter(below),
+                     [this](const Entry & entry) { return may_win(entry); });
+        for (; !below.empty() && n_rest <= most; ++n_rest) {
+            const Entry entry = below.back();
+            below.pop_back();
+            n_needed += may_win(entry) ? 1 : 0;
+            for_each_guess(entry, [&](const Entry & guess) { below.push_back(guess); });
+        }
+        return n_rest <= most && n_needed * 4 >= n_rest * 3;
+    }
+
+    // The children that need logits, as probable as if all shared its probability evenly.
+    template <typename Visit>
+    void for_each_guess(const Entry & entry, const Visit & visit) const {
+        const double share = entry.logprob - std::log(static_cast<double>(n_ways(entry.node)));
+        for (std::uint32_t i = 0; i < trie_.children(entry.node).size; ++i) {
+            const NodeId child = next_choice(trie_.child_at(entry.node, i));
+            if (rules_.needs_logits(child)) {
+                Entry guess = entry_at(share, child);
+                guess.rank = rank_of(guess);
+                visit(guess);
+            }
+        }
+    }
+    std::size_t n_ways(NodeId node) const { return trie_.children(node).size + (rules_.ends_leaf(node) ? 1U : 0U); }
+
+    // Of a token, in nats: of the best leaf's, or of what is nearest to one; what nothing is left for is to be near.
+    double price() const {
+        if (is_spent()) {
+            constexpr double most = 1e300;
+            return kOnly + (weights_ == nullptr ? 0 : std::min(weights_->spread(), most));
+        }
+        if (!found_.empty()) {
+            return price_of(found_.best());
+        }
+        const auto nearest =
+            std::min_element(open_.entries().begin(), open_.entries().end(), [this](const Entry & a, const Entry & b) {
+                return (*rest_)[a.node] != (*rest_)[b.node] ? (*rest_)[a.node] < (*rest_)[b.node] : a.score > b.score;
+            });
+        return nearest == open_.entries().end() ? 0 : price_of(*nearest);
+    }
+    double price_of(const Entry & entry) const {
+        return -entry.logprob / static_cast<double>(std::max<std::size_t>(path_to(trie_, entry.node).size(), 1));
+    }
+
+    double rank_of(const Entry & entry) const {
+        return dives_ ? entry.score - price_ * (*rest_)[entry.node] : entry.score;
+    }
+
+    // Of n nodes, what max_nodes and the time leave; one leaf is found whatever it costs.
+    std::size_t budget(std::size_t n) const {
+        const std::uint64_t rest = is_spent() ? 0 : options_.max_nodes == 0 ? n : options_.max_nodes - n_evaluated_;
+        return std::min<std::size_t>(n, std::max<std::uint64_t>(rest, found_.empty() ? 1 : 0));
+    }
+    std::uint64_t part_of_max_nodes(std::uint64_t part, std::uint64_t most) const {
+        return options_.max_nodes == 0 ? most : std::clamp<std::uint64_t>(options_.max_nodes / part, 1, most);
+    }
+    bool is_spent() const { return is_late_ || (options_.max_nodes > 0 && n_evaluated_ >= options_.max_nodes); }
+
+    // The next batch: the best open nodes and, below these, what is guessed to be as good, within spread of the best;
+    // with n_best leaves to find, of the n_best-th. Rows that would be filled up anyway go to the next best.
+    std::vector<Entry> plan(double spread, double rows) {
+        const std::size_t most = budget(n_paths_ == 0 ? 1 : std::numeric_limits<std::size_t>::max());
+        const auto width = static_cast<std::size_t>(std::min(rows, 1e6));
+        constexpr double kFill = 2;  // spreads
+        std::vector<Entry> batch;
+        std::vector<NodeId> tips;  // the deepest of each path
+        Heap guesses;
+        std::size_t n_known = 0;
+        std::size_t n_rows = 0;
+        double best = kImpossible;
+        while (batch.size() < most) {
+            const bool has_open = goes_on(open_);
+            const bool has_guess = rows_are_cheap_ ? !guesses.empty() : goes_on(guesses);
+            if (!has_open && !has_guess) {
+                break;
+            }
+            const bool known = has_open && (guesses.empty() || guesses.top() < open_.top());
+            Heap & from = known ? open_ : guesses;
+            const double behind = best - from.top().score;
+            const bool fills_up = batch.size() % kRowGroup != 0 && behind <= kFill * spread;
+            if ((behind > spread || batch.size() >= width) && !fills_up) {
+                break;
+            }
+            n_rows += n_tokens_to(from.top().node);
+            if (rows_are_cheap_ && n_rows > TreeEvaluator::kMaxRows && !batch.empty()) {
+                break;  // the next would be in a pass of its own
+            }
+            NodeId * above = known ? nullptr : tip_above(from.top().node, tips);
+            if (above == nullptr && !tips.empty() && tips.size() >= n_paths_) {
+                break;  // the next would be a batch of its own
+            }
+            const Entry entry = from.pop();
+            if (above != nullptr) {
+                *above = entry.node;
+            } else {
+                tips.push_back(entry.node);
+            }
+            batch.push_back(known ? entry : Entry{kImpossible, entry.node});
+            if (known && ++n_known == options_.n_best) {
+                best = entry.score;
+            }
+            guess_below(entry, best - kFill * spread, guesses);
+        }
+        return batch;
+    }
+
+    // nullptr if node is below none.
+    NodeId * tip_above(NodeId node, std::vector<NodeId> & tips) const {
+        for (NodeId above = trie_.parent(node); above != kRoot; above = trie_.parent(above)) {
+            const auto at = std::find(tips.begin(), tips.end(), above);
+            if (at != tips.end()) {
+                return &*at;
+            }
+        }
+        return nullptr;
+    }
+
+    // From the last node above it that needs logits, too.
+    std::size_t n_tokens_to(NodeId node) const {
+        std::size_t n = 1;
+        for (NodeId above = trie_.parent(node); above != kRoot && !rules_.needs_logits(above);
+             above = trie_.parent(above)) {
+            ++n;
+        }
+        return n;
+    }
+
+    // What may be below an entry, unless it is below least.
+    void guess_below(const Entry & entry, double least, Heap & guesses) const {
+        const std::size_t n = n_ways(entry.node);
+        if (entry.score - std::log(static_cast<double>(n)) < least || (dives_ && n > 1 && !rows_are_cheap_)) {
+            return;
+        }
+        for_each_guess(entry, [&](const Entry & guess) { guesses.push(guess); });
+    }
+
+    // nullptr if it is not there.
+    Entry * in_batch(NodeId node) {
+        const auto at = std::lower_bound(batch_.begin(), batch_.end(), node,
+                                         [](const Entry & entry, NodeId n) { return entry.node < n; });
+        return at != batch_.end() && at->node == node ? &*at : nullptr;
+    }
+
+    void open(Entry entry) {
+        if (!may_win(entry) || entry.logprob == kImpossible) {
+            found_.miss(entry);
+            return;
+        }
+        entry.node = next_choice(entry.node);
+        if (!rules_.needs_logits(entry.node)) {
+            finish(entry.logprob, entry.node);
+        } else if (Entry * planned = in_batch(entry.node)) {
+            *planned = entry;
+        } else {
+            entry.rank = rank_of(entry);
+            open_.push(entry);
+        }
+    }
+
+    // The first node from this one on that needs logits or ends a leaf.
+    NodeId next_choice(NodeId node) const {
+        while (!rules_.needs_logits(node) && !rules_.ends_leaf(node)) {
+            node = trie_.child_at(node, 0);  // the only one
+        }
+        return node;
+    }
+
+    void finish(double logprob, NodeId node) {
+        found_.add({logprob, node, weights_ == nullptr ? logprob : logprob + weights_->of_leaf(trie_.leaf(node))});
+    }
+
+    void miss_open() {
+        for (const Entry & entry : open_.entries()) {
+            found_.miss(entry);
+        }
+    }
+
+    bool may_win(const Entry & entry) const { return entry.score >= found_.worst(); }
+
+    // Of a pass on a processor, in the time of a row. On devices a pass takes what a batch of all its rows takes. Not
+    // as measured: equal calls would evaluate other batches, in which quantized models give other scores.
+    static constexpr double kOverhead = 4;
+    // As many rows as take about so many times the overhead of a pass: more take longer than they save, as most prove
+    // needless.
+    static constexpr double kWidth = 2;
+    static constexpr std::size_t kManyBatches = 4;
+    static constexpr std::uint64_t kLittle = 6;  // times what has been evaluated
+    static constexpr double kEverything = std::numeric_limits<double>::infinity();
+    // Of a token, where nothing else is to count.
+    static constexpr double kOnly = 1e6;
+
+    const Trie & trie_;
+    const ScoreRules rules_;
+    const SearchOptions options_;
+    const LeafWeights * const weights_;
+    const std::size_t n_vocab_;
+    const std::size_t n_paths_;
+    const bool rows_are_cheap_;
+    const Clock::time_point started_ = Clock::now();
+    bool is_late_ = false;
+    std::uint64_t n_evaluated_ = 0;
+    bool has_begun_ = false;
+    std::size_t n_batches_ = 0;
+    // Weights that differ put nodes further above what they lead to, so that a proof needs more of them.
+    const double more_ = weights_ != nullptr && weights_->spread() > 0 ? 2 : 1;
+    double spread_ = rows_are_cheap_ ? std::numeric_limits<double>::infinity() : more_ * std::log1p(kOverhead / 2);
+    double width_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : more_ * kWidth * kOverhead;
+    // Nodes evaluated without a proof behind which a good leaf is looked for first.
+    const std::uint64_t patience_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(2, 48);
+    // Rows of a batch then: more cost less each, and know less of one another.
+    const std::uint64_t dive_rows_ = rows_are_cheap_ ? TreeEvaluator::kMaxRows : part_of_max_nodes(4, 32);
+    bool dives_ = false;
+    double price_ = 0;                  // of a token, while it does
+    std::optional<TokensToEnds> rest_;  // likewise
+    Heap open_;
+    std::vector<Entry> batch_;  // under way, by node; -inf until the node above it is known
+    FoundLeaves found_{options_.n_best};
+    ScoreRules::Split split_;
+};
+
+}  // namespace
+
+std::unique_ptr<Search> begin_search(const Cursor & cursor,
+                                     const SearchOptions & options,
+                                     std::size_t n_vocab,
+                                     std::size_t n_paths,
+                                     bool rows_are_cheap) {
+    return std::make_unique<BestLeaves>(cursor, options, n_vocab, n_paths, rows_are_cheap);
+}
+
+SearchResult search(Sequence & sequence,
+                    const Cursor & cursor,
+                    const SearchOptions & options,
+                    const std::atomic<bool> & cancelled) {
+    const Trie & trie = cursor.trie();
+    TreeEvaluator evaluator(sequence, trie, ScoreRules(cursor, options).depth(), options.prefix, cancelled);
+    const auto n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(sequence.vocab()));
+    const std::unique_ptr<Search> search = begin_search(
+        cursor, options, n_vocab, evaluator.one_at_a_time() ? 0 : evaluator.n_paths(), sequence.has_layers_on_device());
+    evaluator.answer(*search);
+    return {evaluator.cost(), search->result()};
+}
+
+}  // namespace token_trie

@@ -1,0 +1,81 @@
+#pragma once
+
+#include "context/sequence.h"
+#include "search/leaf_weights.h"
+#include "search/score_rules.h"
+#include "search/tree_query.h"
+
+#include <chrono>
+#include <memory>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+struct SearchOptions : ScoreOptions {
+    std::size_t n_best = 1;
+    std::size_t beam_width = 0;  // nodes of one depth that are gone on from; 0: best first, exact
+    // What ends the search before its proof: the best leaves found until then are its result, one at least.
+    std::uint64_t max_nodes = 0;                 // to evaluate, 0: no limit
+    std::chrono::milliseconds timeout{0};        // since it began, looked at between batches; 0: none
+    std::shared_ptr<const LeafWeights> weights;  // added to logprobs, for ranks; null: none
+};
+
+struct Found {
+    LeafId leaf;
+    double logprob;  // without weights
+};
+
+// The best leaves of a search, and what it knows of the others. With weights, all but mass_max is of logprobs with
+// these.
+struct Ranking {
+    std::vector<Found> found;  // best first
+    // Nats that what was not looked at may be above the last of found, at most; 0 if found are proved the best, +inf if
+    // fewer than n_best were found and there may be more.
+    double gap = 0;
+    // The best leaf beside found scores at least and at most this; -inf: none is known, or there is none.
+    double rival_min = 0;
+    double rival_max = 0;
+    double mass_max = 0;  // the probability that what the model writes here is of the set, at most
+};
+struct SearchResult : Cost, Ranking {};
+
+// The n_best best leaves, by scores as of score_all, in as little time as their proof needs. A leaf's score is never
+// above that of a node on its path, so a search that goes on from the best node each time (A* with a heuristic of 0;
+// Hart, Nilsson and Raphael, 1968) may stop when no node left is above the n_best-th leaf found. With weights, a node's
+// score has the most of any leaf at or below it (which is then the heuristic).
+//
+// A batch has more than the best node, as each row of it takes less than a pass of its own would:
+//
+//     root -0.9 READ  -0.1 _ -?- FILE      in one batch: READ, the _ that must follow it, and SEND, which may win if
+//      |    '-2.0 SEND -?- _ -?- MAIL      the best leaf below READ loses a nat or more on its way. Not CALL.
+//      '--- -7.1 CALL -?- ...
+//
+// The nodes not known yet, -?-, are taken for as probable as if the children of each shared its probability evenly. How
+// far below the best a node may be to be worth a row depends on what rows cost beside passes, and doubles with each
+// batch that has proved nothing. Where all layers are on devices a batch takes as many rows as it may have, so that a
+// small set is decided in one. Where little remains, and by these guesses a proof needs most of it, the next batch has
+// all of it, so that no set takes much longer than to score it whole. None of this changes what is found.
+//
+// Of a large set whose members are all improbable, most nodes near the root are above the best leaf, and a proof takes
+// thousands. Behind some rows (half of max_nodes at most) a search therefore goes on from what looks best when each
+// token still to come to a leaf costs what one of the best leaf so far has cost (A* with a heuristic that is not
+// admissible; Pohl, 1970). So good leaves come early, what remains is their proof, and max_nodes and timeout may end it
+// in between.
+//
+// Equal scores are ranked by their tokens.
+using Search = Decision<Ranking>;
+
+// n_paths: that one batch may be on; 0: a batch is a node. rows_are_cheap: as on devices. The cursor's trie must
+// outlive it.
+std::unique_ptr<Search> begin_search(const Cursor & cursor,
+                                     const SearchOptions & options,
+                                     std::size_t n_vocab,
+                                     std::size_t n_paths,
+                                     bool rows_are_cheap);
+
+// All of it, behind a sequence, which is left as it was. Throws Error (context, cancelled).
+SearchResult search(Sequence & sequence,
+                    const Cursor & cursor,
+                    const SearchOptions & options,
+                    const std::atomic<bool> & cancelled);
+
+}  // namespace token_trie

@@ -1,0 +1,103 @@
+#pragma once
+
+#include "context/saved_state.h"
+#include "context/sequence.h"
+#include "search/tree_paths.h"
+#include "search/tree_query.h"
+
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// Evaluates nodes of a trie behind a sequence, as many in one batch as the context holds, each node once. The
+// sequence and its cache are as before when this goes away.
+//
+// Where cells cannot be shared (recurrent and hybrid models, a cache that is not unified, one sequence id, a
+// llama.cpp that does not tell), nodes are evaluated one after the other, and the state is taken back or, behind what
+// is longer than a window of sliding attention too, restored from a copy in between: a copy of the whole for each node
+// of the path under way.
+class TreeEvaluator {
+   public:
+    // Behind the whole sequence; or, where prefix is not empty, behind these tokens instead. All must outlive this.
+    // Nodes are at most so deep. Each path takes memory for logits: where all will be queried about, or behind a
+    // sequence whose layers are on devices, as many are evaluated at once as the context may have ids for, and
+    // otherwise fewer, where the vocabulary is large. Throws Error (context) if these do not fit the context.
+    TreeEvaluator(Sequence & sequence,
+                  const Trie & trie,
+                  std::size_t depth,
+                  std::vector<Token> prefix,
+                  const std::atomic<bool> & cancelled,
+                  bool all = false);
+    ~TreeEvaluator();
+    TreeEvaluator(const TreeEvaluator &) = delete;
+    TreeEvaluator & operator=(const TreeEvaluator &) = delete;
+
+    using Visit = std::function<void(NodeId node, const float * logits)>;
+
+    // Visits the logits after each of the nodes, which come in depth-first order, over all calls each once and before
+    // those below it. The root may be the first. Throws Error (context, cancelled).
+    void evaluate(const std::vector<NodeId> & nodes, const Visit & visit);
+
+    // Until it queries no more. Throws as evaluate does.
+    void answer(TreeQuery & query);
+
+    // Whether a batch is a node, so that one has nothing to gain from others beside it.
+    bool one_at_a_time() const noexcept { return n_ids_ == 0; }
+    // That nodes of one batch may be on.
+    std::size_t n_paths() const noexcept { return std::max<std::size_t>(n_ids_, 1); }
+    // Rows of one batch. From 64 on llama.cpp's flash attention takes another way than below, and scores would depend
+    // on how many there are. A multiple of what is multiplied at a time.
+    static constexpr std::size_t kMaxRows = 60;
+
+    // So far, with what the sequence's own cache took to catch up.
+    Cost cost() const noexcept {
+        return {n_evaluated_, sequence_.n_passes() - n_passes_before_, sequence_.decode_ns() - decode_ns_before_};
+    }
+
+   private:
+    static constexpr NodeId kFiller = std::numeric_limits<NodeId>::max();
+
+    void begin();
+    void end() noexcept;
+    void fill_up(TreePaths::Wave & wave) const;
+    void evaluate_singly(NodeId node, const Visit & visit);
+    void go_back_to(std::size_t depth);
+    void keep_state();
+    SavedState state() const;
+    bool restore(const SavedState & state) noexcept;
+    void decode(std::vector<Row> rows, std::size_t max_rows, const Visit & visit);
+    void check_cancelled() const;
+
+    // Sequence ids: 0 is the sequence's, then come those of its other branches, the paths', and the prefix has the
+    // last.
+    llama_seq_id id_of(std::size_t path) const noexcept { return first_id_ + static_cast<llama_seq_id>(path); }
+    llama_seq_id base_id() const noexcept { return prefix_.empty() || n_ids_ == 0 ? 0 : id_of(n_ids_); }
+
+    Sequence & sequence_;
+    const std::uint64_t n_passes_before_ = sequence_.n_passes();
+    const std::uint64_t decode_ns_before_ = sequence_.decode_ns();
+    const llama_seq_id first_id_ = sequence_.first_free_id();
+    const Trie & trie_;
+    const std::vector<Token> prefix_;
+    const std::atomic<bool> & cancelled_;
+    llama_memory_t memory_ = nullptr;
+    llama_pos base_ = 0;         // position of what follows the root
+    std::size_t max_cells_ = 0;  // cells for nodes
+    std::int32_t n_swa_ = 0;
+    bool rewinds_ = true;               // whether the cache can drop its newest cells,
+    bool keeps_states_ = false;         // and whether it may not be as before them then
+    std::size_t n_ids_ = 0;             // for paths; 0: one node after the other, on the sequence's own id
+    std::unique_ptr<TreePaths> paths_;  // where there are ids for them,
+    TreePath here_;                     // and otherwise the only one
+    std::vector<float> root_logits_;    // behind the prefix
+    std::optional<SavedState> before_;  // of the sequence, where it has to be copied back
+    std::vector<SavedState> states_;    // after each node of the path, where they are kept
+    std::uint64_t n_evaluated_ = 0;
+
+    BatchRows batch_;
+};
+
+}  // namespace token_trie

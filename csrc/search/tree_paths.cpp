@@ -1,0 +1,164 @@
+#include "search/tree_paths.h"
+
+#include "context/common_prefix.h"
+
+#include <algorithm>
+
+namespace token_trie {
+
+TreePath path_to(const Trie & trie, NodeId node) {
+    TreePath path;
+    for (; node != kRoot; node = trie.parent(node)) {
+        path.push_back(node);
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+}
+
+void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes) {
+    std::vector<std::pair<TreePath, NodeId>> keyed;
+    keyed.reserve(nodes.size());
+    for (const NodeId node : nodes) {
+        keyed.emplace_back(path_to(trie, node), node);
+    }
+    std::sort(keyed.begin(), keyed.end());
+    std::transform(keyed.begin(), keyed.end(), nodes.begin(), [](const auto & pair) { return pair.second; });
+}
+
+llama_seq_id TreePaths::take_idle_id() noexcept {
+    const auto idle = std::find_if(ids_.begin(), ids_.end(),
+                                   [this](const Id & each) { return each.id != base_id_ && each.path.empty(); });
+    if (idle == ids_.end()) {
+        return -1;
+    }
+    const llama_seq_id id = idle->id;
+    if (idle->has_base) {
+        llama_memory_seq_rm(memory_, id, -1, -1);
+    }
+    ids_.erase(idle);
+    return id;
+}
+
+TreePaths::Wave TreePaths::next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells) {
+    Wave wave;
+    std::vector<TreePath> tips;
+    for (; wave.n_queried < n; ++wave.n_queried) {
+        TreePath path = path_to(trie_, nodes[wave.n_queried]);
+        const std::size_t n_shared = tips.empty() ? 0 : common_prefix(tips.back(), path);
+        const bool goes_on = !tips.empty() && n_shared == tips.back().size();
+        const std::size_t n_more = path.size() - n_shared;
+        if (tips.size() + (goes_on ? 0 : 1) > ids_.size() || wave.n_cells + n_more > max_cells) {
+            break;
+        }
+        wave.n_cells += n_more;
+        if (goes_on) {
+            tips.back() = std::move(path);
+        } else {
+            tips.push_back(std::move(path));
+        }
+    }
+    wave.rows = place(tips);
+    // Both are in depth-first order.
+    const NodeId * queried = nodes;
+    for (Row & row : wave.rows) {
+        row.wanted = queried != nodes + wave.n_queried && *queried == row.node;
+        queried += row.wanted ? 1 : 0;
+    }
+    return wave;
+}
+
+// Of sliding attention llama.cpp takes cells out of a sequence that is more than a window longer. What remains of such
+// a path is no beginning of others, and cannot be in one row with them.
+void TreePaths::drop_torn() noexcept {
+    const llama_pos first = llama_memory_seq_pos_min(memory_, base_id_);
+    for (Id & id : ids_) {
+        if (id.has_base && llama_memory_seq_pos_min(memory_, id.id) != first) {
+            llama_memory_seq_rm(memory_, id.id, -1, -1);
+            id = {id.id, false, {}};
+        }
+    }
+}
+
+// Gives each path an id, one that holds the path's beginning already where there is one, and returns what is missing.
+std::vector<Row> TreePaths::place(const std::vector<TreePath> & tips) {
+    struct Source {
+        std::size_t id;      // index into ids_
+        std::size_t n_kept;  // nodes of the path that it holds
+    };
+    drop_torn();
+    std::vector<Source> sources;
+    std::vector<bool> taken(ids_.size());
+    std::vector<bool> extends(tips.size());
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        Source best{0, 0};
+        for (std::size_t id = 0; id < ids_.size(); ++id) {
+            const std::size_t n = std::min(common_prefix(ids_[id].path, tips[i]), tips[i].size() - 1);
+            if (n > best.n_kept) {
+                best = {id, n};
+            }
+        }
+        extends[i] = best.n_kept > 0 && !taken[best.id];
+        if (extends[i]) {
+            taken[best.id] = true;
+        }
+        sources.push_back(best);
+    }
+    for (std::size_t id = 0; id < ids_.size(); ++id) {
+        if (!taken[id] && !ids_[id].path.empty()) {
+            llama_memory_seq_rm(memory_, ids_[id].id, base_, -1);
+            ids_[id].path.clear();
+        }
+    }
+    std::vector<std::size_t> ids(tips.size());
+    std::size_t free = 0;
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        const Source & source = sources[i];
+        if (extends[i]) {
+            ids[i] = source.id;
+            continue;
+        }
+        while (taken[free]) {
+            ++free;
+        }
+        taken[free] = true;
+        ids[i] = free;
+        Id & id = ids_[free];
+        if (!id.has_base) {
+            llama_memory_seq_cp(memory_, base_id_, id.id, -1, base_);
+            id.has_base = true;
+        }
+        if (source.n_kept > 0) {
+            llama_memory_seq_cp(memory_, ids_[source.id].id, id.id, base_,
+                                base_ + static_cast<llama_pos>(source.n_kept));
+        }
+    }
+    std::vector<Row> rows;
+    std::vector<std::size_t> row_at(trie_.max_length());  // of the nodes of the path before
+    for (std::size_t i = 0; i < tips.size(); ++i) {
+        const TreePath & path = tips[i];
+        Id & id = ids_[ids[i]];
+        if (extends[i]) {
+            llama_memory_seq_rm(memory_, id.id, base_ + static_cast<llama_pos>(sources[i].n_kept), -1);
+        }
+        const std::size_t n_shared = i == 0 ? 0 : common_prefix(tips[i - 1], path);
+        for (std::size_t depth = sources[i].n_kept; depth < path.size(); ++depth) {
+            if (depth >= n_shared) {
+                row_at[depth] = rows.size();
+                rows.push_back(
+                    {path[depth], trie_.token(path[depth]), base_ + static_cast<llama_pos>(depth), false, {}});
+            }
+            rows[row_at[depth]].ids.push_back(id.id);
+        }
+        id.path = path;
+    }
+    return rows;
+}
+
+void TreePaths::clear() noexcept {
+    for (const Id & id : ids_) {
+        llama_memory_seq_rm(memory_, id.id, id.id == base_id_ ? base_ : -1, -1);
+    }
+    ids_.clear();
+}
+
+}  // namespace token_trie

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "context/batch_rows.h"
+
+namespace [[gnu::visibility("default")]] token_trie {
+
+// From below the root to a node.
+using TreePath = std::vector<NodeId>;
+TreePath path_to(const Trie & trie, NodeId node);
+
+// Nodes in depth-first order.
+void sort_depth_first(const Trie & trie, std::vector<NodeId> & nodes);
+
+// The paths of a trie that lie in the cache, behind what stands before its root.
+//
+// A cache cell belongs to a set of llama.cpp's sequences, and a token attends to the cells of its own. Each path to a
+// deepest node gets a sequence id, and a node that several paths share is one cell with all of their ids:
+//
+//     sequence    The answer is |  READ  _  FILE            ids 1
+//                   ids 0 1 2 3 |        _  MAIL                2     READ: 1 2    _ : 1 2    SEND: 3
+//                               |  SEND                         3
+//
+// Paths stay in the cache until the next wave of nodes, of which those that go on from them take over their ids.
+class TreePaths {
+   public:
+    // What stands before the root are the first cells, base of them, of base_id. The memory is one whose cells are
+    // shared; it and the trie must outlive this.
+    TreePaths(llama_memory_t memory, const Trie & trie, llama_seq_id base_id, llama_pos base)
+        : memory_(memory), trie_(trie), base_id_(base_id), base_(base) {}
+
+    // Lends another id, for a path; it may be base_id, where no path ends a window of sliding attention or more behind
+    // the first cell: when it is cut back to its base, the window before that is no longer there.
+    void add_id(llama_seq_id id) { ids_.push_back({id, id == base_id_, {}}); }
+    std::size_t n_ids() const noexcept { return ids_.size(); }
+    // Gives back one lent that no path is on, with nothing in it; -1: there is none.
+    llama_seq_id take_idle_id() noexcept;
+
+    struct Wave {
+        std::vector<Row> rows;      // those before them that are not in the cache, too; parents come first
+        std::size_t n_queried = 0;  // nodes that are in it
+        std::size_t n_cells = 0;    // that paths have behind it
+    };
+    // Takes as many of the first nodes as there are ids and cells for. They come in depth-first order, the
+    // root is none of them, over all calls each comes once, and before those below it. At least one fits.
+    Wave next_wave(const NodeId * nodes, std::size_t n, std::size_t max_cells);
+
+    // Drops what lies behind the root, and all of the ids but base_id's.
+    void clear() noexcept;
+
+   private:
+    struct Id {
+        llama_seq_id id;
+        bool has_base;  // whether the cells before the root belong to it
+        TreePath path;  // in the cache
+    };
+    void drop_torn() noexcept;
+    std::vector<Row> place(const std::vector<TreePath> & tips);
+
+    llama_memory_t memory_;
+    const Trie & trie_;
+    llama_seq_id base_id_;
+    llama_pos base_;  // position of what follows the root
+    std::vector<Id> ids_;
+};
+
+}  // namespace token_trie

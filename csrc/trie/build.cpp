@@ -1,0 +1,635 @@
+#include "trie/compact_builder.h"
+#include "trie/lexicon.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <unordered_map>
+
+namespace token_trie {
+
+class Trie::Builder {
+   public:
+    Builder(const LeafView & leaves, std::vector<std::string> names, std::string vocab, bool are_texts)
+        : leaves_(leaves), names_(std::move(names)), vocab_(std::move(vocab)), are_texts_(are_texts), trie_(new Trie) {}
+
+    std::shared_ptr<const Trie> run(Layout layout) {
+        check();
+        sort();
+        collapse();
+        const bool compact = layout == Layout::compact || (layout == Layout::by_size && rows_.size() >= kCompactLeaves);
+        number_leaves();
+        if (compact && trie_->max_token_ < kMaxCompactToken) {
+            return lay_out_compactly();
+        }
+        lay_out();
+        trie_->n_nodes_ = static_cast<std::uint32_t>(trie_->nodes_.size() - 1);
+        trie_->n_leaves_ = static_cast<std::uint32_t>(trie_->leaf_nodes_.size());
+        trie_->vocab_ = std::move(vocab_);
+        return trie_;
+    }
+
+   private:
+    // A leaf of the list and as many of its first tokens as fit, each plus one and the first on top, which settle most
+    // comparisons without a look at the rest.
+    struct Row {
+        std::uint64_t key;
+        std::uint32_t leaf;
+    };
+
+    const Token * begin(std::uint32_t leaf) const { return leaves_.tokens + leaves_.offsets[leaf]; }
+    const Token * end(std::uint32_t leaf) const { return leaves_.tokens + leaves_.offsets[leaf + std::size_t{1}]; }
+    std::size_t length(std::uint32_t leaf) const {
+        return leaves_.offsets[leaf + std::size_t{1}] - leaves_.offsets[leaf];
+    }
+
+    void check() {
+        if (leaves_.size >= kNoLeaf) {
+            throw Error(Status::limit, "more than 4294967294 leaves");
+        }
+        for (std::uint32_t leaf = 0; leaf < leaves_.size; ++leaf) {
+            if (length(leaf) > kMaxLeafTokens) {
+                throw Error(Status::limit, "leaf " + describe(leaf) + ": more than 65535 tokens");
+            }
+            const Token * tokens = begin(leaf);
+            for (std::size_t i = 0; i < length(leaf); ++i) {
+                if (tokens[i] < 0) {
+                    throw Error(Status::payload, "leaf " + describe(leaf) + ": tokens[" + std::to_string(i) +
+                                                     "]: " + std::to_string(tokens[i]) + " is not a token id");
+                }
+                trie_->max_token_ = std::max(trie_->max_token_, tokens[i]);
+            }
+        }
+    }
+
+    void sort() {
+        width_ = width_of(static_cast<std::uint64_t>(trie_->max_token_) + 1);
+        n_in_key_ = 64 / width_;
+        rows_.reserve(leaves_.size);
+        for (std::uint32_t leaf = 0; leaf < leaves_.size; ++leaf) {
+            if (length(leaf) > 0) {
+                rows_.push_back({key_of(leaf), leaf});
+            }
+        }
+        if (rows_.empty()) {
+            throw Error(Status::payload, "no leaf with tokens: a set needs at least one");
+        }
+        std::sort(rows_.begin(), rows_.end(), [this](const Row & a, const Row & b) {
+            if (a.key != b.key) {
+                return a.key < b.key;
+            }
+            const int order = compare(a.leaf, b.leaf);
+            return order != 0 ? order < 0 : a.leaf < b.leaf;
+        });
+    }
+
+    std::uint64_t key_of(std::uint32_t leaf) const {
+        const Token * tokens = begin(leaf);
+        const std::size_t n = length(leaf);
+        std::uint64_t key = 0;
+        for (std::size_t i = 0; i < n_in_key_; ++i) {
+            key = key << width_ | (i < n ? static_cast<std::uint64_t>(tokens[i]) + 1 : 0);
+        }
+        return key << (64 - n_in_key_ * width_) % 64;
+    }
+
+    int compare(std::uint32_t a, std::uint32_t b) const {
+        const Token * end_a = end(a);
+        const Token * end_b = end(b);
+        const auto [at_a, at_b] = std::mismatch(begin(a), end_a, begin(b), end_b);
+        if (at_a == end_a || at_b == end_b) {
+            return static_cast<int>(at_a != end_a) - static_cast<int>(at_b != end_b);
+        }
+        return *at_a < *at_b ? -1 : 1;
+    }
+
+    // Keeps the first row of each run of equal leaves and gives it the run's smallest name.
+    void collapse() {
+        std::size_t kept = 0;
+        for (const Row row : rows_) {
+            if (kept > 0 && rows_[kept - 1].key == row.key && compare(rows_[kept - 1].leaf, row.leaf) == 0) {
+                if (!names_.empty()) {
+                    std::string & name = names_[rows_[kept - 1].leaf];
+                    std::string & other = names_[row.leaf];
+                    if (other != name) {
+                        if (other < name) {
+                            std::swap(name, other);
+                        }
+                        trie_->aliases_.push_back({std::move(other), rows_[kept - 1].leaf});
+                    }
+                }
+                continue;
+            }
+            rows_[kept++] = row;
+        }
+        rows_.resize(kept);
+    }
+
+    // Leaf ids follow the order of the list, so that results line up with what the caller gave.
+    void number_leaves() {
+        std::vector<std::uint32_t> & ids = leaf_ids_;
+        ids.assign(leaves_.size, kNoLeaf);
+        for (const Row & row : rows_) {
+            ids[row.leaf] = 0;
+        }
+        LeafId next = 0;
+        for (std::uint32_t leaf = 0; leaf < ids.size(); ++leaf) {
+            if (ids[leaf] == kNoLeaf) {
+                continue;
+            }
+            ids[leaf] = next++;
+            trie_->n_tokens_ += length(leaf);
+            if (are_texts_) {
+                trie_->text_offsets_.push_back(trie_->texts_.size());
+                std::transform(begin(leaf), end(leaf), std::back_inserter(trie_->texts_),
+                               [](Token byte) { return static_cast<char>(byte); });
+            }
+            if (!names_.empty()) {
+                trie_->name_offsets_.push_back(trie_->names_.size());
+                trie_->names_.append(names_[leaf]).push_back('\0');
+            } else if (rows_.size() != leaves_.size) {
+                trie_->rows_.push_back(leaf);
+            }
+        }
+        if (!names_.empty()) {
+            trie_->name_offsets_.push_back(trie_->names_.size());
+            trie_->names_.shrink_to_fit();
+        }
+        if (are_texts_) {
+            trie_->text_offsets_.push_back(trie_->texts_.size());
+        }
+        for (Alias & alias : trie_->aliases_) {
+            alias.leaf = ids[alias.leaf];
+        }
+    }
+
+    std::shared_ptr<const Trie> lay_out_compactly() {
+        std::vector<std::uint32_t> rows(rows_.size());
+        std::transform(rows_.begin(), rows_.end(), rows.begin(), [](const Row & row) { return row.leaf; });
+        std::vector<Row>().swap(rows_);
+        CompactBuilder builder(trie_->max_token_);
+        constexpr std::size_t ahead = 16;
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            // Rows lie anywhere in the list.
+            __builtin_prefetch(&leaves_.offsets[rows[std::min(i + 2 * ahead, rows.size() - 1)]]);
+            __builtin_prefetch(begin(rows[std::min(i + ahead, rows.size() - 1)]));
+            builder.add(begin(rows[i]), length(rows[i]));
+            rows[i] = leaf_ids_[rows[i]];
+        }
+        std::vector<std::uint32_t>().swap(leaf_ids_);
+        builder.set_order(rows);
+        if (trie_->has_names()) {
+            builder.set_names(trie_->names_, trie_->name_offsets_);
+        }
+        if (!trie_->rows_.empty()) {
+            builder.set_rows(trie_->rows_);
+        }
+        return Trie::of(builder.take(), std::move(vocab_), std::move(trie_->aliases_));
+    }
+
+    // Level by level: a node is the run of rows that share its path; its children are the runs by the next token.
+    void lay_out() {
+        struct Run {
+            std::uint32_t begin;
+            std::uint32_t end;
+        };
+        std::vector<Run> level{{0, static_cast<std::uint32_t>(rows_.size())}};
+        std::vector<Run> next;
+        std::uint64_t n_nodes = 1;
+        trie_->leaf_nodes_.resize(rows_.size());
+        for (std::uint32_t depth = 0; !level.empty(); ++depth, level.swap(next)) {
+            next.clear();
+            trie_->max_length_ = depth;
+            for (Run run : level) {
+                Node node{static_cast<std::uint32_t>(n_nodes), kNoLeaf};
+                if (length(rows_[run.begin].leaf) == depth) {
+                    node.leaf = leaf_ids_[rows_[run.begin].leaf];
+                    trie_->leaf_nodes_[node.leaf] = static_cast<NodeId>(trie_->nodes_.size());
+                    ++run.begin;
+                }
+                for (std::uint32_t i = run.begin; i < run.end;) {
+                    const Token token = begin(rows_[i].leaf)[depth];
+                    const std::uint32_t start = i;
+                    while (++i < run.end && begin(rows_[i].leaf)[depth] == token) {
+                    }
+                    trie_->tokens_.push_back(token);
+                    next.push_back({start, i});
+                    if (++n_nodes >= kNoNode) {
+                        throw Error(Status::limit, "more than 4294967294 nodes");
+                    }
+                }
+                trie_->nodes_.push_back(node);
+            }
+        }
+        trie_->nodes_.push_back({static_cast<std::uint32_t>(n_nodes), kNoLeaf});
+        trie_->nodes_.shrink_to_fit();
+        trie_->tokens_.shrink_to_fit();
+    }
+
+    std::string describe(std::uint32_t leaf) const {
+        return names_.empty() ? std::to_string(leaf) : quote(names_[leaf]);
+    }
+
+    const LeafView leaves_;
+    std::vector<std::string> names_;
+    std::string vocab_;
+    const bool are_texts_;
+    std::shared_ptr<Trie> trie_;
+    std::uint32_t width_ = 0;  // bits of a token in a key
+    std::size_t n_in_key_ = 0;
+    std::vector<Row> rows_;
+    std::vector<std::uint32_t> leaf_ids_;
+};
+
+std::shared_ptr<const Trie> Trie::build(LeafList leaves, Layout layout) {
+    const LeafView view{leaves.tokens.data(), leaves.offsets.data(), leaves.size()};
+    return Builder(view, std::move(leaves.names), std::move(leaves.vocab), leaves.texts).run(layout);
+}
+
+std::shared_ptr<const Trie> Trie::build(const LeafView & leaves,
+                                        std::vector<std::string> names,
+                                        std::string vocab,
+                                        Layout layout) {
+    return Builder(leaves, std::move(names), std::move(vocab), /* are_texts = */ false).run(layout);
+}
+
+// Turns the trie of the texts' bytes into the graph. Nodes keep their order, in which every edge leads forward; those
+// that no spelling passes through are left out.
+class Trie::GraphBuilder {
+   public:
+    GraphBuilder(std::shared_ptr<Trie> bytes, const Lexicon & lexicon, std::size_t max_edges)
+        : trie_(std::move(bytes)), lexicon_(lexicon), max_edges_(max_edges), n_(trie_->n_nodes_) {}
+
+    std::shared_ptr<const Trie> run() {
+        find_edges();
+        keep_what_leads_to_a_leaf();
+        measure();
+        trie_->vocab_ = lexicon_.vocab();
+        trie_->lexicon_ = lexicon_.identity();
+        return trie_;
+    }
+
+   private:
+    static constexpr std::uint64_t kTokenShift = 32;
+
+    void find_edges() {
+        firsts_.reserve(n_ + 1);
+        kept_.assign(n_, 0);
+        kept_[kRoot] = 1;
+        for (NodeId node = 0; node < n_; ++node) {
+            firsts_.push_back(tokens_.size());
+            if (kept_[node] != 0) {
+                find_edges_of(node);
+            }
+        }
+        firsts_.push_back(tokens_.size());
+    }
+
+    // Descends in the texts and the vocabulary at the same time.
+    void find_edges_of(NodeId node) {
+        found_.clear();
+        below_.assign(1, {node, kRoot});
+        while (!below_.empty()) {
+            const Place at = below_.back();
+            below_.pop_back();
+            const TokenSpan bytes = trie_->children(at.text);
+            NodeId text = trie_->nodes_[at.text].first;
+            for (const Token byte : bytes) {
+                const NodeId piece = lexicon_.next(at.piece, byte);
+                if (piece != kNoNode) {
+                    for (const Token token : lexicon_.tokens(piece)) {
+                        found_.push_back(static_cast<std::uint64_t>(token) << kTokenShift | text);
+                        kept_[text] = 1;
+                    }
+                    below_.push_back({text, piece});
+                }
+                ++text;
+            }
+        }
+        std::sort(found_.begin(), found_.end());
+        for (const std::uint64_t edge : found_) {
+            tokens_.push_back(static_cast<Token>(edge >> kTokenShift));
+            targets_.push_back(static_cast<NodeId>(edge));
+        }
+        if (tokens_.size() > max_edges_) {
+            throw Error(Status::limit, "the texts have too many spellings: a graph of more than " +
+                                           std::to_string(max_edges_) + " edges");
+        }
+    }
+
+    // Of the nodes reached, drops those that lead nowhere, as where no token spells a byte, and closes the gaps.
+    void keep_what_leads_to_a_leaf() {
+        for (LeafId leaf = 0; leaf < trie_->n_leaves(); ++leaf) {
+            if (kept_[trie_->leaf_nodes_[leaf]] == 0) {
+                throw Error(Status::vocab,
+                            "leaf " + quote(trie_->name(leaf)) + ": cannot be spelled in this vocabulary");
+            }
+        }
+        for (NodeId node = n_; node-- > 0;) {
+            const auto begin = targets_.begin() + static_cast<std::ptrdiff_t>(firsts_[node]);
+            const auto end = targets_.begin() + static_cast<std::ptrdiff_t>(firsts_[node + 1]);
+            if (trie_->nodes_[node].leaf == kNoLeaf) {
+                kept_[node] = std::any_of(begin, end, [this](NodeId target) { return kept_[target] != 0; }) ? 1 : 0;
+            }
+        }
+        std::vector<NodeId> renumbered(n_);
+        NodeId next = 0;
+        for (NodeId node = 0; node < n_; ++node) {
+            renumbered[node] = next;
+            next += kept_[node];
+        }
+        std::vector<Node> nodes;
+        nodes.reserve(next + std::size_t{1});
+        std::uint32_t n_edges = 0;
+        for (NodeId node = 0; node < n_; ++node) {
+            if (kept_[node] == 0) {
+                continue;
+            }
+            nodes.push_back({n_edges + 1, trie_->nodes_[node].leaf});
+            for (std::size_t edge = firsts_[node]; edge < firsts_[node + 1]; ++edge) {
+                if (kept_[targets_[edge]] != 0) {
+                    tokens_[n_edges] = tokens_[edge];
+                    targets_[n_edges++] = renumbered[targets_[edge]];
+                }
+            }
+        }
+        nodes.push_back({n_edges + 1, kNoLeaf});
+        tokens_.resize(n_edges);
+        targets_.resize(n_edges);
+        for (NodeId & node : trie_->leaf_nodes_) {
+            node = renumbered[node];
+        }
+        trie_->nodes_ = std::move(nodes);
+        trie_->n_nodes_ = next;
+        trie_->tokens_.assign(tokens_.begin(), tokens_.end());
+        trie_->targets_.assign(targets_.begin(), targets_.end());
+    }
+
+    // Entries, and the lengths of the shortest and the longest spellings.
+    void measure() {
+        const NodeId n = trie_->n_nodes();
+        std::vector<std::uint32_t> & entries = trie_->entries_;
+        entries.assign(n, 0);
+        std::vector<std::uint32_t> shortest(n, UINT32_MAX);
+        std::vector<std::uint32_t> longest(n, 0);
+        shortest[kRoot] = 0;
+        for (NodeId node = 0; node < n; ++node) {
+            for (std::uint32_t edge = trie_->nodes_[node].first; edge < trie_->nodes_[node + 1].first; ++edge) {
+                const NodeId target = trie_->targets_[edge - 1];
+                longest[target] = std::max(longest[target], longest[node] + 1);
+                if (shortest[node] + 1 < shortest[target]) {
+                    shortest[target] = shortest[node] + 1;
+                    entries[target] = edge;
+                }
+            }
+        }
+        trie_->n_tokens_ = 0;
+        for (const NodeId node : trie_->leaf_nodes_) {
+            trie_->n_tokens_ += shortest[node];
+        }
+        trie_->max_length_ = *std::max_element(longest.begin(), longest.end());
+        trie_->max_token_ = *std::max_element(trie_->tokens_.begin(), trie_->tokens_.end());
+    }
+
+    struct Place {
+        NodeId text;
+        NodeId piece;
+    };
+
+    std::shared_ptr<Trie> trie_;  // of bytes, until keep_what_leads_to_a_leaf
+    const Lexicon & lexicon_;
+    const std::size_t max_edges_;
+    const NodeId n_;
+    std::vector<unsigned char> kept_;
+    std::vector<std::size_t> firsts_;  // n + 1
+    std::vector<Token> tokens_;
+    std::vector<NodeId> targets_;
+    std::vector<Place> below_;
+    std::vector<std::uint64_t> found_;  // edges of one node, token above target
+};
+
+std::shared_ptr<const Trie> Trie::build(LeafList texts, const Lexicon & lexicon, std::size_t max_edges) {
+    if (!texts.vocab.empty() && texts.vocab != lexicon.vocab()) {
+        throw Error(Status::vocab, "vocab: the set was made for another vocabulary (" + texts.vocab +
+                                       ") than this model's (" + lexicon.vocab() + ")");
+    }
+    if (texts.tokens.size() > kMaxGraphBytes) {
+        throw Error(Status::limit, "texts of more than 268435456 bytes together");
+    }
+    texts.texts = true;
+    return GraphBuilder(std::const_pointer_cast<Trie>(build(std::move(texts), Layout::flat)), lexicon, max_edges).run();
+}
+
+namespace {
+
+// A set whose members come in the order of their tokens.
+struct Run {
+    const Trie * trie;
+    std::uint64_t first_leaf;  // of the merged list
+    std::uint64_t member = 0;
+    std::vector<Token> tokens;
+
+    LeafId own_leaf() const { return trie->compact()->leaf_of(member); }
+    std::uint32_t leaf() const { return static_cast<std::uint32_t>(first_leaf + own_leaf()); }
+    void read() {
+        tokens.clear();
+        trie->compact()->append_sequence(member, tokens);
+    }
+};
+
+// Of equal ones the earlier run comes first.
+bool is_behind(const Run * a, const Run * b) {
+    return a->tokens != b->tokens ? a->tokens > b->tokens : a->first_leaf > b->first_leaf;
+}
+
+class Merger {
+   public:
+    Merger(const std::vector<std::shared_ptr<const Trie>> & tries, const std::vector<std::uint64_t> & first_rows)
+        : first_rows_(first_rows), builder_(check(tries, first_rows)) {
+        std::uint64_t n_leaves = 0;
+        for (const auto & trie : tries) {
+            runs_.push_back({trie.get(), n_leaves, 0, {}});
+            n_leaves += trie->n_leaves();
+        }
+        if (n_leaves >= kNoLeaf) {
+            throw Error(Status::limit, "more than 4294967294 leaves");
+        }
+        is_kept_.resize(n_leaves);
+    }
+
+    std::shared_ptr<const Trie> run() {
+        merge();
+        put_facts();
+        return Trie::of(builder_.take(), runs_[0].trie->vocab(), std::move(aliases_));
+    }
+
+   private:
+    // Returns the largest token.
+    static Token check(const std::vector<std::shared_ptr<const Trie>> & tries,
+                       const std::vector<std::uint64_t> & first_rows) {
+        if (tries.empty() || tries.size() != first_rows.size()) {
+            throw Error(Status::argument, "sets are merged one at least, each with its first row");
+        }
+        Token max_token = 0;
+        std::uint64_t n_rows = 0;
+        for (std::size_t i = 0; i < tries.size(); ++i) {
+            const auto & trie = tries[i];
+            if (trie == nullptr || trie->compact() == nullptr || trie->is_view()) {
+                throw Error(Status::argument, "sets are merged that are laid out compactly");
+            }
+            if (first_rows[i] < n_rows) {
+                throw Error(Status::argument, "first_rows[" + std::to_string(i) + "]: in the set before");
+            }
+            n_rows = first_rows[i] + trie->compact()->row(trie->n_leaves() - 1) + 1;
+            if (first_rows[i] >= kNoLeaf || n_rows >= kNoLeaf) {
+                throw Error(Status::limit, "more than 4294967294 rows");
+            }
+            if (trie->has_names() != tries[0]->has_names()) {
+                throw Error(Status::argument, "sets with names and without are not merged");
+            }
+            if (trie->vocab() != tries[0]->vocab()) {
+                throw Error(Status::vocab, "the sets belong to different vocabularies");
+            }
+            max_token = std::max(max_token, trie->max_token());
+        }
+        return max_token;
+    }
+
+    bool has_names() const { return runs_[0].trie->has_names(); }
+
+    void merge() {
+        std::vector<Run *> heap;
+        for (Run & run : runs_) {
+            run.read();
+            heap.push_back(&run);
+        }
+        std::make_heap(heap.begin(), heap.end(), is_behind);
+        std::vector<Token> last;
+        while (!heap.empty()) {
+            std::pop_heap(heap.begin(), heap.end(), is_behind);
+            Run & run = *heap.back();
+            if (run.tokens < last || run.tokens.empty()) {
+                throw Error(Status::payload, "a set that is not sorted: its file is damaged");
+            }
+            if (run.tokens == last) {
+                collapse(run);
+            } else {
+                builder_.add(run.tokens.data(), run.tokens.size());
+                leaves_.push_back(run.leaf());
+                is_kept_[run.leaf()] = true;
+                last = run.tokens;
+            }
+            if (++run.member == run.trie->n_leaves()) {
+                heap.pop_back();
+                continue;
+            }
+            run.read();
+            std::push_heap(heap.begin(), heap.end(), is_behind);
+        }
+    }
+
+    // A leaf gives way to the one that is kept, which takes the smaller of their names.
+    void collapse(const Run & run) {
+        if (!has_names()) {
+            return;
+        }
+        const std::uint32_t kept = leaves_.back();
+        gone_[run.leaf()] = kept;
+        std::string other = run.trie->name(run.own_leaf());
+        std::string name = name_of(kept);
+        if (other < name) {
+            renamed_[kept] = other;
+            std::swap(name, other);
+        }
+        if (other != name) {
+            aliases_.push_back({std::move(other), kept});
+        }
+    }
+
+    std::string name_of(std::uint32_t leaf) const {
+        if (const auto found = renamed_.find(leaf); found != renamed_.end()) {
+            return found->second;
+        }
+        const auto run = std::upper_bound(runs_.begin(), runs_.end(), leaf,
+                                          [](std::uint32_t of, const Run & one) { return of < one.first_leaf; });
+        return run[-1].trie->name(static_cast<LeafId>(leaf - run[-1].first_leaf));
+    }
+
+    // Leaves are numbered in the order of the lists, without those that gave way.
+    void put_facts() {
+        BitsBuilder bits;
+        std::for_each(is_kept_.begin(), is_kept_.end(), [&](bool is_kept) { bits.push(is_kept); });
+        const std::uint64_t n_ones = bits.n_ones();
+        const std::vector<std::uint64_t> words = bits.take();
+        const Bits kept({words.data(), words.size()}, is_kept_.size(), n_ones);
+        const auto number = [&](std::uint32_t leaf) { return static_cast<LeafId>(kept.rank(leaf)); };
+        std::transform(leaves_.begin(), leaves_.end(), leaves_.begin(), number);
+        builder_.set_order(leaves_);
+        std::vector<std::uint32_t>().swap(leaves_);
+        for (Alias & alias : aliases_) {
+            alias.leaf = number(alias.leaf);
+        }
+        for (const Run & run : runs_) {
+            for (const Alias & alias : run.trie->aliases()) {
+                const auto leaf = static_cast<std::uint32_t>(run.first_leaf + alias.leaf);
+                const auto found = gone_.find(leaf);
+                aliases_.push_back({alias.name, number(found == gone_.end() ? leaf : found->second)});
+            }
+        }
+        has_names() ? put_names() : put_rows();
+    }
+
+    void put_names() {
+        std::string names;
+        std::vector<std::uint64_t> offsets;
+        for (const Run & run : runs_) {
+            for (LeafId leaf = 0; leaf < run.trie->n_leaves(); ++leaf) {
+                const auto merged = static_cast<std::uint32_t>(run.first_leaf + leaf);
+                if (is_kept_[merged]) {
+                    const auto found = renamed_.find(merged);
+                    offsets.push_back(names.size());
+                    names.append(found == renamed_.end() ? run.trie->stored_name(leaf) : found->second.c_str());
+                    names.push_back('\0');
+                }
+            }
+        }
+        offsets.push_back(names.size());
+        builder_.set_names(names, offsets);
+    }
+
+    void put_rows() {
+        std::vector<std::uint32_t> rows;
+        bool is_plain = true;
+        for (std::size_t i = 0; i < runs_.size(); ++i) {
+            for (LeafId leaf = 0; leaf < runs_[i].trie->n_leaves(); ++leaf) {
+                if (is_kept_[runs_[i].first_leaf + leaf]) {
+                    const std::uint64_t row = first_rows_[i] + runs_[i].trie->compact()->row(leaf);
+                    is_plain = is_plain && row == rows.size();
+                    rows.push_back(static_cast<std::uint32_t>(row));
+                }
+            }
+        }
+        if (!is_plain) {
+            builder_.set_rows(rows);
+        }
+    }
+
+    const std::vector<std::uint64_t> & first_rows_;
+    CompactBuilder builder_;
+    std::vector<Run> runs_;
+    std::vector<std::uint32_t> leaves_;  // of each member, of the lists one behind the other
+    std::vector<bool> is_kept_;
+    std::unordered_map<std::uint32_t, std::uint32_t> gone_;  // to those that are kept in their place
+    std::unordered_map<std::uint32_t, std::string> renamed_;
+    std::vector<Alias> aliases_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Trie> Trie::merged(const std::vector<std::shared_ptr<const Trie>> & tries,
+                                         const std::vector<std::uint64_t> & first_rows) {
+    return Merger(tries, first_rows).run();
+}
+
+}  // namespace token_trie

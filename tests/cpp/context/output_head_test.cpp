@@ -1,0 +1,250 @@
+#include "context/output_head.h"
+
+#include "context/sequence.h"
+#include "tiny_model.h"
+
+namespace token_trie::test {
+namespace {
+
+const std::atomic<bool> kNotCancelled{false};
+const AllowedSet kAll = {true, {}, {}};
+
+// A sixteenth of the vocabulary: as many as are few.
+const Tokens kFew = {0, 2, 3, 17, 64, 65, 66, 100, 101, 102, 103, 200, 258, 259, 261, 262};
+Tokens one_more() {
+    Tokens out = kFew;
+    out.insert(out.begin() + 1, 1);
+    return out;
+}
+
+AllowedSet set_of(const Tokens & tokens) {
+    return {false, {tokens.data(), static_cast<std::uint32_t>(tokens.size())}, {}};
+}
+
+std::vector<float> row(const float * logits) { return {logits, logits + kTinyVocab}; }
+
+std::vector<float> some(const Tokens & tokens, const std::vector<float> & logits) {
+    std::vector<float> out;
+    out.reserve(tokens.size());
+    for (const Token token : tokens) {
+        out.push_back(logits[static_cast<std::size_t>(token)]);
+    }
+    return out;
+}
+
+// Sequences on two contexts of one model that do the same, one asked for a few logits and one for all.
+class Pair {
+   public:
+    // One adapter for both, from here on.
+    void set_adapter(llama_adapter_lora * adapter) {
+        for (const Context & context : contexts_) {
+            test::set_adapter(context.get(), adapter);
+        }
+    }
+    explicit Pair(TinyKind kind) : Pair(tiny_stream_context(256, kind), tiny_context(256, kind)) {}
+    Pair(Context cut, Context whole) : contexts_{std::move(cut), std::move(whole)} {}
+
+    void replace(const Tokens & tokens) {
+        cut_.replace(tokens, kNotCancelled);
+        whole_.replace(tokens, kNotCancelled);
+    }
+    void append(const Tokens & tokens) {
+        for (const Token token : tokens) {
+            cut_.append(token);
+            whole_.append(token);
+        }
+    }
+    std::vector<float> logits(const AllowedSet & wanted, bool step_by_step = false) {
+        return row(cut_.logits(wanted, step_by_step, kNotCancelled));
+    }
+    std::vector<float> all(bool step_by_step = false) { return row(whole_.logits(kAll, step_by_step, kNotCancelled)); }
+    const Sequence & cut() const { return cut_; }
+
+   private:
+    Context contexts_[2];
+    Sequence cut_{contexts_[0].get()};
+    Sequence whole_{contexts_[1].get()};
+};
+
+class OutputHeadTest : public WithTinyModel {};
+
+class OutputHeadOf : public ::testing::TestWithParam<TinyKind> {
+    CapturedLog quiet_;
+};
+
+TEST_P(OutputHeadOf, LogitsOfAFewTokensAreThoseOfAWholePassBitForBit) {
+    Pair pair(GetParam());
+    pair.replace(bytes("the answer is"));
+    for (const char * text : {"x", "READ", " a batch of more than a few tokens, in one pass", "y", "!"}) {
+        SCOPED_TRACE(text);
+        pair.append(bytes(text));
+        const std::uint64_t before = pair.cut().n_passes();
+        const std::vector<float> logits = pair.logits(set_of(kFew));
+        const std::vector<float> all = pair.all();
+        EXPECT_EQ(some(kFew, logits), some(kFew, all));
+        // An old llama.cpp has another name for the end of a hybrid's graph, and its passes stay whole.
+        if (GetParam() != TinyKind::hybrid) {
+            EXPECT_NE(logits, all) << "of others, nobody asked";
+        }
+        EXPECT_EQ(pair.cut().n_passes() - before, 1U);
+    }
+    // What was cut is in the cache as after a whole pass.
+    pair.append(bytes("and on"));
+    EXPECT_EQ(pair.logits(kAll), pair.all());
+    pair.replace(bytes("the answer is not"));
+    EXPECT_EQ(pair.logits(kAll), pair.all());
+}
+
+TEST_P(OutputHeadOf, OtherLogitsAreToBeHadWithoutAnotherPass) {
+    Pair pair(GetParam());
+    pair.replace(bytes("the answer is"));
+    pair.append(bytes("READ"));
+    const std::vector<float> all = pair.all();
+    const std::uint64_t before = pair.cut().n_passes();
+    const Tokens others = {1, 4, 259};
+    const Tokens none;
+    EXPECT_EQ(some(kFew, pair.logits(set_of(kFew))), some(kFew, all));
+    EXPECT_EQ(some(others, pair.logits(set_of(others))), some(others, all));
+    EXPECT_EQ(some(kFew, pair.logits({false, set_of(kFew).children, set_of(others).children})), some(kFew, all));
+    EXPECT_EQ(pair.logits(kAll), all);
+    EXPECT_EQ(some(others, pair.logits(set_of(others))), some(others, all));
+    EXPECT_EQ(pair.logits(set_of(one_more())), all);
+    static_cast<void>(pair.logits(set_of(none)));
+    EXPECT_EQ(pair.cut().n_passes() - before, 1U);
+    pair.append(bytes("z"));
+    EXPECT_EQ(pair.logits(kAll), pair.all());
+}
+
+std::string name_of(const ::testing::TestParamInfo<TinyKind> & info) {
+    return info.param == TinyKind::attention        ? "Attention"
+           : info.param == TinyKind::recurrent      ? "Recurrence"
+           : info.param == TinyKind::hybrid         ? "BothInTurn"
+           : info.param == TinyKind::sliding_window ? "ASlidingWindow"
+                                                    : "AQuantizedMatrix";
+}
+
+INSTANTIATE_TEST_SUITE_P(AModelWith,
+                         OutputHeadOf,
+                         ::testing::Values(TinyKind::attention,
+                                           TinyKind::sliding_window,
+                                           TinyKind::recurrent,
+                                           TinyKind::hybrid,
+                                           TinyKind::quantized),
+                         name_of);
+
+// A pass that is not cut leaves all logits right, also those that nobody asked for.
+TEST_F(OutputHeadTest, ManyTokensOrStepsAreAWholePass) {
+    Pair pair(TinyKind::attention);
+    pair.replace(bytes("the answer is"));
+    pair.append(bytes("ab"));
+    EXPECT_EQ(pair.logits(set_of(one_more())), pair.all());
+    pair.append(bytes("cd"));
+    EXPECT_EQ(pair.logits(set_of(kFew), true), pair.all(true));
+}
+
+TEST_F(OutputHeadTest, AGraphThatGoesOnBehindTheMatrixIsNeverCut) {
+    Pair pair(TinyKind::capped);
+    pair.replace(bytes("the answer is"));
+    pair.append(bytes("ab"));
+    EXPECT_EQ(some(kFew, pair.logits(set_of(kFew))), some(kFew, pair.all()));
+}
+
+// What a few tokens' logits are under an adapter, set between passes that are cut, and without it again.
+void expect_adapter_heard(TinyKind kind, const std::string & matrix) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const Adapter adapter = tiny_adapter(kind, matrix);
+    ASSERT_NE(adapter, nullptr);
+    Pair pair(kind);
+    pair.replace(bytes("the answer is"));
+    for (llama_adapter_lora * set : {static_cast<llama_adapter_lora *>(nullptr), adapter.get(), adapter.get(),
+                                     static_cast<llama_adapter_lora *>(nullptr)}) {
+        pair.set_adapter(set);
+        pair.append(bytes("ab"));
+        EXPECT_EQ(some(kFew, pair.logits(set_of(kFew))), some(kFew, pair.all()));
+    }
+}
+
+TEST_F(OutputHeadTest, AnAdapterOnTheOutputMatrixIsHeardFromTheNextPassOn) {
+    for (const TinyKind kind :
+         {TinyKind::attention, TinyKind::sliding_window, TinyKind::recurrent, TinyKind::quantized}) {
+        expect_adapter_heard(kind, "output.weight");
+    }
+}
+
+TEST_F(OutputHeadTest, AnAdapterOnALayerIsHeardFromTheNextPassOn) {
+    for (const TinyKind kind : {TinyKind::attention, TinyKind::sliding_window, TinyKind::hybrid, TinyKind::quantized}) {
+        expect_adapter_heard(kind, "blk.1.attn_q.weight");
+    }
+}
+
+TEST_F(OutputHeadTest, AContextThatDoesNotReportIsNeverCut) {
+    Pair pair(tiny_context(), tiny_context());
+    pair.replace(bytes("the answer is"));
+    pair.append(bytes("ab"));
+    EXPECT_EQ(pair.logits(set_of(kFew)), pair.all());
+}
+
+// A cb_eval of the caller's own, which sees how many threads a batch has.
+struct Watch {
+    llama_context * context = nullptr;
+    std::int32_t n_threads = 0;
+
+    static bool see(ggml_tensor * /*node*/, bool /*ask*/, void * user) {
+        auto & self = *static_cast<Watch *>(user);
+        self.n_threads = self.context == nullptr ? 0 : llama_n_threads_batch(self.context);
+        return false;
+    }
+};
+
+TEST_F(OutputHeadTest, ACallbackOfTheCallersStaysAndPassesAreWhole) {
+    Watch watch;
+    llama_context_params params = tiny_context_params();
+    params.cb_eval = Watch::see;
+    params.cb_eval_user_data = &watch;
+    ASSERT_EQ(token_trie_stream_context_params(tiny_model(), &params), TOKEN_TRIE_OK);
+    EXPECT_EQ(params.cb_eval_user_data, &watch);
+    Context context = tiny_context_of(params);
+    watch.context = context.get();
+    Pair pair(std::move(context), tiny_context());
+    pair.replace(bytes("the answer is"));
+    pair.append(bytes("ab"));
+    EXPECT_EQ(pair.logits(set_of(kFew)), pair.all());
+    EXPECT_EQ(watch.n_threads, 1) << "called";
+}
+
+TEST_F(OutputHeadTest, ABatchOfAFewTokensTakesTheThreadsOfOneToken) {
+    Watch watch;
+    llama_context_params params = tiny_context_params();
+    params.n_threads_batch = 2;
+    params.cb_eval = Watch::see;
+    params.cb_eval_user_data = &watch;
+    const Context context = tiny_context_of(params);
+    watch.context = context.get();
+    {
+        Sequence sequence(context.get());
+        sequence.replace(bytes(std::string(33, 'x')), kNotCancelled);
+        EXPECT_EQ(watch.n_threads, 2);
+        for (int i = 0; i < 32; ++i) {
+            sequence.append(kRead);
+        }
+        static_cast<void>(sequence.logits(kAll, false, kNotCancelled));
+        EXPECT_EQ(watch.n_threads, 1);
+    }
+    EXPECT_EQ(llama_n_threads_batch(context.get()), 2) << "as the caller made it";
+}
+
+TEST_F(OutputHeadTest, ContextParamsAreAStreamsAndOtherwiseTheCallers) {
+    llama_context_params params = tiny_context_params(77);
+    params.embeddings = true;
+    ASSERT_EQ(token_trie_stream_context_params(tiny_model(), &params), TOKEN_TRIE_OK);
+    EXPECT_FALSE(params.embeddings);
+    EXPECT_TRUE(params.kv_unified);
+    EXPECT_TRUE(params.swa_full);
+    EXPECT_NE(params.cb_eval, nullptr);
+    EXPECT_EQ(params.n_ctx, 77U);
+    EXPECT_EQ(token_trie_stream_context_params(tiny_model(), nullptr), TOKEN_TRIE_ERROR_ARGUMENT);
+    EXPECT_STREQ(token_trie_last_error(), "params: null");
+}
+
+}  // namespace
+}  // namespace token_trie::test

@@ -1,0 +1,70 @@
+#include "search/tree_evaluator.h"
+
+#include "scorer_fixture.h"
+
+#include <map>
+
+namespace token_trie::test {
+namespace {
+
+constexpr ScorerSetting kSettings[] = {{TinyKind::attention, 8},
+                                       {TinyKind::attention, 1},
+                                       {TinyKind::sliding_window, 8},
+                                       {TinyKind::recurrent, 1},
+                                       {TinyKind::hybrid, 1}};
+
+class TreeEvaluatorOn : public ScorerOn {
+   protected:
+    // Of some tokens, each queried for on its own.
+    std::vector<float> alone(Tokens tokens) {
+        plain_.replace(std::move(tokens), kNotCancelled);
+        const float * logits = plain_.logits({true, {}, {}}, false, kNotCancelled);
+        return {logits, logits + kTinyVocab};
+    }
+
+    Context context_ = context();
+    Sequence sequence_{context_.get()};
+    Context plain_context_ = tiny_context(256, GetParam().kind, 1);
+    Sequence plain_{plain_context_.get()};
+};
+
+INSTANTIATE_TEST_SUITE_P(AllKinds, TreeEvaluatorOn, ::testing::ValuesIn(kSettings), [](const auto & info) {
+    return std::to_string(static_cast<int>(info.param.kind)) + "With" + std::to_string(info.param.n_seq_max) + "Ids";
+});
+
+TEST_P(TreeEvaluatorOn, NodesHaveTheLogitsOfTheirPathsAndTheSequenceIsAsBefore) {
+    std::mt19937 rng(10);
+    for (const Tokens & prefix : {Tokens(), bytes("or else")}) {
+        sequence_.replace(kPrompt, kNotCancelled);
+        const std::vector<float> before = alone(kPrompt);
+        const std::shared_ptr<const Trie> trie = unnamed_trie_of(random_texts(rng, 15, 4, 6));
+        std::vector<NodeId> nodes(trie->n_nodes());
+        std::iota(nodes.begin(), nodes.end(), kRoot);
+        sort_depth_first(*trie, nodes);
+        std::size_t n_seen = 0;
+        {
+            TreeEvaluator evaluator(sequence_, *trie, trie->max_length(), prefix, kNotCancelled);
+            evaluator.evaluate(nodes, [&](NodeId node, const float * logits) {
+                EXPECT_EQ(node, nodes[n_seen++]);
+                Tokens tokens = prefix.empty() ? kPrompt : prefix;
+                for (const NodeId each : path_to(*trie, node)) {
+                    tokens.push_back(trie->token(each));
+                }
+                const std::vector<float> expected = alone(tokens);
+                for (std::size_t i = 0; i < expected.size(); ++i) {
+                    ASSERT_NEAR(logits[i], expected[i], 2e-3);
+                }
+            });
+            EXPECT_EQ(evaluator.cost().n_evaluated, trie->n_nodes() - 1);
+        }
+        EXPECT_EQ(n_seen, nodes.size());
+        EXPECT_EQ(sequence_.tokens(), kPrompt);
+        const float * after = sequence_.logits({true, {}, {}}, false, kNotCancelled);
+        for (std::size_t i = 0; i < before.size(); ++i) {
+            ASSERT_NEAR(after[i], before[i], 2e-3);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace token_trie::test
