@@ -23,7 +23,7 @@ from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import log_probabilities, scores_of
 from token_trie.trust.metrics import log_softmax, numbered
-from token_trie.trust.rows import FitOptions, Reader, Readings, Row, RowOptions, reader_of
+from token_trie.trust.rows import FitOptions, Readings, Row, RowOptions, RowReader, reader_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -157,7 +157,7 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ArgumentError("prompt: is to have {text} in it, and nothing else in braces")
         return template
 
-    def _reader(self, llm: Llama) -> Reader:
+    def _reader(self, llm: Llama) -> RowReader:
         classes = self.classes_.tolist()
         if self.choices is not None:
             missing = [one for one in classes if one not in self.choices]
@@ -196,7 +196,7 @@ class _Shared:
     def read(self, texts: list[str], reader_of: Any, put: Any, *, states: bool) -> Readings:
         """Read what is not known yet."""
         with self._lock:
-            reader: Reader = reader_of(self._llm)
+            reader: RowReader = reader_of(self._llm)
             keys = [(reader.binding, put({"text": text})) for text in texts]
             new = {key: None for key in keys if key not in self._rows or (states and self._rows[key].state is None)}
             read = dict(zip(new, reader.read([prompt for _, prompt in new], states=states), strict=True))

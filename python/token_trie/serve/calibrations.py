@@ -22,7 +22,7 @@ from token_trie.questions.options import DecideOptions
 from token_trie.questions.scores import LEAF_END, Asked, Scored
 from token_trie.sets.lru import Memory
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.stored import Stored
+from token_trie.trust.stored import JsonObject
 
 _FORMAT, _VERSION = "token-trie running priors", 2
 _MOST, _MOST_TEXTS = 4096, 250_000
@@ -61,11 +61,11 @@ class Running:
         try:
             if self._path.stat().st_size > _MAX_BYTES:
                 raise CalibrationError(f"larger than {_MAX_BYTES:,} bytes")
-            self._read(Stored(json.loads(self._path.read_text(encoding="utf-8")), ""))
+            self._read(JsonObject(json.loads(self._path.read_text(encoding="utf-8")), ""))
         except (ValueError, RecursionError) as error:
             raise CalibrationError(f"{self._path}: {error}; name another file") from error
 
-    def _read(self, read: Stored) -> None:
+    def _read(self, read: JsonObject) -> None:
         if read.text("format") != _FORMAT or read.integer("version") != _VERSION:
             raise CalibrationError(f"format: this is no {_FORMAT} of version {_VERSION}")
         for name, own in self._bound.items():

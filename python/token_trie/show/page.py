@@ -20,7 +20,7 @@ from token_trie.decisions.decision import LOW_MASS
 from token_trie.questions.explain import Explained
 from token_trie.show.branches import Branch, branches_of, describe_mass, sentence_of
 from token_trie.show.trie import clip, percent
-from token_trie.trust.evaluate import Evaluated, EvaluatedWay
+from token_trie.trust.evaluate import Comparison, EvaluatedWay
 from token_trie.trust.metrics import N_BINS, Figures, Point
 
 ROW, BAND, GAP = 46.0, 32.0, 48.0
@@ -206,7 +206,7 @@ N_WRONG, N_CONFUSED, N_MATRIX, N_POINTS = 100, 12, 25, 1000
 """At most: wrong rows, confusions, classes of a matrix that is drawn, and points of a curve."""
 
 
-def render_evaluation(evaluated: Evaluated) -> str:
+def render_evaluation(evaluated: Comparison) -> str:
     """Return the page."""
     script = Path(__file__).with_name("evaluation.js").read_text(encoding="utf-8")
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -238,7 +238,7 @@ def _evaluation_template() -> jinja2.Template:
     return environment.from_string(Path(__file__).with_name("evaluation.html").read_text(encoding="utf-8"))
 
 
-def _way(evaluated: Evaluated, way: EvaluatedWay) -> dict[str, Any]:
+def _way(evaluated: Comparison, way: EvaluatedWay) -> dict[str, Any]:
     figures = way.figures
     points = _thinned(figures.coverage)
     matrix = np.array(figures.confusion)
