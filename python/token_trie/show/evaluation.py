@@ -1,4 +1,4 @@
-"""`evaluate` with its pictures: a table in a terminal."""
+"""`evaluate`, with its results as a table in a terminal."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Comparison):
-    """How good answers are, for several ways to answer: an `Comparison` that rich can print and `html` can write."""
+    """How good answers are, for several ways to answer: a `Comparison` that rich can print and `html` can write."""
 
     @classmethod
     def of(cls, evaluated: Comparison) -> Evaluation:
-        """Add the pictures to what was found."""
+        """Add the drawing methods to a comparison."""
         return cls(**{name: getattr(evaluated, name) for name in evaluated.__dataclass_fields__})
 
     def html(self) -> str:
@@ -139,12 +139,12 @@ def share(p: float | None, digits: int = 1) -> str:
 
 
 def number(figure: float | None) -> str:
-    """Return a figure, with three digits behind the point."""
+    """Return a number with three decimals."""
     return "–" if figure is None else f"{figure:.3f}"
 
 
 def draw_evaluation(evaluated: Comparison) -> Group:
-    """Draw a row a way, and below what is to be known beside the figures."""
+    """Draw a table with a row for each way, and remarks below it."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("way", no_wrap=True)
     tells_unfit = any(way.figures.unfit is not None for way in evaluated.ways)
