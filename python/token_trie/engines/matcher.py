@@ -342,12 +342,12 @@ class UniqueMatchers:
     Raises
     ------
     ArgumentError, VocabularyError
-        There are more sequences than members that can end, or as of `TrieMatcher`.
+        There are more sequences than members that can end, or as for `TrieMatcher`.
 
     Notes
     -----
-    One thread at a time. A step of a row costs O(n²) in the worst case, where all stand at one node, and not more for a
-    larger set.
+    It is not thread-safe. A step of a row costs O(n²) in the worst case, with all sequences at one node, whatever the
+    size of the set.
 
     Examples
     --------

@@ -115,7 +115,7 @@ class Calibration(Fit):
         read = FitOptions.read("Calibration.fit", options)
         if gold is not None:
             import_sklearn("linear_model")  # fails before rows are read in vain
-        reader = reader_of(llm, choices, read.of_rows())
+        reader = reader_of(llm, choices, read)
         rows = list(prompts)
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
         states = labels is not None and read.kind in ("auto", "head")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
@@ -87,7 +87,7 @@ class RowOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(Options):
+class FitOptions(RowOptions):
     """Options of `Calibration.fit`.
 
     Parameters
@@ -99,29 +99,17 @@ class FitOptions(Options):
         For kinds without labels: how frequent each answer is, if they are not equally frequent.
     n_folds : int
         Number of parts of the rows. Each part is answered by a calibration that was fitted on the other parts.
-    template, leaf_end, leading_space, form, orders, examples
-        As for `RowOptions`.
     """
 
     kind: FitKind = "auto"
     frequencies: Mapping[Any, float] | None = None
     n_folds: int = 10
-    template: str = ""
-    leaf_end: LeafEnd = "longest"
-    leading_space: bool | None = None
-    form: FormName | Form | None = None
-    orders: int = 1
-    examples: Examples | None = None
 
     def __post_init__(self) -> None:
         lookup(self.kind, _KINDS, "kind")
         BatchPrior(self.frequencies)
         check_counts(2, n_folds=self.n_folds)
-        self.of_rows()
-
-    def of_rows(self) -> RowOptions:
-        """Return the options of the rows; ArgumentError if one is wrong."""
-        return RowOptions(**{field.name: getattr(self, field.name) for field in fields(RowOptions)})
+        super().__post_init__()
 
 
 class Row(NamedTuple):
@@ -361,15 +349,9 @@ if TYPE_CHECKING:  # by scripts/keywords
         orders: int
         examples: Examples | None
 
-    class FitKeywords(TypedDict, total=False):
+    class FitKeywords(RowKeywords, total=False):
         """Those of `FitOptions`."""
 
         kind: FitKind
         frequencies: Mapping[Any, float] | None
         n_folds: int
-        template: str
-        leaf_end: LeafEnd
-        leading_space: bool | None
-        form: FormName | Form | None
-        orders: int
-        examples: Examples | None
