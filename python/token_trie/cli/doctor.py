@@ -1,4 +1,4 @@
-"""``token-trie doctor``: findings about the machine, the model file and answers that are known."""
+"""``token-trie doctor``: findings about the machine, the model file and questions with known answers."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ _MARKS: dict[Verdict, str] = {"good": "[green]✓", "fair": "[yellow]![/]", "poo
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about a model or a machine."""
+    """A finding about a model or a machine."""
 
     about: str
     verdict: Verdict
-    """Fair: it works, with less speed or worse answers; poor: something does not work."""
+    """Fair: it works, but slower or with worse answers; poor: something does not work."""
     told: str
     change: str | None = None
-    """What would make it better."""
+    """Advice."""
 
 
 def found(about: str, told: str, *, fair: str | None = None, poor: str | None = None) -> Finding:
-    """Return a finding, good where nothing is to be changed: what is, where it is fair, or poor."""
+    """Return a finding: good without advice, else fair or poor."""
     return Finding(about, "poor" if poor else "fair" if fair else "good", told, poor or fair)
 
 
 def draw(findings: list[Finding]) -> Table:
-    """Return them as a table: a verdict, what there is, and what to change."""
+    """Return a table of verdicts, findings and advice."""
     table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(style="bold", no_wrap=True)
@@ -65,7 +65,7 @@ def draw(findings: list[Finding]) -> Table:
     return table
 
 
-# What llama.cpp calls a feature of a processor, by what Linux calls it.
+# Linux's name of each processor feature, and llama.cpp's.
 _FEATURES = {
     "avx": "AVX",
     "avx_vnni": "AVX_VNNI",
@@ -82,11 +82,11 @@ _FEATURES = {
     "sve": "SVE",
 }
 _N_EVALUATED = 64
-_BUSY = 1.5  # processes a processor, this one among them
+_MAX_LOAD = 1.5  # processes per processor, including this one
 
 
 def examine_machine(llm: Llama, computes: bool) -> Iterator[Finding]:
-    """Yield what there is to say of the machine, for a model that computes, or one that better not."""
+    """Yield findings about the machine; `computes`: the model can be evaluated."""
     yield _versions()
     yield _processor()
     yield _devices(llm)
@@ -123,7 +123,7 @@ def _system_info() -> str:
 
 
 def _flags() -> set[str]:
-    """Return what Linux says that the processor can do; nothing elsewhere."""
+    """Return the processor's features on Linux; empty elsewhere."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -156,7 +156,9 @@ def _threads(llm: Llama) -> Iterator[Finding]:
     if hasattr(os, "getloadavg"):
         load = os.getloadavg()[0]
         busy = (
-            "other processes compute: what is timed here is slower than it need be" if load > _BUSY * n_cores else None
+            "other processes compute: what is timed here is slower than it need be"
+            if load > _MAX_LOAD * n_cores
+            else None
         )
         yield found("load", f"{load:.1f} processes at work in the last minute", fair=busy)
     if "OPENMP = 1" in _system_info():
@@ -164,7 +166,7 @@ def _threads(llm: Llama) -> Iterator[Finding]:
 
 
 def _n_cores() -> int:
-    """Return how many processors this process may use at once."""
+    """Return the number of processors that this process may use."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -198,7 +200,7 @@ def _memory(llm: Llama) -> Finding:
 
 
 def _cell_bytes(llm: Llama) -> float:
-    """Return what a token takes in the cache, as it is saved."""
+    """Return the bytes of a token in the KV cache, as saved."""
     llm.reset()
     n = min(_N_EVALUATED, llm.n_ctx())
     llm.eval([0] * n)
@@ -208,7 +210,7 @@ def _cell_bytes(llm: Llama) -> float:
 
 
 def _free_bytes() -> int | None:
-    """Return what is free of the memory, the pages of files included; None where that is not told."""
+    """Return the free memory, including cached files; None if unknown."""
     try:
         text = Path("/proc/meminfo").read_text()
         free = int(re.search(r"MemAvailable:\s+(\d+)", text)[1]) * 1024  # type: ignore[index]
@@ -226,12 +228,12 @@ def _size(n_bytes: float) -> str:
 
 
 _TEMPLATE = "tokenizer.chat_template"
-_MANY_TOKENS = 2048
+_MIN_TRAINED_TOKENS = 2048
 _N_TIMED = 256
-_SLOW_S = 2.0
-_ENOUGH = 0.75
+_MAX_S = 2.0
+_MIN_RIGHT = 0.75
 _BY = {"unlisted": "by what options mean", "letters": "by letters"}
-# A state, a question, and options of which the first is right.
+# State, question, options; the first option is right.
 _KNOWN = [
     ("My card was charged twice for one order.", "What is it about?", "A payment", "A password", "A delivery"),
     ("The film was a waste of time. I want my money back.", "What did the writer think?", "It was bad", "It was good"),
@@ -251,7 +253,7 @@ _KNOWN = [
 
 
 def examine_model(llm: Llama) -> Iterator[Finding]:
-    """Yield what there is to say of a model; the questions come last, and only where it can answer any."""
+    """Yield findings about a model; known questions come last, if it can answer any."""
     findings = [_kind(llm), _sequences(llm), _chat(llm), _ends(llm), _beginning(llm), _labels(llm), _context(llm)]
     is_trained, decisions = _training(llm)
     yield from [*findings, decisions]
@@ -322,7 +324,7 @@ def _ends(llm: Llama) -> Finding:
 
 
 def _end_of_turn(llm: Llama) -> int | None:
-    """Return the control token that the file's template ends an answer with; None if it is not known."""
+    """Return the control token that ends an answer in the file's chat template; None if unknown."""
     template = llm.metadata.get(_TEMPLATE)
     if template is None:
         return None
@@ -332,7 +334,7 @@ def _end_of_turn(llm: Llama) -> int | None:
     try:
         formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter
         text = formatter(template, eos, bos, add_generation_prompt=False)(messages=turns).prompt
-    except Exception:  # of whatever the template calls
+    except Exception:  # a template may raise anything
         return None
     behind = text.partition("answer_here")[2].strip()
     tokens = llm.tokenize(behind.encode(), add_bos=False, special=True) if behind else []
@@ -359,11 +361,13 @@ def _labels(llm: Llama) -> Finding:
 
 def _context(llm: Llama) -> Finding:
     n = llama_cpp.llama_model_n_ctx_train(model_of(llm).model)
-    return found("context", f"trained with {n:,} tokens", fair="long states do not fit" if n < _MANY_TOKENS else None)
+    return found(
+        "context", f"trained with {n:,} tokens", fair="long states do not fit" if n < _MIN_TRAINED_TOKENS else None
+    )
 
 
 def _training(llm: Llama) -> tuple[bool, Finding]:
-    """Return whether questions are put as the file says, and what there is to say of that."""
+    """Return whether the file's own form of questions is used, and the finding."""
     try:
         trained = trained_of(llm)
     except TokenTrieError as error:
@@ -382,15 +386,15 @@ def _answers(llm: Llama, is_trained: bool) -> Iterator[Finding]:
     ]
     (n_right, _), *others = results
     change = None
-    if n_right < _ENOUGH * n:
-        is_better = any(n_other >= _ENOUGH * n for n_other, _ in others)
+    if n_right < _MIN_RIGHT * n:
+        is_better = any(n_other >= _MIN_RIGHT * n for n_other, _ in others)
         change = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
     yield found("questions", "; ".join(told), fair=change)
     yield _speed(llm, forms[0])
 
 
 def _ask(llm: Llama, form: FormName | None) -> tuple[int, float]:
-    """Return how many of the known questions are answered right, and the median mass."""
+    """Return the number of right answers to the known questions, and the median mass."""
     n_right, masses = 0, []
     for i, (state, question, *options) in enumerate(_KNOWN):
         turn = i % len(options)
@@ -401,7 +405,7 @@ def _ask(llm: Llama, form: FormName | None) -> tuple[int, float]:
 
 
 def _speed(llm: Llama, form: FormName | None) -> Finding:
-    """Time a decision about a state that was not seen before, of a question that was."""
+    """Time a decision about a new state with a known question."""
     room = min(_N_TIMED, llama_cpp.llama_model_n_ctx_train(model_of(llm).model) // 2, llm.n_ctx() // 2)
     said = (f"Ticket {i}: {_KNOWN[i % len(_KNOWN)][0]}\n" for i in range(1, room))
     state = ""
@@ -412,7 +416,7 @@ def _speed(llm: Llama, form: FormName | None) -> Finding:
     answer = decide(llm, state, Choice(question, options), form=form)
     seconds = perf_counter() - begun
     told = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
-    slow = "a smaller model or quantization, or a GPU" if seconds > _SLOW_S else None
+    slow = "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None
     return found("speed", told, fair=slow)
 
 
