@@ -575,7 +575,7 @@ class _Labelling:
         status.print(f"{plain(row.where)}: {plain(message)}", highlight=False, soft_wrap=True)
 
     def print_how_to_resume(self) -> None:
-        """Print row_options to resume."""
+        """Print how to resume."""
         if self._results.can_resume:
             status.print(
                 f"{self._results.n_written:,} rows are in {plain(self._results.name)}; --resume continues after them",

@@ -349,7 +349,7 @@ class Post(Route):
     ----------
     path : str
     wire : ErrorFormat
-        ErrorFormat of errors.
+        Format of errors.
     handler : callable
     shape : type, optional
         Shape of the body; None: the handler gets its JSON value.

@@ -90,7 +90,7 @@ def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
 
 
 class ErrorFormat(Protocol):
-    """ErrorFormat of errors on the wire."""
+    """Format of errors on the wire."""
 
     schema: ClassVar[dict[str, Any]]
     """JSON Schema of an error."""
