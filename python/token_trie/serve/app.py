@@ -368,26 +368,6 @@ class Post(Route):
         self.wire, self.shape = wire, shape
 
 
-async def _systemone(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
-    return await systemone(engine, body, server.limits, server.name)
-
-
-async def _decisions(server: Server, engine: Engine, body: DecisionRequest) -> Any:
-    return await decisions(engine, body, server.limits, server.name)
-
-
-async def _explain(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
-    return await explain(engine, body, server.limits, server.name)
-
-
-async def _chat_completion(server: Server, engine: Engine, body: ChatRequest) -> Any:
-    return await chat_completion(engine, body, server.sets, server.limits, server.name)
-
-
-async def _completion(server: Server, engine: Engine, body: CompletionRequest) -> Any:
-    return await completion(engine, body, server.sets, server.limits, server.name)
-
-
 async def _put_set(server: Server, request: Request, given: Any, _: Claim) -> Response:
     name = request.path_params["name"]
     is_new = await server.sets.put(server.require_engine(), name, given)
@@ -459,12 +439,12 @@ async def _metrics(request: Request) -> Response:
 _SET = "/v1/sets/{name}"
 
 ROUTES: list[Route] = [
-    Post("/v1/systemone", SYSTEM_ONE, _systemone, SystemOneRequest),
-    Post("/v1/decisions", OPENAI, _decisions, DecisionRequest),
-    Post("/v1/x_explain", SYSTEM_ONE, _explain, SystemOneRequest),
+    Post("/v1/systemone", SYSTEM_ONE, lambda s, e, b: systemone(e, b, s.limits, s.name), SystemOneRequest),
+    Post("/v1/decisions", OPENAI, lambda s, e, b: decisions(e, b, s.limits, s.name), DecisionRequest),
+    Post("/v1/x_explain", SYSTEM_ONE, lambda s, e, b: explain(e, b, s.limits, s.name), SystemOneRequest),
     Route("/", page, methods=["GET"], name="A page to ask at."),
-    Post("/v1/chat/completions", OPENAI, _chat_completion, ChatRequest),
-    Post("/v1/completions", OPENAI, _completion, CompletionRequest),
+    Post("/v1/chat/completions", OPENAI, lambda s, e, b: chat_completion(e, b, s.sets, s.limits, s.name), ChatRequest),
+    Post("/v1/completions", OPENAI, lambda s, e, b: completion(e, b, s.sets, s.limits, s.name), CompletionRequest),
     Route("/v1/sets", Endpoint("/v1/sets", OPENAI, _list_sets), methods=["GET"], name="The sets, without members."),
     Route(_SET, Endpoint(_SET, OPENAI, _get_set), methods=["GET"], name="A set, as it was registered."),
     Route(_SET, Endpoint(_SET, OPENAI, _put_set, reads=True), methods=["PUT"], name="Registers a set."),
