@@ -109,13 +109,11 @@ def _processor() -> Finding:
     used = [name for name in _FEATURES.values() if name in built]
     told = f"llama.cpp computes with {', '.join(used)}" if used else "llama.cpp computes without vector instructions"
     missing = [name for flag, name in _FEATURES.items() if flag in _flags() and name not in built]
-    change = None
-    if missing:
-        change = (
-            f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
-            "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
-        )
-    return found("processor", told, fair=change)
+    fair = (
+        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
+        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+    )
+    return found("processor", told, fair=fair if missing else None)
 
 
 def _system_info() -> str:
@@ -133,34 +131,23 @@ def _flags() -> set[str]:
 
 
 def _devices(llm: Llama) -> Finding:
-    gpus = [device for device in devices() if "gpu" in device.kind]
-    if not gpus:
-        return found("GPU", "none that llama.cpp was built for")
-    told = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in gpus)
-    if llm.model_params.n_gpu_layers:
-        return found("GPU", told)
-    return found(
-        "GPU",
-        f"{told}, not used here",
-        fair="--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does",
-    )
+    told = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in devices() if "gpu" in gpu.kind)
+    if not told or llm.model_params.n_gpu_layers:
+        return found("GPU", told or "none that llama.cpp was built for")
+    fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
+    return found("GPU", f"{told}, not used here", fair=fair)
 
 
 def _threads(llm: Llama) -> Iterator[Finding]:
     n_cores, n_threads = _n_cores(), max(llm.n_threads, llm.n_threads_batch)
     told = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
-    too_many = (
-        f"more threads than processors wait for one another: --threads {n_cores}" if n_threads > n_cores else None
-    )
-    yield found("threads", told, fair=too_many)
+    fair = f"more threads than processors wait for one another: --threads {n_cores}"
+    yield found("threads", told, fair=fair if n_threads > n_cores else None)
     if hasattr(os, "getloadavg"):
         load = os.getloadavg()[0]
-        busy = (
-            "other processes compute: what is timed here is slower than it need be"
-            if load > _MAX_LOAD * n_cores
-            else None
-        )
-        yield found("load", f"{load:.1f} processes at work in the last minute", fair=busy)
+        told = f"{load:.1f} processes at work in the last minute"
+        fair = "other processes compute: what is timed here is slower than it need be"
+        yield found("load", told, fair=fair if load > _MAX_LOAD * n_cores else None)
     if "OPENMP = 1" in _system_info():
         yield _spinning()
 
@@ -190,13 +177,10 @@ def _memory(llm: Llama) -> Finding:
     free = _free_bytes()
     if free is None:
         return found("memory", told)
-    told += f"; {_size(free)} free"
-    if weights > free:
-        return found(
-            "memory", told, poor="the weights are read from disk at each pass: a smaller model or quantization"
-        )
-    too_long = free < weights + cell * SERVED_N_CTX
-    return found("memory", told, fair="--n-ctx with fewer tokens, or a smaller model" if too_long else None)
+    poor = "the weights are read from disk at each pass: a smaller model or quantization" if weights > free else None
+    is_tight = free < weights + cell * SERVED_N_CTX
+    fair = "--n-ctx with fewer tokens, or a smaller model" if is_tight else None
+    return found("memory", f"{told}; {_size(free)} free", fair=fair, poor=poor)
 
 
 def _cell_bytes(llm: Llama) -> float:
@@ -269,58 +253,48 @@ def _kind(llm: Llama) -> Finding:
     model, buffer = model_of(llm).model, ctypes.create_string_buffer(256)
     llama_cpp.llama_model_desc(model, buffer, len(buffer))
     told = f"{buffer.value.decode(errors='replace')}, {llama_cpp.llama_model_n_params(model):,} parameters"
-    if llm.metadata.get(f"{_architecture(llm)}.attention.causal") == "false":
-        return found("model", told, poor="it makes embeddings, and writes nothing: take a model that generates text")
-    if not llama_cpp.llama_model_has_decoder(model) or llama_cpp.llama_model_has_encoder(model):
-        return found("model", told, poor="it has an encoder: take a model that only generates text")
-    if llama_cpp.llama_model_is_diffusion(model):
-        return found("model", told, poor="it writes all tokens at once: take one that writes them one after the other")
-    return found("model", told)
-
-
-def _architecture(llm: Llama) -> str:
-    return str(llm.metadata.get("general.architecture"))
+    poor = None
+    if llm.metadata.get(f"{llm.metadata.get('general.architecture')}.attention.causal") == "false":
+        poor = "it makes embeddings, and writes nothing: take a model that generates text"
+    elif not llama_cpp.llama_model_has_decoder(model) or llama_cpp.llama_model_has_encoder(model):
+        poor = "it has an encoder: take a model that only generates text"
+    elif llama_cpp.llama_model_is_diffusion(model):
+        poor = "it writes all tokens at once: take one that writes them one after the other"
+    return found("model", told, poor=poor)
 
 
 def _sequences(llm: Llama) -> Finding:
     if can_share(llm):
         return found("cache", "prompts share what they begin with, and are answered together")
-    return found(
-        "cache",
-        "recurrent or hybrid",
-        fair="prompts are answered one after the other, and each answer is read by itself: a transformer is faster",
-    )
+    fair = "prompts are answered one after the other, and each answer is read by itself: a transformer is faster"
+    return found("cache", "recurrent or hybrid", fair=fair)
 
 
 def _chat(llm: Llama) -> Finding:
     if not has_chat_template(llm):
-        return found(
-            "chat template",
-            "none",
-            fair="give prompts as text: messages get Llama 2's template, unless Llama(…, chat_format=…) says another",
-        )
+        fair = "give prompts as text: messages get Llama 2's template, unless Llama(…, chat_format=…) says another"
+        return found("chat template", "none", fair=fair)
     names = [key.removeprefix(_TEMPLATE).lstrip(".") for key in llm.metadata if key.startswith(_TEMPLATE)]
     told = f"{llm.chat_format}; of the file: {', '.join(name or 'default' for name in names) or 'none'}"
     try:
-        tokens = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])
+        is_twice = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])[:2] == [llm.token_bos()] * 2
     except TokenTrieError as error:
         return found("chat template", told, fair=f"messages are refused, so prompts have to be text: {error}")
-    if tokens[:2] == [llm.token_bos()] * 2:
-        return found("chat template", told, fair="it puts the token of the beginning there twice: mend the template")
-    return found("chat template", told)
+    fair = "it puts the token of the beginning there twice: mend the template"
+    return found("chat template", told, fair=fair if is_twice else None)
 
 
 def _ends(llm: Llama) -> Finding:
     tokens = vocab_of(llm).end_of_generation()
     if not tokens:
-        change = "nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id"
-        return found("end tokens", "none", poor=change)
+        poor = "nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id"
+        return found("end tokens", "none", poor=poor)
     told = ", ".join(_shown(llm, token) for token in tokens)
     end = _end_of_turn(llm)
-    if end is not None and end not in tokens:
-        change = f"turns end with {_shown(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
-        return found("end tokens", told, fair=change)
-    return found("end tokens", told)
+    if end is None or end in tokens:
+        return found("end tokens", told)
+    fair = f"turns end with {_shown(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
+    return found("end tokens", told, fair=fair)
 
 
 def _end_of_turn(llm: Llama) -> int | None:
@@ -336,8 +310,8 @@ def _end_of_turn(llm: Llama) -> int | None:
         text = formatter(template, eos, bos, add_generation_prompt=False)(messages=turns).prompt
     except Exception:  # a template may raise anything
         return None
-    behind = text.partition("answer_here")[2].strip()
-    tokens = llm.tokenize(behind.encode(), add_bos=False, special=True) if behind else []
+    after = text.partition("answer_here")[2].strip()
+    tokens = llm.tokenize(after.encode(), add_bos=False, special=True) if after else []
     return int(tokens[0]) if tokens and vocab_of(llm).is_control(tokens[0]) else None
 
 
@@ -385,11 +359,9 @@ def _answers(llm: Llama, is_trained: bool) -> Iterator[Finding]:
         for form, (n_right, mass) in zip(forms, results, strict=True)
     ]
     (n_right, _), *others = results
-    change = None
-    if n_right < _MIN_RIGHT * n:
-        is_better = any(n_other >= _MIN_RIGHT * n for n_other, _ in others)
-        change = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
-    yield found("questions", "; ".join(told), fair=change)
+    is_better = any(n_other >= _MIN_RIGHT * n for n_other, _ in others)
+    fair = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
+    yield found("questions", "; ".join(told), fair=fair if n_right < _MIN_RIGHT * n else None)
     yield _speed(llm, forms[0])
 
 
