@@ -37,28 +37,19 @@ class _Line(NamedTuple):
     """End of the line in the file, in bytes."""
 
 
-class _Run(NamedTuple):
-    """Digests of the model and the sets."""
+def _run_of(model: Path, sets: Path | None) -> str:
+    """Return digests of a model and of a folder of sets, joined by a hyphen."""
+    files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]
+    return f"{digest(digest_of_model(model))}-{digest([[path.name, File.at(path).digest()] for path in files])}"
 
-    model: str
-    sets: str
 
-    @classmethod
-    def of(cls, model: Path, sets: Path | None) -> _Run:
-        """Return the digests of a model and a folder of sets."""
-        files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]
-        return cls(digest(digest_of_model(model)), digest([[path.name, File.at(path).digest()] for path in files]))
-
-    def require(self, other: object) -> None:
-        """Raise ArgumentError if an earlier run had another model or other sets."""
-        model, _, sets = str(other).partition("-")
-        if model != self.model:
-            raise ArgumentError("another model; use the one that the run began with, or another --output")
-        if sets != self.sets:
-            raise ArgumentError("other sets, or with their files changed; use those that the run began with")
-
-    def __str__(self) -> str:
-        return f"{self.model}-{self.sets}"
+def _require_same_run(run: str, earlier: object) -> None:
+    """Raise ArgumentError if an earlier run had another model or other sets."""
+    (model, _, sets), (its_model, _, its_sets) = run.partition("-"), str(earlier).partition("-")
+    if its_model != model:
+        raise ArgumentError("another model; use the one that the run began with, or another --output")
+    if its_sets != sets:
+        raise ArgumentError("other sets, or with their files changed; use those that the run began with")
 
 
 @command(
@@ -85,7 +76,7 @@ def run_batch(
     """
     if not requests.is_file():
         raise ArgumentError(f"--input: no file {str(requests)!r}")
-    with closing(_Answers(answers, resume, _Run.of(model.path, sets))) as written:
+    with closing(_Answers(answers, resume, _run_of(model.path, sets))) as written:
         asked = _read(requests, written.marks)
         first = next(asked, None)  # reports an invalid first line before the model is loaded
         if first is not None:
@@ -197,7 +188,7 @@ async def _answer(
 class _Answers:
     """The file of answers; an unfinished last line is cut off."""
 
-    def __init__(self, path: Path, resume: bool, run: _Run) -> None:
+    def __init__(self, path: Path, resume: bool, run: str) -> None:
         if path.exists() and path.stat().st_size and not resume:
             raise ArgumentError(f"--output: {str(path)!r} exists; continue it with --resume, or remove it")
         self._file = io.FileIO(path, "a+b")
@@ -215,22 +206,18 @@ class _Answers:
                     answer = json.loads(line)
                     self.marks[answer["custom_id"]] = answer["x_request"]
                     self._count(answer["response"]["status_code"])
-                    run.require(answer["x_run"])
-                except ArgumentError as error:
+                    _require_same_run(run, answer["x_run"])
+                except (ArgumentError, ValueError, KeyError, TypeError, RecursionError) as error:
                     self._file.close()
-                    raise ArgumentError(f"--resume: {str(path)!r}: line {lines.n} was answered with {error}") from error
-                except (ValueError, KeyError, TypeError, RecursionError) as error:
-                    self._file.close()
-                    raise ArgumentError(
-                        f"--resume: {str(path)!r}: line {lines.n} was not written by run-batch"
-                    ) from error
+                    why = f"answered with {error}" if isinstance(error, ArgumentError) else "not written by run-batch"
+                    raise ArgumentError(f"--resume: {str(path)!r}: line {lines.n} was {why}") from error
         self._file.truncate(lines.end)
 
     def put(self, line: _Line, status_code: int, request_id: str, body: Any) -> None:
         """Write an answer."""
         response = {"status_code": status_code, "request_id": request_id, "body": body}
         answer = {"id": f"answer-{self.n + 1}", "custom_id": line.custom_id, "response": response, "error": None}
-        answer |= {"x_request": line.mark, "x_run": str(self._run)}
+        answer |= {"x_request": line.mark, "x_run": self._run}
         try:
             text = json.dumps(answer, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # half a surrogate pair, which JSON can only escape
