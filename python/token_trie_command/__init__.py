@@ -1,4 +1,4 @@
-"""The command ``token-trie``, and what a process needs before llama.cpp is loaded into it."""
+"""The command ``token-trie``, and settings of the process before llama.cpp is loaded."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ __all__ = ["main", "spin_briefly"]
 
 
 def spin_briefly() -> bool:
-    """Make llama.cpp's threads wait asleep, after a short spin, and return whether the environment was changed for it.
+    """Make llama.cpp's threads sleep after a short spin; return whether the environment was changed.
 
-    They wait for one another at every operation of a pass. GNU's OpenMP lets them spin there for milliseconds, and
-    where another process holds a core, each wait lasts until the scheduler takes it away: a decision of 0.1 s takes
-    seconds.
-    It reads ``GOMP_SPINCOUNT`` when it is loaded, so call this before ``import llama_cpp``. Whoever has set that, or
-    ``OMP_WAIT_POLICY``, has decided.
+    Threads wait for each other at every operation of a pass. GNU's OpenMP spins there for milliseconds, so if another
+    process occupies a core, a decision of 0.1 s takes seconds. OpenMP reads ``GOMP_SPINCOUNT`` when it is loaded: call
+    this before ``import llama_cpp``. A set ``GOMP_SPINCOUNT`` or ``OMP_WAIT_POLICY`` is left unchanged.
     """
     if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         return False

@@ -39,7 +39,7 @@ def main() -> None:
     """Run the command line; errors end it with one line and status 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where a terminal has no bars and no umlauts
+            stream.reconfigure(errors="replace")  # for terminals without bars and umlauts
     try:
         app()
     except (TokenTrieError, OSError) as error:

@@ -1,4 +1,4 @@
-"""``token-trie choose``, and a decision in a terminal."""
+"""``token-trie choose``, and the drawing of a decision in a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from token_trie.trust.calibration import Calibration
 
 
 def draw_whole(decision: Decision[str], n: int) -> Group:
-    """Draw the n best answers of a decision whose mode takes whole answers."""
+    """Draw the n best answers of a decision between whole answers."""
     known = decision.probabilities is not None
     best = decision.top(n) if known else [(c.value, math.exp(c.logprob)) for c in decision.candidates]
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -61,7 +61,7 @@ def draw_whole(decision: Decision[str], n: int) -> Group:
 
 
 def describe_time(decision: Decision[str]) -> str:
-    """Return how long a decision took, as a sentence."""
+    """Return the time of a decision as a sentence."""
     stats = decision.stats
     return f"{stats.decide_ms:.1f} ms after {stats.prompt_ms:.1f} ms for {stats.n_prompt} prompt tokens"
 
@@ -91,7 +91,7 @@ def _describe_gap(decision: Decision[str]) -> str:
     heal="For --tokenization any: the prompt may end inside a token.",
 )
 class AnswerOptions(Flags):
-    """How the answer is taken."""
+    """Options of the answer."""
 
 
 @command(

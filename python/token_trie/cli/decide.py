@@ -16,7 +16,7 @@ from token_trie.questions.options import DecideOptions, FormName
 from token_trie.show.branches import percent_bar
 from token_trie.show.trie import percent, plain
 
-_N_MAX = 1 << 20
+_NO_LIMIT = 1 << 20
 
 
 @flags_of(
@@ -26,7 +26,7 @@ _N_MAX = 1 << 20
     reproducible="Give bit-identical answers, whatever other questions are asked. Takes longer.",
 )
 class AskOptions(Flags):
-    """How questions are asked."""
+    """Options of the questions."""
 
 
 @command(
@@ -73,7 +73,7 @@ def decide(
     """Answer questions about a state, with a probability for each option."""
     try:
         from token_trie.serve.limits import Limits, RefusedError, parse
-        from token_trie.serve.systemone import SystemOneRequest, questions_of, state_of, told
+        from token_trie.serve.systemone import SystemOneRequest, answer_json, questions_of, state_of
     except ImportError as error:
         raise ArgumentError(f"decide: {error.name} is missing; pip install 'token-trie[serve]'") from error
     questions = _questions(choice or [], predicate or [], score or [])
@@ -89,14 +89,14 @@ def decide(
         given = {"state": read(state_file or Path("-")) if state is None else state, "questions": questions}
     try:
         body = parse(SystemOneRequest, given)
-        asked = questions_of(body, Limits(questions=_N_MAX, options=_N_MAX, levels=_N_MAX))
+        asked = questions_of(body, Limits(questions=_NO_LIMIT, options=_NO_LIMIT, levels=_NO_LIMIT))
         about = state_of(body) if body.context else body.state
     except RefusedError as refused:
         raise ArgumentError(refused.placed) from refused
     over = _orders(orders)
     calibration: Literal["contextual"] | None = None if raw else "contextual"
     answers = decide_(model.load(4096), about, asked, form=form, calibration=calibration, orders=over, **ask.given)
-    shown = {name: told(shape, answers[name]) for name, shape in body.questions.items()}
+    shown = {name: answer_json(shape, answers[name]) for name, shape in body.questions.items()}
     for name, answer in answers.items():
         if answer.instead is not None:
             shown[name]["x_instead"] = answer.instead

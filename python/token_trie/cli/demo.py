@@ -1,4 +1,4 @@
-"""``token-trie demo``: agent requests answered with one of 30 actions, by token-trie and by a grammar side by side."""
+"""``token-trie demo``: agent requests answered with one of 30 actions, by token-trie and by a grammar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from token_trie.decisions.choose import choose
 from token_trie.native.core import Llama, llama_cpp
 from token_trie.progress import Progress
 
-# Each action with an example request. The prompt holds nothing else.
+# Each action with an example request: the whole prompt.
 ACTIONS = {
     "add_contact": "Save Maria's new phone number.",
     "add_to_cart": "Put two litres of milk in my shopping cart.",
@@ -50,7 +50,7 @@ ACTIONS = {
     "translate_text": "What is 'thank you' in Spanish?",
 }
 
-# Each with the action that a person would pick.
+# Each request with the right action.
 REQUESTS = {
     "Wake me up at 6:30 tomorrow.": "set_alarm",
     "Will it rain in Oslo this weekend?": "get_weather",
@@ -66,7 +66,7 @@ REQUESTS = {
 
 
 def prompt_for(request: str) -> str:
-    """Write the prompt that asks for one of the actions."""
+    """Return the prompt for one of the actions."""
     examples = "".join(f"Request: {example}\nAction: {name}\n\n" for name, example in ACTIONS.items())
     return f"{examples}Request: {request}\nAction:"
 

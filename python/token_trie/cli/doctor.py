@@ -1,4 +1,4 @@
-"""``token-trie doctor``: findings about the machine, the model file and answers that are known."""
+"""``token-trie doctor``: findings about the machine, the model file and questions with known answers."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ _MARKS: dict[Verdict, str] = {"good": "[green]✓", "fair": "[yellow]![/]", "poo
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about a model or a machine."""
+    """A finding about a model or a machine."""
 
     about: str
     verdict: Verdict
-    """Fair: it works, with less speed or worse answers; poor: something does not work."""
+    """Fair: it works, but slower or with worse answers; poor: something does not work."""
     told: str
     change: str | None = None
-    """What would make it better."""
+    """Advice."""
 
 
 def found(about: str, told: str, *, fair: str | None = None, poor: str | None = None) -> Finding:
-    """Return a finding, good where nothing is to be changed: what is, where it is fair, or poor."""
+    """Return a finding: good without advice, else fair or poor."""
     return Finding(about, "poor" if poor else "fair" if fair else "good", told, poor or fair)
 
 
 def draw(findings: list[Finding]) -> Table:
-    """Return them as a table: a verdict, what there is, and what to change."""
+    """Return a table of verdicts, findings and advice."""
     table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(style="bold", no_wrap=True)
@@ -65,7 +65,7 @@ def draw(findings: list[Finding]) -> Table:
     return table
 
 
-# What llama.cpp calls a feature of a processor, by what Linux calls it.
+# Linux's name of each processor feature, and llama.cpp's.
 _FEATURES = {
     "avx": "AVX",
     "avx_vnni": "AVX_VNNI",
@@ -82,11 +82,11 @@ _FEATURES = {
     "sve": "SVE",
 }
 _N_EVALUATED = 64
-_BUSY = 1.5  # processes a processor, this one among them
+_MAX_LOAD = 1.5  # processes per processor, including this one
 
 
 def examine_machine(llm: Llama, computes: bool) -> Iterator[Finding]:
-    """Yield what there is to say of the machine, for a model that computes, or one that better not."""
+    """Yield findings about the machine; `computes`: the model can be evaluated."""
     yield _versions()
     yield _processor()
     yield _devices(llm)
@@ -109,13 +109,11 @@ def _processor() -> Finding:
     used = [name for name in _FEATURES.values() if name in built]
     told = f"llama.cpp computes with {', '.join(used)}" if used else "llama.cpp computes without vector instructions"
     missing = [name for flag, name in _FEATURES.items() if flag in _flags() and name not in built]
-    change = None
-    if missing:
-        change = (
-            f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
-            "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
-        )
-    return found("processor", told, fair=change)
+    fair = (
+        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
+        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+    )
+    return found("processor", told, fair=fair if missing else None)
 
 
 def _system_info() -> str:
@@ -123,7 +121,7 @@ def _system_info() -> str:
 
 
 def _flags() -> set[str]:
-    """Return what Linux says that the processor can do; nothing elsewhere."""
+    """Return the processor's features on Linux; empty elsewhere."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -133,38 +131,29 @@ def _flags() -> set[str]:
 
 
 def _devices(llm: Llama) -> Finding:
-    gpus = [device for device in devices() if "gpu" in device.kind]
-    if not gpus:
-        return found("GPU", "none that llama.cpp was built for")
-    told = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in gpus)
-    if llm.model_params.n_gpu_layers:
-        return found("GPU", told)
-    return found(
-        "GPU",
-        f"{told}, not used here",
-        fair="--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does",
-    )
+    told = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in devices() if "gpu" in gpu.kind)
+    if not told or llm.model_params.n_gpu_layers:
+        return found("GPU", told or "none that llama.cpp was built for")
+    fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
+    return found("GPU", f"{told}, not used here", fair=fair)
 
 
 def _threads(llm: Llama) -> Iterator[Finding]:
     n_cores, n_threads = _n_cores(), max(llm.n_threads, llm.n_threads_batch)
     told = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
-    too_many = (
-        f"more threads than processors wait for one another: --threads {n_cores}" if n_threads > n_cores else None
-    )
-    yield found("threads", told, fair=too_many)
+    fair = f"more threads than processors wait for one another: --threads {n_cores}"
+    yield found("threads", told, fair=fair if n_threads > n_cores else None)
     if hasattr(os, "getloadavg"):
         load = os.getloadavg()[0]
-        busy = (
-            "other processes compute: what is timed here is slower than it need be" if load > _BUSY * n_cores else None
-        )
-        yield found("load", f"{load:.1f} processes at work in the last minute", fair=busy)
+        told = f"{load:.1f} processes at work in the last minute"
+        fair = "other processes compute: what is timed here is slower than it need be"
+        yield found("load", told, fair=fair if load > _MAX_LOAD * n_cores else None)
     if "OPENMP = 1" in _system_info():
         yield _spinning()
 
 
 def _n_cores() -> int:
-    """Return how many processors this process may use at once."""
+    """Return the number of processors that this process may use."""
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -188,17 +177,14 @@ def _memory(llm: Llama) -> Finding:
     free = _free_bytes()
     if free is None:
         return found("memory", told)
-    told += f"; {_size(free)} free"
-    if weights > free:
-        return found(
-            "memory", told, poor="the weights are read from disk at each pass: a smaller model or quantization"
-        )
-    too_long = free < weights + cell * SERVED_N_CTX
-    return found("memory", told, fair="--n-ctx with fewer tokens, or a smaller model" if too_long else None)
+    poor = "the weights are read from disk at each pass: a smaller model or quantization" if weights > free else None
+    is_tight = free < weights + cell * SERVED_N_CTX
+    fair = "--n-ctx with fewer tokens, or a smaller model" if is_tight else None
+    return found("memory", f"{told}; {_size(free)} free", fair=fair, poor=poor)
 
 
 def _cell_bytes(llm: Llama) -> float:
-    """Return what a token takes in the cache, as it is saved."""
+    """Return the bytes of a token in the KV cache, as saved."""
     llm.reset()
     n = min(_N_EVALUATED, llm.n_ctx())
     llm.eval([0] * n)
@@ -208,7 +194,7 @@ def _cell_bytes(llm: Llama) -> float:
 
 
 def _free_bytes() -> int | None:
-    """Return what is free of the memory, the pages of files included; None where that is not told."""
+    """Return the free memory, including cached files; None if unknown."""
     try:
         text = Path("/proc/meminfo").read_text()
         free = int(re.search(r"MemAvailable:\s+(\d+)", text)[1]) * 1024  # type: ignore[index]
@@ -226,12 +212,12 @@ def _size(n_bytes: float) -> str:
 
 
 _TEMPLATE = "tokenizer.chat_template"
-_MANY_TOKENS = 2048
+_MIN_TRAINED_TOKENS = 2048
 _N_TIMED = 256
-_SLOW_S = 2.0
-_ENOUGH = 0.75
+_MAX_S = 2.0
+_MIN_RIGHT = 0.75
 _BY = {"unlisted": "by what options mean", "letters": "by letters"}
-# A state, a question, and options of which the first is right.
+# State, question, options; the first option is right.
 _KNOWN = [
     ("My card was charged twice for one order.", "What is it about?", "A payment", "A password", "A delivery"),
     ("The film was a waste of time. I want my money back.", "What did the writer think?", "It was bad", "It was good"),
@@ -251,7 +237,7 @@ _KNOWN = [
 
 
 def examine_model(llm: Llama) -> Iterator[Finding]:
-    """Yield what there is to say of a model; the questions come last, and only where it can answer any."""
+    """Yield findings about a model; known questions come last, if it can answer any."""
     findings = [_kind(llm), _sequences(llm), _chat(llm), _ends(llm), _beginning(llm), _labels(llm), _context(llm)]
     is_trained, decisions = _training(llm)
     yield from [*findings, decisions]
@@ -267,62 +253,52 @@ def _kind(llm: Llama) -> Finding:
     model, buffer = model_of(llm).model, ctypes.create_string_buffer(256)
     llama_cpp.llama_model_desc(model, buffer, len(buffer))
     told = f"{buffer.value.decode(errors='replace')}, {llama_cpp.llama_model_n_params(model):,} parameters"
-    if llm.metadata.get(f"{_architecture(llm)}.attention.causal") == "false":
-        return found("model", told, poor="it makes embeddings, and writes nothing: take a model that generates text")
-    if not llama_cpp.llama_model_has_decoder(model) or llama_cpp.llama_model_has_encoder(model):
-        return found("model", told, poor="it has an encoder: take a model that only generates text")
-    if llama_cpp.llama_model_is_diffusion(model):
-        return found("model", told, poor="it writes all tokens at once: take one that writes them one after the other")
-    return found("model", told)
-
-
-def _architecture(llm: Llama) -> str:
-    return str(llm.metadata.get("general.architecture"))
+    poor = None
+    if llm.metadata.get(f"{llm.metadata.get('general.architecture')}.attention.causal") == "false":
+        poor = "it makes embeddings, and writes nothing: take a model that generates text"
+    elif not llama_cpp.llama_model_has_decoder(model) or llama_cpp.llama_model_has_encoder(model):
+        poor = "it has an encoder: take a model that only generates text"
+    elif llama_cpp.llama_model_is_diffusion(model):
+        poor = "it writes all tokens at once: take one that writes them one after the other"
+    return found("model", told, poor=poor)
 
 
 def _sequences(llm: Llama) -> Finding:
     if can_share(llm):
         return found("cache", "prompts share what they begin with, and are answered together")
-    return found(
-        "cache",
-        "recurrent or hybrid",
-        fair="prompts are answered one after the other, and each answer is read by itself: a transformer is faster",
-    )
+    fair = "prompts are answered one after the other, and each answer is read by itself: a transformer is faster"
+    return found("cache", "recurrent or hybrid", fair=fair)
 
 
 def _chat(llm: Llama) -> Finding:
     if not has_chat_template(llm):
-        return found(
-            "chat template",
-            "none",
-            fair="give prompts as text: messages get Llama 2's template, unless Llama(…, chat_format=…) says another",
-        )
+        fair = "give prompts as text: messages get Llama 2's template, unless Llama(…, chat_format=…) says another"
+        return found("chat template", "none", fair=fair)
     names = [key.removeprefix(_TEMPLATE).lstrip(".") for key in llm.metadata if key.startswith(_TEMPLATE)]
     told = f"{llm.chat_format}; of the file: {', '.join(name or 'default' for name in names) or 'none'}"
     try:
-        tokens = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])
+        is_twice = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])[:2] == [llm.token_bos()] * 2
     except TokenTrieError as error:
         return found("chat template", told, fair=f"messages are refused, so prompts have to be text: {error}")
-    if tokens[:2] == [llm.token_bos()] * 2:
-        return found("chat template", told, fair="it puts the token of the beginning there twice: mend the template")
-    return found("chat template", told)
+    fair = "it puts the token of the beginning there twice: mend the template"
+    return found("chat template", told, fair=fair if is_twice else None)
 
 
 def _ends(llm: Llama) -> Finding:
     tokens = vocab_of(llm).end_of_generation()
     if not tokens:
-        change = "nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id"
-        return found("end tokens", "none", poor=change)
+        poor = "nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id"
+        return found("end tokens", "none", poor=poor)
     told = ", ".join(_shown(llm, token) for token in tokens)
     end = _end_of_turn(llm)
-    if end is not None and end not in tokens:
-        change = f"turns end with {_shown(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
-        return found("end tokens", told, fair=change)
-    return found("end tokens", told)
+    if end is None or end in tokens:
+        return found("end tokens", told)
+    fair = f"turns end with {_shown(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
+    return found("end tokens", told, fair=fair)
 
 
 def _end_of_turn(llm: Llama) -> int | None:
-    """Return the control token that the file's template ends an answer with; None if it is not known."""
+    """Return the control token that ends an answer in the file's chat template; None if unknown."""
     template = llm.metadata.get(_TEMPLATE)
     if template is None:
         return None
@@ -332,10 +308,10 @@ def _end_of_turn(llm: Llama) -> int | None:
     try:
         formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter
         text = formatter(template, eos, bos, add_generation_prompt=False)(messages=turns).prompt
-    except Exception:  # of whatever the template calls
+    except Exception:  # a template may raise anything
         return None
-    behind = text.partition("answer_here")[2].strip()
-    tokens = llm.tokenize(behind.encode(), add_bos=False, special=True) if behind else []
+    after = text.partition("answer_here")[2].strip()
+    tokens = llm.tokenize(after.encode(), add_bos=False, special=True) if after else []
     return int(tokens[0]) if tokens and vocab_of(llm).is_control(tokens[0]) else None
 
 
@@ -359,11 +335,13 @@ def _labels(llm: Llama) -> Finding:
 
 def _context(llm: Llama) -> Finding:
     n = llama_cpp.llama_model_n_ctx_train(model_of(llm).model)
-    return found("context", f"trained with {n:,} tokens", fair="long states do not fit" if n < _MANY_TOKENS else None)
+    return found(
+        "context", f"trained with {n:,} tokens", fair="long states do not fit" if n < _MIN_TRAINED_TOKENS else None
+    )
 
 
 def _training(llm: Llama) -> tuple[bool, Finding]:
-    """Return whether questions are put as the file says, and what there is to say of that."""
+    """Return whether the file's own form of questions is used, and the finding."""
     try:
         trained = trained_of(llm)
     except TokenTrieError as error:
@@ -381,16 +359,14 @@ def _answers(llm: Llama, is_trained: bool) -> Iterator[Finding]:
         for form, (n_right, mass) in zip(forms, results, strict=True)
     ]
     (n_right, _), *others = results
-    change = None
-    if n_right < _ENOUGH * n:
-        is_better = any(n_other >= _ENOUGH * n for n_other, _ in others)
-        change = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
-    yield found("questions", "; ".join(told), fair=change)
+    is_better = any(n_other >= _MIN_RIGHT * n for n_other, _ in others)
+    fair = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
+    yield found("questions", "; ".join(told), fair=fair if n_right < _MIN_RIGHT * n else None)
     yield _speed(llm, forms[0])
 
 
 def _ask(llm: Llama, form: FormName | None) -> tuple[int, float]:
-    """Return how many of the known questions are answered right, and the median mass."""
+    """Return the number of right answers to the known questions, and the median mass."""
     n_right, masses = 0, []
     for i, (state, question, *options) in enumerate(_KNOWN):
         turn = i % len(options)
@@ -401,7 +377,7 @@ def _ask(llm: Llama, form: FormName | None) -> tuple[int, float]:
 
 
 def _speed(llm: Llama, form: FormName | None) -> Finding:
-    """Time a decision about a state that was not seen before, of a question that was."""
+    """Time a decision about a new state with a known question."""
     room = min(_N_TIMED, llama_cpp.llama_model_n_ctx_train(model_of(llm).model) // 2, llm.n_ctx() // 2)
     said = (f"Ticket {i}: {_KNOWN[i % len(_KNOWN)][0]}\n" for i in range(1, room))
     state = ""
@@ -412,7 +388,7 @@ def _speed(llm: Llama, form: FormName | None) -> Finding:
     answer = decide(llm, state, Choice(question, options), form=form)
     seconds = perf_counter() - begun
     told = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
-    slow = "a smaller model or quantization, or a GPU" if seconds > _SLOW_S else None
+    slow = "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None
     return found("speed", told, fair=slow)
 
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from token_trie.cli.label import (
-    ByPrompt,
-    ByQuestion,
     EachOption,
     ExamplesOption,
+    Labeller,
     NearestOption,
-    Way,
+    PromptLabeller,
+    QuestionLabeller,
     put_examples,
     read_template,
 )
@@ -130,20 +130,20 @@ def evaluate(
         raise ArgumentError("-: only one option can read standard input")
     if template is not None and gold in template.columns:
         raise ArgumentError(f"--gold: column {gold!r} must not be in the prompt")
-    asked: ByQuestion | ByPrompt
+    labeller: QuestionLabeller | PromptLabeller
     empty: Any = None
     if question is not None:
-        asked = ByQuestion(question, texts, form, template, chat, probabilities=False)
+        labeller = QuestionLabeller(question, texts, form, template, chat, probabilities=False)
     else:
         assert template is not None
-        asked = ByPrompt(template, texts, "exact", leaf_end, chat, probabilities=False)
-        empty = asked.empty
-    put_examples(asked, examples, gold, examples_each, nearest)
+        labeller = PromptLabeller(template, texts, "exact", leaf_end, chat, probabilities=False)
+        empty = labeller.empty
+    put_examples(labeller, examples, gold, examples_each, nearest)
     with closing(open_table(table, format_of(table, input_format, "--input-format"))) as opened:
-        rows = _Rows(opened, asked, gold, template, on_error)
+        rows = _Rows(opened, labeller, gold, template, on_error)
     place = None if no_cache else cache or users_cache() / "readings"
     llm = model.load(4096)
-    asked.check(llm)
+    labeller.check(llm)
     try:
         evaluation = rows.evaluated(llm, {"ways": way, "empty": empty, "n_folds": folds, "cache": place})
     except KeyboardInterrupt:
@@ -156,8 +156,8 @@ def evaluate(
         evaluation.calibration.save(fit)
     gate = None if target_accuracy is None else evaluation.gate(target_accuracy)
     if as_json:
-        told = evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)})
-        typer.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
+        shown = evaluation.to_dict() | ({} if gate is None else {"gate": vars(gate)})
+        typer.echo(json.dumps(shown, ensure_ascii=False, allow_nan=False))
     else:
         console.print(evaluation)
         if gate is not None:
@@ -179,7 +179,9 @@ def evaluate(
 class _Rows:
     """The rows of a table that have labels."""
 
-    def __init__(self, table: Table, way: Way, gold: str, template: Template | None, on_error: OnError) -> None:
+    def __init__(
+        self, table: Table, labeller: Labeller, gold: str, template: Template | None, on_error: OnError
+    ) -> None:
         if table.columns is not None:
             if gold not in table.columns:
                 raise ArgumentError(
@@ -187,10 +189,10 @@ class _Rows:
                 )
             if template is not None:
                 template.check(table.columns, f"{table.name}: ")
-        self._way = way
+        self._labeller = labeller
         self._gold = gold
         self._on_error = on_error
-        self._labels = Labels(way.choices, way.choices)
+        self._labels = Labels(labeller.choices, labeller.choices)
         self._rows: list[tuple[Row, Any, str, str]] = []
         self._problems: list[str] = []
         self._n_empty = 0
@@ -206,19 +208,19 @@ class _Rows:
             raise ArgumentError(f"{table.name}: no row with a label in {gold!r}")
 
     def evaluated(self, llm: Llama, options: dict[str, Any]) -> Evaluation:
-        """Evaluate; a row that the model cannot read ends that by its place in the table, or is left out."""
-        how = {name: value for name, value in vars(self._way.how).items() if value is not None}
+        """Evaluate; a row that the model cannot read is left out, or an error that names the row."""
+        options_of_rows = {name: value for name, value in vars(self._labeller.row_options).items() if value is not None}
         while True:
             try:
                 found = evaluate_(
                     llm,
                     [prompt for _, prompt, _, _ in self._rows],
                     [label for _, _, label, _ in self._rows],
-                    self._way.asked,
+                    self._labeller.asked,
                     texts=[text for _, _, _, text in self._rows],
                     progress=True,
                     **options,
-                    **how,
+                    **options_of_rows,
                 )
             except TokenTrieError as error:
                 placed = re.match(r"(?:prompts|states)\[(\d+)\]: ", str(error))
@@ -256,7 +258,7 @@ class _Rows:
                 problem = f"{self._gold}: {self._labels.refusal(label)}"
             else:
                 try:
-                    asked = self._way.ask(values)
+                    asked = self._labeller.ask(values)
                 except ArgumentError as error:
                     problem = str(error)
                 else:

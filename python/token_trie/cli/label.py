@@ -56,27 +56,27 @@ from token_trie.trust.calibration import Calibration
 from token_trie.trust.gate import Gate
 from token_trie.trust.rows import RowOptions, reader_of
 
-Named: TypeAlias = Literal["raw", "contextual", "batch"]
+CalibrationName: TypeAlias = Literal["raw", "contextual", "batch"]
 
-_NAMES: dict[str, Named] = {"raw": "raw", "contextual": "contextual", "batch": "batch"}
+_NAMES: dict[str, CalibrationName] = {"raw": "raw", "contextual": "contextual", "batch": "batch"}
 
 
 @dataclass(frozen=True)
-class Calibrating:
-    """What calibrates, and from which probability on labels are decided."""
+class CalibrationOptions:
+    """Calibration of labels, and the gate below which a person decides."""
 
-    given: Named | Calibration | None = None
-    """None: what is usual of a prompt, or of a question."""
+    given: CalibrationName | Calibration | None = None
+    """None: the default of a prompt or of a question."""
     gate: Gate | None = None
 
     @classmethod
-    def read(cls, calibration: str | None, target_accuracy: float | None) -> Calibrating:
-        """Read options of the command line.
+    def read(cls, calibration: str | None, target_accuracy: float | None) -> CalibrationOptions:
+        """Read the command-line options.
 
         Raises
         ------
         ArgumentError, CalibrationError
-            They are none, or do not fit each other.
+            They are invalid, or exclude each other.
         OSError
             A file cannot be read.
         """
@@ -91,16 +91,16 @@ class Calibrating:
 
     @property
     def columns(self) -> list[str]:
-        """Those that it adds to a table."""
+        """Names of the columns that it adds."""
         return [] if self.gate is None else ["review"]
 
     def figures(self, probability: float) -> list[float]:
-        """Return what stands in them: 1 where a person is to look."""
+        """Return the values of these columns: 1 means review by a person."""
         return [] if self.gate is None else [float(not self.gate.decides(probability))]
 
     @property
     def marks(self) -> list[Any]:
-        """What identifies it, where it is not the usual."""
+        """Parts of the run's digest; empty for the default."""
         if self.given is None:
             return []
         given = self.given if isinstance(self.given, str) else digest(self.given.to_dict())
@@ -108,7 +108,7 @@ class Calibrating:
 
 
 def read_template(prompt: str | None, prompt_file: Path | None, *, is_needed: bool) -> Template | None:
-    """Return the template of --prompt or --prompt-file; None where neither is given, nor needed."""
+    """Return the template of --prompt or --prompt-file; None if neither is given or needed."""
     if prompt is None and prompt_file is None and not is_needed:
         return None
     if prompt is not None and prompt_file is None:
@@ -119,62 +119,62 @@ def read_template(prompt: str | None, prompt_file: Path | None, *, is_needed: bo
 
 
 _ABSENT = "N/A"
-_USUAL = Calibrating()
+_DEFAULT = CalibrationOptions()
 
 LabelMode: TypeAlias = Literal["exact", "greedy"]
 
 
 class Labelled(NamedTuple):
-    """What is written of a row."""
+    """Result of a row."""
 
     answer: str
     figures: list[float]
     is_unfit: bool
-    """Whether none of the choices fits, as far as that can be told."""
+    """Whether none of the choices seems to fit."""
 
 
-class Way(ABC):
-    """A way of labelling."""
+class Labeller(ABC):
+    """Labels rows."""
 
     choices: list[str]
-    """What a row may be labelled with."""
+    """The labels."""
     columns: list[str]
-    """Those that are added; the first is the label."""
+    """The columns that are added; the first is the label."""
     set: list[Any]
-    """What identifies the choices,"""
+    """Parts of the digest: the choices."""
     options: list[Any]
-    """and all else that labels depend on, beside the model,"""
+    """Parts of the digest: all other options that labels depend on, except the model."""
     marks: list[Any]
-    """and what comes behind that in the digest."""
+    """Last parts of the digest."""
     asked: Any
-    """The choices, or the question,"""
-    how: RowOptions
-    """and how rows are asked, for what is measured or fitted on them."""
+    """The choices or the question, for evaluation and fitting."""
+    row_options: RowOptions
+    """Options of the rows, likewise."""
 
     @abstractmethod
     def check(self, llm: Llama) -> None:
-        """Raise an error for choices that are none for a model."""
+        """Raise an error if the choices do not fit the model."""
 
-    def _check(self, llm: Llama, calibrating: Calibrating) -> None:
-        """Raise CalibrationError for what was fitted on something else."""
+    def _check(self, llm: Llama, calibrating: CalibrationOptions) -> None:
+        """Raise CalibrationError if a calibration was fitted on something else."""
         if isinstance(calibrating.given, Calibration):
-            calibrating.given.binding.require(reader_of(llm, self.asked, self.how).binding)
+            calibrating.given.binding.require(reader_of(llm, self.asked, self.row_options).binding)
 
     @abstractmethod
     def ask(self, values: dict[str, Any]) -> Any:
-        """Return what is asked about a row; ArgumentError where it cannot be."""
+        """Return the prompt or state of a row; ArgumentError if it has none."""
 
     @abstractmethod
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
-        """Yield an answer, or an error, for each."""
+        """Yield an answer or an error for each row."""
 
     @abstractmethod
     def read(self, answer: Any) -> Labelled:
-        """Return what is written of an answer."""
+        """Return the result of an answer."""
 
 
-class ByPrompt(Way):
-    """By what follows a prompt of one's own."""
+class PromptLabeller(Labeller):
+    """Labels rows by a prompt."""
 
     def __init__(
         self,
@@ -184,15 +184,15 @@ class ByPrompt(Way):
         leaf_end: LeafEnd,
         chat: bool,
         probabilities: bool,
-        calibrating: Calibrating = _USUAL,
+        calibrating: CalibrationOptions = _DEFAULT,
     ) -> None:
         is_exact = mode == "exact"
         figures = ["probability", "margin", "mass"] if is_exact else []
         self.choices = self.set = texts
         self.columns = ["answer", *figures, *calibrating.columns, *(f"p_{text}" for text in texts if probabilities)]
         self.options, self.marks = [template.text, chat, leaf_end], [*([] if is_exact else [mode]), *calibrating.marks]
-        told = f"{template.text} (as a message)" if chat else template.text
-        self.asked, self.how = texts, RowOptions(template=told, leaf_end=leaf_end)
+        name = f"{template.text} (as a message)" if chat else template.text
+        self.asked, self.row_options = texts, RowOptions(template=name, leaf_end=leaf_end)
         self._calibrating = calibrating
         self._template = template
         self._mode = mode
@@ -201,21 +201,21 @@ class ByPrompt(Way):
         self._probabilities = probabilities
 
     def check(self, llm: Llama) -> None:
-        """Raise an error for choices that are none for a model."""
+        """Raise an error if the choices do not fit the model."""
         TokenTrie.from_choices(llm, self.choices)
         self._check(llm, self._calibrating)
 
     @property
     def empty(self) -> Prompt:
-        """The prompt of a row that says nothing."""
+        """The prompt without the content of a row."""
         return as_prompt(self._template.fill(dict.fromkeys(self._template.columns, _ABSENT)), self._chat)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        """Return the prompt of a row; ArgumentError where it has none."""
+        """Return the prompt of a row; ArgumentError if it has none."""
         return as_prompt(self._template.fill(values), self._chat)
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
-        """Yield a decision, or an error, for each."""
+        """Yield a decision or an error for each row."""
         return choose_many(
             llm,
             asked,
@@ -235,7 +235,7 @@ class ByPrompt(Way):
         return given
 
     def read(self, answer: Decision[str]) -> Labelled:
-        """Return what is written of a decision."""
+        """Return the result of a decision."""
         figures: list[float | None] = []
         if answer.probabilities is not None:
             probability = answer.probabilities[answer.index]
@@ -244,8 +244,8 @@ class ByPrompt(Way):
         return Labelled(answer.text, [0.0 if one is None else one for one in figures], answer.fits is False)
 
 
-class ByQuestion(Way):
-    """By the answer to a question about it."""
+class QuestionLabeller(Labeller):
+    """Labels rows by a question."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class ByQuestion(Way):
         template: Template | None,
         chat: bool,
         probabilities: bool,
-        calibrating: Calibrating = _USUAL,
+        calibrating: CalibrationOptions = _DEFAULT,
     ) -> None:
         described: dict[str, str | None] = {}
         for text in texts:
@@ -273,36 +273,42 @@ class ByQuestion(Way):
         self.options = ["question", question, repr(put), None if template is None else template.text]
         self.marks = calibrating.marks
         self._calibrating = calibrating
-        self.asked, self.how = Choice(question, described), RowOptions(form=put)
+        self.asked, self.row_options = Choice(question, described), RowOptions(form=put)
         self._template = template
         self._probabilities = probabilities
 
     def put(self, examples: Examples) -> None:
-        """Let examples stand before each row; ArgumentError for an answer that is none of the choices."""
-        self.how = replace(self.how, examples=examples)
+        """Put examples before each row; ArgumentError for an answer that is not a choice."""
+        self.row_options = replace(self.row_options, examples=examples)
         self.marks = [*self.marks, "examples", examples.of(self.asked, self.choices).digest]
 
     def check(self, llm: Llama) -> None:
-        """Raise an error for a question that is none for a model."""
-        read_questions(self.asked, self.how.of_question(), llm)
+        """Raise an error if the question does not fit the model."""
+        read_questions(self.asked, self.row_options.of_question(), llm)
         self._check(llm, self._calibrating)
 
     def ask(self, values: dict[str, Any]) -> Any:
-        """Return what a row says; ArgumentError where it has not what it is to say."""
+        """Return the state of a row; ArgumentError if it has none."""
         return to_json(values) if self._template is None else str(self._template.fill(values))
 
     def answer(self, llm: Llama, asked: Iterable[Any]) -> Iterator[Any]:
-        """Yield an answer, or an error, for each."""
+        """Yield an answer or an error for each row."""
         given: Any = self._calibrating.given
         if given is None or given == "raw":
             given = "contextual" if given is None else None
-        how = self.how
+        row_options = self.row_options
         return decide_many(
-            llm, asked, self.asked, on_error="return", form=how.form, examples=how.examples, calibration=given
+            llm,
+            asked,
+            self.asked,
+            on_error="return",
+            form=row_options.form,
+            examples=row_options.examples,
+            calibration=given,
         )
 
     def read(self, answer: ChoiceAnswer[str]) -> Labelled:
-        """Return what is written of an answer."""
+        """Return the result of an answer."""
         p = answer.probabilities
         mass = 0.0 if answer.mass is None else answer.mass
         figures = [p[answer.value], answer.confidence, mass, *self._calibrating.figures(p[answer.value])]
@@ -332,19 +338,19 @@ NearestOption = Annotated[
 ]
 
 
-def put_examples(way: Way, path: Path | None, gold: str | None, n_each: int, nearest: int | None) -> None:
-    """Let a question stand behind the examples of a table, if one is given.
+def put_examples(labeller: Labeller, path: Path | None, gold: str | None, n_each: int, nearest: int | None) -> None:
+    """Put the examples of a table, if given, before the rows.
 
     Raises
     ------
     ArgumentError
-        The options do not fit each other, or a row is no example, with its place; OSError as of files.
+        The options exclude each other, or a row is no example; OSError if the file cannot be read.
     """
     if path is None:
         if nearest is not None or n_each != 1:
             raise ArgumentError("--examples-each and --nearest: only with --examples")
         return
-    if not isinstance(way, ByQuestion):
+    if not isinstance(labeller, QuestionLabeller):
         raise ArgumentError("--examples: only with --question; a prompt can contain examples in its text")
     if gold is None:
         raise ArgumentError("--examples: needs --gold, the column with their answers")
@@ -359,12 +365,12 @@ def put_examples(way: Way, path: Path | None, gold: str | None, n_each: int, nea
                 if row.bad is not None:
                     raise ArgumentError(row.bad)
                 answers.append(text_of(row.values[gold]))
-                states.append(way.ask({name: value for name, value in row.values.items() if name != gold}))
+                states.append(labeller.ask({name: value for name, value in row.values.items() if name != gold}))
             except ArgumentError as error:
                 raise ArgumentError(f"{row.where}: {error}") from error
     if not states:
         raise ArgumentError(f"{path}: no row with an answer in {gold!r}")
-    way.put(Examples(states, answers, n_each, nearest))
+    labeller.put(Examples(states, answers, n_each, nearest))
 
 
 @command(
@@ -465,39 +471,39 @@ def label(
     if output_format is None and str(output) == "-":
         output_format = Format.csv if kind is Format.csv else Format.jsonl
     to = format_of(output, output_format, "--output-format")
-    calibrating = Calibrating.read(calibration, target_accuracy)
+    calibrating = CalibrationOptions.read(calibration, target_accuracy)
     if calibrating.given == "batch" and resume:
         raise ArgumentError(
             "--resume: not with --calibration batch, which depends on all rows; use a calibration file instead"
         )
-    way: Way
+    labeller: Labeller
     if question is not None:
-        way = ByQuestion(question, texts, form, template, chat, probabilities, calibrating)
+        labeller = QuestionLabeller(question, texts, form, template, chat, probabilities, calibrating)
     else:
         assert template is not None
-        way = ByPrompt(template, texts, mode, leaf_end, chat, probabilities, calibrating)
-    put_examples(way, examples, gold, examples_each, nearest)
-    run = f"{digest(way.set)}-{digest(*way.options, digest_of_model(model.path), *way.marks)}"
+        labeller = PromptLabeller(template, texts, mode, leaf_end, chat, probabilities, calibrating)
+    put_examples(labeller, examples, gold, examples_each, nearest)
+    run = f"{digest(labeller.set)}-{digest(*labeller.options, digest_of_model(model.path), *labeller.marks)}"
     with (
         closing(open_table(table, kind)) as opened,
-        closing(Results(output, to, opened, way.columns, prefix, run)) as results,
+        closing(Results(output, to, opened, labeller.columns, prefix, run)) as results,
     ):
         if opened.columns is not None and template is not None:
             template.check(opened.columns, f"{opened.name}: ")
-        labelling = _Labelling(opened, way, results, on_error)
+        labelling = _Labelling(opened, labeller, results, on_error)
         if resume:
-            labelling.go_on()
+            labelling.resume()
         if not status.is_terminal:
             status.print(f"labelling {plain(opened.name)}", highlight=False, soft_wrap=True)
         llm = model.load(4096)
-        way.check(llm)  # a mistake in the choices is not reported as one of the first row
+        labeller.check(llm)  # a mistake in the choices is not reported as one of the first row
         if not resume:
             results.begin()
         try:
             labelling.run(llm)
             results.finish()
         except (TokenTrieError, OSError, KeyboardInterrupt):
-            labelling.tell_how_to_go_on()
+            labelling.print_how_to_resume()
             raise
     labelling.summarize()
     if calibrating.gate is not None:
@@ -505,11 +511,11 @@ def label(
 
 
 class _Labelling:
-    """Answers the rows of a table, and writes the results."""
+    """Labels the rows of a table and writes the results."""
 
-    def __init__(self, table: Table, way: Way, results: Results, on_error: OnError) -> None:
+    def __init__(self, table: Table, labeller: Labeller, results: Results, on_error: OnError) -> None:
         self._table = table
-        self._way = way
+        self._labeller = labeller
         self._results = results
         self._on_error = on_error
         self._progress = Progress(table.size, "rows")
@@ -518,13 +524,13 @@ class _Labelling:
         self._n_unfit = 0
         self._counts: Counter[str] = Counter()
 
-    def go_on(self) -> None:
-        """Skip the rows that an earlier run has labelled."""
-        self._results.go_on(self._way.choices, lambda text: self._counts.update([text]))
+    def resume(self) -> None:
+        """Skip rows that an earlier run labelled."""
+        self._results.resume(self._labeller.choices, lambda text: self._counts.update([text]))
 
     def run(self, llm: Llama) -> None:
         """Label the rows."""
-        decisions = self._way.answer(llm, self._asked())
+        decisions = self._labeller.answer(llm, self._asked())
         with self._progress:
             for n, decision in enumerate(decisions, 1):
                 row = self._under_way.popleft()
@@ -543,7 +549,7 @@ class _Labelling:
             try:
                 if bad is None:
                     self._results.check(row)
-                    asked = self._way.ask(row.values)
+                    asked = self._labeller.ask(row.values)
             except ArgumentError as error:
                 bad = str(error)
             if self._results.has(row):
@@ -556,7 +562,7 @@ class _Labelling:
         self._results.require_all(seen)
 
     def _write(self, row: Row, answer: Any) -> None:
-        labelled = self._way.read(answer)
+        labelled = self._labeller.read(answer)
         self._results.write(row, [labelled.answer, *(float(f"{figure:.6g}") for figure in labelled.figures)])
         self._counts[labelled.answer] += 1
         self._n_unfit += labelled.is_unfit
@@ -568,9 +574,9 @@ class _Labelling:
         self._progress.clear()
         status.print(f"{plain(row.where)}: {plain(message)}", highlight=False, soft_wrap=True)
 
-    def tell_how_to_go_on(self) -> None:
-        """Print which file has the rows that are labelled."""
-        if self._results.can_go_on:
+    def print_how_to_resume(self) -> None:
+        """Print how to resume."""
+        if self._results.can_resume:
             status.print(
                 f"{self._results.n_written:,} rows are in {plain(self._results.name)}; --resume continues after them",
                 highlight=False,
@@ -581,10 +587,10 @@ class _Labelling:
         """Print the counts."""
         n = sum(self._counts.values())
         drawn = Drawn(box=None, header_style="bold")
-        drawn.add_column(self._way.columns[0])
+        drawn.add_column(self._labeller.columns[0])
         drawn.add_column("rows", justify="right")
         drawn.add_column("%", justify="right")
-        for text in self._way.choices:
+        for text in self._labeller.choices:
             if self._counts[text]:
                 drawn.add_row(plain(text), f"{self._counts[text]:,}", f"{100 * self._counts[text] / n:.1f}")
         if n:

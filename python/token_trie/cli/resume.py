@@ -1,4 +1,4 @@
-"""The table that a run writes row by row, so that an interrupted run can be resumed."""
+"""The file of results, written row by row so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from token_trie.sets.template import text_of, to_json
 
 
 def digest(*parts: Any) -> str:
-    """Return a digest, of eight letters, of values that JSON has."""
+    """Return a digest of eight letters of JSON values."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]
 
 
 class WholeLines(Iterator[bytes]):
-    """The lines of a file, without a last one that has no line break."""
+    """The lines of a file, except a last one without a line break."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.n = 0
         self.end = 0
-        """Where the last line ends, in bytes."""
+        """End of the last line, in bytes."""
         self.are_over = False
 
     def __next__(self) -> bytes:
@@ -47,34 +47,34 @@ class WholeLines(Iterator[bytes]):
 
 
 class Rows(ABC):
-    """A way of writing rows, each ended by a line break."""
+    """A format of rows, each ended by a line break."""
 
     has_columns = True
     """Whether all rows have the same columns."""
 
     @abstractmethod
     def head(self, columns: list[str]) -> bytes:
-        """Return what stands before the first row."""
+        """Return the head of the file."""
 
     @abstractmethod
     def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
-        """Return a row of these columns, with the values of the table and those added."""
+        """Return a row with the values of the table and those added."""
 
     @abstractmethod
     def read_head(self, lines: WholeLines) -> list[str] | None:
-        """Return the columns that stand before the first row."""
+        """Read the columns from the head; None if it has none."""
 
     @abstractmethod
     def decode(self, lines: WholeLines, columns: list[str] | None) -> Iterator[dict[str, Any]]:
-        """Iterate over the rows, a last one without an end left out; ArgumentError where another is broken."""
+        """Iterate over the rows, except an unfinished last one; ArgumentError if another is broken."""
 
     @abstractmethod
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Tell whether values of a table, as written, are those of a row; `written` is without the columns added."""
+        """Whether a written row, without the columns added, has the values of a row of the table."""
 
 
 class CsvRows(Rows):
-    """CSV, whose first line has the names."""
+    """CSV with a line of names."""
 
     def head(self, columns: list[str]) -> bytes:
         """Return the line of names."""
@@ -86,7 +86,7 @@ class CsvRows(Rows):
         return _csv_line([text_of(whole.get(column)) for column in columns])
 
     def read_head(self, lines: WholeLines) -> list[str] | None:
-        """Return the names; None if they are not there."""
+        """Read the names; None if they are missing."""
         try:
             return next(_csv_records(lines), None)
         except csv.Error:
@@ -104,18 +104,18 @@ class CsvRows(Rows):
                 raise ArgumentError(f"line {lines.n}: {error}") from error
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Tell whether the texts are the same; a column that a row does not have is empty."""
+        """Whether the texts are equal; a missing column is empty."""
         columns = written.keys() | values.keys()
         return all(written.get(column) == text_of(values.get(column)) for column in columns)
 
 
 class JsonRows(Rows):
-    """JSON lines: an object a line."""
+    """JSON lines: one object per line."""
 
     has_columns = False
 
     def head(self, columns: list[str]) -> bytes:
-        """Return nothing."""
+        """Return an empty head."""
         return b""
 
     def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
@@ -138,12 +138,12 @@ class JsonRows(Rows):
             yield values
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Tell whether the JSON is the same."""
+        """Whether the JSON is equal."""
         return _canonical(written) == _canonical(values)
 
 
 class AddedRows(JsonRows):
-    """JSON lines of the columns added alone, with a digest of the row that they are added to."""
+    """JSON lines of only the added columns, with a digest of the table's row."""
 
     _OF = "of"  # no added column has this name
 
@@ -152,7 +152,7 @@ class AddedRows(JsonRows):
         return super().encode(columns, {}, {**added, self._OF: digest(_canonical(values))})
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Tell whether the digest is the same."""
+        """Whether the digest is equal."""
         return written == {self._OF: digest(_canonical(values))}
 
 
@@ -170,11 +170,11 @@ def _csv_records(lines: Iterator[bytes]) -> Iterator[list[str]]:
     return read_csv(line.decode("utf-8", "replace") for line in lines)
 
 
-_ROWS: dict[Format, Callable[[], Rows]] = {Format.csv: CsvRows, Format.jsonl: JsonRows, Format.parquet: AddedRows}
+_FORMATS: dict[Format, Callable[[], Rows]] = {Format.csv: CsvRows, Format.jsonl: JsonRows, Format.parquet: AddedRows}
 
 
 def lock(file: io.FileIO) -> bool:
-    """Lock a file until it is closed, where locks are supported; return False if another process holds the lock."""
+    """Lock a file until it is closed, if locks are supported; return False if another process holds the lock."""
     try:
         import fcntl
 
@@ -187,7 +187,7 @@ def lock(file: io.FileIO) -> bool:
 
 
 class Results:
-    """The file that results are written to, each row as soon as it is known.
+    """The file of results; each row is written as soon as it is known.
 
     Parameters
     ----------
@@ -198,9 +198,9 @@ class Results:
     added : list of str
         The columns added to those of the table; the first is the answer.
     prefix : str
-        Begins the names of these.
+        Prefix of their names.
     run : str
-        Digests of the choices and of the options, with a hyphen between them.
+        Digests of the choices and of the options, joined by a hyphen.
     """
 
     def __init__(self, path: Path, kind: Format, table: Table, added: list[str], prefix: str, run: str) -> None:
@@ -211,10 +211,10 @@ class Results:
         self._path = path
         self._is_standard_output = str(path) == "-"
         self._is_parquet = kind is Format.parquet
-        self._rows = _ROWS[kind]()
+        self._rows = _FORMATS[kind]()
         self._has_fixed_columns = self._is_parquet or self._rows.has_columns
         self.columns: list[str] | None = None
-        """The table's columns; None before the first row, where rows bring their own."""
+        """The table's columns; None before the first row if each row has its own."""
         if table.columns is not None:
             self._require_no_clash(table.columns, table.name)
             self.columns = table.columns
@@ -230,17 +230,17 @@ class Results:
         self._cut: int | None = None  # where to cut the file before the next row is written
         self._has_head = False
         self._last = 0  # number of the last row written
-        self._old: Iterator[dict[str, Any]] = iter(())  # rows written before, to be compared with the table
-        self._oldest: dict[str, Any] | None = None  # the next of them
+        self._old: Iterator[dict[str, Any]] = iter(())  # rows of an earlier run, to compare with the table
+        self._oldest: dict[str, Any] | None = None  # the next of these
         self.n_written = 0
 
     @property
-    def can_go_on(self) -> bool:
+    def can_resume(self) -> bool:
         """Whether a later run can resume this one."""
         return not self._is_standard_output and self._working.is_file()
 
     def begin(self) -> None:
-        """Create the file; ArgumentError if it exists and is no device or pipe."""
+        """Create the file; ArgumentError if it exists and is not a device or pipe."""
         if self._is_standard_output:
             self._file = io.FileIO(1, "wb", closefd=False)
             return
@@ -249,8 +249,8 @@ class Results:
                 raise ArgumentError(f"--output: {str(path)!r} exists; continue it with --resume, or remove it")
         self._open("wb" if self._working.exists() else "xb")
 
-    def go_on(self, choices: list[str], count: Callable[[str], None]) -> None:
-        """Resume with the file, or create it; ArgumentError: it is another run's, or is being written."""
+    def resume(self, choices: list[str], count: Callable[[str], None]) -> None:
+        """Resume with the file, or create it; ArgumentError if it belongs to another run, or is being written."""
         if self._is_standard_output:
             raise ArgumentError("--resume: needs a file in --output")
         if self._working.exists() and not self._working.is_file() and self._working.stat().st_size:
@@ -282,7 +282,7 @@ class Results:
         self._begin_to_compare()
 
     def has(self, row: Row) -> bool:
-        """Tell whether a row was written, for each from the first on; ArgumentError where its number has another."""
+        """Whether a row was written; call it in order. ArgumentError if another row was written under its number."""
         if self._oldest is not None and int(self._oldest[self._row]) == row.number:
             own = {column: value for column, value in self._oldest.items() if column not in self.added}
             if row.bad or not self._rows.is_same(own, row.values):
@@ -293,12 +293,12 @@ class Results:
         return row.number <= self._last
 
     def require_all(self, n: int) -> None:
-        """Raise ArgumentError if more rows were written before than the n that the table has."""
+        """Raise ArgumentError if more than the table's n rows were written."""
         if n < self._last:
             raise ArgumentError(f"{self._table.name} has {n:,} rows, and row {self._last:,} was labelled before")
 
     def check(self, row: Row) -> None:
-        """Raise ArgumentError for columns that a row must not have, in a table whose rows bring their own."""
+        """Raise ArgumentError for columns of a row that clash with those added."""
         if self._table.columns is not None:
             return
         self._require_no_clash(list(row.values), "")
@@ -310,14 +310,14 @@ class Results:
                 raise ArgumentError(f"column {new[0]!r}, which the first row does not have")
 
     def write(self, row: Row, added: list[Any]) -> None:
-        """Write a row; OSError where the disk is full: then the rows before it are whole."""
+        """Write a row; OSError if the disk is full: the rows before it stay whole."""
         values = dict(zip(self.added, [*added, row.number, self._run], strict=True))
         self._put(self._head() + self._rows.encode(self._all_columns(), row.values, values))
         self.n_written += 1
         self._last = row.number
 
     def finish(self) -> None:
-        """Complete the file behind the last row; ArgumentError where the table is read again, and has changed."""
+        """Complete the file after the last row; ArgumentError if the table has changed meanwhile."""
         self._put(self._head())
         if self._is_parquet:
             from token_trie.cli.tables import join
@@ -328,7 +328,7 @@ class Results:
             self._working.unlink()
 
     def close(self) -> None:
-        """Close the file; from then on another run may resume."""
+        """Close the file, so that another run may resume."""
         self._old = iter(())
         if self._file is not None:
             self._file.close()
@@ -342,7 +342,7 @@ class Results:
             raise ArgumentError(f"--output: another run writes {self.name!r}")
 
     def _is_in_place(self) -> bool:
-        """Tell whether the file still has its name: nobody has moved or replaced it."""
+        """Whether the file was neither moved nor replaced."""
         assert self._file is not None
         with suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self._file.fileno()), self._working.stat())

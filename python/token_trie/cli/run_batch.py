@@ -1,4 +1,4 @@
-"""``token-trie run-batch``: a file of requests, answered by the server's application without a network between."""
+"""``token-trie run-batch``: a file of requests, answered by the server's application without a network."""
 
 from __future__ import annotations
 
@@ -22,43 +22,34 @@ from token_trie.show.trie import plain
 if TYPE_CHECKING:
     import httpx
 
-_AT_ONCE = 64
-_N_MAX = 1 << 20
+_MAX_CONCURRENT = 64
+_NO_LIMIT = 1 << 20
 
 
 class _Line(NamedTuple):
     custom_id: str
     url: str
     body: bytes
-    """As it is sent."""
+    """The bytes to send."""
     mark: str
-    """Of what was asked, for a run that goes on."""
+    """Digest of url and body, which `--resume` compares."""
     read: int
-    """Bytes up to its end."""
+    """End of the line in the file, in bytes."""
 
 
-class _Run(NamedTuple):
-    """What answers, besides the requests, as digests."""
+def _run_of(model: Path, sets: Path | None) -> str:
+    """Return digests of a model and of a folder of sets, joined by a hyphen."""
+    files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]
+    return f"{digest(digest_of_model(model))}-{digest([[path.name, File.at(path).digest()] for path in files])}"
 
-    model: str
-    sets: str
 
-    @classmethod
-    def of(cls, model: Path, sets: Path | None) -> _Run:
-        """Return it for a model and a folder of sets."""
-        files = [] if sets is None else [path for path in sorted(sets.iterdir()) if path.is_file()]
-        return cls(digest(digest_of_model(model)), digest([[path.name, File.at(path).digest()] for path in files]))
-
-    def require(self, other: object) -> None:
-        """Raise ArgumentError, which names what it is, where an earlier run was another."""
-        model, _, sets = str(other).partition("-")
-        if model != self.model:
-            raise ArgumentError("another model; use the one that the run began with, or another --output")
-        if sets != self.sets:
-            raise ArgumentError("other sets, or with their files changed; use those that the run began with")
-
-    def __str__(self) -> str:
-        return f"{self.model}-{self.sets}"
+def _require_same_run(run: str, earlier: object) -> None:
+    """Raise ArgumentError if an earlier run had another model or other sets."""
+    (model, _, sets), (its_model, _, its_sets) = run.partition("-"), str(earlier).partition("-")
+    if its_model != model:
+        raise ArgumentError("another model; use the one that the run began with, or another --output")
+    if its_sets != sets:
+        raise ArgumentError("other sets, or with their files changed; use those that the run began with")
 
 
 @command(
@@ -85,9 +76,9 @@ def run_batch(
     """
     if not requests.is_file():
         raise ArgumentError(f"--input: no file {str(requests)!r}")
-    with closing(_Answers(answers, resume, _Run.of(model.path, sets))) as written:
+    with closing(_Answers(answers, resume, _run_of(model.path, sets))) as written:
         asked = _read(requests, written.marks)
-        first = next(asked, None)  # what is wrong with the file is told before the model is loaded
+        first = next(asked, None)  # reports an invalid first line before the model is loaded
         if first is not None:
             with Progress(requests.stat().st_size, "requests") as progress:
                 asyncio.run(_answer(model, sets, first, asked, written, progress))
@@ -97,7 +88,7 @@ def run_batch(
 
 
 def _read(path: Path, done: dict[str, str]) -> Iterator[_Line]:
-    """Iterate over requests that have no answer yet; ArgumentError for a line that is none."""
+    """Iterate over requests without an answer; ArgumentError for a line that is no request."""
     seen: set[str] = set()
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -143,15 +134,15 @@ async def _answer(
     except ImportError as error:
         raise ArgumentError(f"run-batch: {error.name} is missing; pip install 'token-trie[serve]'") from error
     engine = Engine(model.load(SERVED_N_CTX))
-    # Nobody else asks, so that what the file has is waited for.
+    # No other clients, so there is no need for limits.
     limits = Limits(
         1 << 30,
-        questions=_N_MAX,
-        options=_N_MAX,
+        questions=_NO_LIMIT,
+        options=_NO_LIMIT,
         seconds=86_400,
-        requests=2 * _AT_ONCE,
+        requests=2 * _MAX_CONCURRENT,
         memory=1 << 60,
-        readings=_N_MAX,
+        readings=_NO_LIMIT,
     )
     server = Server(lambda: engine, model.path.stem, limits, engine=engine, sets=Sets(sets))
     server.sets.load(engine.llm)
@@ -166,21 +157,26 @@ async def _answer(
             async def ask(line: _Line) -> tuple[_Line, httpx.Response]:
                 try:
                     request = client.build_request("POST", line.url, content=line.body)
-                except (httpx.InvalidURL, ValueError) as error:  # with a line break, too long, or no Unicode text
-                    told = {"message": f"url: {error}", "type": "invalid_request_error", "param": "url", "code": None}
-                    return line, httpx.Response(400, json={"error": told})
+                except (httpx.InvalidURL, ValueError) as error:  # has a line break, is too long, or is not Unicode text
+                    fault = {
+                        "message": f"url: {error}",
+                        "type": "invalid_request_error",
+                        "param": "url",
+                        "code": None,
+                    }
+                    return line, httpx.Response(400, json={"error": fault})
                 return line, await client.send(request)
 
             line: _Line | None = first
             while line is not None or under_way:
-                while line is not None and len(under_way) < _AT_ONCE:
+                while line is not None and len(under_way) < _MAX_CONCURRENT:
                     under_way.add(asyncio.ensure_future(ask(line)))
                     line = next(rest, None)
                 done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                 for asked, response in (task.result() for task in done):
                     is_json = response.headers.get("content-type", "").startswith("application/json")
-                    told = response.json() if is_json else response.text
-                    written.put(asked, response.status_code, response.headers.get("x-request-id", ""), told)
+                    body = response.json() if is_json else response.text
+                    written.put(asked, response.status_code, response.headers.get("x-request-id", ""), body)
                     progress.move(written.n, asked.read)
     finally:
         for task in under_way:
@@ -190,9 +186,9 @@ async def _answer(
 
 
 class _Answers:
-    """The file of answers, which only whole lines are kept of."""
+    """The file of answers; an unfinished last line is cut off."""
 
-    def __init__(self, path: Path, resume: bool, run: _Run) -> None:
+    def __init__(self, path: Path, resume: bool, run: str) -> None:
         if path.exists() and path.stat().st_size and not resume:
             raise ArgumentError(f"--output: {str(path)!r} exists; continue it with --resume, or remove it")
         self._file = io.FileIO(path, "a+b")
@@ -201,7 +197,7 @@ class _Answers:
             raise ArgumentError(f"--output: another run writes {str(path)!r}")
         self._run = run
         self.marks: dict[str, str] = {}
-        """What was asked, by the custom_id of each answer."""
+        """Mark of the request by the custom_id of each answer."""
         self.n = self.n_refused = 0
         with path.open("rb") as file:
             lines = WholeLines(file)
@@ -210,25 +206,21 @@ class _Answers:
                     answer = json.loads(line)
                     self.marks[answer["custom_id"]] = answer["x_request"]
                     self._count(answer["response"]["status_code"])
-                    run.require(answer["x_run"])
-                except ArgumentError as error:
+                    _require_same_run(run, answer["x_run"])
+                except (ArgumentError, ValueError, KeyError, TypeError, RecursionError) as error:
                     self._file.close()
-                    raise ArgumentError(f"--resume: {str(path)!r}: line {lines.n} was answered with {error}") from error
-                except (ValueError, KeyError, TypeError, RecursionError) as error:
-                    self._file.close()
-                    raise ArgumentError(
-                        f"--resume: {str(path)!r}: line {lines.n} was not written by run-batch"
-                    ) from error
+                    why = f"answered with {error}" if isinstance(error, ArgumentError) else "not written by run-batch"
+                    raise ArgumentError(f"--resume: {str(path)!r}: line {lines.n} was {why}") from error
         self._file.truncate(lines.end)
 
     def put(self, line: _Line, status_code: int, request_id: str, body: Any) -> None:
         """Write an answer."""
         response = {"status_code": status_code, "request_id": request_id, "body": body}
         answer = {"id": f"answer-{self.n + 1}", "custom_id": line.custom_id, "response": response, "error": None}
-        answer |= {"x_request": line.mark, "x_run": str(self._run)}
+        answer |= {"x_request": line.mark, "x_run": self._run}
         try:
             text = json.dumps(answer, ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 has not, and JSON has as an escape
+        except UnicodeEncodeError:  # half a surrogate pair, which JSON can only escape
             text = json.dumps(answer).encode()
         rest = memoryview(text + b"\n")
         while rest:

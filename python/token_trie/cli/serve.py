@@ -81,7 +81,7 @@ def serve(
         import uvicorn
 
         from token_trie.serve.app import Server, application
-        from token_trie.serve.calibrations import Calibrations, Running
+        from token_trie.serve.calibrations import Calibrations, RunningPriors
         from token_trie.serve.engine import Engine
         from token_trie.serve.limits import Limits, connections
         from token_trie.serve.sets import Sets
@@ -94,7 +94,7 @@ def serve(
 
     class Http(uvicorn.Server):
         def handle_exit(self, sig: int, frame: Any) -> None:
-            """End after the requests under way; at a second interrupt without these, at a third as it is."""
+            """First interrupt: finish requests in progress; second: cancel them; third: exit at once."""
             if sig != signal.SIGINT or not self.should_exit:
                 super().handle_exit(sig, frame)
                 return
@@ -109,7 +109,7 @@ def serve(
         raise ArgumentError("--priors: only with --calibration running")
     if reproducible and runs:
         raise ArgumentError("--reproducible: goes without --calibration running, whose answers depend on those before")
-    calibrations = Calibrations(files, Running(priors) if runs else None)
+    calibrations = Calibrations(files, RunningPriors(priors) if runs else None)
 
     def load() -> Engine:
         engine = Engine(
@@ -141,12 +141,12 @@ def serve(
         log_level="warning",
         http=connections(time_limit),
         ws="none",
-        timeout_graceful_shutdown=math.ceil(time_limit) + 1,  # after the last request has been ended for its time
-        # Longer than any client keeps a connection that idles: a request on one that is just closed gets no answer.
+        timeout_graceful_shutdown=math.ceil(time_limit) + 1,  # after the last request has reached its limit
+        # Longer than clients keep idle connections: a request on a connection that just closed gets no answer.
         timeout_keep_alive=75,
     )
     bound = config.bind_socket()
-    # Of this protocol by name, as asyncio sends small parts at once on no other.
+    # Name the TCP protocol: only then does asyncio send small parts at once.
     listening = socket.socket(bound.family, bound.type, socket.IPPROTO_TCP, bound.detach())
     url = f"http://{host}:{listening.getsockname()[1]}"
     status.print(f"loading {path.name}, to be served at {url}", highlight=False)

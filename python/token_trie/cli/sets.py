@@ -98,8 +98,8 @@ def build(
         vocabulary.check(trie)
     trie.save(output)
     n_bytes = output.stat().st_size
-    told = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
-    console.print(f"{plain(str(output))}: {told}", soft_wrap=True)
+    size = f"{len(trie):,} members, {n_bytes:,} bytes, {n_bytes / len(trie):.1f} a member"
+    console.print(f"{plain(str(output))}: {size}", soft_wrap=True)
     if len(trie) < n_rows:
         console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none")
 
@@ -123,7 +123,7 @@ def _sets_of_texts(
 def _sets_of_ids(
     table: Table, ids: str, name: str | None, fingerprint: str, batch: int, progress: Progress
 ) -> Iterator[tuple[_core.Trie | None, int]]:
-    """Likewise; None for a batch without tokens."""
+    """Like `_sets_of_texts`, from token ids; None for a batch without tokens."""
 
     def parts() -> Iterator[Members]:
         n_rows = 0
@@ -141,7 +141,7 @@ def _sets_of_ids(
 
 
 def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tuple[TokenTrie, int]:
-    """Return the set of all batches and the number of rows; several batches are files in the folder meanwhile."""
+    """Return the set of all batches and the number of rows; several batches are saved in the folder and merged."""
     first, second = next(sets, (None, 0)), next(sets, None)
     runs: list[_core.Trie] = []
     first_rows, n_rows = [], 0

@@ -1,4 +1,4 @@
-"""Tables row by row: CSV and JSON lines by the standard library, Parquet by pyarrow; members from their rows."""
+"""Reads tables row by row (CSV, JSON lines, Parquet), and the members of a set from their columns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Format(str, Enum):
 
 
 STANDARD_INPUT = "standard input"
-_DEPTH = 200  # of nested JSON, far below the limit of Python's own reader and writer
+_MAX_DEPTH = 200  # levels of nested JSON, far below the limit of Python's parser
 _ENDINGS = {".csv": Format.csv, ".jsonl": Format.jsonl, ".ndjson": Format.jsonl, ".parquet": Format.parquet}
 
 
@@ -55,20 +55,20 @@ class Row:
     """A row of a table; a bad one has a message and no values."""
 
     number: int
-    """From 1 on, bad rows included."""
+    """Number from 1; bad rows count."""
     where: str
-    """The row's name in messages."""
+    """Name of the row in messages."""
     values: dict[str, Any]
     bad: str | None = None
     read: int = 0
-    """How much of the table is read with it, in the unit of the table's size."""
+    """Amount of the table read so far, in the unit of its size."""
 
 
 class Table(ABC):
     """A table that is read once, row by row."""
 
     columns: list[str] | None = None
-    """None: each row brings its own."""
+    """None: each row has its own."""
     size: int | None = None
     """Bytes or rows; None: unknown."""
 
@@ -86,14 +86,14 @@ class Table(ABC):
 
 
 def open_table(path: Path, kind: Format) -> Table:
-    """Open a table, ``-`` for standard input; ArgumentError or OSError: there is none, or it is not of that format."""
+    """Open a table, ``-`` for standard input; ArgumentError or OSError if it is missing or of another format."""
     if kind is Format.parquet:
         return ParquetTable(path)
     return (_Csv if kind is Format.csv else _JsonLines)(path)
 
 
 def reopen(table: Table) -> Table:
-    """Open a table again, to read it from its beginning."""
+    """Open a table again at its beginning."""
     return type(table)(table.path)
 
 
@@ -130,7 +130,7 @@ class _Lines(Table):
 class _Csv(_Lines):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        # Bytes that are not UTF-8 are kept, so that the row is reported, not the file.
+        # Keep bytes that are not UTF-8, to report the row instead of the file.
         lines = (line.decode("utf-8", "surrogateescape") for line in self._lines())
         self._records = read_csv(lines)
         try:
@@ -156,7 +156,7 @@ class _Csv(_Lines):
         return columns
 
     def rows(self) -> Iterator[Row]:
-        """Read the rows; ArgumentError where quotes and line breaks leave open where a row ends."""
+        """Read the rows; ArgumentError if quotes and line breaks are ambiguous."""
         assert self.columns is not None
         number = 0
         while True:
@@ -199,8 +199,8 @@ class _JsonLines(_Lines):
                 values = json.loads(line.decode(), parse_constant=_refuse, parse_float=_finite)
                 if not isinstance(values, dict):
                     values, bad = {}, f"{type(values).__name__} instead of an object"
-                elif line.count(b"[") + line.count(b"{") > _DEPTH and _is_deep(values):
-                    bad = f"nested deeper than {_DEPTH}"
+                elif line.count(b"[") + line.count(b"{") > _MAX_DEPTH and _is_deep(values):
+                    bad = f"nested deeper than {_MAX_DEPTH}"
                 elif b"\\u" in line:
                     _check_utf8(json.dumps(values, ensure_ascii=False))
             except UnicodeDecodeError as error:
@@ -213,7 +213,7 @@ class _JsonLines(_Lines):
 
 
 class ParquetTable(Table):
-    """A table of columns with types."""
+    """A Parquet table."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -236,14 +236,14 @@ class ParquetTable(Table):
         self._file.close()
 
     def rows(self) -> Iterator[Row]:
-        """Read the rows; a row with a cell that Python has no value for is bad."""
+        """Read the rows; a cell without a Python value makes a row bad."""
         number = 0
         for batch in self.batches(256):
             yield from self.rows_of(batch, number)
             number += batch.num_rows
 
     def rows_of(self, batch: Any, number: int) -> Iterator[Row]:
-        """Read the rows of a batch, that many of the table before it."""
+        """Read the rows of a batch after `number` rows."""
         readers = [reader_of(field.type) for field in self.schema]
         for cells in zip(*batch.columns, strict=True):
             number += 1
@@ -258,7 +258,7 @@ class ParquetTable(Table):
             yield Row(number, f"{self.name}, row {number}", values, bad, number)
 
     def batches(self, n: int) -> Iterator[Any]:
-        """Read the rows as ``pyarrow.RecordBatch`` of at most n rows."""
+        """Read record batches of at most n rows."""
         arrow, _ = import_pyarrow()
         number = 0
         try:
@@ -270,18 +270,18 @@ class ParquetTable(Table):
 
 
 def read_csv(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Return the records of lines, with cells of any length; csv.Error where quotes are not CSV's."""
-    csv.field_size_limit(2**31 - 1)  # the largest that every platform takes
+    """Return CSV records with cells of any length; csv.Error for invalid quotes."""
+    csv.field_size_limit(2**31 - 1)  # the largest value that every platform accepts
     return csv.reader(lines, strict=True)
 
 
 def _reason(error: csv.Error) -> str:
-    is_of_lines = "new-line character" in str(error)  # with a hint for programmers
+    is_of_lines = "new-line character" in str(error)  # its message has a hint for programmers
     return "a carriage return without a line break, outside of quotes" if is_of_lines else str(error)
 
 
 def check_is_utf8(begin: bytes, name: str) -> None:
-    """Raise ArgumentError for the beginning of a text that is UTF-16 or UTF-32; other bytes are read later."""
+    """Raise ArgumentError if a text begins as UTF-16 or UTF-32; other bytes are checked later."""
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)) or b"\0" in begin[:4]:
         raise ArgumentError(
             f"{name}: not UTF-8 but UTF-16 or UTF-32; convert it: iconv -f UTF-16 -t UTF-8 < OLD > NEW "
@@ -291,7 +291,7 @@ def check_is_utf8(begin: bytes, name: str) -> None:
 
 def _is_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(_DEPTH):
+    for _ in range(_MAX_DEPTH):
         level = [v for outer in level for v in (outer.values() if isinstance(outer, dict) else outer)]
         level = [v for v in level if isinstance(v, (dict, list))]
     return bool(level)
@@ -322,21 +322,21 @@ def _check_columns(columns: list[str], name: str) -> None:
         raise ArgumentError(f"{name}: two columns have the same name: {', '.join(map(repr, twice))}")
 
 
-_ROWS = 65536
+_MEMBER_ROWS = 65536
 
 
 class Members(NamedTuple):
-    """Those of some rows."""
+    """Members of some rows."""
 
     tokens: npt.NDArray[np.int32]
     lengths: npt.NDArray[np.int64]
     names: list[str]
     read: int
-    """How much of the table is read with them, in the unit of its size."""
+    """Amount of the table read so far, in the unit of its size."""
 
 
 def checked(rows: Iterable[Row], columns: list[str]) -> Iterator[Row]:
-    """Yield rows, all of which have these columns; ArgumentError for the first that does not."""
+    """Yield rows; ArgumentError for a bad row, or one without these columns."""
     for row in rows:
         if row.bad is not None:
             raise ArgumentError(f"{row.where}: {row.bad}")
@@ -347,14 +347,14 @@ def checked(rows: Iterable[Row], columns: list[str]) -> Iterator[Row]:
 
 
 def read_members(table: Table, ids: str, name: str | None) -> Iterator[Members]:
-    """Yield the members in two columns of a table; without names where name is None."""
+    """Yield the members in two columns of a table; without names if `name` is None."""
     if not isinstance(table, ParquetTable):
         rows = table.rows()
-        while len((some := _of_rows(islice(rows, _ROWS), ids, name)).lengths):
+        while len((some := _of_rows(islice(rows, _MEMBER_ROWS), ids, name)).lengths):
             yield some
         return
     number = 0
-    for batch in table.batches(_ROWS):
+    for batch in table.batches(_MEMBER_ROWS):
         fast = _of_arrow(batch, ids, name)
         yield _of_rows(table.rows_of(batch, number), ids, name) if fast is None else Members(*fast, number + len(batch))
         number += len(batch)
@@ -393,7 +393,7 @@ def _rows_of(members: Members, begin: int, end: int) -> Members:
 def _of_arrow(
     batch: Any, ids: str, name: str | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], list[str]] | None:
-    """Return columns that are lists of token ids and names as they lie; None for others, which are read row by row."""
+    """Return token ids and names without a copy per row; None for columns that have to be read row by row."""
     arrow, _ = import_pyarrow()
     if not {ids, name or ids} <= set(batch.schema.names):
         return None
@@ -424,7 +424,7 @@ def _of_arrow(
 
 
 def _of_rows(rows: Iterable[Row], ids: str, name: str | None) -> Members:
-    # As they come, at what the ids take: objects of Python's would take ten times as much.
+    # Arrays of machine integers: Python objects would take ten times the memory.
     tokens, lengths, names, read = array("i"), array("q"), [], 0
     for row in checked(rows, [ids] if name is None else [ids, name]):
         of = _tokens(row, ids)
@@ -437,7 +437,7 @@ def _of_rows(rows: Iterable[Row], ids: str, name: str | None) -> Members:
 
 
 def text_in(row: Row, column: str) -> str:
-    """Return a cell's text; ArgumentError where it has none."""
+    """Return a cell's text; ArgumentError if it has none."""
     value = row.values[column]
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         raise ArgumentError(f"{row.where}, {column}: {value!r} is not a text")
@@ -461,33 +461,33 @@ def _tokens(row: Row, column: str) -> npt.NDArray[np.int32]:
 
 
 def _number(digits: str) -> int:
-    """Return a number; ValueError for what Python takes beside: ``1_0``, digits of other scripts."""
+    """Return a number; ValueError for other forms that Python accepts, such as ``1_0``."""
     if not (digits.isascii() and digits.removeprefix("-").isdigit()):
         raise ValueError(digits)
     return int(digits)
 
 
-_BATCH_ROWS = 1024  # rows of a batch
+_BATCH_ROWS = 1024  # rows per batch
 
 
 def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict[str, Any]], path: Path) -> None:
-    """Write those rows of a table that have values to add, all at once.
+    """Write the rows of a table that have values to add, as one Parquet file.
 
     Parameters
     ----------
     table : Table
-        The table, which is read again. Columns of a Parquet table keep their types; those of other tables are texts.
+        Read again from its beginning. Columns of a Parquet table keep their types; those of other tables become texts.
     columns : list of str
         The table's columns.
     added : list of str
-        The columns added; the last but one has the number of the row in the table.
+        The columns added; the second to last has the row's number in the table.
     rows : iterator of dict
-        The values to add, by ascending number.
+        The values to add, in ascending order of the number.
 
     Raises
     ------
     ArgumentError
-        The table does not have these rows, or has a type that cannot be written; `path` is then unchanged.
+        The table lacks a row, or has a type that cannot be written; `path` is then unchanged.
     """
     arrow, parquet = import_pyarrow()
     kinds = [arrow.string(), *[arrow.float64()] * (len(added) - 3), arrow.int64(), arrow.string()]
@@ -517,7 +517,7 @@ def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict
 def _side_by_side(
     batches: Iterator[Any], rows: Iterator[dict[str, Any]], number: str, name: str
 ) -> Iterator[tuple[Any, list[int], list[dict[str, Any]]]]:
-    """Iterate over batches, each with the positions of the rows that have values to add, and these."""
+    """Iterate over batches, the positions of rows with values to add, and these values."""
     n = 0
     waiting = next(rows, None)
     for batch in batches:
@@ -532,7 +532,7 @@ def _side_by_side(
 
 
 def _batches(table: Table, schema: Any) -> Iterator[Any]:
-    """Read rows of texts as ``pyarrow.RecordBatch``."""
+    """Read rows as record batches of texts."""
     arrow, _ = import_pyarrow()
     rows = table.rows()
     while chunk := list(itertools.islice(rows, _BATCH_ROWS)):

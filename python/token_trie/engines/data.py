@@ -1,4 +1,4 @@
-"""Labels for batches of rows, in the workers of data engines: Ray, Dask, Spark, datasets, Daft."""
+"""`Labeller`: labels for batches of rows, in the workers of Ray, Dask, Spark, datasets or Daft."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _plain: Callable[[Any], Any] = methodcaller("as_py")
 
 
 def import_pyarrow() -> tuple[Any, Any]:
-    """Import it, or say what to install."""
+    """Import pyarrow and pyarrow.parquet; ArgumentError with the command that installs them."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -40,9 +40,9 @@ def import_pyarrow() -> tuple[Any, Any]:
 
 @cache
 def reader_of(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that makes a value of Python of a cell, a ``pyarrow.Scalar`` of this type.
+    """Return a function that converts a cell, a ``pyarrow.Scalar`` of this type, to a Python value.
 
-    For a cell that Python has no value for, the function raises ArgumentError, or what ``as_py`` raises.
+    It raises ArgumentError, or the error of ``as_py``, for a cell without a Python value.
     """
     types = import_pyarrow()[0].types
     read: Callable[[Any], Any]
@@ -50,7 +50,7 @@ def reader_of(kind: Any) -> Callable[[Any], Any]:
         read = _temporal
     elif types.is_float16(kind) or types.is_float32(kind):
         narrow = kind.to_pandas_dtype()
-        read = lambda cell: float(str(narrow(cell.as_py())))  # noqa: E731 - the shortest that is read as this one
+        read = lambda cell: float(str(narrow(cell.as_py())))  # noqa: E731 - the shortest text of this float
     elif types.is_dictionary(kind):
         inner = reader_of(kind.value_type)
         read = _plain if inner is _plain else lambda cell: inner(cell.value)
@@ -86,7 +86,7 @@ def _struct_reader(kind: Any) -> Callable[[Any], Any]:
 
 
 def _temporal(cell: Any) -> Any:
-    """Return Python's own date, time or duration where it has it, else its text in the same form."""
+    """Return a date, time or duration of Python; if Python cannot hold it, its text in the same format."""
     arrow, _ = import_pyarrow()
     kind = cell.type
     unit: Any = getattr(kind, "unit", "D" if arrow.types.is_date32(kind) else "ms")
@@ -95,7 +95,7 @@ def _temporal(cell: Any) -> Any:
             return cell.as_py()
         microseconds, nanoseconds = divmod(cell.value, 1000)
         return with_nanoseconds(arrow.scalar(microseconds, _in_microseconds(kind)).as_py(), nanoseconds)
-    except (ValueError, OverflowError, LookupError):  # out of Python's years, or in a time zone that is not known here
+    except (ValueError, OverflowError, LookupError):  # outside Python's years, or in an unknown time zone
         if not arrow.types.is_timestamp(kind) and not arrow.types.is_date(kind):
             return f"{cell.value} {unit}"
         text = str(np.datetime64(cell.value, unit)).replace("T", " ")
@@ -112,34 +112,36 @@ def _in_microseconds(kind: Any) -> Any:
 
 
 def with_nanoseconds(value: Any, nanoseconds: int) -> str:
-    """Return the text of a time in microseconds with what is behind these."""
+    """Return the text of a time in microseconds, with the digits of its nanoseconds added."""
     text = str(value)
     if not nanoseconds:
         return text
     offset = text[19:] if getattr(value, "tzinfo", None) and "." not in text else ""
-    whole, _, behind = text.removesuffix(offset).partition(".")
-    return f"{whole}.{behind[:6] or '000000'}{nanoseconds:03}{behind[6:]}{offset}"
+    whole, _, fraction = text.removesuffix(offset).partition(".")
+    return f"{whole}.{fraction[:6] or '000000'}{nanoseconds:03}{fraction[6:]}{offset}"
 
 
 def cells_of(column: Any) -> list[Any]:
-    """Return a column's cells, each for `plain`."""
+    """Return the cells of a column; `plain` converts each."""
     if _library(column) != "pandas":
         return list(column)
-    # As tolist() widens floats, whose shortest text is then another.
+    # tolist() would widen floats, which changes their shortest text.
     return list(column.to_numpy()) if getattr(column.dtype, "kind", "") == "f" else list(column.tolist())
 
 
 def plain(cell: Any) -> Any:
-    """Return a cell as Python's own; None for what stands for none, and text for a time that Python cannot hold.
+    """Return a cell as a Python value: None for a missing one, text for a time that Python cannot hold.
 
     Raises
     ------
     ValueError
-        Bytes are no UTF-8, or what Arrow has cannot be read.
+        Bytes are not UTF-8, or Arrow cannot convert the cell.
     """
     if _library(cell) == "pyarrow":
         cell = reader_of(cell.type)(cell)
-    elif isinstance(cell, datetime.timedelta) and hasattr(cell, "to_timedelta64"):  # pandas', written in its own way
+    elif isinstance(cell, datetime.timedelta) and hasattr(
+        cell, "to_timedelta64"
+    ):  # a Timedelta of pandas, whose text differs
         cell = cell.to_timedelta64()
     if isinstance(cell, np.generic):
         cell = _own(cell)
@@ -154,7 +156,7 @@ def plain(cell: Any) -> Any:
         return list(map(plain, cell))
     try:
         return None if cell is None or bool(cell != cell) else cell
-    except (TypeError, ValueError):  # of pandas' NA
+    except (TypeError, ValueError):  # NA of pandas
         return None
 
 
@@ -164,7 +166,7 @@ def _library(thing: Any) -> str:
 
 def _own(scalar: np.generic) -> Any:
     if isinstance(scalar, np.floating):
-        return float(str(scalar))  # the shortest that is read as this one
+        return float(str(scalar))  # the shortest text of this float
     if not isinstance(scalar, (np.datetime64, np.timedelta64)) or np.isnat(scalar):
         return scalar.item()
     unit, n_units = np.datetime_data(scalar.dtype)
@@ -183,7 +185,7 @@ _opening = threading.Lock()
 
 
 def loaded(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> Llama:
-    """Return this process's Llama of a file and of these parameters; ArgumentError if there is none to be had."""
+    """Return the process's Llama for a file and parameters, loaded once; ArgumentError if it cannot be loaded."""
     try:
         stat = os.stat(path)
         file = stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
@@ -199,52 +201,50 @@ def loaded(path: str, n_ctx: int, n_gpu_layers: int, n_threads: int | None) -> L
 
 
 COLUMNS = {"label": str, "probability": float, "margin": float, "mass": float, "error": str}
-"""What is added to a batch, in this order: texts, and float64."""
+"""The columns that are added to a batch, in this order: texts, and float64."""
 
 
 class Labeller:
-    r"""Labels each row of a batch with one of a set, by what a model answers behind a prompt about the row.
+    r"""Labels each row of a batch with one of a set of choices, by a model's answer to a prompt about the row.
 
-    It is small and pickled as it is; the model is loaded when a process first labels, once for all that name the same
-    file and parameters.
+    It is small and can be pickled. A process loads the model when it first labels, once for each file and parameters.
 
-    The batch comes back with its own columns and those of `COLUMNS`: the label's text, its probability among the
-    choices, by how much that is above the next, and the model's own probability that it would write any of them. A row
-    that fails has its ``error``, an empty label and NaN; in others ``error`` is empty.
+    `COLUMNS` are added to the batch: the label, its probability among the choices, the margin to the next
+    choice, and the model's own probability of all choices. A row that fails has an ``error``, an empty label and NaN;
+    other rows have an empty ``error``.
 
     Parameters
     ----------
     model : str or os.PathLike
-        A GGUF file, at the same place on all machines.
+        A GGUF file, at the same path on all machines.
     prompt : str
-        With columns in braces, and ``{{`` for a brace. What is filled in is data: names of control tokens stay text.
+        A template with columns in braces, and ``{{`` for a brace. Cells are data: names of control tokens stay text.
     choices
-        The labels, as of `choose`; pickled with it, a `TokenTrie` too. A label is the text that the model writes.
+        The labels, as for `choose`, including a `TokenTrie`. A label is the text that the model writes.
     calibration : str, os.PathLike, Calibration, Contextual or Weights, optional
-        As of `choose`, without "batch"; or the path of a `Calibration`'s file.
+        As for `choose`, except "batch"; or the path of a `Calibration`'s file.
     columns : mapping of str to str, optional
-        Other names for columns of `COLUMNS`, where a batch has these.
+        Other names for columns of `COLUMNS`, for batches that have such columns already.
     n_ctx, n_gpu_layers, n_threads : int
-        Of the Llama. Where several workers share a machine, give each its share of the cores.
+        Parameters of the Llama. Where several workers share a machine, give each its share of the cores.
     n_parallel : int, optional
-        As of `choose_many`.
+        As for `choose_many`.
     **options
-        Those of `choose`, such as ``leaf_end``, for the modes that give probabilities.
+        Options of `choose`, such as ``leaf_end``, for the modes that give probabilities.
 
     Raises
     ------
     ArgumentError
-        At once: a prompt without columns, choices that are none, options out of range or that do not fit. Of a batch:
-        a column that is not there or there twice, or one that is there already, or columns of unequal lengths; a model
-        that cannot be loaded.
+        At once: a prompt without columns, wrong choices, options out of range or that do not fit together. When called:
+        a column of the prompt is missing or duplicate, an added column exists already, columns differ in length, or the
+        model cannot be loaded.
     TypeError
         There is no such option.
 
     Notes
     -----
     A cell reads the same from numpy, pandas and Arrow: a number has its shortest text, lists and dicts are JSON, bytes
-    are UTF-8. What stands for nothing (None, NaN, NaT, NA) is that row's error. A column whose name is no text is
-    called by the text of it.
+    are UTF-8. A missing value (None, NaN, NaT, NA) is that row's error. Names of columns are converted to texts.
 
     Examples
     --------
@@ -298,7 +298,7 @@ class Labeller:
         Parameters
         ----------
         batch : dict of arrays or lists, pandas.DataFrame, or pyarrow.Table or RecordBatch
-            What comes back is of the same kind. For an empty one no model is loaded.
+            The result has the same type. For an empty batch, no model is loaded.
         """
         kind = type(batch).__module__.partition(".")[0]
         if isinstance(batch, Mapping):
@@ -325,7 +325,7 @@ class Labeller:
         found: dict[str, npt.NDArray[Any]] = {
             name: np.full(n, "", object) if kind is str else np.full(n, np.nan) for name, kind in COLUMNS.items()
         }
-        asked: list[int] = []
+        rows: list[int] = []
 
         def prompts() -> Iterator[Any]:
             for i in range(n):
@@ -334,7 +334,7 @@ class Labeller:
                 except ArgumentError as error:
                     found["error"][i] = str(error)
                 else:
-                    asked.append(i)
+                    rows.append(i)
                     yield prompt
 
         if n == 0:
@@ -351,11 +351,11 @@ class Labeller:
             **self.options,
         )
         for k, answer in enumerate(answers):
-            self._put(found, asked[k], answer)
+            self._put(found, rows[k], answer)
         return {self.columns[name]: values for name, values in found.items()}
 
     def _check(self, columns: list[tuple[str, Any]]) -> int:
-        """Return how many rows there are; ArgumentError where the columns are not those of a batch."""
+        """Return the number of rows; ArgumentError for columns that are not those of a batch."""
         names = [name for name, _ in columns]
         self.template.check(names, "batch: ")
         for name in self.template.columns:

@@ -1,4 +1,4 @@
-"""`TrieMatcher`, `BatchMatcher`, `UniqueMatchers`: positions in a set, for engines that take masks from the host."""
+"""`TrieMatcher`, `BatchMatcher`, `UniqueMatchers`: positions in a set, for engines that use masks from the host."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from token_trie.llama.span import SpanKeywords
 
 Bitmask: TypeAlias = Any
-"""A numpy array, or a tensor that speaks DLPack such as torch's: int32, in main memory, one row a sequence."""
+"""A numpy array, or a tensor with DLPack such as torch's: int32, in main memory, one row for each sequence."""
 
 PUT_BACK = "every token that the set allows had a logit of -inf, by what ran before or by the model; %s"
-"""Warning of all that mask logits, with what was done."""
+"""The warning of everything that masks logits; the argument says what was done."""
 
-_HOST_DEVICES = {1, 3, 11}  # of DLPack: main memory, and main memory pinned for CUDA or ROCm
+_HOST_DEVICES = {1, 3, 11}  # of DLPack: main memory, plain or pinned for CUDA or ROCm
 
 
 def host_array(mask: Bitmask) -> npt.NDArray[Any]:
-    """View a mask as an array of its memory; ArgumentError where that is not main memory. C++ checks its shape."""
+    """View a mask as an array; ArgumentError if it is not in main memory. C++ checks the shape."""
     if isinstance(mask, np.ndarray):
         return mask
     if not hasattr(mask, "__dlpack__"):
@@ -53,28 +53,27 @@ def host_array(mask: Bitmask) -> npt.NDArray[Any]:
 class TrieMatcher:
     """One sequence's position in a set, for an engine that has the logits.
 
-    Names and meanings are those of xgrammar's ``GrammarMatcher``, with tokens in the place of texts. No llama.cpp model
-    is needed: a set, the number of tokens of the engine's vocabulary and its end tokens are enough.
+    Names and meanings are those of xgrammar's ``GrammarMatcher``, with tokens instead of texts. No llama.cpp model is
+    needed: a set, the size of the engine's vocabulary and its end tokens are enough.
 
     Parameters
     ----------
     trie : TokenTrie
         The set.
     vocab_size : int, optional
-        Tokens of the vocabulary: a row of a mask has a bit for each. With ``llm`` it is optional, and may be more than
-        that model has, for logits that are padded.
+        Number of tokens of the vocabulary; a row of a mask has a bit for each. With ``llm`` it is optional, and may be
+        larger than that model's, for padded logits.
     llm : llama_cpp.Llama, optional
         A model whose end tokens, vocabulary and tokenizer are used.
     prompt : sequence of int, optional
         Tokens that the answer follows: a set with a `start_token` refuses those that do not end in it.
     **options
-        Those of `constrain`, mode apart. Texts among them need ``llm``, and so does an answer that ends by default
-        `end_tokens`.
+        Options of `constrain`, except mode. Texts among them need ``llm``, and so do the default `end_tokens`.
 
     Raises
     ------
     ArgumentError, VocabularyError
-        Options contradict each other, tokens are outside the vocabulary, or the set is of another vocabulary.
+        Options contradict each other, tokens are outside the vocabulary, or the set is for another vocabulary.
 
     Notes
     -----
@@ -132,42 +131,42 @@ class TrieMatcher:
         Returns
         -------
         bool
-            Whether it was allowed. If not, the matcher stays where it is.
+            Whether it was allowed. If not, the matcher does not move.
 
         Raises
         ------
         VocabularyError
             The token is outside the vocabulary.
         ArgumentError
-            The matcher is terminated and the token ends nothing, or it is no integer.
+            The matcher is terminated and the token is no end token, or it is no integer.
         """
         return self._handle.accept(to_token(token_id, self.vocab_size, "token_id"))
 
     def accept_tokens(self, token_ids: Tokens) -> int:
-        """Step over tokens up to the first that is not allowed, and return how many these were.
+        """Step over tokens up to the first that is not allowed, and return the number of steps.
 
         Raises
         ------
         VocabularyError
-            One of them is outside the vocabulary; then none is taken.
+            A token is outside the vocabulary; then the matcher does not move.
         """
         return self._handle.accept_all(to_tokens(token_ids, "token_ids"))
 
     def rollback(self, num_tokens: int = 1) -> None:
-        """Take back the last tokens accepted, be they all.
+        """Take back the last accepted tokens.
 
         Raises
         ------
         ArgumentError
-            There are fewer.
+            Fewer tokens were accepted.
         """
         check_counts(0, num_tokens=num_tokens)
         self._handle.rollback(num_tokens)
 
     def is_terminated(self) -> bool:
-        """Tell whether an end token was accepted; from then on, end tokens alone are legal.
+        """Tell whether an end token was accepted; after it, only end tokens are legal.
 
-        False for good where a span ends without one, as with ``on_complete="release"``; then every token is legal.
+        It stays False where a span ends without one, as with ``on_complete="release"``; then every token is legal.
         """
         return self._handle.is_terminated
 
@@ -176,13 +175,13 @@ class TrieMatcher:
         self._handle.reset()
 
     def fork(self) -> TrieMatcher:
-        """Make another matcher where this one stands; the set is shared."""
+        """Make another matcher at the same position; the set is shared."""
         return self._of(copy.copy(self._handle))
 
     __copy__ = fork
 
     def __deepcopy__(self, memo: object) -> TrieMatcher:
-        """Fork: a set never changes."""
+        """Fork the matcher; the set, which never changes, is shared."""
         return self.fork()
 
     def __reduce__(self) -> NoReturn:
@@ -194,10 +193,10 @@ class TrieMatcher:
         Parameters
         ----------
         bitmask : numpy.ndarray or torch.Tensor, int32, shape (rows, ceil(vocab_size / 32))
-            In main memory. Bit ``t % 32`` of word ``t // 32`` is set where token ``t`` is legal, and clear elsewhere.
-            Bits beyond the vocabulary mean nothing. Rows may stand apart; the words of a row are neighbours.
+            In main memory. Bit ``t % 32`` of word ``t // 32`` is set if token ``t`` is legal, else clear. Bits beyond
+            the vocabulary are undefined. Rows may have any stride; the words of a row are contiguous.
         index : int
-            The row; others are left alone.
+            The row; others do not change.
 
         Returns
         -------
@@ -212,43 +211,42 @@ class TrieMatcher:
         return BatchMatcher.batch_fill_next_token_bitmask([self], bitmask, [index])[0]
 
     def find_jump_forward_tokens(self, max_tokens: int = 1024) -> list[int]:
-        """Return the tokens that have to come next, each the only legal one behind those before it.
+        """Return the forced tokens: each is the only legal one after those before it.
 
-        Up to the next choice, or the end of the answer; the end token is not among them, nor more than ``max_tokens``.
-        Nothing changes.
+        They end before the next choice, before the end token, or after ``max_tokens``. The matcher does not move.
         """
         check_counts(0, max_tokens=max_tokens)
         return self._handle.forced(max_tokens)
 
     def allowed_tokens(self) -> npt.NDArray[np.int32]:
-        """Return the tokens that are legal next, ascending; where everything is, all of the vocabulary."""
+        """Return the tokens that are legal next, ascending; the whole vocabulary if all are."""
         return self._handle.allowed()
 
     @property
     def is_free(self) -> bool:
-        """Whether the next token is outside the span: before ``start_after``'s marker, or behind a release."""
+        """Whether the next token is outside the span: before ``start_after``'s marker, or after a release."""
         return self._handle.is_free
 
     @property
     def max_rollback_tokens(self) -> int:
-        """Tokens that can be taken back at most; -1, as there is no limit."""
+        """The maximum number of tokens that can be taken back: -1, no limit."""
         return -1
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of the vocabulary."""
+        """The number of tokens of the vocabulary."""
         return self._handle.n_vocab
 
     @property
     def num_accepted(self) -> int:
-        """Tokens accepted since the beginning, less those taken back."""
+        """The number of accepted tokens, without those taken back."""
         return self._handle.n_accepted
 
 
 class BatchMatcher:
-    """Many matchers in one call each, without the interpreter's lock; see xgrammar's ``BatchGrammarMatcher``.
+    """Calls for many matchers at once, without the interpreter lock; see xgrammar's ``BatchGrammarMatcher``.
 
-    A matcher may be filled into several rows, but stepped only once a call. A call that fails changes nothing.
+    A matcher may fill several rows, but step only once in a call. A call that fails changes nothing.
     """
 
     @staticmethod
@@ -260,9 +258,9 @@ class BatchMatcher:
         Parameters
         ----------
         matchers : sequence of TrieMatcher
-            All of one ``vocab_size``.
+            All with the same ``vocab_size``.
         bitmask : numpy.ndarray or torch.Tensor, int32, shape (rows, ceil(vocab_size / 32))
-            Rows that no matcher fills are left alone.
+            Rows that no matcher fills do not change.
         indices : sequence of int, optional
             The row of each; by default matcher ``i`` fills row ``i``.
 
@@ -281,19 +279,19 @@ class BatchMatcher:
         Raises
         ------
         VocabularyError, ArgumentError
-            As of `TrieMatcher.accept_token`, for the row that the message names; then no matcher has moved.
+            As for `TrieMatcher.accept_token`, for the row that the message names; then no matcher has moved.
         """
         handles = _handles(matchers)
         return _core.accept_each(handles, to_tokens(tokens, "tokens").tolist())
 
     @staticmethod
     def batch_rollback(matchers: Sequence[TrieMatcher], num_tokens: Sequence[int] | int = 1) -> None:
-        """Take back the last tokens of each matcher: as many of each, or one number for all.
+        """Take back the last tokens of each matcher: a number for each, or one for all.
 
         Raises
         ------
         ArgumentError
-            One has fewer, which the message names; then no matcher has moved.
+            The matcher that the message names has fewer; then no matcher has moved.
         """
         handles = _handles(matchers)
         if isinstance(num_tokens, (int, np.integer)):
@@ -325,31 +323,31 @@ _ENDED = -1
 class UniqueMatchers:
     """Positions of several sequences in one set: no two finish the same member, and each finds one.
 
-    A node has as many places as there are members below it that can end, and a sequence holds one at each node of its
-    way. A token is legal for a sequence where the others have left a place after it. There are no more sequences than
-    such members, so each finds at least one such token at each step. A member cannot end where each end token continues
-    a longer member, as with the members ``[1]`` and ``[1, 0]`` and the end token 0.
+    A node has as many seats as members below it that can end, and a sequence takes one at each node of its path. A
+    token is legal for a sequence if the others have left a seat after it. There are no more sequences than such
+    members, so each has at least one legal token at each step. A member cannot end if each end token continues a longer
+    member, as with the members ``[1]`` and ``[1, 0]`` and the end token 0.
 
     Parameters
     ----------
     trie : TokenTrie
         The set, of token sequences: not one of texts in any tokenization.
     n : int
-        Sequences; at most as many as the set has members that can end.
+        Number of sequences; at most the number of members that can end.
     vocab_size : int
-        Tokens of the vocabulary: a row of a mask has a bit for each.
+        Number of tokens of the vocabulary; a row of a mask has a bit for each.
     end_tokens : sequence of int
         The tokens that end an answer.
 
     Raises
     ------
     ArgumentError, VocabularyError
-        There are more sequences than members that can end, or as of `TrieMatcher`.
+        There are more sequences than members that can end, or as for `TrieMatcher`.
 
     Notes
     -----
-    One thread at a time. A step of a row costs O(n²) in the worst case, where all stand at one node, and not more for a
-    larger set.
+    It is not thread-safe. A step of a row costs O(n²) in the worst case, with all sequences at one node, whatever the
+    size of the set.
 
     Examples
     --------
@@ -372,7 +370,9 @@ class UniqueMatchers:
                 f"n: {n} sequences, and fewer members that can end; each of end_tokens continues a longer member there"
             )
         self._nodes = [0] * n
-        self._gone: defaultdict[int, Counter[int]] = defaultdict(Counter)  # ways that sequences took, by node and token
+        self._gone: defaultdict[int, Counter[int]] = defaultdict(
+            Counter
+        )  # number of sequences that left a node by a token
 
     def __len__(self) -> int:
         """Return the number of sequences."""
@@ -384,13 +384,13 @@ class UniqueMatchers:
         Returns
         -------
         bool
-            Whether it was allowed. If not, the sequence stays where it is. Of two that drew the last place in one
-            step, the second is refused: fill its mask again, and draw again.
+            Whether it was allowed. If not, the sequence does not move. If two sequences draw the last seat in one step,
+            the second is refused: fill its mask again, and draw again.
 
         Raises
         ------
         ArgumentError, VocabularyError
-            There is no such row, or as of `TrieMatcher.accept_token`.
+            There is no such row, or as for `TrieMatcher.accept_token`.
         """
         row = self._row(row)
         matcher, node = self._matchers[row], self._nodes[row]
@@ -440,7 +440,7 @@ class UniqueMatchers:
         return number
 
     def _closed(self, row: int) -> set[int]:
-        """Tokens of the set behind which the others hold every place."""
+        """Return the tokens after which the other sequences have taken every seat."""
         node = self._nodes[row]
         gone = self._gone.get(node)
         if gone is None or self._matchers[row].is_terminated():
@@ -448,7 +448,7 @@ class UniqueMatchers:
         closed: set[int] = set()
         for token, n_held in gone.items():
             if token == _ENDED:
-                # One that goes on from here is no end.
+                # An end token that continues a member here is not an end.
                 closed.update(end for end in self._ends if self._trie.core.child(node, end) is None)
             else:
                 child = self._trie.core.child(node, token)
@@ -458,7 +458,7 @@ class UniqueMatchers:
         return closed
 
     def _has_more_than(self, n: int, node: int) -> bool:
-        """Whether more than n members at a node or below it can end."""
+        """Tell whether more than n members at a node or below it can end."""
         waiting, found = [node], 0
         while waiting:
             at = waiting.pop()

@@ -1,9 +1,8 @@
 """RTP-LLM's tree decode configuration, which `TokenTrie.from_prefix_dict` reads.
 
 In ``{"start_token_id": 225, "end_token_id": 2, "sep": "_", "prefix_dict": {"225": [7, 9], "225_7": [2, 8]}}``, a key
-spells the start token and the beginning of a member, and its list has the tokens that may follow. A beginning is a
-member where it has no key, and where its list is empty or holds the end token: here these are ``[9]``, ``[7, 8]`` and
-``[7]``.
+spells the start token and a prefix of members, and its list has the tokens that may follow. A prefix is a member if it
+has no key, or if its list is empty or holds the end token: here ``[9]``, ``[7, 8]`` and ``[7]``.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from token_trie.sets.trie import TokenTrie
 def write_prefix_dict(trie: TokenTrie, start: int | None = None, end: int = 2, sep: str = "_") -> dict[str, Any]:
     """Write a set as RTP-LLM's tree decode configuration, for `json.dump` and `TokenTrie.from_prefix_dict`.
 
-    Every beginning has a key, whole members too, whose list is the end token: some releases refuse to step to one
-    without.
+    Every prefix has a key, whole members too, with the end token as the list: some releases refuse to step to a prefix
+    without a key.
 
     Parameters
     ----------
@@ -32,13 +31,13 @@ def write_prefix_dict(trie: TokenTrie, start: int | None = None, end: int = 2, s
     end : int
         The token that ends an answer; no member may hold it.
     sep : str
-        What stands between token ids in a key.
+        The separator of token ids in a key.
 
     Raises
     ------
     ArgumentError
-        A member holds the end token, start and end are the same, the separator cannot tell ids apart, or the set is
-        one of texts in any tokenization.
+        A member holds the end token, start and end are equal, ids are ambiguous with the separator, or the set is of
+        texts in any tokenization.
     """
     if start is None:
         start = 225 if trie.start_token is None else trie.start_token

@@ -1,4 +1,4 @@
-"""A GGUF as a classifier of scikit-learn's."""
+"""`TrieClassifier`: a GGUF model as a classifier of scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from token_trie.sets.template import Template
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import log_probabilities, scores_of
 from token_trie.trust.metrics import log_softmax, numbered
-from token_trie.trust.rows import FitOptions, Reader, Readings, Row, RowOptions, reader_of
+from token_trie.trust.rows import FitOptions, Readings, Row, RowOptions, RowReader, reader_of
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -33,46 +33,45 @@ except ImportError as error:
         f"token_trie.engines.sklearn needs scikit-learn: pip install 'token-trie[calibration]' ({error})"
     ) from error
 
-_KEPT = 200_000
-"""Rows of all classifiers of a process together."""
+_MAX_ROWS = 200_000
+"""Maximum number of cached rows for each Llama."""
 
 
 class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Classifies texts by what a model answers about them, calibrated on the rows that it is fitted to.
+    """Classifies texts by a model's scores, calibrated on the rows that it is fitted to.
 
-    The model is a path, and loaded when it is used: clones, copies in other processes and pickles are small. Estimators
-    of one process share a Llama for each path and size, and what it has said of a text; any threads may use them.
+    The model is a path, loaded when it is first used: clones and pickles are small. The estimators of a process share a
+    Llama for each path and size, and its scores of texts. It is thread-safe.
 
     Parameters
     ----------
     model_path : str or path
-        A GGUF.
+        A GGUF file.
     prompt : str
-        With ``{text}`` in it: what the classes follow as answers, or with a question what that is about. Names of
-        control tokens in the texts of X stay text.
+        A template with ``{text}`` in it: the prompt that the classes follow, or with a question the state that it is
+        about. Names of control tokens in the texts of X stay text.
     question : str, optional
-        What is asked about each text, as `decide` asks it.
+        The question about each text, as for `decide`.
     choices : mapping of classes to texts, optional
-        What the model writes for each class, or with a question how it is described; by default the classes' own names.
+        The text that the model writes for each class, or with a question its description; by default the class names.
     form : {"unlisted", "listed", "letters", "both"} or Form, optional
-        How the question is put.
+        The form of the question.
     orders : int
-        As of `decide`.
+        As for `decide`.
     leaf_end : {"longest", "any", "follow"}
-        Of a prompt without a question, as of `choose`.
+        For a prompt without a question, as for `choose`.
     calibration : str or None
-        What `fit` fits: a kind of `Calibration`, of those that take no labels too; "auto" what is best on rows held
-        out; None nothing, so that the model's own probabilities are given, or with a question those with its contextual
-        prior taken out.
+        The kind of `Calibration` that `fit` fits, with or without labels; "auto": the best kind on held-out rows. None:
+        the model's own probabilities, for a question less its contextual prior.
     n_folds : int
-        Of the rows held out meanwhile.
+        Number of folds of the cross-validation.
     n_ctx, n_gpu_layers, n_threads : int
-        Of the Llama; n_threads is llama.cpp's own where it is None.
+        Parameters of the Llama; n_threads None is llama.cpp's default.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        Sorted, as everywhere in scikit-learn.
+        Sorted, as scikit-learn requires.
     calibration_ : Calibration or None
     """
 
@@ -105,15 +104,15 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_gpu_layers = n_gpu_layers
         self.n_threads = n_threads
 
-    def fit(self, X: Iterable[str], y: Iterable[Any]) -> TrieClassifier:  # noqa: N803 - as scikit-learn calls it
-        """Fit what makes probabilities, to texts and their classes.
+    def fit(self, X: Iterable[str], y: Iterable[Any]) -> TrieClassifier:  # noqa: N803 - the name in scikit-learn
+        """Fit the calibration to texts and their classes.
 
         Raises
         ------
         ArgumentError, VocabularyError, ContextError
-            A text, a class or a parameter is none, with its position or name.
+            A text, a class or a parameter is wrong; the message has its position or name.
         CalibrationError
-            The rows do not allow it.
+            The rows do not allow a fit.
         """
         texts, labels = _texts(X), np.asarray(list(y))
         if len(texts) != len(labels):
@@ -157,27 +156,31 @@ class TrieClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ArgumentError("prompt: is to have {text} in it, and nothing else in braces")
         return template
 
-    def _reader(self, llm: Llama) -> Reader:
+    def _reader(self, llm: Llama) -> RowReader:
         classes = self.classes_.tolist()
         if self.choices is not None:
             missing = [one for one in classes if one not in self.choices]
             if missing:
                 raise ArgumentError(f"choices: nothing for the class {missing[0]!r}")
-        told: Any = None if self.choices is None else {one: self.choices[one] for one in classes}
+        described: Any = None if self.choices is None else {one: self.choices[one] for one in classes}
         form: Any = self.form
         leaf_end: Any = self.leaf_end
         if self.question is not None:
             options = RowOptions(form=form, orders=self.orders)
-            return reader_of(llm, Choice(self.question, dict.fromkeys(classes) if told is None else told), options)
+            return reader_of(
+                llm, Choice(self.question, dict.fromkeys(classes) if described is None else described), options
+            )
         options = RowOptions(template=self.prompt, leaf_end=leaf_end, form=form, orders=self.orders)
-        return reader_of(llm, [str(one) for one in classes] if told is None else list(told.values()), options)
+        return reader_of(llm, [str(one) for one in classes] if described is None else list(described.values()), options)
 
 
 def _texts(given: Iterable[str]) -> list[str]:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise ArgumentError(f"X: {type(given).__name__} where texts belong")
     texts = list(given)
-    if texts and isinstance(texts[0], np.ndarray) and len(texts[0]) == 1:  # a column of them, as of a frame's values
+    if (
+        texts and isinstance(texts[0], np.ndarray) and len(texts[0]) == 1
+    ):  # one column, such as the values of a data frame
         texts = [row[0] for row in texts]
     for i, text in enumerate(texts):
         if not isinstance(text, str):
@@ -186,7 +189,7 @@ def _texts(given: Iterable[str]) -> list[str]:
 
 
 class _Shared:
-    """A Llama of this process, and what it has said of texts."""
+    """A Llama of this process, and its cached rows."""
 
     def __init__(self, llm: Llama) -> None:
         self._llm = llm
@@ -194,15 +197,15 @@ class _Shared:
         self._lock = threading.Lock()
 
     def read(self, texts: list[str], reader_of: Any, put: Any, *, states: bool) -> Readings:
-        """Read what is not known yet."""
+        """Return the readings of texts; the model reads only new ones."""
         with self._lock:
-            reader: Reader = reader_of(self._llm)
+            reader: RowReader = reader_of(self._llm)
             keys = [(reader.binding, put({"text": text})) for text in texts]
             new = {key: None for key in keys if key not in self._rows or (states and self._rows[key].state is None)}
             read = dict(zip(new, reader.read([prompt for _, prompt in new], states=states), strict=True))
             self._rows.update(read)
             rows = [self._rows[key] for key in keys]
-            while len(self._rows) > _KEPT:
+            while len(self._rows) > _MAX_ROWS:
                 self._rows.popitem(last=False)
         if not states:
             rows = [row._replace(state=None) for row in rows]

@@ -1,4 +1,4 @@
-"""Sets in ``transformers``: for ``generate``, as a logits processor or as ``prefix_allowed_tokens_fn``."""
+"""Sets for ``generate`` of transformers: a logits processor, and a ``prefix_allowed_tokens_fn``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Tokens = tuple[int, ...]
 
 _log = logging.getLogger("token_trie.transformers")
 
-_AFTER_ALL_OTHERS = -1e4
-"""Score of what is put back: equal for all of a row, finite in every type, and worse than that of any other beam."""
+_PUT_BACK_SCORE = -1e4
+"""The score of tokens that are put back: finite in every type, and below the scores of all other beams."""
 
 
 class _Call:
-    """Matchers of one call of ``generate``, by the tokens generated: no index tells which row a row was a step ago."""
+    """Matchers of one call of ``generate``, by generated tokens: beams change rows, and no index says from where."""
 
     def __init__(self, beginning: TrieMatcher, prompt_length: int, *, rows_may_leave: bool) -> None:
         self.prompt_length = prompt_length
@@ -47,8 +47,8 @@ class _Call:
         self._now: dict[Tokens, TrieMatcher | None] = {}
         self._length = -1  # tokens of each key of _now
 
-    def matcher_behind(self, generated: list[int], what: str) -> TrieMatcher | None:
-        """Return a row's matcher, None where nothing constrains it any more; ArgumentError for another call's row."""
+    def matcher_after(self, generated: list[int], what: str) -> TrieMatcher | None:
+        """Return a row's matcher, None if the row has left the set; ArgumentError for a row of another call."""
         tokens = tuple(generated)
         if len(tokens) != self._length:
             self._before, self._now, self._length = self._now, {}, len(tokens)
@@ -60,8 +60,8 @@ class _Call:
     def _step(self, tokens: Tokens) -> TrieMatcher | None:
         before = self._before[tokens[:-1]]
         if before is None or before.is_terminated():
-            return before  # tokens behind the end are padding
-        # Beams whose scores are all -inf take any column of the logits.
+            return before  # tokens after the end are padding
+        # A beam whose scores are all -inf takes any column of the logits.
         matcher = before.fork()
         if tokens[-1] < before.vocab_size and matcher.accept_token(tokens[-1]):
             return matcher
@@ -84,9 +84,9 @@ class _Call:
 
 
 class _Calls:
-    """The running calls of ``generate``, told apart by the list of processors that each call makes.
+    """The running calls of ``generate``, by the list of processors that each call makes.
 
-    Tokens do not tell them apart: a call's output may be a step of this call or the prompt of the next.
+    Tokens do not identify a call: its output may be a step of this call or the prompt of the next.
     """
 
     def __init__(self, matcher: TrieMatcher, prompt_length: int | None) -> None:
@@ -99,7 +99,7 @@ class _Calls:
         self._by_list: dict[int, _Call] = {}
 
     def current(self, columns: int) -> _Call:
-        """Return the call whose processors are being applied to so many columns; ArgumentError where there is none."""
+        """Return the call that is applying its processors to so many columns; ArgumentError if there is none."""
         if columns < (self._prompt_length or 0):
             raise ArgumentError(f"input_ids: {columns} columns, where prompt_length is {self._prompt_length}")
         processors, caller = _list_applied()
@@ -112,7 +112,7 @@ class _Calls:
             length = columns if self._prompt_length is None else self._prompt_length
             if columns == length == 1:
                 self._check_forced(processors)
-            # Beams at -inf leave, and drafts that are not taken.
+            # Except in _sample, beams at -inf and rejected drafts leave the set.
             call = self._by_list[key] = _Call(self._beginning, length, rows_may_leave=caller != "_sample")
             lists = [p.suppress_tokens.tolist() for p in processors if isinstance(p, SuppressTokensLogitsProcessor)]
             call.suppressed = frozenset().union(*lists)
@@ -123,11 +123,11 @@ class _Calls:
         return self._by_list[key]
 
     def __deepcopy__(self, memo: object) -> _Calls:
-        """Copy what no call has changed."""
+        """Return a copy without running calls."""
         return _Calls(self._beginning, self._prompt_length)
 
     def _check_forced(self, processors: LogitsProcessorList) -> None:
-        """Refuse a forced token that begins no member: put back, the first tokens would be equal to each other."""
+        """Refuse a forced token that begins no member: all first tokens would be put back with equal scores."""
         for processor in processors:
             if isinstance(processor, ForcedBOSTokenLogitsProcessor):
                 forced = int(processor.bos_token_id)
@@ -139,7 +139,7 @@ class _Calls:
 
 
 def _list_applied() -> tuple[LogitsProcessorList | None, str]:
-    """Return the list of processors being applied, which each call of ``generate`` makes, and the function's name."""
+    """Return the list of processors that ``generate`` is applying, and the name of the function that applies it."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not LogitsProcessorList.__call__.__code__:
         frame = frame.f_back
@@ -162,26 +162,26 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         The set and its rules, with ``vocab_size`` of the model's logits or less: ``TrieMatcher(trie, len(tokenizer),
         end_tokens=[tokenizer.eos_token_id])``. Its own position does not change.
     prompt_length : int, optional
-        Columns of ``input_ids`` that are prompt, padding included; those behind them are the beginning of an answer. By
-        default all columns that ``generate`` is given. Needed in a loop of your own, where no row may leave the set.
+        Number of columns of ``input_ids`` that are the prompt, with padding; those after them begin the answer. By
+        default all columns that ``generate`` gets. Needed in a loop of your own, where no row may leave the set.
 
     Raises
     ------
     ArgumentError
-        When called: scores of fewer columns than the vocabulary, a row that begins no member behind the prompt, or a
+        When called: scores of fewer columns than the vocabulary, a row that begins no member after the prompt, or a
         ``forced_bos_token_id`` that begins none.
 
     Notes
     -----
     ``generate`` applies a processor after its penalties and before its truncation (``top_k``, ``top_p``), which then
-    cannot remove every allowed token. Where those before it (``no_repeat_ngram_size``, ``min_new_tokens``,
+    cannot remove every allowed token. If processors before it (``no_repeat_ngram_size``, ``min_new_tokens``,
     ``bad_words_ids``, ``suppress_tokens``, ...) or the model leave a row none, all allowed tokens are put back with
-    equal scores, below those of any other beam, and a warning says so once (logger ``token_trie.transformers``). Where
-    one after it does, the row leaves the set, and a warning says so.
+    equal scores, below those of any other beam, with one warning (logger ``token_trie.transformers``). If a processor
+    after it does, the row leaves the set, with a warning.
 
-    An answer may have ``TokenTrie.max_tokens`` tokens and an end token; give
-    ``max_new_tokens`` accordingly. A row that takes a token outside the set, as beams do where there are fewer members
-    than beams, is constrained no more; its score is -inf.
+    An answer has up to ``TokenTrie.max_tokens`` tokens and an end token; set ``max_new_tokens`` accordingly. A row that
+    takes a token outside the set, as beams do if they are more than the members, is not constrained any more; its score
+    is -inf.
     """
 
     def __init__(self, matcher: TrieMatcher, prompt_length: int | None = None) -> None:
@@ -191,12 +191,12 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._bits = torch.ones(32, dtype=torch.int32) << torch.arange(32, dtype=torch.int32)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return a copy of the scores in which those of tokens that are not allowed are -inf."""
+        """Return a copy of the scores, -inf for tokens that are not allowed."""
         n_vocab = self._vocab_size
         _check_tensors(input_ids, scores, n_vocab)
         call = self._calls.current(input_ids.shape[1])
         rows = input_ids[:, call.prompt_length :].tolist()
-        matchers = [call.matcher_behind(row, f"input_ids[{i}]") for i, row in enumerate(rows)]
+        matchers = [call.matcher_after(row, f"input_ids[{i}]") for i, row in enumerate(rows)]
         mask = torch.full((len(rows), (n_vocab + 31) // 32), -1, dtype=torch.int32)
         at = [i for i, matcher in enumerate(matchers) if matcher is not None]
         bound = [matcher for matcher in matchers if matcher is not None]
@@ -210,12 +210,12 @@ class TrieLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         best = masked.amax(1).tolist()
         empty = [i for i, is_masked in zip(at, is_needed, strict=True) if is_masked and best[i] == -math.inf]
         if empty:
-            masked[empty, :n_vocab] = masked[empty, :n_vocab].masked_fill(~is_out[empty], _AFTER_ALL_OTHERS)
+            masked[empty, :n_vocab] = masked[empty, :n_vocab].masked_fill(~is_out[empty], _PUT_BACK_SCORE)
             self._warn([matcher for i, matcher in zip(at, bound, strict=True) if i in empty])
         return masked
 
     def _warn(self, emptied: list[TrieMatcher]) -> None:
-        # After its end a row is padding.
+        # After its end, a row is padding.
         if not self._has_warned and not all(matcher.is_terminated() for matcher in emptied):
             self._has_warned = True
             _log.warning(PUT_BACK, "these were put back with equal scores")
@@ -235,28 +235,27 @@ def _check_tensors(input_ids: torch.Tensor, scores: torch.Tensor, n_vocab: int) 
 
 
 def prefix_allowed_tokens_fn(matcher: TrieMatcher, prompt_length: int) -> Callable[[int, torch.Tensor], list[int]]:
-    """Make the function that ``generate(..., prefix_allowed_tokens_fn=…)`` takes.
+    """Make a function for ``generate(..., prefix_allowed_tokens_fn=…)``.
 
-    `TrieLogitsProcessor` does the same, is faster, and comes after all other processors: this function is called row by
-    row, lists all allowed tokens, and sees no scores. Processors that ``generate`` applies after it, such as your own,
-    can take all that it allows; the row then leaves the set, and a warning says so (logger
-    ``token_trie.transformers``). ``suppress_tokens`` and ``begin_suppress_tokens`` that hold all
-    that is allowed are refused.
+    `TrieLogitsProcessor` does the same, is faster, and runs after most other processors: this function is called row by
+    row, lists all allowed tokens, and gets no scores. Processors after it, such as your own, can remove every allowed
+    token; the row then leaves the set, with a warning (logger ``token_trie.transformers``). ``suppress_tokens`` and
+    ``begin_suppress_tokens`` that hold all allowed tokens are refused.
 
     Parameters
     ----------
     matcher, prompt_length
-        As of `TrieLogitsProcessor`.
+        As for `TrieLogitsProcessor`.
     """
     check_counts(0, prompt_length=prompt_length)
     calls = _Calls(matcher, prompt_length)
 
     def allowed(batch_id: int, input_ids: torch.Tensor) -> list[int]:
         call = calls.current(len(input_ids))
-        behind = call.matcher_behind(input_ids[call.prompt_length :].tolist(), f"input_ids[{batch_id}]")
-        if behind is None:
+        at = call.matcher_after(input_ids[call.prompt_length :].tolist(), f"input_ids[{batch_id}]")
+        if at is None:
             return list(range(matcher.vocab_size))
-        allowed_tokens: list[int] = behind.allowed_tokens().tolist()
+        allowed_tokens: list[int] = at.allowed_tokens().tolist()
         if (call.suppressed | call.suppressed_at.get(len(input_ids), frozenset())).issuperset(allowed_tokens):
             raise ArgumentError(
                 f"suppress_tokens, begin_suppress_tokens: {allowed_tokens} are all that the set allows after "

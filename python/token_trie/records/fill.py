@@ -1,4 +1,4 @@
-"""`fill`: a record out of a prompt, by a JSON Schema or a type that pydantic reads."""
+"""`fill`: generate a record that is valid by a JSON Schema or by a type that pydantic reads."""
 
 from __future__ import annotations
 
@@ -67,46 +67,46 @@ class Record(Generic[T]):
 
 @dataclass(frozen=True)
 class RecordStats:
-    """What one record cost."""
+    """The cost of one record."""
 
     n_prompt: int
-    """Tokens before it."""
+    """Tokens before the record."""
     n_tokens: int
-    """Tokens of it."""
+    """Tokens of the record."""
     n_choices: int
-    """Decisions: values, and which fields and items there are."""
+    """Decisions: values, and which fields and items exist."""
     n_branches: int
-    """Branch points passed, in the modes that go step by step: where two or more tokens were allowed."""
+    """Branch points (two or more allowed tokens) passed, in the modes that go step by step."""
     n_free: int
-    """Tokens that were generated under a grammar, those that only told where a value ends among them."""
+    """Tokens generated under a grammar, including those that only showed where a value ends."""
     n_passes: int
-    """Forward passes of the model behind what was evaluated before and, by `fill`, together with the prompt: step by
-    step as many as branch points and free tokens, those apart that stand right behind what is evaluated."""
+    """Forward passes of the model, without those for the prompt. In the modes that go step by step: one for each branch
+    point and free token, unless it directly follows evaluated tokens."""
     n_evaluated: int
-    """Nodes of tries that the model was asked about, in exact mode."""
+    """Trie nodes that the model evaluated, in exact mode."""
     n_unproved: int
-    """Decisions of exact mode that ended with `max_nodes` before it was proved that nothing else is more probable."""
+    """Decisions in exact mode that reached `max_nodes` before the best answer was proved."""
     fill_ms: float
-    """Time it took, that of a prompt and a thought included."""
+    """Time in milliseconds, including the prompt and the thought."""
 
 
 class RecordTemplate(NamedTuple):
-    """What is to be filled in."""
+    """A schema that was read, and the reader of its values."""
 
     node: Node
     read: Callable[[str], Any]
-    """Makes the value of the record's text."""
+    """Parses the text of a record."""
     schema: Any
     """The JSON Schema."""
     ignored: tuple[str, ...] = ()
-    """What a record is not kept to, with the reason."""
+    """Keywords that are not enforced, with the reason."""
 
 
 _templates: Memory[RecordTemplate] = Memory(64, 1 << 20)
 
 
 def json_key(given: Mapping[str, Any] | bool, what: str) -> str:
-    """Return the JSON of what was given, by which what is read of it is remembered; ArgumentError where it has none."""
+    """Return the JSON text of a value, as a cache key; ArgumentError if it is not JSON."""
     try:
         return json.dumps(given if isinstance(given, bool) else dict(given), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -114,9 +114,9 @@ def json_key(given: Mapping[str, Any] | bool, what: str) -> str:
 
 
 def read_template(schema: object, *, strict: bool = True) -> RecordTemplate:
-    """Read a schema, the last of which are remembered; ArgumentError as of `read_schema`, or without pydantic.
+    """Read a schema, with a cache; ArgumentError as of `read_schema`, or without pydantic.
 
-    Where it is not strict, what cannot be kept to is ignored.
+    If not strict, keywords that cannot be enforced are ignored.
     """
     if isinstance(schema, (Mapping, bool)):
         key = json_key(schema, "schema")
@@ -168,39 +168,39 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class RecordRequest(Written[R]):
-    """Something to fill in."""
+    """A request for a record, or for any text of forced, chosen and generated parts."""
 
     options: RecordOptions
     fill: Callable[[Filling], R]
     lead: str = ""
-    """What it begins with, in which control tokens may be written out behind a thought."""
+    """Text at its beginning, which may contain control tokens after a thought."""
 
     @property
     def draws(self) -> bool:
-        """Whether something is drawn."""
+        """Whether tokens are sampled."""
         return self.options.effective_temperature(self.options.mode == "sampled") > 0 or self.options.think is not None
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundRecord[R]:
-        """Bind it to what it stands behind."""
+        """Bind the request to a prompt."""
         return BoundRecord(self, prefix.tokens, prefix)
 
 
 @dataclass(frozen=True)
 class BoundRecord(Bound[R]):
-    """Something to fill in behind a prompt."""
+    """A request for a record after a prompt."""
 
     request: RecordRequest[R]
     tokens: list[int]
     prefix: Prefix
 
     def run(self, stream: Stream) -> R:
-        """Fill it in; the stream's sequence is then the prompt and that, its grammar what it was."""
+        """Generate the record into the stream's sequence, and restore the stream's grammar."""
         with stream.other_grammars():
             return self.request.fill(Filling(stream, self.request.options, self.prefix, self.request.lead))
 
 
 class Filling:
-    """One record under way."""
+    """The generation of one record."""
 
     def __init__(self, stream: Stream, options: RecordOptions, prefix: Prefix, lead: str) -> None:
         self._started = time.perf_counter()
@@ -215,19 +215,19 @@ class Filling:
         self._stream = stream
         self._before = stream.state
         self._n_prompt = n_prompt
-        standing = None if prefix.is_standing else prefix.tokens
+        prompt = None if prefix.is_standing else prefix.tokens
         mode = options.mode or "exact"
-        self.writer = Writer(stream, mode, options.settled(mode == "sampled"), options.max_nodes, standing)
+        self.writer = Writer(stream, mode, options.settled(mode == "sampled"), options.max_nodes, prompt)
         self.writer.write(lead)
         self.decoder = RecordDecoder(self.writer, Layout(options.indent), options.max_tokens, options.on_text)
 
-    def told(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
-        """Return what was closed before its end, what it took, and what was thought; all is then in the sequence."""
+    def finish(self) -> tuple[tuple[str, ...], RecordStats, str | None]:
+        """Write all text to the sequence; return the truncated pointers, the stats and the thought."""
         self.writer.flush()
         return tuple(self.decoder.truncated), self.stats(), None if self._thought is None else self._thought.text
 
     def stats(self) -> RecordStats:
-        """Return what it took."""
+        """Return the cost so far."""
         before, after = self._before, self._stream.state
         return RecordStats(
             n_prompt=self._n_prompt,
@@ -243,11 +243,11 @@ class Filling:
 
 
 def record_request(template: RecordTemplate, options: RecordOptions) -> RecordRequest[Record[Any]]:
-    """Request a record of a template."""
+    """Make the request for a record of a template."""
 
-    def fill(under_way: Filling) -> Record[Any]:
-        text = under_way.decoder.run(template.node)
-        return Record(template.read(text), text, under_way.decoder.probabilities, *under_way.told())
+    def fill(filling: Filling) -> Record[Any]:
+        text = filling.decoder.run(template.node)
+        return Record(template.read(text), text, filling.decoder.probabilities, *filling.finish())
 
     return RecordRequest(options, fill)
 
@@ -285,7 +285,7 @@ def fill(llm: Llama, prompt: Prompt, schema: object, **options: Any) -> Record[A
     ------
     ArgumentError
         The schema contains something that is not supported, or no value can be valid. This is raised before the model
-        runs, with a JSON pointer to the place. Or a custom validator of the type refuses a value that its schema
+        runs, with a JSON pointer to the position. Or a custom validator of the type refuses a value that its schema
         allows.
     VocabularyError, ContextError, LimitError, GrammarError
         The record does not fit the vocabulary or the context, or a generated value did not end.

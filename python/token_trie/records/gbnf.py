@@ -1,4 +1,9 @@
-"""Grammars as llama.cpp reads them (GBNF): expressions, numbers between bounds, patterns of JSON Schema."""
+"""Grammars as llama.cpp reads them (GBNF): expressions, number ranges, patterns of JSON Schema.
+
+The printer names all rules, so that names cannot collide. Repeated parts become rules, which count once towards
+llama.cpp's limit of repetitions. Where ECMA 262 (JSON Schema) and Python's `re` (validators) disagree on a character
+class, a class is their intersection, and a complement leaves out their union.
+"""
 
 from __future__ import annotations
 
@@ -15,41 +20,41 @@ from typing import Any, NamedTuple, TypeAlias
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
-MOST_REPEATED = 1000
-"""Times that something may stand in a row; llama.cpp takes 2000 for no limit."""
+MAX_REPEATS = 1000
+"""Maximum number of repetitions; llama.cpp takes 2000 for no limit."""
 _MAX_MATCHED, _MAX_STEPS = 50_000, 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Just this."""
+    """A literal text."""
 
     text: str
 
 
 @dataclass(frozen=True, eq=False)
 class Chars:
-    """One character, of ranges of code points."""
+    """One character from ranges of code points."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True, eq=False)
-class _Several:
+class _Compound:
     parts: tuple[Expression, ...]
 
 
-class Sequence(_Several):
-    """One after the other."""
+class Sequence(_Compound):
+    """All parts in order."""
 
 
-class Either(_Several):
-    """One of these."""
+class Either(_Compound):
+    """One of the parts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """The same, low to high times; None for no limit."""
+    """A part, repeated low to high times; None: no limit."""
 
     part: Expression
     low: int
@@ -57,8 +62,8 @@ class Repeat:
 
     def __post_init__(self) -> None:
         most = self.low if self.high is None else self.high
-        if most > MOST_REPEATED:
-            raise ValueError(f"more than {MOST_REPEATED} times")
+        if most > MAX_REPEATS:
+            raise ValueError(f"more than {MAX_REPEATS} times")
 
 
 _EMPTY = Sequence(())
@@ -66,7 +71,7 @@ _EMPTY = Sequence(())
 
 @dataclass(eq=False)
 class Rule:
-    """What has a name, so that it may stand in several places, and in itself."""
+    """A named expression, which can be used several times and recursively."""
 
     body: Expression = _EMPTY
 
@@ -79,7 +84,7 @@ class Grammar(NamedTuple):
 
     body: str
     rules: str
-    """Those that the body refers to, named r and a number, one a line."""
+    """The rules that the body refers to, one a line; each name is r and a number."""
 
 
 def print_grammar(expression: Expression) -> Grammar:
@@ -90,10 +95,10 @@ def print_grammar(expression: Expression) -> Grammar:
 
 
 class Matcher:
-    """Tells how far texts are as an expression has them.
+    """Matches texts against an expression.
 
-    All ways through the expression are followed at once, so that the time grows with the length of both. A set of
-    positions in the text is an integer with a bit for each.
+    All paths through the expression are followed at once, so the time is linear in both lengths. A set of positions in
+    the text is an integer with one bit for each.
     """
 
     def __init__(self, expression: Expression) -> None:
@@ -101,7 +106,7 @@ class Matcher:
         self._n_steps = 0
 
     def ends(self, text: str) -> int:
-        """Return the positions where a text may end; ValueError where all texts together take too long."""
+        """Return the end positions of matches; ValueError if all texts together take too long."""
         if len(text) > _MAX_MATCHED:
             raise ValueError(f"a text of more than {_MAX_MATCHED:,} characters takes too long")
         self._at: dict[str, int] = {}
@@ -109,10 +114,10 @@ class Matcher:
             self._at[char] = self._at.get(char, 0) | 1 << i
         self._cost = 1 + len(text) // 256
         self._known: dict[tuple[Expression, int], int] = {}
-        return self._behind(self._expression, 1)
+        return self._after(self._expression, 1)
 
-    def _behind(self, expression: Expression, begins: int) -> int:
-        """Return the positions after an expression that begins at one of some."""
+    def _after(self, expression: Expression, begins: int) -> int:
+        """Return the end positions of an expression that begins at any of the given positions."""
         if not begins:
             return 0
         self._n_steps += self._cost
@@ -123,9 +128,9 @@ class Matcher:
                 begins = (begins & self._at.get(char, 0)) << 1
             return begins
         if isinstance(expression, Sequence):
-            return reduce(lambda found, part: self._behind(part, found), expression.parts, begins)
+            return reduce(lambda found, part: self._after(part, found), expression.parts, begins)
         if isinstance(expression, Either):
-            return reduce(or_, (self._behind(part, begins) for part in expression.parts), 0)
+            return reduce(or_, (self._after(part, begins) for part in expression.parts), 0)
         if isinstance(expression, Chars):
             if (expression, 0) not in self._known:
                 chars = (at for char, at in self._at.items() if any(a <= ord(char) <= b for a, b in expression.ranges))
@@ -134,24 +139,24 @@ class Matcher:
         key = expression, begins
         if key not in self._known:
             if isinstance(expression, Rule):
-                self._known[key] = self._behind(expression.body, begins)
+                self._known[key] = self._after(expression.body, begins)
             else:
                 self._known[key] = self._repeat(expression, begins)
         return self._known[key]
 
     def _repeat(self, repeat: Repeat, begins: int) -> int:
         for _ in range(repeat.low):
-            begins = self._behind(repeat.part, begins)
+            begins = self._after(repeat.part, begins)
         found, n = begins, repeat.low
         while begins and (repeat.high is None or n < repeat.high):
-            begins = self._behind(repeat.part, begins) & ~found
+            begins = self._after(repeat.part, begins) & ~found
             found |= begins
             n += 1
         return found
 
 
 def quote(text: str) -> str:
-    """Return a literal."""
+    """Return the GBNF literal of a text."""
     return '"' + "".join(c if _is_plain(c) else _code(ord(c)) for c in text) + '"'
 
 
@@ -194,20 +199,20 @@ def _code(code: int) -> str:
     return f"\\x{code:02X}" if code < 0x80 else f"\\U{code:08X}"
 
 
-MOST = 10**9 - 1
-"""Largest that is written where there is no bound: with six digits behind the point, a double still tells all apart."""
+MAX_NUMBER = 10**9 - 1
+"""Largest number without a bound: with six decimals, doubles still distinguish all numbers."""
 
 N_DECIMALS = 6
 _ONE = 10**N_DECIMALS
 
 
 def integers(low: int, high: int) -> str:
-    """Return the pattern of all integers from low to high."""
+    """Return a pattern for the integers from low to high."""
     return _signed(low, high, _naturals)
 
 
 def decimals(low: int, high: int) -> str:
-    """Return the pattern of the numbers from low to high, in millionths, with up to six digits behind the point."""
+    """Return a pattern for numbers with up to six decimals; low and high are in millionths."""
     return _signed(low, high, _positives)
 
 
@@ -231,13 +236,13 @@ def _positives(low: int, high: int) -> str:
 
 
 def _with_parts(whole: str, low: int, high: int) -> str:
-    """Return what stands before a point, with what may stand behind it; without the point where that may be zero."""
-    behind = rf"\.({_fractions(f'{low:0{N_DECIMALS}}', f'{high:0{N_DECIMALS}}')})"
-    return f"{whole}({behind})?" if low == 0 else whole + behind
+    """Return a pattern for a whole part and its decimals, which are optional if they may be zero."""
+    point = rf"\.({_fractions(f'{low:0{N_DECIMALS}}', f'{high:0{N_DECIMALS}}')})"
+    return f"{whole}({point})?" if low == 0 else whole + point
 
 
 def _fractions(low: str, high: str) -> str:
-    """Return the digits behind a point from low to high, both of the same length; zeros at the end may be left out."""
+    """Return a pattern for the decimals from low to high, of equal length; trailing zeros are optional."""
     n = len(low) - 1
     zeros, nines = "0" * n, "9" * n
     parts = []
@@ -252,7 +257,7 @@ def _fractions(low: str, high: str) -> str:
 
 
 def _naturals(low: int, high: int) -> str:
-    """Return the natural numbers from low to high, by their number of digits."""
+    """Return a pattern for the natural numbers from low to high, by number of digits."""
     parts = []
     for n in range(len(str(low)), len(str(high)) + 1):
         least, most = max(low, 10 ** (n - 1) if n > 1 else 0), min(high, 10**n - 1)
@@ -261,7 +266,7 @@ def _naturals(low: int, high: int) -> str:
 
 
 def _digits(low: str, high: str) -> str:
-    """Return the digit strings of one length from low to high."""
+    """Return a pattern for the digit strings from low to high, of equal length."""
     n = len(low)
     if low == "0" * n and high == "9" * n:
         return f"[0-9]{{{n}}}" if n else ""
@@ -283,14 +288,14 @@ def _digits(low: str, high: str) -> str:
 
 
 _QUOTE_BYTE, _BACKSLASH, _ALL = ord('"'), ord("\\"), 0x10FFFF
-# What a JSON string holds as it is, in the ranges of characters that there are.
+# Characters that a JSON string holds unescaped.
 _PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E), (0x80, 0xD7FF), (0xE000, _ALL))
 CHAR: Expression = Either((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in '"\\/bfnrt'))))))
-"""Any character of a JSON string."""
+"""One character of a JSON string."""
 _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 
-_MOST_EMPTY = 16
-"""Parts in a row that may be empty: llama.cpp's grammar follows all ways through them at each character."""
+_MAX_EMPTY = 16
+"""Consecutive parts that may be empty: llama.cpp's grammar follows all paths through them at each character."""
 _MAX_PATTERN = 5_000
 
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT")
@@ -302,28 +307,26 @@ _BREAKS = [(10, 10), (13, 13), (0x2028, 0x2029)]
 
 
 class Pattern(NamedTuple):
-    """A grammar."""
+    """The grammar of a pattern, and the lengths of its matches in characters."""
 
     content: Expression
     min_length: int
-    """Characters at least,"""
     max_length: int | None
-    """and at most."""
 
 
 def read_pattern(pattern: str) -> Pattern:
-    """Read a pattern; ValueError: it is none, it has something that no grammar says, or nothing matches it."""
+    """Read a pattern; ValueError if it is invalid, not expressible as a grammar, or matches nothing."""
     tree = _parse(pattern)
     _merge(tree)
     body, starts, ends = _anchored(list(tree))
-    if (n := _open_run(tree)) > _MOST_EMPTY:
-        raise ValueError(f"{n} parts in a row that may be empty, more than {_MOST_EMPTY}")
+    if (n := _open_run(tree)) > _MAX_EMPTY:
+        raise ValueError(f"{n} parts in a row that may be empty, more than {_MAX_EMPTY}")
     low, high = tree.getwidth()
     return Pattern(body, low, int(high) if starts and ends and high < 10**6 else None)
 
 
 def _parse(pattern: str) -> Any:
-    """Return the syntax tree of a pattern. It is never compiled: a search by `re` may take exponential time."""
+    """Return the syntax tree of a pattern. It is not compiled: `re` can take exponential time."""
     if len(pattern) > _MAX_PATTERN:
         raise ValueError(f"more than {_MAX_PATTERN:,} characters")
     parser: Any = importlib.import_module(_PARSER)
@@ -339,7 +342,7 @@ def _parse(pattern: str) -> Any:
 
 
 def _merge(tree: Any) -> None:
-    """Make one repetition of those of the same that stand in a row: a?a? is a{0,2}."""
+    """Merge consecutive repetitions of the same item: a?a? is a{0,2}."""
     merged: list[Any] = []
     for name, value in tree:
         for inner in _inner(name, value):
@@ -356,14 +359,14 @@ def _merge(tree: Any) -> None:
 
 
 def _inner(name: Any, value: Any) -> list[Any]:
-    """Return the parts that an item is made of."""
+    """Return the subpatterns of an item."""
     if str(name) in _REPEATS:
         return [value[2]]
     return value[1] if str(name) == "BRANCH" else [value[3]] if str(name) == "SUBPATTERN" else []
 
 
 def _open_run(items: Any) -> int:
-    """Return the most parts in a row that may be empty."""
+    """Return the maximum number of consecutive parts that may be empty."""
     most = run = 0
     for i, item in enumerate(items):
         name, value = _name(item), item[1]
@@ -376,7 +379,7 @@ def _open_run(items: Any) -> int:
 
 
 def _anchored(items: list[Any]) -> tuple[Expression, bool, bool]:
-    """Return what finds the items, and whether all of it is anchored at its start, and at its end."""
+    """Return an expression that finds the items, and whether it is anchored at its start and end."""
     if len(items) == 1 and _name(items[0]) == "BRANCH":
         branches = [_anchored(list(branch)) for branch in items[0][1][1]]
         body = Either(tuple(branch[0] for branch in branches))
@@ -402,7 +405,7 @@ def _sequence(items: Any, times: int) -> Expression:
 
 
 def _item(item: Any, times: int = 1) -> Expression:
-    """Return what an item is that stands in so many repetitions of others."""
+    """Return the expression of an item inside repetitions that multiply to `times`."""
     name, value = _name(item), item[1]
     if name == "LITERAL" and not 0xD800 <= value <= 0xDFFF:
         return Text(json.dumps(chr(value), ensure_ascii=False)[1:-1])
@@ -414,8 +417,8 @@ def _item(item: Any, times: int = 1) -> Expression:
         low, high, inner = value
         most = None if str(high) == "MAXREPEAT" else int(high)
         times *= max(int(low), most or 1, 1)
-        if times > MOST_REPEATED:
-            raise ValueError(f"more than {MOST_REPEATED} times")
+        if times > MAX_REPEATS:
+            raise ValueError(f"more than {MAX_REPEATS} times")
         if inner.getwidth()[0] == 0 and most is None:
             raise ValueError("what may be empty, any number of times")
         return Repeat(_sequence(inner, times), int(low), most) if most != 0 else Sequence(())
@@ -442,7 +445,7 @@ def _set(members: Any) -> _Ranges:
 
 
 def _category(name: str, *, widely: bool) -> _Ranges:
-    """Return the characters of a class: those of both readings, or widely those of either."""
+    """Return a class: the intersection of both definitions, or (widely) their union."""
     kind = name.removeprefix("CATEGORY_")
     is_negated = kind.startswith("NOT_")
     letter = kind.removeprefix("NOT_")[0].lower()
@@ -469,7 +472,7 @@ def _complement(ranges: _Ranges) -> _Ranges:
 
 
 def _class(ranges: _Ranges) -> Expression:
-    """Return one character of these as a JSON string holds it; control characters are left out."""
+    """Return an expression for one character of a JSON string; control characters are excluded."""
     plain = tuple((max(a, c), min(b, d)) for a, b in ranges for c, d in _PLAIN if max(a, c) <= min(b, d))
     parts: list[Expression] = [Chars(plain)] if plain else []
     parts += [Text(r"\"")] if any(a <= _QUOTE_BYTE <= b for a, b in ranges) else []

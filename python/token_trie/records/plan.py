@@ -1,4 +1,10 @@
-"""A plan: all that a schema allows to be written, as a tree of nodes; the layout of its JSON, and its grammar."""
+"""Plans: the values that a schema allows, as a tree of nodes; their JSON layout and grammar.
+
+{"type": "object", "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}}, "required": ["city"]}
+
+Object ── city (required) ── String      written: {"city":"   then free text, then   "
+       └─ unit ───────────── Choice      decided: ,"unit": or } and, after the key, "C" or "F"
+"""
 
 from __future__ import annotations
 
@@ -23,11 +29,11 @@ from token_trie.records.gbnf import (
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One of some JSON values; the only one, where there is one."""
+    """One of the given JSON values; a single value is forced."""
 
     values: tuple[Any, ...]
     by_digits: bool = False
-    """Whether they are numbers between bounds, which are decided digit by digit in every mode."""
+    """Whether the values are a range of numbers, which is decided digit by digit in every mode."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,49 +41,49 @@ class String:
     """Free text in quotes, under a grammar."""
 
     content: Expression
-    """Of what stands between the quotes; where it can end anywhere, without the most characters."""
+    """Grammar of the text between the quotes; if it can end anywhere, without the maximum length."""
     max_length: int | None
-    """Characters after which it ends."""
+    """Characters after which the text ends."""
     min_length: int = 0
     can_end_anywhere: bool = True
-    """Whether any text of these lengths will do, so that one that does not end can be closed."""
+    """Whether any text of these lengths is valid, so that an unfinished text can be closed."""
     is_cut: bool = False
-    """Whether the content may go on after the most characters; it then ends where it last could."""
+    """Whether the grammar allows more than the maximum length; the text then ends at the last valid position."""
 
     @cached_property
     def grammar(self) -> Grammar:
-        """The content, printed."""
+        """The printed content."""
         return print_grammar(self.content)
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """A number, or a value of any kind, under a grammar."""
+    """A number or any value, generated under a grammar."""
 
     value: Expression
     begins_with: str
-    """Characters that it may begin with."""
+    """Possible first characters."""
 
     @cached_property
     def grammar(self) -> Grammar:
-        """The value, printed."""
+        """The printed value."""
         return print_grammar(self.value)
 
 
 @dataclass(frozen=True, eq=False)
 class Union:
-    """One of several, told apart by how they begin."""
+    """One of several nodes, distinguished by their first characters."""
 
     options: tuple[Node, ...]
 
     @cached_property
     def n_options(self) -> int:
-        """Count the options, those of options that are unions or choices each by itself."""
+        """Count the options, including those of nested unions and choices."""
         return sum(map(count_options, self.options))
 
 
 class Field(NamedTuple):
-    """A key of an object, and its value."""
+    """A key and value of an object."""
 
     name: str
     node: Node
@@ -86,37 +92,37 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Object:
-    """Fields in their order; which of the optional ones there are is decided key by key."""
+    """Fields in order; each optional field is decided at its key."""
 
     fields: tuple[Field, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Counted:
-    """What has so many items."""
+class Sized:
+    """A collection with bounds on its size."""
 
     min_items: int
     max_items: int
 
 
 @dataclass(frozen=True, eq=False)
-class Map(Counted):
-    """Free keys, and values of one kind."""
+class Map(Sized):
+    """An object with free keys and values of one kind."""
 
     key: String
     node: Node
 
 
 @dataclass(frozen=True, eq=False)
-class Array(Counted):
-    """Items; the first ones may be of kinds of their own."""
+class Array(Sized):
+    """A list; its first items may have nodes of their own."""
 
     heads: tuple[Node, ...]
     item: Node | None
     unique: bool
 
     def kind(self, index: int) -> Node:
-        """Return the kind of an item."""
+        """Return the node of an item."""
         node = self.heads[index] if index < len(self.heads) else self.item
         assert node is not None
         return node
@@ -126,7 +132,7 @@ Node: TypeAlias = Choice | String | Slot | Union | Object | Map | Array
 
 
 def count_options(node: Node) -> int:
-    """Count the ways in which a value may begin."""
+    """Count the ways to begin a value."""
     if isinstance(node, Union):
         return node.n_options
     first = node.fields[0].node if isinstance(node, Object) and node.fields else node
@@ -135,10 +141,10 @@ def count_options(node: Node) -> int:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a value stands."""
+    """The position of a value in the record."""
 
     pointer: str = ""
-    """JSON pointer."""
+    """A JSON pointer."""
     level: int = 0
 
     def inside(self, key: str | int) -> Position:
@@ -149,32 +155,32 @@ class Position:
 
 @dataclass(frozen=True)
 class Layout:
-    """White space: none, or so many spaces a level."""
+    """White space of the JSON: none, or `indent` spaces a level."""
 
     indent: int | None = None
 
     @property
     def colon(self) -> str:
-        """What stands between key and value."""
+        """The separator between key and value."""
         return ":" if self.indent is None else ": "
 
     def line(self, level: int) -> str:
-        """Return what stands before an item, or the bracket behind the last."""
+        """Return the white space before an item or a closing bracket."""
         return "" if self.indent is None else "\n" + " " * (self.indent * level)
 
     def dumps(self, value: Any, level: int) -> str:
-        """Spell a value."""
+        """Return the JSON of a value."""
         if self.indent is None:
             return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         return json.dumps(value, ensure_ascii=False, indent=self.indent).replace("\n", self.line(level))
 
     def key(self, name: str, is_first: bool, level: int) -> str:
-        """Spell a key, from what separates it to its colon."""
+        """Return the JSON of a key, with its separator and colon."""
         separator = "" if is_first else ","
         return f"{separator}{self.line(level + 1)}{json.dumps(name, ensure_ascii=False)}{self.colon}"
 
     def close(self, bracket: str, is_empty: bool, level: int) -> str:
-        """Spell the end of an object or list."""
+        """Return the end of an object or list."""
         return bracket if is_empty else self.line(level) + bracket
 
 
@@ -188,7 +194,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Content:
-    """Left to write: a string, from behind its first quote."""
+    """Left to write: a string, after its first quote."""
 
     node: String
     position: Position
@@ -196,7 +202,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Fields:
-    """Left to write: an object, from a field on; n of its fields are there."""
+    """Left to write: an object from field `next`, with n fields written."""
 
     node: Object
     position: Position
@@ -206,18 +212,18 @@ class Fields:
 
 @dataclass(frozen=True)
 class Items:
-    """Left to write: a list or map, from an item on."""
+    """Left to write: a list or map after n items."""
 
     node: Array | Map
     position: Position
     n: int = 0
     taken: frozenset[str] = frozenset()
-    """Items that are not to come again."""
+    """Items that must not repeat."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Left to write: a map, from within its next key on."""
+    """Left to write: a map, from inside its next key."""
 
     node: Map
     position: Position
@@ -229,27 +235,27 @@ Rest: TypeAlias = Whole | Content | Fields | Items | Entry
 
 @dataclass(frozen=True)
 class Way:
-    """One way to begin: a text, or what runs under a grammar; and what is left to write behind it, the next first."""
+    """One way to begin: a text or a value under a grammar, and the rests to write after it, in order."""
 
     text: str
     pointer: str
     rests: tuple[Rest, ...] = ()
     by_digits: bool = False
-    """Whether it is one of the numbers of a `Choice` of such."""
+    """Whether it is a number of a `Choice` by digits."""
 
     @property
     def slot(self) -> Slot | None:
-        """What it begins with if that is no text."""
+        """The grammar value that it begins with, if any."""
         first = self.rests[0] if self.rests and not self.text else None
         return first.node if isinstance(first, Whole) and isinstance(first.node, Slot) else None
 
-    def between(self, before: str, *behind: Rest) -> Way:
-        """Return it with a text before, and more left behind."""
-        return replace(self, text=before + self.text, rests=(*self.rests, *behind))
+    def between(self, before: str, *after: Rest) -> Way:
+        """Return the way with a text before it and rests after it."""
+        return replace(self, text=before + self.text, rests=(*self.rests, *after))
 
 
 def ways(rest: Rest, layout: Layout) -> list[Way]:
-    """Return all ways to go on with what is left, other than a string's content."""
+    """Return all ways to continue a rest that is not the content of a string."""
     if isinstance(rest, Fields):
         return _field_ways(rest, layout)
     if isinstance(rest, Items):
@@ -271,16 +277,16 @@ def ways(rest: Rest, layout: Layout) -> list[Way]:
 
 
 def _openings(node: Object, position: Position, layout: Layout) -> list[Way]:
-    """Return an object's: its first key where that is forced, and, as this tells objects apart, a plain value there."""
+    """Return the ways to begin an object: with a forced first key, and with its value, which distinguishes objects."""
     if not node.fields or not node.fields[0].is_required:
         return [Way("{", position.pointer, (Fields(node, position),))]
     first = node.fields[0]
     key = "{" + layout.key(first.name, True, position.level)
-    behind = Fields(node, position, 1, 1)
+    after = Fields(node, position, 1, 1)
     value = Whole(first.node, position.inside(first.name))
     if isinstance(first.node, (Choice, String)):
-        return [way.between(key, behind) for way in ways(value, layout)]
-    return [Way(key, position.pointer, (value, behind))]
+        return [way.between(key, after) for way in ways(value, layout)]
+    return [Way(key, position.pointer, (value, after))]
 
 
 def _field_ways(rest: Fields, layout: Layout) -> list[Way]:
@@ -314,7 +320,7 @@ def _item_ways(rest: Items, layout: Layout) -> list[Way]:
 
 
 def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
-    """Return the characters that the ways on behind an item begin with, where another may follow."""
+    """Return the possible first characters after an item that another may follow."""
     end = () if rest.n < rest.node.min_items else (layout.close("]", False, rest.position.level)[0],)
     return (",", *end)
 
@@ -322,21 +328,21 @@ def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
 _COMPACT = Layout()
 _QUOTE, _COMMA, _END_OF_OBJECT, _END_OF_LIST = Text('"'), Text(","), Text("}"), Text("]")
 
-# A double holds 16 digits, and no exponent of two goes beyond all bounds.
+# A double holds 16 digits; an exponent of two digits stays finite.
 INTEGER = read_pattern("^-?(0|[1-9][0-9]{0,15})$").content
 NUMBER = read_pattern(r"^-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?([eE][-+]?[0-9]{1,2})?$").content
 
-# Characters behind a value that a token may go on with; what reaches over its end is cut off again.
-BEHIND = r"( [ \t\r\n,}\]:] [\x00-\U0010FFFF]* )?"
+# Characters after a value that its last token may contain; they are cut off again.
+AFTER_VALUE = r"( [ \t\r\n,}\]:] [\x00-\U0010FFFF]* )?"
 
 
 def text_between(low: int, high: int | None) -> Expression:
-    """Return so many characters of a JSON string."""
+    """Return the grammar of low to high characters of a JSON string."""
     return Repeat(CHAR, low, high)
 
 
 def _listed(first: str, item: Expression, low: int, high: int | None, last: str) -> Expression:
-    """Return a list with commas, of 1 item or more where it has any."""
+    """Return the grammar of a list of items, low to high, separated by commas."""
     more = Repeat(Sequence((_COMMA, item)), max(low - 1, 0), None if high is None else high - 1)
     some = Sequence((Text(first), item, more, Text(last)))
     return some if low else Either((Text(first + last), some))
@@ -351,11 +357,11 @@ VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(Text, ("true", "false"
 
 
 def grammar_of(node: Node) -> Expression:
-    """Return the grammar of a plan's node; ValueError where none says all of it."""
-    return _Writer().of(node)
+    """Return the grammar of a node; ValueError if no grammar expresses it."""
+    return _GrammarBuilder().of(node)
 
 
-class _Writer:
+class _GrammarBuilder:
     def __init__(self) -> None:
         self._known: dict[Node, Rule] = {}
 
@@ -382,28 +388,28 @@ class _Writer:
         return self._object(node) if isinstance(node, Object) else self._array(node)
 
     def _object(self, node: Object) -> Expression:
-        # What may come from a field on, where there is one before it, and where there is none.
-        behind: list[Expression] = [_END_OF_OBJECT, _END_OF_OBJECT]
+        # The grammar from a field on: with a field before it, and without.
+        after: list[Expression] = [_END_OF_OBJECT, _END_OF_OBJECT]
         for field in reversed(node.fields):
             value = self.of(field.node)
             ways: list[Expression] = []
             for is_first in (False, True):
-                written = Sequence((Text(_COMPACT.key(field.name, is_first, 0)), value, behind[0]))
-                ways.append(Rule(written if field.is_required else Either((written, behind[is_first]))))
-            behind = ways
-        return Sequence((Text("{"), behind[1]))
+                written = Sequence((Text(_COMPACT.key(field.name, is_first, 0)), value, after[0]))
+                ways.append(Rule(written if field.is_required else Either((written, after[is_first]))))
+            after = ways
+        return Sequence((Text("{"), after[1]))
 
     def _array(self, node: Array) -> Expression:
         if node.unique:
             raise ValueError("uniqueItems of a list")
         n = min(len(node.heads), node.max_items)
-        behind: Expression = _END_OF_LIST
+        after: Expression = _END_OF_LIST
         if node.item is not None and n < node.max_items:
             item, low, high = self.of(node.item), max(node.min_items - n, 0), node.max_items - n
             if n == 0:
                 return _listed("[", item, low, high, "]")
-            behind = Sequence((Repeat(Sequence((_COMMA, item)), low, high), _END_OF_LIST))
+            after = Sequence((Repeat(Sequence((_COMMA, item)), low, high), _END_OF_LIST))
         for i in reversed(range(n)):
-            written = Sequence(((_COMMA,) if i else ()) + (self.of(node.kind(i)), behind))
-            behind = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
-        return Sequence((Text("["), behind))
+            written = Sequence(((_COMMA,) if i else ()) + (self.of(node.kind(i)), after))
+            after = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
+        return Sequence((Text("["), after))

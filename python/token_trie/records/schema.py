@@ -1,4 +1,4 @@
-"""Reads a JSON Schema into a plan; what cannot be kept to is refused by name and position."""
+"""Read a JSON Schema into a plan; unsupported keywords are refused by name and position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from token_trie.errors import ArgumentError
 from token_trie.records import gbnf, plan
-from token_trie.records.gbnf import MOST_REPEATED, Chars, Expression, Matcher, Repeat, Sequence, read_pattern
+from token_trie.records.gbnf import MAX_REPEATS, Chars, Expression, Matcher, Repeat, Sequence, read_pattern
 from token_trie.records.plan import (
     ARRAY,
     OBJECT,
@@ -44,22 +44,22 @@ OF_KIND = {
     | {"additionalItems", "unevaluatedItems"},
 }
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-SAYING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not"}).union(*OF_KIND.values())
-"""Keywords that say which values are valid; all others are annotations, those of `UNKEPT` apart."""
-UNKEPT = frozenset(
+VALIDATING = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "not"}).union(*OF_KIND.values())
+"""Keywords that decide which values are valid; others are annotations, except those of `UNSUPPORTED`."""
+UNSUPPORTED = frozenset(
     {"if", "contains", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef", "disallow", "extends"}
 )
-"""Keywords that say so too, and that no answer is kept to."""
+"""Keywords that also decide it, but are not supported."""
 KINDS = ("string", "number", "integer", "boolean", "null", "object", "array")
 
 
 def refuse(pointer: str, why: str) -> ArgumentError:
-    """Make the error for a place of a schema."""
+    """Make the error for a position in a schema."""
     return ArgumentError(f"schema#{pointer}: {why}")
 
 
-class UnkeptError(ArgumentError):
-    """A keyword that says which values are valid, and that no answer is kept to."""
+class KeywordError(ArgumentError):
+    """A keyword that decides which values are valid is not supported."""
 
     def __init__(self, pointer: str, why: str) -> None:
         super().__init__(f"schema#{pointer}: {why}")
@@ -67,13 +67,13 @@ class UnkeptError(ArgumentError):
 
 
 def check_known(schema: dict[str, Any], pointer: str) -> None:
-    """Raise ArgumentError for a keyword that is not kept to, or a count or pattern that is none."""
+    """Raise ArgumentError for an unsupported keyword, or an invalid count or pattern."""
     for keyword in schema:
         if not isinstance(keyword, str):
             raise refuse(pointer, f"a keyword is {type(keyword).__name__}, not str")
-    for keyword in sorted(UNKEPT & schema.keys()):
+    for keyword in sorted(UNSUPPORTED & schema.keys()):
         if keyword != "if" or schema.keys() & {"then", "else"}:
-            raise UnkeptError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
+            raise KeywordError(f"{pointer}/{keyword}", f"{keyword!r} is not supported")
     for keyword in _COUNTS:
         count(schema, keyword, pointer, 0)
     if not isinstance(schema.get("pattern", ""), str):
@@ -81,7 +81,7 @@ def check_known(schema: dict[str, Any], pointer: str) -> None:
 
 
 def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:
-    """Return the kinds of value that a schema lets be written; none where it does not say."""
+    """Return the kinds of values that a schema allows; empty if it does not restrict them."""
     given = schema.get("type")
     if given is None:
         return [kind for kind, keywords in OF_KIND.items() if keywords & schema.keys()]
@@ -92,7 +92,7 @@ def kinds_of(schema: dict[str, Any], pointer: str) -> list[str]:
 
 
 def count(schema: dict[str, Any], keyword: str, pointer: str, default: int) -> int:
-    """Read a count; ArgumentError where it is none."""
+    """Read a count; ArgumentError if it is not a natural number."""
     value = schema.get(keyword, default)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -102,7 +102,7 @@ def count(schema: dict[str, Any], keyword: str, pointer: str, default: int) -> i
 
 
 def is_kind(value: Any, kind: str) -> bool:
-    """Whether a JSON value is of a kind."""
+    """Return whether a JSON value is of a kind."""
     if isinstance(value, bool) or value is None:
         return kind == ("null" if value is None else "boolean")
     if isinstance(value, (int, float)):
@@ -112,7 +112,7 @@ def is_kind(value: Any, kind: str) -> bool:
 
 
 def bounds(schema: dict[str, Any], pointer: str) -> tuple[float | None, float | None, bool, bool]:
-    """Return the bounds of a number, the nearest, and whether each is left out."""
+    """Return the tightest bounds of a number, and whether each is exclusive."""
     found: list[tuple[float | None, bool]] = []
     for keyword, open_keyword, sign in (
         ("minimum", "exclusiveMinimum", 1),
@@ -123,7 +123,7 @@ def bounds(schema: dict[str, Any], pointer: str) -> tuple[float | None, float | 
             value = schema.get(name)
             if value is None or (value is False and is_open):
                 continue
-            if value is True and is_open:  # as in draft 4, of the bound beside it
+            if value is True and is_open:  # draft 4: makes the other bound exclusive
                 value = schema.get(keyword)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
                 raise refuse(f"{pointer}/{name}", f"{value!r} is not a number")
@@ -134,11 +134,11 @@ def bounds(schema: dict[str, Any], pointer: str) -> tuple[float | None, float | 
     return low, high, open_low, open_high
 
 
-MOST_NUMBERS = 1_000
-"""Integers between bounds that are a choice; more are written digit by digit, under a plan."""
+MAX_VALUES = 1_000
+"""Maximum number of integers for a choice; larger ranges are generated under a grammar."""
 
 _DIGITS = "-0123456789"
-_FARTHEST = 10**18 - 1
+_MAX_INTEGER = 10**18 - 1
 
 _DAY = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
 _LEAP = "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29"
@@ -148,7 +148,7 @@ _TIME = rf"{_CLOCK}:[0-5][0-9](\.[0-9]{{3}})?(Z|[+-]{_CLOCK})"
 _HEX = "[0-9a-fA-F]"
 _ATOM = "[A-Za-z0-9_+-]"
 _ALNUM = "[A-Za-z0-9]"
-_SHORT_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,38}}{_ALNUM})?"  # so that an address has 254 characters at most
+_SHORT_LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,38}}{_ALNUM})?"  # limits an address to 254 characters
 _LABEL = f"{_ALNUM}([A-Za-z0-9-]{{0,61}}{_ALNUM})?"
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _GROUP = f"{_HEX}{{1,4}}"
@@ -175,24 +175,24 @@ FORMATS = {
     "uri": rf"^[A-Za-z][A-Za-z0-9+.-]{{1,9}}:{_WHERE}(\?({_URL_CHAR}|[/?])*)?(#({_URL_CHAR}|[/?])*)?$",
     "json-pointer": "^(/([^~/]|~[01])*)*$",
 }
-"""Formats of strings that are kept to, as patterns of what is written; all others are annotations."""
+"""Patterns of the supported string formats; other formats are annotations."""
 
 
 def read_string(schema: dict[str, Any], pointer: str) -> Node:
-    """Read a string."""
+    """Read the schema of a string."""
     low = count(schema, "minLength", pointer, 0)
     high = count(schema, "maxLength", pointer, 2**31) if "maxLength" in schema else None
     if high is not None and low > high:
         raise refuse(f"{pointer}/minLength", f"{low} characters at least and {high} at most")
-    # A pattern says more than the format beside it, which it often spells.
+    # A pattern usually expresses the format beside it.
     keyword = "pattern" if "pattern" in schema else "format"
     pattern = schema.get("pattern", FORMATS.get(str(schema.get("format"))))
     if pattern is not None:
         return _read_pattern(pattern, f"{pointer}/{keyword}", repr(schema[keyword]), low, high)
     if high == 0:
         return Choice(("",))
-    if low > MOST_REPEATED:
-        raise UnkeptError(f"{pointer}/minLength", f"{low} characters; {MOST_REPEATED} is the most that is supported")
+    if low > MAX_REPEATS:
+        raise KeywordError(f"{pointer}/minLength", f"{low} characters; {MAX_REPEATS} is the most that is supported")
     return String(plan.text_between(low, None), high, low)
 
 
@@ -200,22 +200,22 @@ def _read_pattern(pattern: str, pointer: str, name: str, low: int, high: int | N
     try:
         content, least, most = read_pattern(pattern)
     except ValueError as error:
-        raise UnkeptError(pointer, f"{name} is not supported: {error}") from error
+        raise KeywordError(pointer, f"{name} is not supported: {error}") from error
     if least < low and (repeated := _repeated(content)) is not None:
         try:
             content = Sequence((Repeat(repeated.part, low, repeated.high),))
         except ValueError as error:
-            raise UnkeptError(pointer, f"{name} is not supported: {error}") from error
+            raise KeywordError(pointer, f"{name} is not supported: {error}") from error
         least = low
     if least < low or (high is not None and least > high) or (most is not None and most < low):
         lengths = f"{low} to {high}" if high is not None else f"{low} or more"
-        raise UnkeptError(pointer, f"{name} and {lengths} characters together are not supported")
+        raise KeywordError(pointer, f"{name} and {lengths} characters together are not supported")
     is_cut = high is not None and (most is None or high < most)
     return String(content, high if is_cut else most, least, False, is_cut)
 
 
 def _repeated(content: Expression) -> Repeat | None:
-    """Return the repetition of single characters that is all of a pattern; None for another pattern."""
+    """Return the only part of a pattern if it is a repeated character class, otherwise None."""
     only = content.parts[0] if isinstance(content, Sequence) and len(content.parts) == 1 else None
     if not isinstance(only, Repeat) or not isinstance(only.part, Sequence) or len(only.part.parts) != 1:
         return None
@@ -223,7 +223,7 @@ def _repeated(content: Expression) -> Repeat | None:
 
 
 def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> Node:
-    """Read a number."""
+    """Read the schema of a number."""
     low, high, open_low, open_high = bounds(schema, pointer)
     if low is None and high is None and "multipleOf" not in schema:
         return Slot(plan.INTEGER if is_integer else plan.NUMBER, _DIGITS)
@@ -231,52 +231,52 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     if not isinstance(step, (int, float)) or isinstance(step, bool) or step <= 0:
         raise refuse(f"{pointer}/multipleOf", f"{step!r} is no number above 0")
     if step != int(step):
-        raise UnkeptError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole gbnf above 0 are")
-    is_near = all(bound is None or abs(bound) <= gbnf.MOST for bound in (low, high))
+        raise KeywordError(f"{pointer}/multipleOf", f"{step!r} is not supported; whole numbers above 0 are")
+    is_near = all(bound is None or abs(bound) <= gbnf.MAX_NUMBER for bound in (low, high))
     if is_near and not is_integer and "multipleOf" not in schema:
         return _decimals(pointer, low, high, open_low=open_low, open_high=open_high)
     first = None if low is None else math.floor(low) + 1 if open_low else math.ceil(low)
     last = None if high is None else math.ceil(high) - 1 if open_high else math.floor(high)
     if first is not None and last is not None and first > last:
         raise refuse(pointer, f"no integer is from {low} to {high}")
-    if (first or 0) > _FARTHEST or (last or 0) < -_FARTHEST:
+    if (first or 0) > _MAX_INTEGER or (last or 0) < -_MAX_INTEGER:
         raise refuse(pointer, "integers of more than 18 digits are not supported")
-    first = -_beyond(last or 0) if first is None else max(first, -_FARTHEST)
-    last = _beyond(first) if last is None else min(last, _FARTHEST)
+    first = -_beyond(last or 0) if first is None else max(first, -_MAX_INTEGER)
+    last = _beyond(first) if last is None else min(last, _MAX_INTEGER)
     least = -(-first // int(step)) * int(step)
     n = (last - least) // int(step) + 1
     if n <= 0:
         raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
-    if n <= MOST_NUMBERS:
+    if n <= MAX_VALUES:
         return Choice(tuple(range(least, last + 1, int(step))), by_digits=True)
     if step != 1:
-        raise UnkeptError(f"{pointer}/multipleOf", f"with more than {MOST_NUMBERS:,} values it is not supported")
-    return _written(gbnf.integers(first, last), _DIGITS if first < 0 else _DIGITS[1:])
+        raise KeywordError(f"{pointer}/multipleOf", f"with more than {MAX_VALUES:,} values it is not supported")
+    return _slot(gbnf.integers(first, last), _DIGITS if first < 0 else _DIGITS[1:])
 
 
 def _beyond(bound: int) -> int:
-    """Return how far gbnf go from the one bound that there is: to the most, and to a digit more than it has."""
-    return max(gbnf.MOST, min(_FARTHEST, 10 * abs(bound) + 9))
+    """Return the other bound's magnitude: `MAX_NUMBER`, or one digit more than the given bound."""
+    return max(gbnf.MAX_NUMBER, min(_MAX_INTEGER, 10 * abs(bound) + 9))
 
 
-def _written(pattern: str, begins_with: str) -> Slot:
+def _slot(pattern: str, begins_with: str) -> Slot:
     return Slot(read_pattern(f"^({pattern})$").content, begins_with)
 
 
 def _decimals(pointer: str, low: float | None, high: float | None, *, open_low: bool, open_high: bool) -> Node:
     least, most = (
-        Fraction(repr(sign * gbnf.MOST if bound is None else bound)) * 10**gbnf.N_DECIMALS
+        Fraction(repr(sign * gbnf.MAX_NUMBER if bound is None else bound)) * 10**gbnf.N_DECIMALS
         for sign, bound in ((-1, low), (1, high))
     )
     first = math.floor(least) + 1 if open_low else math.ceil(least)
     last = math.ceil(most) - 1 if open_high else math.floor(most)
     if first > last:
         raise refuse(pointer, f"no number of {gbnf.N_DECIMALS} digits behind the point is from {low} to {high}")
-    return _written(gbnf.decimals(first, last), _DIGITS if first < 0 else _DIGITS[1:])
+    return _slot(gbnf.decimals(first, last), _DIGITS if first < 0 else _DIGITS[1:])
 
 
 def read_values(schema: dict[str, Any], pointer: str) -> Choice:
-    """Read an enum or a constant, with the keywords beside it."""
+    """Read an enum or constant, filtered by its sibling keywords."""
     keyword = "const" if "const" in schema else "enum"
     if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
         raise refuse(f"{pointer}/enum", "no values")
@@ -292,24 +292,24 @@ def read_values(schema: dict[str, Any], pointer: str) -> Choice:
         kept = [v for v in kept if share_a_value([v], schema["enum"])]
     if not kept:
         raise refuse(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
-    return Choice(tuple(_different(kept)))
+    return Choice(tuple(_distinct(kept)))
 
 
 def choices_of(node: Node | None) -> Choice | None:
-    """Return all values of what is a choice among values and nothing else, each once; None for another node."""
+    """Return the distinct values of a choice or a union of choices; None for another node."""
     if isinstance(node, Choice):
         return node
     parts = [choices_of(option) for option in node.options] if isinstance(node, Union) else [None]
     known = [part for part in parts if part is not None]
-    return Choice(tuple(_different(v for part in known for v in part.values))) if len(known) == len(parts) else None
+    return Choice(tuple(_distinct(v for part in known for v in part.values))) if len(known) == len(parts) else None
 
 
 def share_a_value(some: Iterable[Any], others: Iterable[Any]) -> bool:
-    """Whether a value is among both: 1 is 1.0, and not true."""
+    """Return whether both have a value in common; 1 equals 1.0 but not true."""
     return not {_identity(v) for v in some}.isdisjoint(map(_identity, others))
 
 
-def _different(values: Iterable[Any]) -> Iterable[Any]:
+def _distinct(values: Iterable[Any]) -> Iterable[Any]:
     of_identity: dict[Any, Any] = {}
     for value in values:
         of_identity.setdefault(_identity(value), value)
@@ -317,7 +317,7 @@ def _different(values: Iterable[Any]) -> Iterable[Any]:
 
 
 def _identity(value: Any) -> Any:
-    """Return what is equal for values that JSON Schema takes for equal, and for no others."""
+    """Return a key that is equal exactly for values that are equal in JSON Schema."""
     if isinstance(value, dict):
         return "object", frozenset((key, _identity(v)) for key, v in value.items())
     if isinstance(value, list):
@@ -326,17 +326,17 @@ def _identity(value: Any) -> Any:
 
 
 def matching(values: list[Any], pattern: str, pointer: str) -> list[Any]:
-    """Return the values other than texts that a pattern is not found in."""
+    """Return the values without the texts that do not match a pattern."""
     try:
         matcher = Matcher(read_pattern(pattern).content)
         written = [json.dumps(v, ensure_ascii=False)[1:-1] if isinstance(v, str) else None for v in values]
         return [v for v, text in zip(values, written, strict=True) if text is None or matcher.ends(text) >> len(text)]
     except ValueError as error:
-        raise UnkeptError(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
+        raise KeywordError(f"{pointer}/pattern", f"{pattern!r} is not supported: {error}") from error
 
 
 def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
-    """Whether a value keeps to what its schema says beside it."""
+    """Return whether a value satisfies the sibling keywords."""
     if isinstance(value, str):
         high = count(schema, "maxLength", pointer, len(value))
         return count(schema, "minLength", pointer, 0) <= len(value) <= high
@@ -347,21 +347,21 @@ def _is_within(value: Any, schema: dict[str, Any], pointer: str) -> bool:
         return over and under and Fraction(value) % Fraction(schema.get("multipleOf", value or 1)) == 0
     rest = OF_KIND["object"] | OF_KIND["array"]
     if isinstance(value, (dict, list)) and schema.keys() & rest:
-        raise UnkeptError(f"{pointer}/{min(schema.keys() & rest)}", "beside enum or const it is not supported")
+        raise KeywordError(f"{pointer}/{min(schema.keys() & rest)}", "beside enum or const it is not supported")
     return True
 
 
-_MOST_NESTED = 16
-_MOST_OPTIONS = 100_000
+_MAX_NESTED = 16
+_MAX_OPTIONS = 100_000
 
 
 def make_union(nodes: list[Node], pointer: str) -> Node:
-    """Return one node for several: a union whose ways are told apart as they begin, or one grammar of all of them."""
+    """Return one node for several: a union if its first characters distinguish them, else one grammar."""
     if len(nodes) == 1:
         return nodes[0]
     union = Union(tuple(nodes))
-    if union.n_options > _MOST_OPTIONS:
-        raise refuse(pointer, f"{union.n_options:,} alternatives, more than {_MOST_OPTIONS:,}")
+    if union.n_options > _MAX_OPTIONS:
+        raise refuse(pointer, f"{union.n_options:,} alternatives, more than {_MAX_OPTIONS:,}")
     found = [(i, way) for i, node in enumerate(nodes) for way in ways(Whole(node, Position()), Layout())]
     clash = _clash(found)
     if clash is None:
@@ -374,12 +374,12 @@ def make_union(nodes: list[Node], pointer: str) -> Node:
 
 
 def _first(way: Way) -> str:
-    """Return the characters that a way may begin with."""
+    """Return the possible first characters of a way."""
     return way.text[0] if way.slot is None else way.slot.begins_with
 
 
 def _clash(found: list[tuple[int, Way]]) -> str | None:
-    """Return the beginning that two of the ways have, by which they cannot be told apart."""
+    """Return a common beginning of two ways that makes them indistinguishable, or None."""
     slots = {i: way.slot for i, way in found if way.slot is not None}
     texts = sorted((way.text, i, bool(way.rests)) for i, way in found if way.slot is None)
     if len(slots) > 1:
@@ -395,21 +395,23 @@ def _clash(found: list[tuple[int, Way]]) -> str | None:
 
 
 def check_exclusive(options: list[Any], pointer: str, find: Callable[[Any, str], Any]) -> None:
-    """Raise ArgumentError where a value may be valid by two of some schemas, which could all be read."""
+    """Raise ArgumentError if a value can be valid by two of the schemas."""
     for (i, a), (j, b) in combinations(enumerate(options), 2):
         try:
             exclude = _exclude(a, b, pointer, find, 0)
-        except (TypeError, AttributeError):  # behind more references than are read, something is no schema
+        except (TypeError, AttributeError):  # an invalid schema after more references than are read
             exclude = False
         if not exclude:
-            raise UnkeptError(f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf")
+            raise KeywordError(
+                f"{pointer}/oneOf/{j}", f"may be valid together with /{i}; tell them apart, or use anyOf"
+            )
 
 
 def _exclude(a: Any, b: Any, pointer: str, find: Callable[[Any, str], Any], depth: int) -> bool:
-    """Whether no value is valid by both, as far as kinds and constants tell."""
-    for _ in range(_MOST_NESTED):
+    """Return whether kinds and constants prove that no value is valid by both."""
+    for _ in range(_MAX_NESTED):
         a, b = (find(s["$ref"], pointer) if isinstance(s, dict) and "$ref" in s else s for s in (a, b))
-    if not (isinstance(a, dict) and isinstance(b, dict)) or depth > _MOST_NESTED:
+    if not (isinstance(a, dict) and isinstance(b, dict)) or depth > _MAX_NESTED:
         return False
     values, others = ([s["const"]] if "const" in s else s.get("enum") for s in (a, b))
     if isinstance(values, list) and isinstance(others, list):
@@ -428,22 +430,22 @@ def _exclude(a: Any, b: Any, pointer: str, find: Callable[[Any, str], Any], dept
 
 
 MAX_DEPTH = 16
-"""References inside each other that are followed; what would go on deeper is left out where it may be."""
+"""Maximum depth of nested references; deeper optional parts are left out."""
 MAX_ITEMS = 64
-"""Items of a list, and keys of a map, that does not say how many it has at most."""
+"""Maximum size of a list or map that does not declare one."""
 ANYTHING = Slot(VALUE, '{["-0123456789tfn')
-"""A value of any kind."""
-_MOST_IGNORED = 100
-_OF_NAMES = {"type", "enum", "const", "pattern", "minLength", "maxLength", "format"}
+"""Any JSON value."""
+_MAX_IGNORED = 100
+_NAME_KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", "format"}
 
 
 def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
-    """Read a schema. What no answer can be kept to is left out where there is a list for it, and added to that.
+    """Read a schema. With a list `ignored`, unsupported keywords are left out and reported there.
 
     Raises
     ------
     ArgumentError
-        It is none, something in it is not supported, or nothing can be valid by it; with a JSON pointer to the place.
+        The schema is invalid, not supported, or allows no value. The message has a JSON pointer to the position.
     """
     try:
         written = json.dumps(schema, allow_nan=False, ensure_ascii=False)
@@ -454,11 +456,11 @@ def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
         raise refuse("", "empty: it says nothing of the record")
     while True:
         try:
-            node = _Reader(schema).read(schema, "", 0)
+            node = _SchemaReader(schema).read(schema, "", 0)
         except RecursionError as error:
             raise refuse("", "nested too deep") from error
-        except UnkeptError as error:
-            if ignored is None or len(ignored) == _MOST_IGNORED:
+        except KeywordError as error:
+            if ignored is None or len(ignored) == _MAX_IGNORED:
                 raise
             schema = json.loads(written) if not ignored else schema
             if not _leave_out(schema, error.pointer):
@@ -471,7 +473,7 @@ def read_schema(schema: Any, ignored: list[str] | None = None) -> Node:
 
 
 def _leave_out(schema: Any, pointer: str) -> bool:
-    """Leave a keyword out, whether there is one; schemas of which just one may hold become some of which any may."""
+    """Remove a keyword; return whether it existed. A oneOf becomes an anyOf."""
     path = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     if path[-2:-1] == ["oneOf"]:
         path.pop()
@@ -486,19 +488,19 @@ def _leave_out(schema: Any, pointer: str) -> bool:
 
 
 def is_false(schema: Any) -> bool:
-    """Whether a schema says plainly that nothing is valid."""
+    """Return whether a schema is false, or the negation of an empty one."""
     return schema is False or (isinstance(schema, dict) and "not" in schema and schema["not"] in (True, {}))
 
 
-class _Reader:
+class _SchemaReader:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._draft = str(root.get("$schema", "2020-12")) if isinstance(root, dict) else "2020-12"
         self._known: dict[tuple[str, int], Node | None] = {}
-        self._followed: tuple[str, ...] = ()  # references that led to the value that is read
+        self._followed: tuple[str, ...] = ()  # references followed to the current value
 
     def read(self, schema: Any, pointer: str, depth: int) -> Node | None:
-        """Read a part; None where all of it would be too deep."""
+        """Read a subschema; None if every value is nested too deep."""
         if schema is True:
             schema = {}
         if not isinstance(schema, dict):
@@ -508,16 +510,16 @@ class _Reader:
         if is_false(schema):
             raise refuse(pointer, "nothing is valid")
         if schema.get("not", False) is not False and not is_false(schema["not"]):
-            raise UnkeptError(f"{pointer}/not", "'not' is not supported")
+            raise KeywordError(f"{pointer}/not", "'not' is not supported")
         if pointer and "$id" in schema:
             raise refuse(f"{pointer}/$id", "below the root it is not supported, as references begin at it")
         if "$ref" in schema:
             return self._read_ref(schema, pointer, depth)
         if "allOf" in schema:
             parts = schema["allOf"]
-            others = schema.keys() & SAYING - {"allOf", "not"}
+            others = schema.keys() & VALIDATING - {"allOf", "not"}
             if not isinstance(parts, list) or len(parts) != 1 or others:
-                raise UnkeptError(f"{pointer}/allOf", "other than around one schema alone it is not supported")
+                raise KeywordError(f"{pointer}/allOf", "other than around one schema alone it is not supported")
             return self.read(parts[0], f"{pointer}/allOf/0", depth)
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
@@ -531,7 +533,7 @@ class _Reader:
         return _union(nodes, pointer)
 
     def _read_inner(self, schema: Any, pointer: str, depth: int) -> Node | None:
-        """Read the schema of a value inside the one that is read."""
+        """Read the schema of a nested value."""
         followed, self._followed = self._followed, ()
         node = self.read(schema, pointer, depth)
         self._followed = followed
@@ -539,8 +541,8 @@ class _Reader:
 
     def _read_ref(self, schema: dict[str, Any], pointer: str, depth: int) -> Node | None:
         ref = schema["$ref"]
-        if others := schema.keys() & SAYING - {"$ref", "not"}:
-            raise UnkeptError(f"{pointer}/{min(others)}", "beside $ref it is not supported")
+        if others := schema.keys() & VALIDATING - {"$ref", "not"}:
+            raise KeywordError(f"{pointer}/{min(others)}", "beside $ref it is not supported")
         found = self._find(ref, pointer)
         if ref in self._followed:
             raise refuse(f"{pointer}/$ref", f"{ref!r} leads back to itself")
@@ -573,8 +575,8 @@ class _Reader:
         options = schema[keyword]
         if not isinstance(options, list) or not options:
             raise refuse(f"{pointer}/{keyword}", "no schemas")
-        if schema.keys() & SAYING - {keyword, "type", "not"}:
-            raise UnkeptError(f"{pointer}/{keyword}", "beside other keywords it is not supported")
+        if schema.keys() & VALIDATING - {keyword, "type", "not"}:
+            raise KeywordError(f"{pointer}/{keyword}", "beside other keywords it is not supported")
         if "type" in schema:
             kinds = set(kinds_of(schema, pointer))
             kinds |= {"integer"} if "number" in kinds else set()
@@ -584,7 +586,7 @@ class _Reader:
                 says_kinds = isinstance(option, dict) and ("type" in option or not option.keys() & {"enum", "const"})
                 own = kinds_of(option, f"{pointer}/{keyword}/{i}") if says_kinds else []
                 if not own or not kinds.issuperset(own):
-                    raise UnkeptError(
+                    raise KeywordError(
                         f"{pointer}/type", f"beside {keyword} it is not supported where /{i} says another"
                     )
         nodes = [
@@ -640,23 +642,25 @@ class _Reader:
                 fields.append(Field(name, node, is_required))
         n_required = sum(field.is_required for field in fields)
         if count(schema, "minProperties", pointer, 0) > n_required:
-            raise UnkeptError(f"{pointer}/minProperties", "above the number of required properties it is not supported")
+            raise KeywordError(
+                f"{pointer}/minProperties", "above the number of required properties it is not supported"
+            )
         if count(schema, "maxProperties", pointer, len(fields)) < len(fields):
-            raise UnkeptError(f"{pointer}/maxProperties", "below the number of properties it is not supported")
+            raise KeywordError(f"{pointer}/maxProperties", "below the number of properties it is not supported")
         return Object(tuple(fields))
 
     def _read_map(self, schema: dict[str, Any], more: Any, pointer: str, depth: int) -> Node | None:
         low = count(schema, "minProperties", pointer, 0)
         high = count(schema, "maxProperties", pointer, MAX_ITEMS)
         if low > 1:
-            raise UnkeptError(f"{pointer}/minProperties", "more than 1 of free keys is not supported; one may repeat")
+            raise KeywordError(f"{pointer}/minProperties", "more than 1 of free keys is not supported; one may repeat")
         if low > high or (more is False and low):
             raise refuse(f"{pointer}/minProperties", f"{low} at least, and fewer at most")
         names, patterns = schema.get("propertyNames", True), schema.get("patternProperties", {})
-        said = {k: v for k, v in names.items() if k in SAYING} if isinstance(names, dict) else {}
-        if said.keys() - _OF_NAMES or len(patterns) > 1 or (patterns and "pattern" in said):
+        said = {k: v for k, v in names.items() if k in VALIDATING} if isinstance(names, dict) else {}
+        if said.keys() - _NAME_KEYWORDS or len(patterns) > 1 or (patterns and "pattern" in said):
             keyword = "patternProperties" if patterns else "propertyNames"
-            raise UnkeptError(f"{pointer}/{keyword}", "other than one pattern for all keys it is not supported")
+            raise KeywordError(f"{pointer}/{keyword}", "other than one pattern for all keys it is not supported")
         at = "additionalProperties"
         for pattern, part in patterns.items():
             said, more, at = {**said, "pattern": pattern}, part, f"patternProperties/{_escape(pattern)}"
@@ -678,8 +682,8 @@ class _Reader:
         if not isinstance(schema.get("uniqueItems", False), bool):
             raise refuse(f"{pointer}/uniqueItems", f"{schema['uniqueItems']!r} is neither true nor false")
         if "prefixItems" in schema and "2020-12" not in self._draft:
-            raise UnkeptError(f"{pointer}/prefixItems", f"{self._draft} does not know it")
-        if isinstance(items, list):  # as before draft 2020-12
+            raise KeywordError(f"{pointer}/prefixItems", f"{self._draft} does not know it")
+        if isinstance(items, list):  # before draft 2020-12
             heads, pointer_to_heads, items = items, pointer_to_items, schema.get("additionalItems", True)
             pointer_to_items = f"{pointer}/additionalItems"
         if not isinstance(heads, list) or ("prefixItems" in schema and not heads):
@@ -702,7 +706,7 @@ class _Reader:
             return Array(tuple(kinds), item, False, min_items=low, max_items=high)
         choices = None if kinds else choices_of(item)
         if choices is None:
-            raise UnkeptError(f"{pointer}/uniqueItems", "of items that are no choice among values it is not supported")
+            raise KeywordError(f"{pointer}/uniqueItems", "of items that are no choice among values it is not supported")
         n = len(choices.values)
         if low > n:
             raise refuse(f"{pointer}/minItems", f"{low} different ones of {n}")
@@ -710,11 +714,11 @@ class _Reader:
 
 
 def _check_names(schema: dict[str, Any], parts: dict[str, Any], needed: set[str], pointer: str) -> None:
-    """Raise ArgumentError where keys that may be written do not keep to what is said of all, or of each other."""
+    """Raise ArgumentError if a property violates the keywords about names."""
     names = schema.get("propertyNames", True)
-    if isinstance(names, dict) and names.keys() & SAYING and parts:
-        if names.keys() & SAYING - _OF_NAMES:
-            raise UnkeptError(f"{pointer}/propertyNames", "other than pattern, lengths and enum is not supported")
+    if isinstance(names, dict) and names.keys() & VALIDATING and parts:
+        if names.keys() & VALIDATING - _NAME_KEYWORDS:
+            raise KeywordError(f"{pointer}/propertyNames", "other than pattern, lengths and enum is not supported")
         for name in parts:
             read_values(names | {"const": name}, f"{pointer}/propertyNames")
     for keyword in ("patternProperties", "dependentRequired"):
@@ -722,14 +726,14 @@ def _check_names(schema: dict[str, Any], parts: dict[str, Any], needed: set[str]
             raise refuse(f"{pointer}/{keyword}", f"{type(schema[keyword]).__name__} where an object belongs")
     for pattern in schema.get("patternProperties", {}):
         if matching(list(parts), pattern, f"{pointer}/patternProperties"):
-            raise UnkeptError(f"{pointer}/patternProperties", f"{pattern!r} of listed properties is not supported")
+            raise KeywordError(f"{pointer}/patternProperties", f"{pattern!r} of listed properties is not supported")
     for name, others in schema.get("dependentRequired", {}).items():
         if name in parts and not (isinstance(others, list) and all(other in needed for other in others)):
-            raise UnkeptError(f"{pointer}/dependentRequired", "of properties that are optional it is not supported")
+            raise KeywordError(f"{pointer}/dependentRequired", "of properties that are optional it is not supported")
 
 
 def _union(nodes: list[Node | None], pointer: str) -> Node | None:
-    """Return one node for those that are not too deep."""
+    """Return one node for the nodes that are not too deep."""
     some = [node for node in nodes if node is not None]
     return make_union(some, pointer) if some else None
 

@@ -1,4 +1,10 @@
-"""`choose_tool`: one of some tools with its arguments; tools as programs have them, and templates that write calls."""
+r"""`choose_tool`: call one of several tools; how tools are read, and the template of a call.
+
+The template is read off the model's own chat template, by rendering a call with the marks N and A:
+
+    <tool_call>\n{"name": "N", "arguments": {"K": "V"}}\n</tool_call><|im_end|>
+    |---- before -----|   |-- between --|   A      |--- after ---|
+"""
 
 from __future__ import annotations
 
@@ -34,11 +40,11 @@ ASKING = 'Answer with one call of these tools, as JSON of this form: {"name":…
 
 
 class CallTemplate(NamedTuple):
-    """What stands around a tool's name and its arguments."""
+    """Texts around the name and arguments of a call."""
 
     before: str
     between: str
-    behind: str
+    after: str
 
 
 def ask_for_tools(
@@ -49,14 +55,14 @@ def ask_for_tools(
     *,
     thinks: bool = False,
 ) -> tuple[list[int], CallTemplate | None]:
-    """Return the tokens of a prompt that tells of tools, and the template of a call; None for one of our own.
+    """Return the tokens of a prompt that describes tools, and the call template; None for the default `PLAIN`.
 
-    How a call begins is part of the prompt, unless the model thinks in between.
+    The beginning of a call is part of the prompt, unless the model thinks first.
 
     Raises
     ------
     ArgumentError
-        These are no messages, or the template refuses them.
+        The messages are invalid, or the chat template refuses them.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not all(isinstance(message, Mapping) for message in messages):
         raise ArgumentError("messages: not a list of chat messages")
@@ -108,14 +114,14 @@ def _template_of(
     except Exception:
         return None
     before, found, rest = whole.removeprefix(prompt).partition(_NAME)
-    between, found_too, behind = rest.partition(str(_ARGUMENTS))
+    between, found_too, after = rest.partition(str(_ARGUMENTS))
     if whole.startswith(prompt) and found and found_too and between and not _has_control(llm, between):
-        return CallTemplate(before, between, _plain_beginning(llm, behind))
+        return CallTemplate(before, between, _plain_beginning(llm, after))
     return None
 
 
 def _plain_beginning(llm: Llama, text: str) -> str:
-    """Return a text up to its first control token."""
+    """Return the text before the first control token."""
     vocab = vocab_of(llm)
     plain = []
     for token in llm.tokenize(text.encode(), add_bos=False, special=True):
@@ -133,12 +139,12 @@ def _has_control(llm: Llama, text: str) -> bool:
 
 
 def read_arguments(given: object) -> JSONObject:
-    """Return the arguments of a call, which OpenAI's API has as JSON text, as templates take them.
+    """Return the arguments of a call (JSON text in OpenAI's API) as the object that chat templates take.
 
     Raises
     ------
     ArgumentError
-        They are no JSON object.
+        The arguments are not a JSON object.
     """
     if isinstance(given, str):
         try:
@@ -150,14 +156,14 @@ def read_arguments(given: object) -> JSONObject:
     return JSONObject(given)
 
 
-def _with_objects(message: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Copy a message, with the arguments of its calls as objects."""
+def _with_objects(message: Mapping[str, Any], position: str) -> dict[str, Any]:
+    """Copy a message and parse the arguments of its calls."""
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, (list, tuple)):
-        raise ArgumentError(f"{place}.tool_calls: {type(calls).__name__} where a list of calls belongs")
+        raise ArgumentError(f"{position}.tool_calls: {type(calls).__name__} where a list of calls belongs")
     made = []
     for i, call in enumerate(calls):
-        at = f"{place}.tool_calls[{i}]"
+        at = f"{position}.tool_calls[{i}]"
         function = _function(call)
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ArgumentError(f"{at}: no function with a name")
@@ -170,14 +176,14 @@ def _with_objects(message: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _function(call: Any) -> Any:
-    """Return what is called; transformers also takes calls without a level of their own for it."""
+    """Return the function of a call; transformers also accepts calls without the key."""
     return call.get("function", call) if isinstance(call, Mapping) else None
 
 
 def for_template(
     llm: Llama, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Put into turns of text what the model's chat template has no turns for: tools, their calls and results, a system.
+    """Rewrite as text what the chat template does not support: tools, calls, results, system messages.
 
     The caller holds a lease.
     """
@@ -195,11 +201,11 @@ def for_template(
 
 
 def _takes_system(llm: Llama) -> bool:
-    """Whether the chat template shows a system message; some refuse one, others leave it out."""
+    """Return whether the chat template shows a system message; some refuse it, others omit it."""
     try:
         handler = chat_handler_of(llm)
     except Exception:
-        return True  # there is none of this name, which the prompt is refused with
+        return True  # the prompt itself will report the unknown handler
     known = attachment(llm).known
     of, takes = known.get("takes a system message", (None, False))
     if of is not handler:
@@ -214,25 +220,25 @@ def _takes_system(llm: Llama) -> bool:
 
 def _calls_as_text(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names: dict[Any, str] = {}
-    told: list[dict[str, Any]] = []
+    written: list[dict[str, Any]] = []
     after_result = False
     for message in messages:
         if calls := message.get("tool_calls"):
             names |= {call.get("id"): _function(call)["name"] for call in calls}
-            written = [{name: _function(call)[name] for name in ("name", "arguments")} for call in calls]
-            text = {"role": "assistant", "content": "\n".join(map(_json, written))}
+            functions = [{name: _function(call)[name] for name in ("name", "arguments")} for call in calls]
+            text = {"role": "assistant", "content": "\n".join(map(_json, functions))}
             message = _joined(message, text, "\n") if message.get("content") else text
         is_result = message.get("role") in ("tool", "function")
         if is_result:
             name = message.get("name") or names.get(message.get("tool_call_id"))
             result = {"name": name} if name else {}
             message = {"role": "user", "content": _json({**result, "result": _text(message.get("content"))})}
-        if told and after_result and message.get("role") == "user":
-            told[-1] = _joined(told[-1], message, "\n")
+        if written and after_result and message.get("role") == "user":
+            written[-1] = _joined(written[-1], message, "\n")
         else:
-            told.append(message)
+            written.append(message)
         after_result = is_result or (after_result and message.get("role") == "user")
-    return told
+    return written
 
 
 def _json(value: object) -> str:
@@ -240,14 +246,14 @@ def _json(value: object) -> str:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message's content, which may be in parts."""
+    """Return the text of a message's content, which can have parts."""
     if isinstance(content, str) or not isinstance(content, Sequence):
         return "" if content is None else str(content)
     return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any], between: str) -> dict[str, Any]:
-    """Return the second of two messages, with the text of the first before its own."""
+    """Return the second message with the text of the first before it."""
     before, content = _text(first.get("content")) + between, second.get("content")
     if isinstance(content, str) or not isinstance(content, Sequence):
         return {**second, "content": before + _text(content)}
@@ -255,37 +261,37 @@ def _joined(first: dict[str, Any], second: dict[str, Any], between: str) -> dict
 
 
 def tell_of_tools(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put tools into the system message."""
+    """Describe the tools in the system message."""
     lines = [ASKING, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)]
-    told = {"role": "system", "content": "\n".join(lines)}
+    system = {"role": "system", "content": "\n".join(lines)}
     if messages[0].get("role") != "system":
-        return [told, *messages]
+        return [system, *messages]
     if messages[0].get("content"):
-        told = _joined(messages[0], told, "\n")
-    return [told, *messages[1:]]
+        system = _joined(messages[0], system, "\n")
+    return [system, *messages[1:]]
 
 
 class Tool(NamedTuple):
-    """What may be called."""
+    """A tool that was read."""
 
     name: str
     node: Node
-    """Of the arguments."""
+    """Plan of the arguments."""
     read: Callable[[str], Any]
-    """Makes the value of the arguments' text."""
+    """Parses the text of the arguments."""
     shown: dict[str, Any]
-    """It in OpenAI's shape, for the prompt."""
+    """The tool in OpenAI's format, for the prompt."""
     given: Any
     ignored: tuple[str, ...] = ()
-    """What the arguments are not kept to, with the reason."""
+    """Keywords of the arguments that are not enforced, with the reason."""
 
 
-_SAYING_MORE = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "patternProperties", "propertyNames"}
-_read: Memory[Tool] = Memory(512, 1 << 20)
+_VALIDATING = {"anyOf", "oneOf", "allOf", "$ref", "enum", "const", "patternProperties", "propertyNames"}
+_tools: Memory[Tool] = Memory(512, 1 << 20)
 
 
 def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
-    """Read tools; the last are remembered. ArgumentError with the place: none, of no such form, not supported."""
+    """Read tools, with a cache; ArgumentError names the tool that is invalid or not supported."""
     if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
         raise ArgumentError(f"tools: {type(tools).__name__} where a list of tools belongs")
     if not tools:
@@ -302,12 +308,12 @@ def read_tools(tools: Sequence[object]) -> tuple[Tool, ...]:
 def _read_one(tool: Any, where: str) -> Tool:
     if isinstance(tool, Mapping):
         key = json_key(tool, where)
-        return _read.get(key, len(key), lambda: _read_json(json.loads(key), where))._replace(given=tool)
+        return _tools.get(key, len(key), lambda: _read_json(json.loads(key), where))._replace(given=tool)
     if not callable(tool) or not isinstance(getattr(tool, "__name__", None), str):
         what = type(tool).__name__
         raise ArgumentError(f"{where}: {what} where a tool of OpenAI's shape, a pydantic model or a function belongs")
     try:
-        return _read.get(tool, 1000, lambda: _read_callable(tool))
+        return _tools.get(tool, 1000, lambda: _read_callable(tool))
     except ArgumentError as error:
         raise ArgumentError(f"{where}: {tool.__name__}: {error}") from error
 
@@ -319,7 +325,7 @@ def _read_json(tool: dict[str, Any], where: str) -> Tool:
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise ArgumentError(f"{where}.function.name: {name!r} is no name")
-    # As in OpenAI's API, a tool that does not say so is not strict.
+    # As in OpenAI's API, the default is not strict.
     ignored: list[str] | None = None if function.get("strict") is True else []
     try:
         node = _read_parameters(function.get("parameters"), ignored)
@@ -331,9 +337,9 @@ def _read_json(tool: dict[str, Any], where: str) -> Tool:
 def _read_parameters(parameters: Any, ignored: list[str] | None = None) -> Node:
     if parameters is None or parameters == {}:
         return Object(())
-    says_more = isinstance(parameters, dict) and (parameters.get("required") or parameters.keys() & _SAYING_MORE)
+    says_more = isinstance(parameters, dict) and (parameters.get("required") or parameters.keys() & _VALIDATING)
     if isinstance(parameters, dict) and parameters.get("type") == "object" and not says_more:
-        # No word of what there is: for a schema anything, for a tool nothing.
+        # An unspecified object: any value for a schema, no arguments for a tool.
         more = {} if "additionalProperties" in parameters else {"properties": parameters.get("properties") or {}}
         parameters = parameters | more
     node = read_schema(parameters, ignored)
@@ -355,7 +361,7 @@ def _read_callable(tool: Any) -> Tool:
 
 
 def _arguments_of(function: Any) -> Any:
-    """Return a type of dicts that are a function's keyword arguments."""
+    """Return a TypedDict of a function's keyword arguments."""
     try:
         from typing_extensions import NotRequired, Required, TypedDict
     except ImportError as error:
@@ -377,7 +383,7 @@ def _arguments_of(function: Any) -> Any:
 
 
 def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the titles that pydantic makes of names, which a prompt is longer for."""
+    """Return a schema without the titles that pydantic adds, to shorten the prompt."""
     of_schemas = ("properties", "$defs")
 
     def plain(key: str, value: Any) -> Any:
@@ -393,7 +399,7 @@ def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
 T = TypeVar("T")
 
 PLAIN = CallTemplate('{"name":"', '","arguments":', "}")
-"""A call as it is written where the model's template has no way of its own."""
+"""Template of a call if the model's chat template has none."""
 
 
 @dataclass(frozen=True)
@@ -433,7 +439,7 @@ class ToolCall(Generic[T]):
     value: T
     tool: Any = field(compare=False, repr=False)
     text: str
-    """The arguments' JSON."""
+    """The JSON of the arguments."""
     probability: float = field(compare=False)
     probabilities: dict[str, float] = field(compare=False)
     truncated: tuple[str, ...] = ()
@@ -445,30 +451,30 @@ class ToolCall(Generic[T]):
 
     @property
     def function(self) -> dict[str, str]:
-        """Name and arguments, as OpenAI has them."""
+        """Name and arguments in OpenAI's format."""
         return {"name": self.name, "arguments": self.text}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as an item of OpenAI's ``tool_calls``."""
+        """Return the call as an item of OpenAI's ``tool_calls``."""
         return {"id": self.id, "type": self.type, "function": self.function}
 
 
 def tool_request(
     tools: tuple[Tool, ...], options: RecordOptions, template: CallTemplate = PLAIN
 ) -> RecordRequest[ToolCall[Any]]:
-    """Request a call, written by a template."""
+    """Make the request for a call in the format of a template."""
 
-    def fill(under_way: Filling) -> ToolCall[Any]:
-        decoder = under_way.decoder
+    def fill(filling: Filling) -> ToolCall[Any]:
+        decoder = filling.decoder
         names = tuple(json.dumps(tool.name, ensure_ascii=False)[1:-1] for tool in tools)
         index, probability = decoder.choose(names, template.between)
         tool = tools[index]
-        under_way.writer.write(template.between)
-        text = decoder.run(tool.node, template.behind)
+        filling.writer.write(template.between)
+        text = decoder.run(tool.node, template.after)
         value = tool.read(text)
-        under_way.writer.write(template.behind)
+        filling.writer.write(template.after)
         own = tool.name, json.loads(text), value, tool.given, text
-        return ToolCall(*own, probability, decoder.probabilities, *under_way.told(), ignored=tool.ignored)
+        return ToolCall(*own, probability, decoder.probabilities, *filling.finish(), ignored=tool.ignored)
 
     return RecordRequest(options, fill, template.before)
 
@@ -492,7 +498,7 @@ def choose_tool(
 def choose_tool(
     llm: Llama, messages: Sequence[Mapping[str, Any]], tools: Sequence[object], **options: Unpack[RecordKeywords]
 ) -> ToolCall[Any]:
-    """Let the model call one of some tools.
+    """Let the model call one of several tools.
 
     Parameters
     ----------
@@ -531,8 +537,8 @@ def choose_tool(
     Arguments of calls in the messages are JSON objects, or the text of one, as OpenAI has them. The template gets an
     object.
     """
-    asked, read = RecordOptions.read("choose_tool", options), read_tools(tools)
-    shown = [tool.shown for tool in read]
+    given, found = RecordOptions.read("choose_tool", options), read_tools(tools)
+    shown = [tool.shown for tool in found]
     with lease(llm):
-        tokens, template = ask_for_tools(llm, messages, shown, n_ctx_of(llm), thinks=asked.think is not None)
-    return run(llm, tokens, tool_request(read, asked, template or PLAIN))
+        tokens, template = ask_for_tools(llm, messages, shown, n_ctx_of(llm), thinks=given.think is not None)
+    return run(llm, tokens, tool_request(found, given, template or PLAIN))

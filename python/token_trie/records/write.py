@@ -1,4 +1,16 @@
-"""Writes a record: forced text, decisions and generated values, one after the other."""
+"""Writes a record: forced text, decisions and generated values in order.
+
+Decided text stays open until the next decision, and is tokenized together with its options:
+
+    sequence          … [Answer] [:] [{"] [city] [":"] [Oslo]
+    open text                                                 ","unit":"
+    options                                                             C"   F"
+    followers                                                                  ,"days":
+    tokenized                                                 [","] [unit] [":"] [C] [","] …
+                                                              [","] [unit] [":"] [F] [","] …
+    forced            the common beginning                    [","] [unit] [":"]
+    trie              the rest, to the option's end                                [C] [","], [F] [","]
+"""
 
 from __future__ import annotations
 
@@ -21,7 +33,7 @@ from token_trie.llama.stream import Generation, Stream
 from token_trie.native.core import _core
 from token_trie.records.gbnf import Expression, Matcher, quote
 from token_trie.records.plan import (
-    BEHIND,
+    AFTER_VALUE,
     Content,
     Entry,
     Items,
@@ -45,18 +57,18 @@ _NUMBER = re.compile(r"-?[0-9][0-9.eE+-]*")
 
 @dataclass
 class StringEnd:
-    """Finds the end of a JSON string in its content, as this grows: its quote, or the most characters that it has."""
+    """Finds the end of a JSON string in growing text: its closing quote or its maximum length."""
 
     min_length: int
     max_length: int | None
     n_characters: int = 0
     last_whole: int = 0
-    """The position behind the last whole character."""
+    """The position after the last whole character."""
     _at: int = 0
-    _until: int = 0  # there an escape ends, at the earliest
+    _until: int = 0  # the earliest end of an escape
 
     def __call__(self, text: str) -> int | None:
-        """Return where it ends."""
+        """Return the end position, or None."""
         while self._at < len(text) and self.n_characters != self.max_length:
             char, is_escaped = text[self._at], self._at < self._until
             if char == '"' and not is_escaped:
@@ -73,12 +85,12 @@ class StringEnd:
 
     @property
     def is_long_enough(self) -> bool:
-        """Whether it may end here."""
+        """Whether the string may end here."""
         return self.n_characters >= self.min_length
 
 
 def value_end(text: str) -> int | None:
-    """Return where a JSON value ends; a number ends where something else follows."""
+    """Return the end of a JSON value, or None; a number ends before another character."""
     number = _NUMBER.match(text)
     if number is not None:
         return number.end() if number.end() < len(text) else None
@@ -90,41 +102,41 @@ def value_end(text: str) -> int | None:
 
 
 Followers: TypeAlias = tuple[tuple[str, ...], ...]
-"""Of each option, how what follows it may begin."""
+"""For each option, the possible beginnings of the text after it."""
 
-_SETS_KEPT, _TEXTS_KEPT = 512, 100_000
-_MOST_OPEN = 1 << 14
-"""Bytes of open text; more is put into the sequence, which has an end."""
+_MAX_SETS, _MAX_TEXTS = 512, 100_000
+_MAX_OPEN = 1 << 14
+"""Maximum bytes of open text; more is written to the sequence, whose length is limited."""
 
 
 class Spelled(NamedTuple):
-    """Options behind open text, as tokens."""
+    """Tokens of the options after open text."""
 
     n_back: int
-    """Tokens at the end of the sequence that come out differently."""
+    """Tokens at the end of the sequence that are replaced."""
     forced: list[int]
-    """Tokens in their place that all options begin with."""
+    """Their replacement, which all options begin with."""
     trie: TokenTrie | None
-    """The rest of them; None for a single option, which is forced whole."""
+    """The remaining tokens; None for a single option, which is forced."""
     option_of: npt.NDArray[np.int64]
-    """Option of each leaf."""
+    """The option of each leaf."""
     rests: list[bytes]
-    """Text of each option behind what is forced."""
+    """Text of each option after the forced tokens."""
 
 
 class Generated(NamedTuple):
-    """What was generated under a grammar."""
+    """Text that was generated under a grammar."""
 
     text: str
     end: int | None
-    """Where it ends; None where it did not."""
+    """The end position; None if no end was found."""
     n_tokens: int
 
 
 class Writer:
-    """The open text, and the sequence behind which it stands.
+    """The open text after a stream's sequence.
 
-    A prompt that is given is evaluated in one go with what is forced behind it, and takes the place of the sequence.
+    A given prompt replaces the sequence, and is evaluated in one batch with the forced text after it.
     """
 
     def __init__(
@@ -139,27 +151,27 @@ class Writer:
         self._mode = mode
         self._max_nodes = max_nodes or 0
         self._sampling = sampling
-        self._standing = stream.tokens if prompt is None else prompt  # in the stream
+        self._tokens = stream.tokens if prompt is None else prompt
         self._is_prefilled = prompt is None
-        self._n_settled = len(self._standing)  # of these, before the open text
+        self._n_settled = len(self._tokens)  # tokens before the open text
         self._open = b""
         self._n_cancels = stream.n_cancels
         self.text = ""
         self.n_choices = self.n_searched = self.n_evaluated = self.n_unproved = self.n_ends = 0
 
     def write(self, text: str) -> None:
-        """Put text behind what stands."""
+        """Append text."""
         self._check_cancelled()
         self._open += text.encode()
         self.text += text
-        if len(self._open) > _MOST_OPEN:
+        if len(self._open) > _MAX_OPEN:
             self.flush()
 
     def choose(self, texts: tuple[str, ...], followers: Followers, *, by_steps: bool = False) -> tuple[int, float]:
         """Write one of several texts; return its index, and the logarithm of its probability.
 
-        What may follow each tells how its last token is spelled. By steps, the best token is taken at each branch point
-        where the mode would have the whole text searched for.
+        The followers decide how the last token of each is spelled. With `by_steps`, exact mode takes the best token at
+        each branch point instead of searching for the best text.
         """
         self._check_cancelled()
         mode: RecordMode = "greedy" if by_steps and self._mode == "exact" else self._mode
@@ -174,10 +186,10 @@ class Writer:
         return index, logprob
 
     def generate(self, body: str, rules: str, max_tokens: int, find_end: Callable[[str], int | None]) -> Generated:
-        """Let the model write by a grammar until an end is found; what it wrote is then to be given to `keep`.
+        """Let the model write under a grammar until an end is found; then pass the result to `keep`.
 
-        Where the context is nearly full, part of the room that is left stays for the rest of the record.
-        A space at the end of the open text is left to the model, whose words begin with one.
+        If the context is nearly full, some of it is reserved for the rest of the record. A space at the end of the open
+        text is generated by the model, because words begin with one.
         """
         self._check_cancelled()
         stream = self._stream
@@ -192,13 +204,13 @@ class Writer:
         self._is_spelled_out = False
         written = ""
         end = None
-        n_left = stream.n_ctx_max - len(self._standing)
+        n_left = stream.n_ctx_max - len(self._tokens)
         n_kept = min(max(n_left // 8, 16), 64)
         steps = Generation(stream, min(max_tokens, max(n_left - n_kept, 1)), self._sampling)
         for step in steps:
-            self._standing.append(step.token)
+            self._tokens.append(step.token)
             piece = step.text or self._control(step.token)
-            # Bytes that are no text are put into the sequence as what stands for them here.
+            # Invalid UTF-8 is written to the sequence as its replacement character.
             self._is_spelled_out = self._is_spelled_out or "\ufffd" in piece
             written += piece
             self._ends.append(len(written))
@@ -214,12 +226,12 @@ class Writer:
         return Generated(written[self._lead :], end, len(self._ends))
 
     def keep(self, generated: Generated, end: int) -> str:
-        """Keep what was generated up to a position; return that."""
+        """Keep the generated text up to a position; return it."""
         text = generated.text[:end]
         at = end + self._lead
         n = 0 if self._is_spelled_out else sum(e <= at for e in self._ends)
         while n and self._ends[n - 1] == (self._ends[n - 2] if n > 1 else 0):
-            n -= 1  # the beginning of a character, without text of its own
+            n -= 1  # an incomplete character has no text of its own
         begin = self._ends[n - 1] if n else 0
         self._n_settled += n
         self._open = (" " * self._lead + text)[begin:].encode()
@@ -227,7 +239,7 @@ class Writer:
         return text
 
     def flush(self) -> None:
-        """Put the open text into the sequence."""
+        """Write the open text to the sequence."""
         if self._open:
             self._settle(
                 self._stream.with_model(lambda vocab, known: self._spell(vocab, known, ("",), (("",),), self._mode))
@@ -237,7 +249,7 @@ class Writer:
 
     def _take_steps(self, trie: TokenTrie, mode: Literal["greedy", "sampled"]) -> tuple[int, float]:
         answer = self._stream.answer(Query(mode, trie, sampling=self._sampling))
-        self._standing += answer.tokens
+        self._tokens += answer.tokens
         return answer.leaf, answer.logprob
 
     def _search(self, trie: TokenTrie) -> tuple[int, float]:
@@ -254,17 +266,17 @@ class Writer:
         self._open = b""
 
     def _put(self, n_kept: int, tokens: list[int]) -> None:
-        """Make these the sequence's behind the first ones, and settled; of what stands there, keep what is the same."""
-        standing = self._standing
-        whole = standing[:n_kept] + tokens
+        """Replace the sequence after its first tokens, and settle it; equal tokens are kept."""
+        old = self._tokens
+        whole = old[:n_kept] + tokens
         if not self._is_prefilled:
             self._stream.prefill(whole)
             self._is_prefilled = True
-            standing = whole
-        n_same = n_kept + _common_prefix(whole[n_kept:], standing[n_kept:])
-        if n_same < max(len(whole), len(standing)):
+            old = whole
+        n_same = n_kept + _common_prefix(whole[n_kept:], old[n_kept:])
+        if n_same < max(len(whole), len(old)):
             self._stream.splice(n_same, whole[n_same:])
-        self._standing = whole
+        self._tokens = whole
         self._n_settled = len(whole)
 
     def _spell(
@@ -275,8 +287,8 @@ class Writer:
         followers: Followers,
         mode: RecordMode,
     ) -> Spelled:
-        before = self._standing[max(0, self._n_settled - 64) : self._n_settled]
-        memory: Memory[Spelled] = known.setdefault("records", Memory(_SETS_KEPT, _TEXTS_KEPT))
+        before = self._tokens[max(0, self._n_settled - 64) : self._n_settled]
+        memory: Memory[Spelled] = known.setdefault("records", Memory(_MAX_SETS, _MAX_TEXTS))
         seam = inner_seam(vocab, before)
         each_way = mode == "exact"
 
@@ -285,13 +297,13 @@ class Writer:
 
         spelled = memory.get((seam, self._open, texts, followers, each_way), len(texts), make)
         if spelled.n_back >= len(before) and not spelled.forced:
-            # Where all before it merges with it, something is to stay that the model goes on from.
+            # If the text merges with all tokens before it, keep them: the model continues from a token.
             seam = inner_seam(vocab, [])
             spelled = make()
         return spelled
 
     def _control(self, token: int) -> str:
-        """Text of a control token, which a grammar takes for just that; else none."""
+        """Return the text of a control token, which grammars accept as text; otherwise an empty text."""
 
         def spell(vocab: _core.Vocab, _: object) -> str:
             is_control = vocab.is_control(token)
@@ -309,33 +321,33 @@ class Writer:
 def _spell(
     vocab: _core.Vocab, seam: Seam, text: bytes, texts: tuple[str, ...], followers: Followers, each_way: bool
 ) -> Spelled:
-    """Tokenize options behind open text."""
+    """Tokenize the options after open text."""
     ordered = sorted(texts)
     is_open = any(b.startswith(a) for a, b in pairwise(ordered))
     options = [
-        (i, seam.text + text + option.encode(), behind.encode())
-        for i, (option, all_behind) in enumerate(zip(texts, followers, strict=True))
-        # Step by step, which way it goes on is not decided twice, where nothing depends on it.
-        for behind in (all_behind if each_way or is_open or len(all_behind) == 1 else ("",))
+        (i, seam.text + text + option.encode(), after.encode())
+        for i, (option, all_after) in enumerate(zip(texts, followers, strict=True))
+        # In the step-by-step modes, do not decide the follower twice if no option depends on it.
+        for after in (all_after if each_way or is_open or len(all_after) == 1 else ("",))
     ]
-    tokens, offsets = vocab.tokenize([option + behind for _, option, behind in options], "record")
+    tokens, offsets = vocab.tokenize([option + after for _, option, after in options], "record")
     rows = [tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(len(options))]
     whole = rows[0]
-    # Its quote tells a text from another that goes on; where there is none, the end is not asked for.
-    n_told = [len(option) - (each_way and _is_alone(texts[i], ordered)) for i, option, _ in options]
+    # A closing quote distinguishes a text from longer ones; without longer ones the end is not scored.
+    n_distinct = [len(option) - (each_way and _is_alone(texts[i], ordered)) for i, option, _ in options]
     n_needed = [
-        _n_covering(vocab, row, len(option) + len(behind), n if n < len(option) else n + (is_open and behind != b""))
-        for row, (_, option, behind), n in zip(rows, options, n_told, strict=True)
+        _n_covering(vocab, row, len(option) + len(after), n if n < len(option) else n + (is_open and after != b""))
+        for row, (_, option, after), n in zip(rows, options, n_distinct, strict=True)
     ]
-    least = min(n_needed) - (len(texts) > 1)
-    n_same = _common_prefix(*(row[:least] for row in rows))
+    n_least = min(n_needed) - (len(texts) > 1)
+    n_same = _common_prefix(*(row[:n_least] for row in rows))
     n_tail = _common_prefix(whole[:n_same], seam.tail)
     rests = [b""] * len(texts)
-    for (i, option, behind), row in zip(options, rows, strict=True):
+    for (i, option, after), row in zip(options, rows, strict=True):
         rest = vocab.detokenize(row[n_same:])
-        if not (option + behind).endswith(rest):
+        if not (option + after).endswith(rest):
             raise VocabularyError(f"record: {texts[i]!r} cannot be spelled in this vocabulary")
-        rests[i] = option[len(option) + len(behind) - len(rest) :]
+        rests[i] = option[len(option) + len(after) - len(rest) :]
     forced = whole[n_tail:n_same]
     n_back = len(seam.tail) - n_tail
     if len(texts) == 1:
@@ -348,7 +360,7 @@ def _spell(
 
 
 def _is_alone(text: str, ordered: list[str]) -> bool:
-    """Whether a text of some ordered ones ends in a quote, before which it begins no other."""
+    """Return whether a text ends in a quote and its content begins no other of the ordered texts."""
     content = text.removesuffix('"')
     first = bisect_left(ordered, content)
     return content != text and not any(
@@ -357,7 +369,7 @@ def _is_alone(text: str, ordered: list[str]) -> bool:
 
 
 def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: int) -> int:
-    """Count the tokens of a text that cover its first bytes."""
+    """Count the tokens that cover the first bytes of a text."""
     n = len(tokens)
     while n > 1 and (before := n_bytes - len(vocab.detokenize(tokens[n - 1 : n]))) >= n_wanted:
         n_bytes = before
@@ -366,15 +378,15 @@ def _n_covering(vocab: _core.Vocab, tokens: list[int], n_bytes: int, n_wanted: i
 
 
 def _common_prefix(*rows: Sequence[int]) -> int:
-    """Count the tokens that all rows begin with."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*rows, strict=False)))
 
 
-_N_BEHIND = 12  # characters, enough to tell how the last token before them is spelled
+_N_FOLLOWING = 12  # characters that decide how the last token before them is spelled
 
 
 class RecordDecoder:
-    """One record."""
+    """Writes one record by its plan: forced text, decisions, and generated values."""
 
     def __init__(
         self, writer: Writer, layout: Layout, max_tokens: int, on_text: Callable[[str], object] | None
@@ -383,12 +395,12 @@ class RecordDecoder:
         self._layout = layout
         self._max_tokens = max_tokens
         self._on_text = on_text
-        self._n_told = 0
+        self._n_reported = 0
         self.probabilities: dict[str, float] = {}
         self.truncated: list[str] = []
 
     def run(self, node: Node, end: str = "") -> str:
-        """Write a value; return its text. What will stand behind it tells how its last token is spelled."""
+        """Write a value; return its text. `end`, the text after it, decides how its last token is spelled."""
         self._end = end
         begin = len(self._writer.text)
         waiting: list[Rest] = [Whole(node, Position())]
@@ -404,16 +416,16 @@ class RecordDecoder:
             else:
                 way = self._decide(ways(rest, self._layout), rest.position.pointer, waiting)
                 waiting.extend(reversed(way.rests))
-            self._tell()
+            self._report()
         return self._writer.text[begin:]
 
-    def choose(self, texts: tuple[str, ...], behind: str) -> tuple[int, float]:
-        """Write one of several texts, with the same behind all of them; return its index and probability."""
-        followers = ((behind,),) * len(texts)
+    def choose(self, texts: tuple[str, ...], after: str) -> tuple[int, float]:
+        """Write one of several texts, with the same text after each; return its index and probability."""
+        followers = ((after,),) * len(texts)
         index, logprob = self._writer.choose(texts, followers) if len(texts) > 1 else (0, 0.0)
         if len(texts) == 1:
             self._writer.write(texts[0])
-        self._tell()
+        self._report()
         return index, math.exp(logprob)
 
     def _decide(self, options: list[Way], pointer: str, waiting: list[Rest]) -> Way:
@@ -429,19 +441,19 @@ class RecordDecoder:
             return of_text[texts[0]]
         all_rests = [of_text[text].rests for text in texts]
         of_rests = {rests: followers([*waiting, *reversed(rests)], self._layout, self._end) for rests in set(all_rests)}
-        behind = tuple(of_rests[rests] for rests in all_rests)
-        index, logprob = self._writer.choose(texts, behind, by_steps=any(way.by_digits for way in options))
+        after = tuple(of_rests[rests] for rests in all_rests)
+        index, logprob = self._writer.choose(texts, after, by_steps=any(way.by_digits for way in options))
         way = of_text[texts[index]]
         self.probabilities[way.pointer] = self.probabilities.get(way.pointer, 1.0) * math.exp(logprob)
         return way
 
     def _write_value(self, options: list[Way], pointer: str) -> Way:
-        """Let the model write a value under a grammar, or one of the texts that may stand in its place."""
+        """Let the model write a value under a grammar, or one of the alternative texts."""
         free = next(way for way in options if way.slot is not None)
         slot = free.slot
         assert slot is not None
         texts = [way for way in options if way.slot is None]
-        bodies = [f"( {slot.grammar.body} ) {BEHIND}"]
+        bodies = [f"( {slot.grammar.body} ) {AFTER_VALUE}"]
         bodies += [f"{quote(way.text)} ( [\\x00-\\U0010FFFF]* )" for way in texts]
 
         def find_end(text: str) -> int | None:
@@ -457,7 +469,9 @@ class RecordDecoder:
     def _write_string(self, node: String, pointer: str) -> str:
         find_end = StringEnd(node.min_length, node.max_length)
         content = None if node.can_end_anywhere else node.content
-        text = self._generate(f'( {node.grammar.body} ) "\\"" {BEHIND}', node.grammar.rules, pointer, find_end, content)
+        text = self._generate(
+            f'( {node.grammar.body} ) "\\"" {AFTER_VALUE}', node.grammar.rules, pointer, find_end, content
+        )
         self._writer.write('"')
         return text
 
@@ -469,7 +483,7 @@ class RecordDecoder:
         find_end: Callable[[str], int | None],
         content: Expression | None,
     ) -> str:
-        """Let the model write until an end is found; what has none at `max_tokens` ends as its content lets it."""
+        """Let the model write until an end is found; at `max_tokens`, cut at the last valid end."""
         try:
             generated = self._writer.generate(body, rules, self._max_tokens, find_end)
         except GrammarError as error:
@@ -489,15 +503,15 @@ class RecordDecoder:
             raise LimitError(f"record{pointer}: no end after {generated.n_tokens} tokens: {generated.text[-40:]!r}")
         return self._writer.keep(generated, end)
 
-    def _tell(self) -> None:
-        if self._on_text is not None and self._n_told < len(self._writer.text):
-            piece = self._writer.text[self._n_told :]
-            self._n_told = len(self._writer.text)
+    def _report(self) -> None:
+        if self._on_text is not None and self._n_reported < len(self._writer.text):
+            piece = self._writer.text[self._n_reported :]
+            self._n_reported = len(self._writer.text)
             self._on_text(piece)
 
 
 def _last_end(text: str, content: Expression | None, find_end: Callable[[str], int | None]) -> int | None:
-    """Return the last position where what was generated may end; None where it may not."""
+    """Return the last position where generated text may end, or None."""
     if content is None:
         return find_end.last_whole if isinstance(find_end, StringEnd) and find_end.is_long_enough else None
     try:
@@ -508,16 +522,16 @@ def _last_end(text: str, content: Expression | None, find_end: Callable[[str], i
 
 
 def followers(rests: list[Rest], layout: Layout, end: str) -> tuple[str, ...]:
-    """Return how what is left may go on, the last of it first: as far as it is forced, and where nothing is, each way.
+    """Return the possible beginnings of the rests (last first): the forced text, else each first character.
 
-    `end` stands behind all of it.
+    `end` is the text after all rests.
     """
     waiting = list(rests)
     text = ""
-    while waiting and len(text) < _N_BEHIND:
+    while waiting and len(text) < _N_FOLLOWING:
         rest = waiting.pop()
         if isinstance(rest, Items) and rest.taken and rest.n < rest.node.max_items:
-            # Of a set of which each may come once, the ways differ by what is out; they begin alike.
+            # Unique items: the remaining ways differ, their first characters do not.
             return (text,) if text else beginnings(rest, layout)
         found = [] if isinstance(rest, (Content, Entry)) else ways(rest, layout)
         if len(found) != 1 or found[0].slot is not None:

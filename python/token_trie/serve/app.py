@@ -1,4 +1,4 @@
-"""The application: routes, access, errors, metrics, the page, and how the model comes and goes."""
+"""The ASGI application: routes, API keys, errors, metrics, the page, and loading of the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from token_trie.serve.limits import (
     Body,
     Budget,
     Claim,
-    Format,
+    ErrorFormat,
     Limits,
     RefusedError,
     SameOrigin,
@@ -58,7 +58,7 @@ from token_trie.serve.working import Working
 
 
 class Metrics:
-    """Counts of one server."""
+    """Prometheus metrics of one server."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -71,27 +71,27 @@ class Metrics:
         self._under_way = Gauge("token_trie_requests_under_way", "Requests under way.", registry=self._registry)
 
     def observe(self, path: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
     def text(self, n_under_way: int) -> tuple[bytes, str]:
-        """Return all counts, and their media type."""
+        """Return all metrics and their media type."""
         self._under_way.set(n_under_way)
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 
 def description(
-    version: str, bodies: Mapping[str, tuple[type[BaseModel], Format]], others: Iterable[tuple[str, str, str]]
+    version: str, bodies: Mapping[str, tuple[type[BaseModel], ErrorFormat]], others: Iterable[tuple[str, str, str]]
 ) -> Any:
     """Return the OpenAPI description.
 
     Parameters
     ----------
     bodies
-        Shape and format of what is posted, by path.
+        Shape of the body and format of the errors of each POST route, by path.
     others
-        Method, path and what it does, of what takes no such body.
+        Method, path and summary of each other route.
     """
     shapes = [(shape, "validation") for shape, _ in bodies.values()]
     schemas = models_json_schema(shapes, ref_template="#/components/schemas/{model}")[1]["$defs"]  # type: ignore[arg-type]
@@ -103,22 +103,25 @@ def description(
             "post": {
                 "summary": (shape.__doc__ or "").partition("\n")[0],
                 "requestBody": {"required": True, "content": body},
-                "responses": {"200": _answered("Answered."), "4XX": refused, "503": refused},
+                "responses": {"200": _json_response("Answered."), "4XX": refused, "503": refused},
             }
         }
         if "stream" in shape.model_fields:
             paths[path]["post"]["responses"]["200"]["content"]["text/event-stream"] = {"schema": {}}
     for method, path, what in others:
-        told: dict[str, Any] = {"summary": what, "responses": {"2XX": _answered(what), "4XX": _answered("Refused.")}}
+        operation: dict[str, Any] = {
+            "summary": what,
+            "responses": {"2XX": _json_response(what), "4XX": _json_response("Refused.")},
+        }
         if names := re.findall(r"{(\w+)}", path):
-            told["parameters"] = [
+            operation["parameters"] = [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
             ]
         if method == "DELETE":
-            told["responses"]["2XX"] = {"description": what}
+            operation["responses"]["2XX"] = {"description": what}
         if method == "PUT":
-            told["requestBody"] = {"required": True, "content": {"application/json": {"schema": {}}}}
-        paths.setdefault(path, {})[method.lower()] = told
+            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": {}}}}
+        paths.setdefault(path, {})[method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "token-trie", "version": version},
@@ -131,7 +134,7 @@ def description(
     }
 
 
-def _answered(what: str) -> dict[str, Any]:
+def _json_response(what: str) -> dict[str, Any]:
     return {"description": what, "content": {"application/json": {"schema": {}}}}
 
 
@@ -149,7 +152,7 @@ async def page(request: Request) -> Response:
 
 @cache
 def _page() -> tuple[str, str]:
-    """Return the page, and what it may do: run its own script and style, and ask where it came from."""
+    """Return the page and its content security policy: own script, own style, requests to this server."""
     style, script = _read("page.css"), "".join(_read(name) for name in _SCRIPTS)
     text = _read("page.html").replace("<style>", f"<style>{style}").replace("<script>", f"<script>{script}")
     policy = [
@@ -181,25 +184,25 @@ def _hash(text: str) -> str:
 _log = logging.getLogger("token_trie.serve")
 
 _GONE = 499
-"""Of a client that has left: nobody reads it, but the counts."""
+"""Status in the metrics of a request whose client has left."""
 
-_LAST_S = 0.5
-"""After the time limit, in which a stream is told of it."""
+_GRACE_S = 0.5
+"""Time after the limit in which a stream may send its timeout error."""
 
-_SAVE_S = 60.0
-"""After which what runs along is kept, again and again."""
+_SAVE_INTERVAL_S = 60.0
+"""Interval between saves of the running priors."""
 
 Load: TypeAlias = Callable[[], Engine]
 
 
 @dataclass
 class Server:
-    """What the routes share: sets and engine on the working loop, the rest on the server's."""
+    """State shared by the routes: sets and engine on the working loop, the rest on the server's."""
 
     load: Load
-    """Loads the model, on a worker thread, while the server says that it is not ready."""
+    """Loads the model on a worker thread; until then `/health` answers 503."""
     name: str
-    """Of the model, for clients."""
+    """Name of the model in answers."""
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
     hosts: Collection[str] | None = None
@@ -207,10 +210,10 @@ class Server:
     """See `SameOrigin`."""
     engine: Engine | None = None
     failure: Exception | None = None
-    """Why there will be none."""
+    """Error of loading the engine."""
     on_failure: Callable[[], object] = lambda: None
     on_ready: Callable[[], object] = lambda: None
-    """Called when requests are answered."""
+    """Called when the engine is loaded."""
     n_under_way: int = 0
     budget: Budget = field(init=False)
     working: Working = field(default_factory=Working)
@@ -238,7 +241,7 @@ class Server:
             self.n_under_way -= 1
 
     def require_key(self, request: Request) -> None:
-        """Check who asks; RefusedError for a stranger."""
+        """Check the API key; RefusedError without a valid one."""
         if self.api_key is None:
             return
         scheme, _, key = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
@@ -248,7 +251,7 @@ class Server:
 
 
 def _spellings(key: str) -> list[bytes]:
-    """Return the bytes of a key in UTF-8 and, where it has its letters, in Latin-1, which many clients send."""
+    """Return a key in UTF-8 and, if it can be encoded, in Latin-1, which many clients send."""
     utf8 = key.encode()
     try:
         return [utf8, key.encode("latin-1")]
@@ -257,20 +260,20 @@ def _spellings(key: str) -> list[bytes]:
 
 
 Handler: TypeAlias = Callable[[Server, Engine, Any], Awaitable[Any]]
-"""Given a body in its shape, or the JSON value that it is, returns what to answer: a Response, or a JSON value."""
+"""Takes a parsed body, or its JSON value; returns a Response or a JSON value."""
 
 Answer: TypeAlias = Callable[[Server, Request, Any, Claim], Awaitable[Response]]
-"""Given the JSON value of the body, None without one, returns the response; on the working loop."""
+"""Takes the JSON value of the body, None without one; returns the response. Runs on the working loop."""
 
 
 class Endpoint:
-    """The application of a route: a slot, memory and a time limit for each request, and a client that stays.
+    """The application of a route: each request gets a slot, memory and a time limit, and ends if its client leaves.
 
-    The limit counts from the head of the request to the last byte of the answer: a client that does not send, or does
-    not read, is left when it is over.
+    The limit counts from the head of the request to the last byte of the answer, so a client that stops sending or
+    reading cannot hold its slot.
     """
 
-    def __init__(self, path: str, wire: Format, answer: Answer, *, reads: bool = False) -> None:
+    def __init__(self, path: str, wire: ErrorFormat, answer: Answer, *, reads: bool = False) -> None:
         self._path, self._wire, self._answer, self._reads = path, wire, answer, reads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -286,7 +289,7 @@ class Endpoint:
             try:
                 if isinstance(response, EventStream):
                     response.send_by(server.working.iterate(response.events), left)
-                await asyncio.wait_for(response(scope, receive, in_parts(send)), left + _LAST_S)
+                await asyncio.wait_for(response(scope, receive, in_parts(send)), left + _GRACE_S)
             except asyncio.TimeoutError:
                 scope.get("state", {}).get("abort", lambda: None)()
                 await asyncio.sleep(0)
@@ -308,10 +311,10 @@ class Endpoint:
         except ClientDisconnect:
             return Response(status_code=_GONE)
         except Exception as error:
-            _log.error(_told_of(self._path, error))
+            _log.error(_traceback_of(self._path, error))
             refusal = RefusedError("internal", "a defect of the server")
-        status, told = self._wire.tell(refusal)
-        return JSONResponse(told, status, refusal.headers)
+        status, body = self._wire.render(refusal)
+        return JSONResponse(body, status, refusal.headers)
 
     async def _read_and_answer(self, server: Server, request: Request, claim: Claim) -> Response:
         data = await read_body(request, server.limits, claim) if self._reads else None
@@ -334,8 +337,8 @@ class Endpoint:
             await asyncio.gather(working, gone, return_exceptions=True)
 
 
-def _told_of(path: str, error: Exception) -> str:
-    """Return where it came from, but not its message, which may have text of the request in it."""
+def _traceback_of(path: str, error: Exception) -> str:
+    """Return the traceback without the message, which may contain text of the request."""
     return f"{path}: {type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"
 
 
@@ -345,50 +348,30 @@ class Post(Route):
     Parameters
     ----------
     path : str
-    wire : Format
-        In which refusals are told.
+    wire : ErrorFormat
+        Format of errors.
     handler : callable
     shape : type, optional
-        Of the body.
+        Shape of the body; None: the handler gets its JSON value.
     """
 
-    def __init__(self, path: str, wire: Format, handler: Handler, shape: type[Body] | None = None) -> None:
+    def __init__(self, path: str, wire: ErrorFormat, handler: Handler, shape: type[Body] | None = None) -> None:
         async def answer(server: Server, request: Request, value: Any, claim: Claim) -> Response:
             engine = server.require_engine()
             if shape is not None:
                 value = parse(shape, value)
                 value.claim(server.limits, claim)
-            told = await handler(server, engine, value)
-            return told if isinstance(told, Response) else JSONResponse(told)
+            result = await handler(server, engine, value)
+            return result if isinstance(result, Response) else JSONResponse(result)
 
         super().__init__(path, Endpoint(path, wire, answer, reads=True), methods=["POST"])
         self.wire, self.shape = wire, shape
 
 
-async def _systemone(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
-    return await systemone(engine, body, server.limits, server.name)
-
-
-async def _decisions(server: Server, engine: Engine, body: DecisionRequest) -> Any:
-    return await decisions(engine, body, server.limits, server.name)
-
-
-async def _explain(server: Server, engine: Engine, body: SystemOneRequest) -> Any:
-    return await explain(engine, body, server.limits, server.name)
-
-
-async def _chat_completion(server: Server, engine: Engine, body: ChatRequest) -> Any:
-    return await chat_completion(engine, body, server.sets, server.limits, server.name)
-
-
-async def _completion(server: Server, engine: Engine, body: CompletionRequest) -> Any:
-    return await completion(engine, body, server.sets, server.limits, server.name)
-
-
 async def _put_set(server: Server, request: Request, given: Any, _: Claim) -> Response:
     name = request.path_params["name"]
     is_new = await server.sets.put(server.require_engine(), name, given)
-    return JSONResponse(server.sets.get(name).told(name), 201 if is_new else 200)
+    return JSONResponse(server.sets.get(name).summary(name), 201 if is_new else 200)
 
 
 async def _get_set(server: Server, request: Request, _given: Any, claim: Claim) -> Response:
@@ -405,8 +388,8 @@ async def _delete_set(server: Server, request: Request, _given: Any, _: Claim) -
 
 async def _list_sets(server: Server, _request: Request, _given: Any, _: Claim) -> Response:
     server.require_engine()
-    told = [one.told(name) for name, one in server.sets.names().items()]
-    return JSONResponse({"object": "list", "data": told})
+    summaries = [one.summary(name) for name, one in server.sets.names().items()]
+    return JSONResponse({"object": "list", "data": summaries})
 
 
 async def _health(request: Request) -> Response:
@@ -421,8 +404,8 @@ async def _models(request: Request) -> Response:
     try:
         server.require_key(request)
     except RefusedError as refusal:
-        status, told = OPENAI.tell(refusal)
-        return JSONResponse(told, status)
+        status, body = OPENAI.render(refusal)
+        return JSONResponse(body, status)
     names = [server.name, "jev-latest"]
     return JSONResponse(
         {
@@ -456,12 +439,12 @@ async def _metrics(request: Request) -> Response:
 _SET = "/v1/sets/{name}"
 
 ROUTES: list[Route] = [
-    Post("/v1/systemone", SYSTEM_ONE, _systemone, SystemOneRequest),
-    Post("/v1/decisions", OPENAI, _decisions, DecisionRequest),
-    Post("/v1/x_explain", SYSTEM_ONE, _explain, SystemOneRequest),
+    Post("/v1/systemone", SYSTEM_ONE, lambda s, e, b: systemone(e, b, s.limits, s.name), SystemOneRequest),
+    Post("/v1/decisions", OPENAI, lambda s, e, b: decisions(e, b, s.limits, s.name), DecisionRequest),
+    Post("/v1/x_explain", SYSTEM_ONE, lambda s, e, b: explain(e, b, s.limits, s.name), SystemOneRequest),
     Route("/", page, methods=["GET"], name="A page to ask at."),
-    Post("/v1/chat/completions", OPENAI, _chat_completion, ChatRequest),
-    Post("/v1/completions", OPENAI, _completion, CompletionRequest),
+    Post("/v1/chat/completions", OPENAI, lambda s, e, b: chat_completion(e, b, s.sets, s.limits, s.name), ChatRequest),
+    Post("/v1/completions", OPENAI, lambda s, e, b: completion(e, b, s.sets, s.limits, s.name), CompletionRequest),
     Route("/v1/sets", Endpoint("/v1/sets", OPENAI, _list_sets), methods=["GET"], name="The sets, without members."),
     Route(_SET, Endpoint(_SET, OPENAI, _get_set), methods=["GET"], name="A set, as it was registered."),
     Route(_SET, Endpoint(_SET, OPENAI, _put_set, reads=True), methods=["PUT"], name="Registers a set."),
@@ -502,19 +485,19 @@ def application(server: Server, routes: Sequence[Route] = ROUTES) -> Starlette:
 
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    status, told = OPENAI.tell(RefusedError("not_found", error.detail, status=error.status_code))
-    return JSONResponse(told, status, error.headers)
+    status, body = OPENAI.render(RefusedError("not_found", error.detail, status=error.status_code))
+    return JSONResponse(body, status, error.headers)
 
 
 async def _save_now_and_then(server: Server) -> None:
     while True:
-        await asyncio.sleep(_SAVE_S)
+        await asyncio.sleep(_SAVE_INTERVAL_S)
         if server.engine is not None:
             await _save(server.engine)
 
 
 async def _save(engine: Engine) -> None:
-    """Keep what runs along."""
+    """Save the running priors."""
     if engine.calibrations.running is not None:
         try:
             await asyncio.shield(asyncio.ensure_future(engine.on_worker(engine.calibrations.running.save)))

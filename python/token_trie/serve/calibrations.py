@@ -1,4 +1,4 @@
-"""Calibrations of a server: fitted ones by question, and priors that run along with the requests."""
+"""Calibrations of a server: fitted ones by question, and running priors, which are means over its requests."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from token_trie.questions.options import DecideOptions
 from token_trie.questions.scores import LEAF_END, Asked, Scored
 from token_trie.sets.lru import Memory
 from token_trie.trust.calibration import Calibration
-from token_trie.trust.stored import Stored
+from token_trie.trust.stored import JsonObject
 
 _FORMAT, _VERSION = "token-trie running priors", 2
-_MOST, _MOST_TEXTS = 4096, 250_000
+_MAX_QUESTIONS, _MAX_TEXTS = 4096, 250_000
 _MAX_BYTES = 64 << 20
 
 
-class Running:
-    """The priors of a server; on the event loop's thread, but for `save`.
+class RunningPriors:
+    """The running priors of a server. For the event loop's thread, except `save`.
 
     Parameters
     ----------
     path : Path, optional
-        The file that keeps them; None: as long as the server runs.
+        File that keeps them; None: they are lost when the server ends.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._means: Memory[_Held] = Memory(_MOST, _MOST_TEXTS)
+        self._means: Memory[_Prior] = Memory(_MAX_QUESTIONS, _MAX_TEXTS)
         self._bound: dict[str, str] = {}
         self._has_news = False
         self._saving = threading.Lock()
 
     def load(self, llm: Llama) -> None:
-        """Read the file, if there is one, before there are requests.
+        """Read the file, if it exists, before the first request.
 
         Raises
         ------
         CalibrationError
-            It is of another model or llama.cpp, or none; it stays as it is.
+            It belongs to another model or llama.cpp, or is no such file; it is not changed.
         OSError
             It cannot be read.
         """
@@ -61,11 +61,11 @@ class Running:
         try:
             if self._path.stat().st_size > _MAX_BYTES:
                 raise CalibrationError(f"larger than {_MAX_BYTES:,} bytes")
-            self._read(Stored(json.loads(self._path.read_text(encoding="utf-8")), ""))
+            self._read(JsonObject(json.loads(self._path.read_text(encoding="utf-8")), ""))
         except (ValueError, RecursionError) as error:
             raise CalibrationError(f"{self._path}: {error}; name another file") from error
 
-    def _read(self, read: Stored) -> None:
+    def _read(self, read: JsonObject) -> None:
         if read.text("format") != _FORMAT or read.integer("version") != _VERSION:
             raise CalibrationError(f"format: this is no {_FORMAT} of version {_VERSION}")
         for name, own in self._bound.items():
@@ -75,7 +75,7 @@ class Running:
         for key in questions.names:
             one = questions.inner(key)
             total = one.floats("total", (None,))
-            self._means.get(key, len(total), _Held).mean = Mean(one.integer("n"), total)
+            self._means.get(key, len(total), _Prior).mean = Mean(one.integer("n"), total)
 
     def answer(
         self,
@@ -86,16 +86,16 @@ class Running:
         *,
         counts: bool,
     ) -> Answered[Any] | None:
-        """Return the answer by what states have given the options until now, this one among them.
+        """Return the answer corrected by the mean scores of all states so far, including this one.
 
-        None where the question has been asked about few yet, or does not go by a prior.
+        None if too few states were seen, or the question uses no prior.
 
         Parameters
         ----------
         digests : sequence of str
-            What each view evaluates without a state.
+            Digest of each view's prompt without a state.
         counts : bool
-            Whether this state is one of those.
+            Whether this state enters the means.
         """
         if not isinstance(asked, FormAsked) or asked.calibrator is not None or not asked.takes_prior:
             return None
@@ -106,26 +106,26 @@ class Running:
         return None if priors[0] is None else replace(asked, prior_of="running").answer(scored, priors)
 
     def _mean(self, digest: str, scored: Scored, counts: bool) -> Mean:
-        held = self._means.get(digest, len(scored.logprobs), _Held)
+        held = self._means.get(digest, len(scored.logprobs), _Prior)
         if held.mean.n and held.mean.total.shape != scored.logprobs.shape:
-            held.mean = NOTHING  # somebody has written in the file
+            held.mean = NOTHING  # a damaged file
         if counts:
             held.mean = held.mean.and_of(scored)
             self._has_news = True
         return held.mean
 
     def save(self) -> None:
-        """Write what is new to the file, on any thread; OSError as of files."""
+        """Write changes to the file. For any thread; OSError if it cannot be written."""
         with self._saving:
             if self._path is None or not self._has_news:
                 return
             self._has_news = False
-            told = {
+            questions = {
                 key: {"n": one.mean.n, "total": np.round(one.mean.total, 4).tolist()}
                 for key, one in self._means.entries()
                 if one.mean.n
             }
-            data = json.dumps({"format": _FORMAT, "version": _VERSION, **self._bound, "questions": told}, indent=0)
+            data = json.dumps({"format": _FORMAT, "version": _VERSION, **self._bound, "questions": questions}, indent=0)
             try:
                 write_whole(self._path, data.encode())
             except OSError:
@@ -133,37 +133,37 @@ class Running:
                 raise
 
 
-class _Held:
+class _Prior:
     mean: Mean = NOTHING
 
 
 class Calibrations:
-    """Those of some files.
+    """Calibrations from files.
 
     Parameters
     ----------
     files : iterable of Path
-    running : Running, optional
-        The priors of all other questions, where they run along.
+    running : RunningPriors, optional
+        Priors of all other questions; None: these have the contextual prior.
 
     Raises
     ------
     CalibrationError
-        A file is none; OSError: it cannot be read.
+        A file is no calibration; OSError: it cannot be read.
     """
 
-    def __init__(self, files: Iterable[Path] = (), running: Running | None = None) -> None:
+    def __init__(self, files: Iterable[Path] = (), running: RunningPriors | None = None) -> None:
         self.running = running
         self._loaded = [(file, Calibration.load(file)) for file in files]
         self._of = {(one.binding.asked, one.classes): one for _, one in self._loaded}
 
     def load(self, llm: Llama) -> None:
-        """Let them be a model's.
+        """Bind them to a model.
 
         Raises
         ------
         CalibrationError
-            One was fitted on another model or llama.cpp, or on no question.
+            One was fitted on another model or llama.cpp, or not on a question.
         """
         if self.running is not None:
             self.running.load(llm)
@@ -180,7 +180,7 @@ class Calibrations:
                 raise CalibrationError(f"{file}: {error}") from error
 
     def apply(self, asked: Asked, options: DecideOptions) -> Asked:
-        """Return a question with what was fitted on it, unless it is asked for as it is."""
+        """Return a question with the calibration that was fitted on it, unless the options exclude it."""
         if not isinstance(asked, FormAsked) or options.calibration != "contextual" or options.think is not None:
             return asked
         found = self._of.get((asked.asked, asked.classes)) if self._of else None
@@ -190,7 +190,7 @@ class Calibrations:
 
 
 def _question(asked: str) -> list[object]:
-    """Return the form, orders and options of a question that something was fitted on; nothing for prompts."""
+    """Return the form, orders and options of the question in a binding; empty for prompts."""
     try:
         read = json.loads(asked)
     except ValueError:

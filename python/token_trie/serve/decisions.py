@@ -1,4 +1,4 @@
-"""Questions about a state, answered by an engine: all readings of all of them at once."""
+"""Answers questions about a state with an engine; all readings of all questions run at once."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ T = TypeVar("T")
 
 @dataclass
 class Usage:
-    """Tokens that a request took."""
+    """Tokens of a request."""
 
     read: int = 0
-    """That were evaluated for it, of states and questions."""
+    """Tokens evaluated for it."""
     cached: int | None = None
-    """That had been, before it came."""
+    """Tokens reused from the prefix cache; None before the first reading."""
     answers: int = 0
-    """Of what is answered with."""
+    """Tokens of the answers."""
 
     @property
     def input(self) -> int:
-        """All of the request's, where questions share a state."""
+        """Input tokens, with the state that questions share counted once."""
         return self.read + (self.cached or 0)
 
     def count(self, scored: Scored, n_cached: int) -> None:
-        """Count one reading."""
+        """Add one reading."""
         self.read += scored.n_prompt - n_cached
         self.cached = n_cached if self.cached is None else min(self.cached, n_cached)
         self.answers += scored.n_evaluated
@@ -49,12 +49,12 @@ class Usage:
 async def decide(
     engine: Engine, state: str, asked: Mapping[Place, Asked], options: DecideOptions
 ) -> tuple[list[Answered[Any]], Usage]:
-    """Answer questions about a state, each with its place in the body.
+    """Answer questions about a state, keyed by their place in the body.
 
     Raises
     ------
     RefusedError
-        Of a question, with its place.
+        A question cannot be answered; names its place.
     """
     usage = Usage()
 
@@ -73,7 +73,7 @@ async def decide(
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all; where one fails, the others are cancelled first."""
+    """Await all; if one fails, cancel the others before raising."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)
@@ -112,7 +112,7 @@ async def answer_by(
     *,
     counts: bool = True,
 ) -> Answered[Any]:
-    """Answer a question by as many of its readings as it takes; counts: this state, for priors that run along."""
+    """Answer a question with as many readings as it needs; `counts`: this state enters the running priors."""
 
     async def read_all() -> list[Scored]:
         if options.orders != "auto":
@@ -150,7 +150,7 @@ async def _instead(engine: Engine, state: str, view: View) -> str:
 
 
 async def without_state(engine: Engine, asked: Asked, options: DecideOptions) -> list[Reading]:
-    """Return what is read of a question's views without a state, tokenized; none where that is not to be taken out."""
+    """Return the tokenized readings of a question's views without a state; empty if it has no contextual prior."""
     if not (options.takes_prior and asked.takes_prior):
         return []
     llm = engine.llm
@@ -158,9 +158,9 @@ async def without_state(engine: Engine, asked: Asked, options: DecideOptions) ->
 
 
 async def prior(engine: Engine, reading: Reading, options: DecideOptions) -> Scored:
-    """Return what a question gives its options without a state."""
+    """Return the scores of a question's options without a state."""
     key = "prior", reading.digest, options.reproducible
-    return (await engine.remembered(key, lambda: _score(engine, lambda: reading, options)))[0]
+    return (await engine.cached(key, lambda: _score(engine, lambda: reading, options)))[0]
 
 
 async def score(
@@ -171,7 +171,7 @@ async def score(
     think: Think | None = None,
     wanting: Callable[[Reading], Reading] = lambda reading: reading,
 ) -> tuple[Scored, int]:
-    """Return what a question gives its options about a state, and how many tokens were not evaluated again."""
+    """Return the scores of a question's options about a state, and the number of cached tokens."""
     return await _score(engine, lambda: wanting(view.reading(engine.llm, state))._replace(think=think), options)
 
 
@@ -183,14 +183,14 @@ async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOpt
         reading = make()
         return reading.prompt, reading.request
 
-    return await engine.read_told(read)
+    return await engine.read_counted(read)
 
 
 _MAX_ORDERS = 64
 
 
 class Thought(BaseModel):
-    """How the model thinks where its answer is close."""
+    """Options of thinking, for answers that are close."""
 
     max_tokens: int = Field(256, ge=0, le=4096)
     margin: float = Field(0.5, ge=0, le=1)
@@ -198,7 +198,7 @@ class Thought(BaseModel):
 
 
 class Extras(Body):
-    """How questions are asked and answered; see `DecideOptions`."""
+    """Extra options of questions; see `DecideOptions`."""
 
     x_form: FormName | None = None
     x_calibration: Literal["contextual"] | None = "contextual"
@@ -208,7 +208,7 @@ class Extras(Body):
     x_reproducible: StrictBool = False
 
     def options(self, engine: Engine) -> DecideOptions:
-        """Return how it is to be answered; ArgumentError where that does not go together."""
+        """Return the options; ArgumentError if they exclude each other."""
         think = self.x_think
         return DecideOptions(
             form=self.x_form,
@@ -221,7 +221,7 @@ class Extras(Body):
 
 
 def extras(answer: Answered[Any]) -> dict[str, Any]:
-    """Return what is told of an answer beside the format's fields."""
+    """Return the extra fields of an answer."""
     more = {"x_instead": answer.instead, "x_thought": answer.thought, "x_other": getattr(answer, "other", None)}
     given = {name: value for name, value in more.items() if value is not None}
     return {"x_mass": answer.mass, "x_calibration": answer.calibration, **given}

@@ -1,11 +1,11 @@
-"""Answers the requests of all clients, in one batch.
+"""Answers the requests of all clients in one batch.
 
     event loop           workers                       dispatcher
     run() ----------->   read, bind, submit  ------>   waits for answers of the batch, and makes its passes
       ^                                                   |
       '---------------- read an answer <------------------'
 
-What needs a stream of its own is done by one worker at a time, on the Llama's.
+Calls that need the Llama's own stream run on one worker at a time.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ from token_trie.sets.prompt import Prompt
 R = TypeVar("R")
 T = TypeVar("T")
 
-_NONE = Calibrations()
+_NO_CALIBRATIONS = Calibrations()
 _N_WORKERS = 4
-_N_REMEMBERED = 4096
-# Rows of long prompts that a pass has while short ones come: few enough for these not to wait long.
-_N_CHUNK = 64
-# So long the dispatcher makes passes in one go: one, where somebody reads a text as it is written.
+_MAX_CACHED = 4096
+# Rows of long prompts in a pass while short ones arrive: few, so that these need not wait long.
+_CHUNK_ROWS = 64
+# Time of one call for passes; short (one pass) while a client streams a text.
 _WAIT_MS, _PASS_MS = 20, 1
 
 OnTokens: TypeAlias = Callable[[list[int]], object]
 
 
 class Engine:
-    """A Llama and its batch; all methods are for the event loop's thread, but for `close`, which is for any other.
+    """A Llama and its batch. All methods are for the event loop's thread, except `close`, which is for any other.
 
     Parameters
     ----------
     llm : Llama
-        The model, which is the engine's from here on.
+        The model, which the engine then owns.
     n_ctx, n_parallel
         As of `Batch`.
     calibrations : Calibrations
-        Of questions that may come.
+        Calibrations of questions.
     reproducible : bool
-        Whether requests are answered one at a time, from an empty sequence, so that llama.cpp rounds each in the same
-        way whatever else is asked.
+        Whether requests are answered one at a time from an empty sequence, so that rounding in llama.cpp does not
+        depend on other requests.
 
     Raises
     ------
     CalibrationError
-        One of these is another model's.
+        A calibration belongs to another model.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Engine:
         llm: Llama,
         n_ctx: int | None = None,
         n_parallel: int = 0,
-        calibrations: Calibrations = _NONE,
+        calibrations: Calibrations = _NO_CALIBRATIONS,
         *,
         reproducible: bool = False,
     ) -> None:
@@ -79,20 +79,20 @@ class Engine:
         self.llm = llm
         self.calibrations = calibrations
         self.is_reproducible = reproducible
-        # In the batch a row does not pay for the cells of other requests then; what is reproducible goes without.
+        # Then a row in the batch does not pay for the cells of other requests; not in reproducible mode.
         given, llm.context_params.flash_attn_type = (
             llm.context_params.flash_attn_type,
             llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
         )
-        self._batch = Batch(llm, n_parallel, n_ctx, _N_CHUNK) if can_share(llm) and not reproducible else None
+        self._batch = Batch(llm, n_parallel, n_ctx, _CHUNK_ROWS) if can_share(llm) and not reproducible else None
         llm.context_params.flash_attn_type = given
         self._workers = ThreadPoolExecutor(_N_WORKERS, "token-trie serve")
-        self._turn = asyncio.Lock()  # of the Llama's own stream
-        self._remembered: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._turn = asyncio.Lock()  # guards the Llama's own stream
+        self._cached: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
         self._submitting = threading.Lock()
         self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[Answer]]] = {}
-        self._early: dict[int, Answer] = {}  # that were there before their ticket was known here
-        self._read: dict[int, _Reader] = {}  # of texts under way, by ticket
+        self._early: dict[int, Answer] = {}  # answers that arrived before their ticket was known
+        self._read: dict[int, _TextReader] = {}  # streamed texts, by ticket
         self._is_work = threading.Event()
         self._is_closed = False
         self._dispatcher = threading.Thread(target=self._dispatch, name="token-trie batch", daemon=True)
@@ -101,36 +101,36 @@ class Engine:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that all requests under way may take together."""
+        """Tokens of the context that all requests share."""
         return self._batch.n_ctx if self._batch is not None else int(self.llm.n_ctx())
 
     @property
     def n_waiting(self) -> int:
-        """Prompts that are under way in the batch."""
+        """Number of prompts in the batch."""
         return len(self._waiting)
 
     async def run(self, prompt: Prompt, request: Request[R]) -> R:
-        """Answer a request behind a prompt; a task that is cancelled ends it within a pass.
+        """Answer a request after a prompt; cancelling the task ends it within a pass.
 
         Raises
         ------
         ArgumentError, VocabularyError, ContextError
-            They fit neither each other nor the model.
+            They do not fit each other or the model.
         CancelledError
             The engine was closed.
         """
         return await self.read(lambda: (prompt, request))
 
     async def read(self, made: Callable[[], tuple[Prompt, Request[R]]]) -> R:
-        """Answer what is read on a worker; see `run`."""
-        return (await self.read_told(made))[0]
+        """Make a prompt and a request on a worker and answer them; see `run`."""
+        return (await self.read_counted(made))[0]
 
-    async def read_told(
+    async def read_counted(
         self, made: Callable[[], tuple[Prompt, Request[R]]], on_tokens: OnTokens | None = None
     ) -> tuple[R, int]:
-        """Do as `read` does; return besides how many tokens of the prompt had been evaluated for another.
+        """Like `read`; also return how many tokens of the prompt came from the prefix cache.
 
-        on_tokens is given the tokens of a text, as it is written; the last ones stand in the answer alone.
+        `on_tokens` gets the tokens of a text as it is generated, except the last, which only the answer has.
         """
         batch = self._batch
         if batch is None:
@@ -143,17 +143,17 @@ class Engine:
                 raise answer.error
             if n_cached < 0:
                 n_cached = int(answer.figures.n_shared)
-            told = await self.on_worker(partial(batched.read, answer))
-            if not isinstance(told, Batched):
-                return told, n_cached
-            batched = told
+            result = await self.on_worker(partial(batched.read, answer))
+            if not isinstance(result, Batched):
+                return result, n_cached
+            batched = result
 
     async def alone(self, call: Callable[[], T]) -> T:
-        """Make a call that works on the Llama's own stream, one at a time; a task that is cancelled ends it."""
+        """Make a call that uses the Llama's own stream, one at a time; cancelling the task ends it."""
         async with self._turn:
-            return await in_worker(partial(self._afresh, call), lambda thread: cancel(self.llm, thread))
+            return await in_worker(partial(self._from_empty, call), lambda thread: cancel(self.llm, thread))
 
-    def _afresh(self, call: Callable[[], T]) -> T:
+    def _from_empty(self, call: Callable[[], T]) -> T:
         if self.is_reproducible:
             with chooser(self.llm) as stream:
                 stream.splice(0, [])
@@ -163,36 +163,36 @@ class Engine:
         """Make a short call on a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, call)
 
-    async def remembered(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return what was made by a key, or make it, once for all who ask at the same time."""
-        kept = self._remembered.get(key)
-        if kept is None:
-            kept = self._remembered[key] = _Kept(asyncio.ensure_future(make()))
-            kept.task.add_done_callback(partial(self._forget_failed, key, kept))
-            while len(self._remembered) > _N_REMEMBERED:
-                self._remembered.popitem(last=False)
+    async def cached(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return the cached value of a key, or make it, once for all concurrent callers."""
+        entry = self._cached.get(key)
+        if entry is None:
+            entry = self._cached[key] = _CacheEntry(asyncio.ensure_future(make()))
+            entry.task.add_done_callback(partial(self._forget_failed, key, entry))
+            while len(self._cached) > _MAX_CACHED:
+                self._cached.popitem(last=False)
         else:
-            self._remembered.move_to_end(key)
-        kept.n_waiting += 1
+            self._cached.move_to_end(key)
+        entry.n_waiting += 1
         try:
-            made: T = await asyncio.shield(kept.task)
+            made: T = await asyncio.shield(entry.task)
             return made
         finally:
-            kept.n_waiting -= 1
-            if not (kept.n_waiting or kept.task.done()):  # all have left
-                self._forget(key, kept)
-                kept.task.cancel()
+            entry.n_waiting -= 1
+            if not (entry.n_waiting or entry.task.done()):  # no caller is left
+                self._forget(key, entry)
+                entry.task.cancel()
 
-    def _forget_failed(self, key: Hashable, kept: _Kept, task: asyncio.Task[Any]) -> None:
+    def _forget_failed(self, key: Hashable, entry: _CacheEntry, task: asyncio.Task[Any]) -> None:
         if task.cancelled() or task.exception() is not None:
-            self._forget(key, kept)
+            self._forget(key, entry)
 
-    def _forget(self, key: Hashable, kept: _Kept) -> None:
-        if self._remembered.get(key) is kept:
-            del self._remembered[key]
+    def _forget(self, key: Hashable, entry: _CacheEntry) -> None:
+        if self._cached.get(key) is entry:
+            del self._cached[key]
 
     def close(self) -> None:
-        """End what is under way, and free the model."""
+        """Cancel all requests and free the model."""
         self._is_closed = True
         self._is_work.set()
         if self._batch is not None:
@@ -212,15 +212,15 @@ class Engine:
         def submit() -> int:
             if future.done():
                 return 0
-            ticket = batched.submit(batch)  # which may take long: a large set, a grammar
+            ticket = batched.submit(batch)  # slow for a large set or a grammar
             with self._submitting:
-                if self._is_closed:  # and those who wait have been told
+                if self._is_closed:  # waiting callers already have this error
                     raise CancelledError(ENDED)
                 self._waiting[ticket] = loop, future
                 if (early := self._early.pop(ticket, None)) is not None:
                     self._resolve(early)
                 elif on_tokens is not None:
-                    self._read[ticket] = _Reader(loop, on_tokens)
+                    self._read[ticket] = _TextReader(loop, on_tokens)
             self._is_work.set()
             return ticket
 
@@ -244,14 +244,14 @@ class Engine:
                     if answer is not None:
                         self._resolve(answer)
                     for ticket, reader in self._read.items():
-                        reader.tell(batch.text(ticket, reader.n_told))
+                        reader.send(batch.text(ticket, reader.n_sent))
                     if not self._waiting:
                         self._is_work.clear()
             except TokenTrieError as error:
                 if self._is_closed:
                     break
                 self._fail_all(error)
-            except Exception as error:  # a defect, which is not to leave everybody waiting
+            except Exception as error:  # a defect: callers must not wait forever
                 self._fail_all(InternalError(repr(error)))
         self._fail_all(CancelledError(ENDED))
 
@@ -275,24 +275,24 @@ class Engine:
 
 
 @dataclass
-class _Reader:
-    """Who reads a text as it is written."""
+class _TextReader:
+    """Reader of a streamed text."""
 
     loop: asyncio.AbstractEventLoop
     on_tokens: OnTokens
-    n_told: int = 0
+    n_sent: int = 0
 
-    def tell(self, tokens: list[int]) -> None:
+    def send(self, tokens: list[int]) -> None:
         """Pass tokens on."""
-        self.n_told += len(tokens)
+        self.n_sent += len(tokens)
         if tokens:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self.loop.call_soon_threadsafe(self.on_tokens, tokens)
 
 
 @dataclass(eq=False)
-class _Kept:
-    """What is remembered, or being made."""
+class _CacheEntry:
+    """A cached value, or the task that makes it."""
 
     task: asyncio.Task[Any]
     n_waiting: int = 0

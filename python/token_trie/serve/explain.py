@@ -1,4 +1,4 @@
-"""``POST /v1/x_explain``: how the answer to one question comes about, for the page."""
+"""``POST /v1/x_explain``: the tree of probabilities of one question, for the page."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from token_trie.questions.trained import TrainedView
 from token_trie.serve.decisions import answer_by, prior, score, without_state
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Limits, invalid, refusal_of
-from token_trie.serve.systemone import SystemOneRequest, read_request, told
+from token_trie.serve.systemone import SystemOneRequest, answer_json, read_request
 from token_trie.sets.prompt import Prompt
 from token_trie.show.branches import Branch, branches_of
 from token_trie.show.trie import clip
 
 _MAX_BRANCHES = 60
 _WIDTH = 120
-"""Of a text that is shown, in characters."""
+"""Maximum length of a shown text, in characters."""
 
 
 async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model: str) -> dict[str, Any]:
-    """Answer a request of one question, and tell how: by its first reading, where there are several.
+    """Answer a request of one question, with the tree of its first reading.
 
     Raises
     ------
     RefusedError
-        It cannot be answered; with the place.
+        The request cannot be answered; names the place.
     """
     if len(body.questions) != 1:
         raise invalid(f"{len(body.questions)}, where one is explained at a time", ("questions",), "too_long")
@@ -63,7 +63,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
         explained = await engine.on_worker(lambda: _explained(first, trees[0], without, answer))
         return {
             "model": model,
-            "answer": told(shape, answer),
+            "answer": answer_json(shape, answer),
             "prompt": trees[0].prompt,
             "readings": n_readings,
             **explained,
@@ -74,12 +74,12 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
 
 def _explained(view: View, tree: TextTree, prior: Scored | None, answer: Answered[Any]) -> dict[str, Any]:
     names = [str(value).lower() if isinstance(value, bool) else str(value) for value in answer.probabilities]
-    own = _places(view, names)
+    own = _positions(view, names)
     scored, best = tree.scored, own.get(names[list(answer.probabilities).index(answer.value)])
     explored = tree.explored(max(best or range(len(scored.logprobs)), key=lambda i: float(scored.logprobs[i])))
     meant: dict[int, list[str]] = {}
-    for name, places in own.items():
-        for leaf in dict.fromkeys(map(tree.leaf_of, places)):
+    for name, positions in own.items():
+        for leaf in dict.fromkeys(map(tree.leaf_of, positions)):
             meant.setdefault(leaf, []).append(name)
     return {
         "options": [
@@ -97,26 +97,26 @@ def _explained(view: View, tree: TextTree, prior: Scored | None, answer: Answere
     }
 
 
-def _places(view: View, names: list[str]) -> dict[str, list[int]]:
-    """Return, of each option that has texts or labels of its own, their places among those of a reading."""
+def _positions(view: View, names: list[str]) -> dict[str, list[int]]:
+    """Return the positions of each option's texts or labels in a reading, for options that have some."""
     if isinstance(view, FormView):
-        places = {text: i for i, text in enumerate(view.weighing.texts)}
-        texts = view.form.texts(view.listed)  # of the first view, in the order of the question
-        return {name: [places[text] for text in own] for name, own in zip(names, texts, strict=False)}
+        positions = {text: i for i, text in enumerate(view.weighing.texts)}
+        texts = view.form.texts(view.listed)  # in the order of the question
+        return {name: [positions[text] for text in own] for name, own in zip(names, texts, strict=False)}
     if not isinstance(view, TrainedView) or view.trained.is_rated(view.question):
         return {}
-    place, own = itertools.count(), zip(view.options, view.labels.groups, strict=False)
-    return {key: [next(place) for _ in group] for (key, _), group in own}
+    position, own = itertools.count(), zip(view.options, view.labels.groups, strict=False)
+    return {key: [next(position) for _ in group] for (key, _), group in own}
 
 
-def _log_mass(scored: Scored, places: list[int] | None) -> float | None:
-    """Return the natural logarithm of the probability of texts."""
-    mass = float(np.logaddexp.reduce(scored.logprobs[places])) if places else -math.inf
+def _log_mass(scored: Scored, positions: list[int] | None) -> float | None:
+    """Return the natural logarithm of the total probability of texts."""
+    mass = float(np.logaddexp.reduce(scored.logprobs[positions])) if positions else -math.inf
     return mass if math.isfinite(mass) else None
 
 
 def _branches(explored: Explored, meant: dict[int, list[str]]) -> list[dict[str, Any]]:
-    """Return the branches that matter, depth first, each with the place of the one before it; the root is the first."""
+    """Return the largest branches, depth first from the root, each with the index of its parent."""
     rows: list[dict[str, Any]] = []
     waiting: list[tuple[Branch, int | None]] = [(branches_of(explored, _MAX_BRANCHES), None)]
     while waiting:

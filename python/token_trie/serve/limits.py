@@ -52,12 +52,12 @@ class Fault:
 
 @dataclass
 class RefusedError(Exception):
-    """Why there is no answer."""
+    """A request is refused."""
 
     kind: Kind
     message: str
     faults: Sequence[Fault] = ()
-    """Of a body; the message is that of the first."""
+    """Faults of the body; `message` is that of the first."""
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -68,18 +68,18 @@ class RefusedError(Exception):
 
     @property
     def placed(self) -> str:
-        """The message, behind the place of the fault."""
+        """The message, after the place of the fault."""
         place = dotted(self.faults[0].place) if self.faults else ""
         return f"{place}: {self.message}" if place else self.message
 
 
 def invalid(message: str, place: Place = (), kind: str = "value_error") -> RefusedError:
-    """Return what a body is refused with that has one fault."""
+    """Return the refusal of a body with one fault."""
     return RefusedError("invalid_request", message, (Fault(place, message, kind),))
 
 
 def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
-    """Return what an error of this package means for who asked."""
+    """Return the refusal that an error of this package becomes."""
     if isinstance(error, BusyError):
         return RefusedError("busy", "the model is busy")
     if isinstance(error, CancelledError):
@@ -89,14 +89,14 @@ def refusal_of(error: TokenTrieError, place: Place = ()) -> RefusedError:
     return invalid(str(error), place)
 
 
-class Format(Protocol):
-    """How a wire format tells what is wrong."""
+class ErrorFormat(Protocol):
+    """Format of errors on the wire."""
 
     schema: ClassVar[dict[str, Any]]
-    """JSON Schema of such a body."""
+    """JSON Schema of an error."""
 
-    def tell(self, refusal: RefusedError) -> tuple[int, Any]:
-        """Return the status, and the body."""
+    def render(self, refusal: RefusedError) -> tuple[int, Any]:
+        """Return the status and the body."""
 
 
 class SystemOneFormat:
@@ -104,8 +104,8 @@ class SystemOneFormat:
 
     schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["detail"]}
 
-    def tell(self, refusal: RefusedError) -> tuple[int, Any]:
-        """Return the status, and the body."""
+    def render(self, refusal: RefusedError) -> tuple[int, Any]:
+        """Return the status and the body."""
         if refusal.faults:
             faults = [{"loc": ["body", *f.place], "msg": f.message, "type": f.kind} for f in refusal.faults]
             return refusal.status, {"detail": faults}
@@ -117,8 +117,8 @@ class OpenAIFormat:
 
     schema: ClassVar[dict[str, Any]] = {"type": "object", "required": ["error"]}
 
-    def tell(self, refusal: RefusedError) -> tuple[int, Any]:
-        """Return the status, and the body."""
+    def render(self, refusal: RefusedError) -> tuple[int, Any]:
+        """Return the status and the body."""
         param = (dotted(refusal.faults[0].place) or None) if refusal.faults else None
         status = 400 if refusal.status == 422 else refusal.status
         return status, {
@@ -127,7 +127,7 @@ class OpenAIFormat:
 
 
 def dotted(place: Place) -> str:
-    """Return a place as one writes it: ``questions[0].choices``."""
+    """Return a place as text: ``questions[0].choices``."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place).lstrip(".")
 
 
@@ -138,58 +138,58 @@ OPENAI = OpenAIFormat()
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 
-_N_FAULTS = 16
-_FAULT_CHARS = 400
-_DEPTH = 64
-_N_FREE = 64 << 10
-"""Bytes that each request may take whatever the others take."""
+_MAX_FAULTS = 16
+_MAX_FAULT_CHARS = 400
+_MAX_DEPTH = 64
+_FREE_BYTES = 64 << 10
+"""Bytes that each request may take without a claim."""
 _VALUE_BYTES, _READING_BYTES, _TEXT_BYTES = 64, 8 << 10, 1 << 10
-"""Memory of a JSON value, of one reading of a question, and of one text that it scores."""
+"""Memory of a JSON value, of a reading of a question, and of a text that it scores."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a stranger may send, and how long that may take."""
+    """Limits of the size and time of requests."""
 
     body: int = 8 << 20
-    """Bytes of a body."""
-    depth: int = _DEPTH
-    """Levels of JSON."""
+    """Maximum size of a body, in bytes."""
+    depth: int = _MAX_DEPTH
+    """Maximum nesting of JSON."""
     questions: int = 400
     options: int = 255
-    """Of a choice."""
+    """Maximum number of options of a choice."""
     levels: int = 10
-    """Of a score."""
+    """Maximum number of levels of a score."""
     requests: int = 256
-    """That are under way or wait."""
+    """Maximum number of requests in progress."""
     seconds: float = 120.0
-    """Of a request, from its head to the last byte of its answer."""
+    """Maximum time of a request, from its head to the last byte of its answer."""
     grammars: bool = True
-    """Whether there may be any, of which no limit bounds the time that one takes."""
+    """Whether grammars are allowed; no limit bounds the time that one takes."""
     memory: int = 192 << 20
-    """Bytes that all requests under way may take together, as estimated from their bodies."""
+    """Bytes that all requests in progress may take together, estimated from their bodies."""
     readings: int = 4096
-    """Questions of a request, each counted once per order."""
+    """Maximum number of readings of a request: each question counts once per order."""
 
     def claim_readings(self, sizes: Sequence[int], orders: int | str, claim: Claim) -> None:
-        """Claim the memory of a request's readings; RefusedError where it asks for too many.
+        """Claim the memory of a request's readings; RefusedError if they are too many.
 
         Parameters
         ----------
         sizes
             Number of options of each question.
         orders
-            Number of orders in which each question is asked; "auto" counts as eight.
+            Number of orders of the options; "auto" counts as eight.
         claim
-            The request's.
+            Claim of the request.
         """
         n_orders = [min(n, orders if isinstance(orders, int) else 8) for n in sizes]
         n_readings, n_texts = sum(n_orders), sum(map(mul, sizes, n_orders))
-        most = self.questions * self.options
-        if n_readings > self.readings or n_texts > most:
+        n_max = self.questions * self.options
+        if n_readings > self.readings or n_texts > n_max:
             raise invalid(
                 f"{len(sizes):,} questions in up to {max(n_orders)} orders are {n_readings:,} readings of {n_texts:,} "
-                f"options, where {self.readings:,} readings of {most:,} options are the most; ask in several requests",
+                f"options, where {self.readings:,} readings of {n_max:,} options are the most; ask in several requests",
                 ("questions",),
                 "too_long",
             )
@@ -197,56 +197,56 @@ class Limits:
 
 
 class Budget:
-    """Memory that the requests under way share; for all threads."""
+    """Memory shared by the requests in progress. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._taken = 0
         self._changing = threading.Lock()
 
     def take(self, n_bytes: int) -> None:
-        """Take some, or give it back; RefusedError where there is not as much."""
+        """Take memory, or give it back if negative; RefusedError if not enough is left."""
         with self._changing:
-            if n_bytes > 0 and self._taken + n_bytes > self._most:
+            if n_bytes > 0 and self._taken + n_bytes > self._max_bytes:
                 raise RefusedError("busy", "the requests in progress take all memory for requests; come again")
             self._taken += n_bytes
 
     def claim(self) -> Claim:
         """Return the claim of a request."""
-        return Claim(self, self._most)
+        return Claim(self, self._max_bytes)
 
 
 class Claim:
-    """Memory that one request takes, up to its end."""
+    """Memory of one request until its end."""
 
-    def __init__(self, budget: Budget, most: int) -> None:
-        self._budget, self._most = budget, most
+    def __init__(self, budget: Budget, max_bytes: int) -> None:
+        self._budget, self._max_bytes = budget, max_bytes
         self._n = self._taken = 0
 
     def add(self, n_bytes: int) -> None:
-        """Claim more; RefusedError where it is too much for the server, or for now."""
-        more = max(self._n + n_bytes - _N_FREE, 0) - self._taken
-        if self._taken + more > self._most:
-            raise RefusedError("too_large", f"the request would take more than {self._most:,} bytes of memory")
+        """Claim more; RefusedError if it exceeds the total, or what is left now."""
+        more = max(self._n + n_bytes - _FREE_BYTES, 0) - self._taken
+        if self._taken + more > self._max_bytes:
+            raise RefusedError("too_large", f"the request would take more than {self._max_bytes:,} bytes of memory")
         self._budget.take(more)
         self._n += n_bytes
         self._taken += more
 
     def release(self) -> None:
-        """Give all back."""
+        """Give everything back."""
         self._budget.take(-self._taken)
         self._n = self._taken = 0
 
 
 class Body(BaseModel):
-    """Shape of a body, which knows what it takes to answer it."""
+    """Shape of a body, which estimates the memory of its answer."""
 
     def claim(self, limits: Limits, claim: Claim) -> None:
-        """Claim the memory that it takes; RefusedError where that is too much."""
+        """Claim the memory of the answer; RefusedError if it is too much."""
 
 
 async def read_body(request: Request, limits: Limits, claim: Claim) -> bytes:
-    """Return a body of JSON; RefusedError where it is too large, or said to be something else."""
+    """Return the bytes of a JSON body; RefusedError if it is too large or of another media type."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RefusedError("invalid_request", "send JSON, with the header Content-Type: application/json", status=415)
@@ -260,7 +260,7 @@ async def read_body(request: Request, limits: Limits, claim: Claim) -> bytes:
 
 
 def value_of(data: bytes, limits: Limits, claim: Claim) -> Any:
-    """Return the JSON value that a body is; RefusedError where it is none, or too large."""
+    """Parse a body; RefusedError if it is not JSON or too large."""
     claim.add(_VALUE_BYTES * sum(map(data.count, (b",", b":", b"[", b"{"))))
     try:
         value = from_json(data, allow_inf_nan=False)
@@ -271,7 +271,7 @@ def value_of(data: bytes, limits: Limits, claim: Claim) -> Any:
 
 
 def check_depth(value: Any, depth: int, place: Place = ()) -> None:
-    """Refuse a JSON value of more levels."""
+    """Refuse a JSON value with deeper nesting."""
     level = [value]
     for _ in range(depth + 1):
         level = [v for each in level for v in _values(each)]
@@ -281,7 +281,7 @@ def check_depth(value: Any, depth: int, place: Place = ()) -> None:
 
 
 def count_values(value: Any) -> int:
-    """Return how many values a JSON value has, itself among them."""
+    """Return the number of values in a JSON value, including itself."""
     n, level = 0, [value]
     while level:
         n += len(level)
@@ -294,11 +294,11 @@ def _values(value: Any) -> Any:
 
 
 def parse(shape: type[B], value: Any, place: Place = ()) -> B:
-    """Return a value in its shape; RefusedError tells each place where it does not fit."""
+    """Validate a value; RefusedError names each place that does not fit the shape."""
     try:
         return shape.model_validate(value)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)[:_N_FAULTS]
+        found = error.errors(include_url=False, include_context=False, include_input=False)[:_MAX_FAULTS]
         faults = [
             Fault((*place, *map(_short, fault.place)), _short(fault.message), fault.kind)
             for fault in _faults_of(value, found)
@@ -307,9 +307,9 @@ def parse(shape: type[B], value: Any, place: Place = ()) -> B:
 
 
 def _faults_of(value: Any, errors: Sequence[ErrorDetails]) -> list[Fault]:
-    """Return what is wrong with a value. Where several types may stand, pydantic has errors of each.
+    """Return the faults of a value. For a union, pydantic reports errors of each type.
 
-    The type is meant that the value fits the farthest. Where it fits several as far, all are named.
+    Keep those of the type that the value fits farthest; if several types tie, name all of them.
     """
     types: dict[Place, dict[str | int, list[Fault]]] = {}
     for error in errors:
@@ -334,7 +334,10 @@ def _faults_of(value: Any, errors: Sequence[ErrorDetails]) -> list[Fault]:
 
 
 def _place_of(value: Any, error: ErrorDetails) -> tuple[Place, Place, str | int]:
-    """Return the place of an error, that of the first of several types on the way, and its label; else it again."""
+    """Return the place of an error, the place of the first union on its path, and the label of the union's type.
+
+    Without a union, the second is the place again and the label is empty.
+    """
     place: list[str | int] = []
     label: tuple[Place, str | int] | None = None
     steps = error["loc"]
@@ -357,14 +360,14 @@ def _has(value: Any, step: str | int) -> bool:
 
 
 def _short(text: T) -> T:
-    return text[:_FAULT_CHARS] if isinstance(text, str) else text  # type: ignore[return-value]
+    return text[:_MAX_FAULT_CHARS] if isinstance(text, str) else text  # type: ignore[return-value]
 
 
 def _in_pieces(value: Any, validate: Callable[[Any], Any]) -> Any:
-    """Validate the members of an object some at a time: pydantic makes all errors of a value before it raises."""
-    if not isinstance(value, dict) or len(value) <= _N_FAULTS:
+    """Validate the members of an object in parts, because pydantic makes all errors of a value before it raises."""
+    if not isinstance(value, dict) or len(value) <= _MAX_FAULTS:
         return validate(value)
-    members, n = list(value.items()), len(value) // _N_FAULTS
+    members, n = list(value.items()), len(value) // _MAX_FAULTS
     read: dict[str, Any] = {}
     for i in range(n):
         read |= validate(dict(members[i::n]))
@@ -372,7 +375,7 @@ def _in_pieces(value: Any, validate: Callable[[Any], Any]) -> Any:
 
 
 IN_PIECES = WrapValidator(_in_pieces)
-"""Of objects with any number of members; lists have pydantic's `fail_fast`."""
+"""For objects with any number of members; lists use pydantic's `fail_fast`."""
 
 
 _PRIVATE = (".localhost", ".internal")
@@ -385,9 +388,9 @@ class SameOrigin:
     ----------
     app : ASGI application
     hosts : collection of str, optional
-        Names of the server besides addresses and names that no web site can have; None: any name is the server's.
+        Names of the server, besides addresses and names that no web site can have; None: any name.
     origins : collection of str
-        Names of hosts whose pages may ask, too.
+        Other hosts whose pages may send requests.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None, origins: Collection[str]) -> None:
@@ -401,8 +404,8 @@ class SameOrigin:
         if why is None:
             await self._app(scope, receive, send)
             return
-        status, told = OPENAI.tell(RefusedError("forbidden", why))
-        await JSONResponse(told, status)(scope, receive, send)
+        status, body = OPENAI.render(RefusedError("forbidden", why))
+        await JSONResponse(body, status)(scope, receive, send)
 
     def _why_not(self, headers: Headers, path: str) -> str | None:
         host = headers.get("host", "")
@@ -414,7 +417,7 @@ class SameOrigin:
                 return None
             return f"Origin: {origin[:100]!r} is another; to let its pages ask, start the server with --allow-host"
         site = headers.get("sec-fetch-site", "none")
-        is_visit = path == "/" and headers.get("sec-fetch-mode") == "navigate"  # by a link to the page
+        is_visit = path == "/" and headers.get("sec-fetch-mode") == "navigate"  # a link to the page
         return None if site in ("none", "same-origin") or is_visit else "Sec-Fetch-Site: a page of another origin asks"
 
     def _is_own(self, host: str) -> bool:
@@ -438,7 +441,7 @@ def _name_of(url: str) -> str:
 
 
 def _is_private(name: str) -> bool:
-    """Tell whether no web site can have a name: addresses, names without a dot, and names kept for private use."""
+    """Whether no web site can have a name: addresses, names without a dot, and names reserved for private use."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -447,10 +450,10 @@ def _is_private(name: str) -> bool:
 
 
 def connections(seconds: float) -> type[asyncio.Protocol]:
-    """Return the protocol of connections on which nothing may be unfinished for longer than so many seconds.
+    """Return a protocol that closes connections on which something is unfinished for too long.
 
-    While a request is answered, its endpoint keeps the time. This is for what comes before and after: heads that never
-    end, bodies that nobody waits for, answers that stay unread.
+    While a request is answered, its endpoint enforces the limit. This one covers the rest: heads that never end,
+    bodies that nobody waits for, answers that stay unread.
     """
 
     class Connection(AutoHTTPProtocol):  # type: ignore[valid-type, misc]

@@ -51,7 +51,7 @@ class Decide(BaseModel):
 
 
 class Choose(BaseModel):
-    """A prompt, and what it may be answered with."""
+    """A prompt and its choices."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,12 +61,12 @@ class Choose(BaseModel):
 
 
 async def serve_tools(engine: Engine, name: str) -> None:
-    """Answer a client on standard input and output until it leaves; meanwhile nothing else is written there.
+    """Answer a client on standard input and output until it leaves; nothing else may write there.
 
     Parameters
     ----------
     name : str
-        Of the model, for the client.
+        Name of the model, for the client.
     """
 
     async def decide(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ async def serve_tools(engine: Engine, name: str) -> None:
     async def choose(arguments: dict[str, Any]) -> dict[str, Any]:
         asked = parse(Choose, arguments)
         choices = list(dict.fromkeys(asked.choices))
-        said = Filled([("", asked.prompt)])  # names of control tokens in it are text
+        said = Filled([("", asked.prompt)])  # names of control tokens are text here
         prompt: Prompt = [{"role": "user", "content": asked.prompt}] if asked.chat else said
         request = ChoiceRequest.read(choices, ChooseOptions(probabilities=True))
         answer = await engine.run(prompt, request)
@@ -102,13 +102,13 @@ async def serve_tools(engine: Engine, name: str) -> None:
         arguments = params.arguments or {}
         try:
             check_depth(arguments, _LIMITS.depth)
-            told = await call(arguments)
+            result = await call(arguments)
         except RefusedError as refused:
             return _refused(refused)
         except TokenTrieError as error:
             return _refused(refusal_of(error))
-        text = json.dumps(told, ensure_ascii=False, allow_nan=False)
-        return CallToolResult(content=[TextContent(text=text)], structured_content=told)
+        text = json.dumps(result, ensure_ascii=False, allow_nan=False)
+        return CallToolResult(content=[TextContent(text=text)], structured_content=result)
 
     server: Server[Any] = Server("token-trie", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
     async with stdio_server() as (read, write):

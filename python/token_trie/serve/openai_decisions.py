@@ -28,21 +28,21 @@ class InputText(BaseModel):
 
 
 class InputJSON(BaseModel):
-    """A JSON value, of which the model gets the text."""
+    """A JSON value; the model gets its text."""
 
     type: Literal["input_json"]
     data: dict[str, Any] | list[dict[str, Any]]
 
 
 class InputRefusal(BaseModel):
-    """What an assistant refused with."""
+    """The refusal of an assistant."""
 
     type: Literal["refusal"]
     refusal: StrictStr
 
 
 class InputImage(BaseModel):
-    """An image, which no model here can look at."""
+    """An image; no model here can read it."""
 
     type: Literal["input_image"]
 
@@ -52,7 +52,7 @@ Parts: TypeAlias = StrictStr | Annotated[list[Part], Field(fail_fast=True)]
 
 
 class Message(BaseModel):
-    """What somebody said."""
+    """A message of a conversation."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "developer", "system", "assistant"]
@@ -70,7 +70,7 @@ class FunctionCall(BaseModel):
 
 
 class FunctionCallOutput(BaseModel):
-    """What a call gave."""
+    """The result of a call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: StrictStr
@@ -78,7 +78,7 @@ class FunctionCallOutput(BaseModel):
 
 
 class PredicateShape(BaseModel):
-    """Asks whether it is so."""
+    """A question answered by yes or no."""
 
     model_config = ConfigDict(title="Predicate")
 
@@ -88,10 +88,10 @@ class PredicateShape(BaseModel):
 
 
 class ChoiceShape(BaseModel):
-    """Asks which one it is."""
+    """A question answered by one of its options."""
 
     class Option(BaseModel):
-        """One of them."""
+        """An option."""
 
         value: StrictStr | StrictBool
         description: StrictStr | None = None
@@ -105,10 +105,10 @@ class ChoiceShape(BaseModel):
 
 
 class ScoreShape(BaseModel):
-    """Asks how much of it there is."""
+    """A question answered by a level."""
 
     class Level(BaseModel):
-        """One of the levels, the lowest first."""
+        """A level; the lowest is first."""
 
         label: StrictStr
         description: StrictStr | None = None
@@ -134,8 +134,8 @@ class DecisionRequest(Extras):
     questions: Annotated[list[QuestionShape], Field(min_length=1, fail_fast=True)]
 
     def claim(self, limits: Limits, claim: Claim) -> None:
-        """Claim the memory that it takes to answer; RefusedError where that is too much."""
-        limits.claim_readings([_size(one) for one in self.questions], self.x_orders, claim)
+        """Claim the memory of the answer; RefusedError if it is too much."""
+        limits.claim_readings([_n_options(one) for one in self.questions], self.x_orders, claim)
 
 
 async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model: str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
     Raises
     ------
     RefusedError
-        It cannot be answered; with the place.
+        The request cannot be answered; names the place.
     """
     if len(body.questions) > limits.questions:
         raise invalid(f"{len(body.questions):,}, where {limits.questions:,} are the most", ("questions",), "too_long")
@@ -157,10 +157,10 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
             asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
-        await asyncio.sleep(0)  # others are answered meanwhile
+        await asyncio.sleep(0)  # lets other requests run
     answers, usage = await decide(engine, _state(body.input), asked, options)
     return {
-        "answers": [_told(shape, answer) for shape, answer in zip(body.questions, answers, strict=True)],
+        "answers": [_answer_json(shape, answer) for shape, answer in zip(body.questions, answers, strict=True)],
         "model": model,
         "usage": {
             "input_tokens": usage.input,
@@ -172,7 +172,7 @@ async def decisions(engine: Engine, body: DecisionRequest, limits: Limits, model
     }
 
 
-def _size(shape: PredicateShape | ChoiceShape | ScoreShape) -> int:
+def _n_options(shape: PredicateShape | ChoiceShape | ScoreShape) -> int:
     if isinstance(shape, PredicateShape):
         return 2
     return len(shape.choices if isinstance(shape, ChoiceShape) else shape.levels)
@@ -238,18 +238,18 @@ def _part(part: InputText | InputJSON | InputRefusal | InputImage, place: Place)
     return text
 
 
-def _told(shape: PredicateShape | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": shape.type, "name": shape.name}
+def _answer_json(shape: PredicateShape | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
+    body: dict[str, Any] = {"type": shape.type, "name": shape.name}
     if isinstance(answer, PredicateAnswer):
-        told["probability"] = answer.probability
+        body["probability"] = answer.probability
     elif isinstance(answer, ChoiceAnswer):
         probabilities = [{"value": value, "probability": p} for value, p in answer.probabilities.items()]
-        told |= {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
+        body |= {"choice": answer.value, "probabilities": probabilities, "confidence": answer.confidence}
     elif isinstance(answer, ScoreAnswer) and isinstance(shape, ScoreShape):
         levels = zip(shape.levels, answer.probabilities.items(), strict=True)
-        told |= {
+        body |= {
             "score": answer.score,
             "probabilities": [{"label": at.label, "value": i, "probability": p} for at, (i, p) in levels],
             "confidence": answer.confidence,
         }
-    return told | extras(answer)
+    return body | extras(answer)

@@ -1,4 +1,4 @@
-"""Sets that are registered once and named by requests, and filters of their members."""
+"""Registered sets, which requests name, and filters of their members."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from token_trie.sets.lru import Memory
 from token_trie.sets.trie import TokenTrie
 
 KEYS = ("mask", "indices")
-"""What a request may say beside a set's name; one of them."""
+"""Filters that a request may give beside a set's name; only one of them."""
 
 
 def filtered(made: TokenTrie | Choices[Any], given: dict[str, Any]) -> TokenTrie | Choices[Any]:
-    """Return a set of those of its members that a request leaves.
+    """Return the set of the members that a request's filter keeps.
 
-    ``mask`` is base64 of a bit a member, the lowest of a byte first, with zeros behind the last; ``indices`` are the
-    members' own.
+    ``mask`` is base64 of one bit per member, the lowest of a byte first, padded with zeros; ``indices`` are indices of
+    members.
 
     Raises
     ------
     ArgumentError
-        It is neither, or leaves no member.
+        The filter is invalid, or keeps no member.
     """
     n = made.core.n_leaves if isinstance(made, TokenTrie) else len(made)
     keep = _bits(given["mask"], n) if "mask" in given else _indices(given["indices"], n)
@@ -84,19 +84,19 @@ AnySet: TypeAlias = TokenTrie | Choices[Any]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SUFFIX, _FILE = ".json", ".trie"
 _UNFINISHED = re.compile(rf"{_NAME.pattern}{re.escape(_SUFFIX)}\.[0-9a-f]{{8}}{re.escape(UNFINISHED)}")
-"""Names of files that `put` was writing when the process was killed."""
+"""Names of unfinished files of `put` from a killed process."""
 _MEMBER_BYTES = 64
 """Memory per member of a set, besides its JSON."""
-_FILTERS_KEPT, _FILTER_BYTES = 64, 256 << 20
+_MAX_FILTERS, _MAX_FILTER_BYTES = 64, 256 << 20
 
 
 def read_set(llm: Llama, given: Any) -> AnySet:
-    """Return the set that a JSON value is: a payload, ``{"choices": …}``, texts, or texts with what they stand for.
+    """Read a set from JSON: a payload, ``{"choices": …}``, texts, or texts with values.
 
     Raises
     ------
     TokenTrieError
-        It is none, or does not fit the model.
+        It is no set, or does not fit the model.
     """
     if isinstance(given, dict) and "descriptors" in given:
         return TokenTrie.from_payload(given, llm=llm)
@@ -112,16 +112,16 @@ def read_set(llm: Llama, given: Any) -> AnySet:
 
 @dataclass(frozen=True)
 class Registered:
-    """A set, and the JSON text that it was registered by."""
+    """A set and the JSON text that registered it."""
 
     data: bytes
     made: AnySet
     has_collapsed: bool
-    """Whether some of its leaves became one or none, so that those after them have moved up."""
+    """Whether leaves were merged or dropped, so that the indices after them have shifted."""
 
     @classmethod
     def read(cls, llm: Llama, given: Any, data: bytes) -> Registered:
-        """Read one from a JSON value and its text; TokenTrieError where it is none."""
+        """Read a set from a JSON value and its text; TokenTrieError if it is none."""
         made = read_set(llm, given)
         if not isinstance(made, TokenTrie):
             return cls(data, made, False)
@@ -129,16 +129,16 @@ class Registered:
 
     @property
     def n_bytes(self) -> int:
-        """Memory that it is counted with."""
+        """Memory that the limit counts."""
         return len(self.data) + _MEMBER_BYTES * len(self.made)
 
-    def told(self, name: str) -> dict[str, Any]:
-        """Return what there is to know of it."""
+    def summary(self, name: str) -> dict[str, Any]:
+        """Return a summary as JSON."""
         return {"object": "set", "name": name, "choices": len(self.made), "bytes": len(self.data)}
 
 
 class Filed:
-    """A set in a file that is not the server's: opened again when another has taken its place."""
+    """A set in a file that others write: opened again when the file is replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -147,7 +147,7 @@ class Filed:
 
     @property
     def made(self) -> TokenTrie:
-        """The set as it is now; where the file is gone or broken, as it was."""
+        """The current set; if the file is gone or broken, the last one."""
         try:
             stat = self._path.stat()
             seen = stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
@@ -162,40 +162,40 @@ class Filed:
 
     @property
     def data(self) -> bytes:
-        """JSON text of what `told` returns, as its members may be millions."""
-        return json.dumps(self.told(self._path.stem)).encode()
+        """JSON text of `summary`; the members may be millions."""
+        return json.dumps(self.summary(self._path.stem)).encode()
 
     n_bytes = 0
-    """Memory that it is counted with: its file is mapped."""
+    """Memory that the limit counts: none, as the file is mapped."""
     has_collapsed = False
-    """As members are counted as the file has them."""
+    """Always False: the indices are those of the file."""
 
-    def told(self, name: str) -> dict[str, Any]:
-        """Return what there is to know of it."""
+    def summary(self, name: str) -> dict[str, Any]:
+        """Return a summary as JSON."""
         return {"object": "set", "name": name, "choices": len(self.made), "bytes": self.made.nbytes, "file": True}
 
 
 class Sets:
-    """The sets of a server; on the event loop's thread.
+    """The sets of a server. For the event loop's thread.
 
     Parameters
     ----------
     folder
-        Where they are kept; None: as long as the server runs.
-    most, most_bytes
-        Of them, and of their memory, at the same time.
+        Folder that keeps them; None: they are lost when the server ends.
+    max_sets, max_bytes
+        Limits of their number and of their memory.
     """
 
-    def __init__(self, folder: Path | None = None, most: int = 1000, most_bytes: int = 256 << 20) -> None:
+    def __init__(self, folder: Path | None = None, max_sets: int = 1000, max_bytes: int = 256 << 20) -> None:
         self._folder = folder
-        self._most, self._most_bytes = most, most_bytes
+        self._max_sets, self._max_bytes = max_sets, max_bytes
         self._of_name: dict[str, Registered | Filed] = {}
-        self._foreign: set[str] = set()  # names of files in the folder that are no sets, and stay as they are
-        self._filtered: Memory[TokenTrie] = Memory(_FILTERS_KEPT, _FILTER_BYTES)
+        self._foreign: set[str] = set()  # other files in the folder; never changed
+        self._filtered: Memory[TokenTrie] = Memory(_MAX_FILTERS, _MAX_FILTER_BYTES)
         self._changing = asyncio.Lock()
 
     def load(self, llm: Llama) -> None:
-        """Read what the folder has, before there are requests; what is broken is told of and skipped."""
+        """Read the folder, before the first request; broken files are logged and skipped."""
         if self._folder is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -210,11 +210,11 @@ class Sets:
                     _log.warning("the set %r is left out: %s", path.stem, error)
 
     def names(self) -> dict[str, Registered | Filed]:
-        """Return all of them, by name."""
+        """Return all sets by name."""
         return dict(sorted(self._of_name.items()))
 
     def get(self, name: object, place: Place = ()) -> Registered | Filed:
-        """Return one; RefusedError where there is none."""
+        """Return a set by name; RefusedError if there is none."""
         found = self._of_name.get(name) if isinstance(name, str) else None
         if found is None:
             shown = name if isinstance(name, str) and _NAME.fullmatch(name) else "of this name"
@@ -223,7 +223,7 @@ class Sets:
         return found
 
     def filtered(self, registered: Registered | Filed, given: dict[str, Any]) -> AnySet:
-        """Return those of its members that a request leaves; those of the last requests are kept."""
+        """Return the members that a request's filter keeps; the last results are cached."""
         made = registered.made
         if registered.has_collapsed:
             key = next(key for key in KEYS if key in given)
@@ -242,7 +242,7 @@ class Sets:
         return self._filtered.get((made, given["mask"]), len(given["mask"]), make)
 
     async def put(self, engine: Engine, name: str, given: Any) -> bool:
-        """Register a set; return whether the name is new. What fails changes nothing."""
+        """Register a set; return whether the name is new. A failure changes nothing."""
         if not _NAME.fullmatch(name):
             raise invalid("a name has letters, digits, dots, dashes and underscores, up to 100", ("name",))
         if name in self._foreign:
@@ -261,24 +261,24 @@ class Sets:
         return before is None
 
     async def delete(self, engine: Engine, name: str) -> None:
-        """Forget one; RefusedError where there is none."""
+        """Delete a set; RefusedError if there is none."""
         async with self._changing:
             _require_ours(self.get(name))
             await self._on_disk(engine, _remove, name)
             del self._of_name[name]
 
     def _require_room(self, n_bytes: int, before: Registered | Filed | None) -> None:
-        if before is None and len(self._of_name) >= self._most:
-            raise RefusedError("too_large", f"there are {self._most:,} sets, which is the most; delete one first")
+        if before is None and len(self._of_name) >= self._max_sets:
+            raise RefusedError("too_large", f"there are {self._max_sets:,} sets, which is the most; delete one first")
         held = sum(each.n_bytes for each in self._of_name.values()) - (0 if before is None else before.n_bytes)
-        if held + n_bytes > self._most_bytes:
-            raise RefusedError("too_large", f"all sets together would take more than {self._most_bytes:,} bytes")
+        if held + n_bytes > self._max_bytes:
+            raise RefusedError("too_large", f"all sets together would take more than {self._max_bytes:,} bytes")
 
     async def _on_disk(self, engine: Engine, do: Callable[[Path], None], name: str) -> None:
         if self._folder is None:
             return
         path = self._folder / (name + _SUFFIX)
-        # To its end, whether or not who asked has gone: the folder is what is told of it.
+        # Runs to its end even if the client has left, so that the folder and the answers agree.
         work = asyncio.ensure_future(engine.on_worker(lambda: do(path)))
         try:
             await asyncio.shield(work)

@@ -18,17 +18,17 @@ from token_trie.serve.engine import Engine
 from token_trie.serve.limits import IN_PIECES, Claim, Limits, Place, invalid, refusal_of
 
 JsonText: TypeAlias = StrictStr | dict[str, Any] | list[Any]
-"""What a model reads: a text, or a value of which it gets the JSON text."""
+"""A text, or a value whose JSON text the model gets."""
 
-_ASKED = {"noul": "Is it so?", "choice": "Which one is it?", "score": "How much is it?"}
-"""What is asked where there are no instructions."""
+_DEFAULT_INSTRUCTIONS = {"noul": "Is it so?", "choice": "Which one is it?", "score": "How much is it?"}
+"""Default instructions."""
 
 
 class Noul(BaseModel):
-    """Asks whether it is so."""
+    """A question answered by yes or no."""
 
     class Criteria(BaseModel):
-        """What that means."""
+        """Descriptions of yes and no."""
 
         true: JsonText | None = None
         false: JsonText | None = None
@@ -39,7 +39,7 @@ class Noul(BaseModel):
 
 
 class ChoiceShape(BaseModel):
-    """Asks which one it is."""
+    """A question answered by one of its options."""
 
     model_config = ConfigDict(title="Choice")
 
@@ -49,7 +49,7 @@ class ChoiceShape(BaseModel):
 
 
 class ScoreShape(BaseModel):
-    """Asks how much of it there is."""
+    """A question answered by a level."""
 
     model_config = ConfigDict(title="Score")
 
@@ -74,7 +74,7 @@ class SystemOneRequest(Extras):
     images: Any = None
 
     def claim(self, limits: Limits, claim: Claim) -> None:
-        """Claim the memory that it takes to answer; RefusedError where that is too much."""
+        """Claim the memory of the answer; RefusedError if it is too much."""
         sizes = [2 if isinstance(one, Noul) else len(one.criteria) for one in self.questions.values()]
         limits.claim_readings(sizes, self.x_orders, claim)
 
@@ -84,8 +84,8 @@ def _words(given: JsonText | None, what: str) -> str | None:
 
 
 def question_of(shape: Noul | ChoiceShape | ScoreShape) -> Question:
-    """Return the question that is meant; TokenTrieError where it is none."""
-    instructions = _words(shape.instructions, "instructions") or _ASKED[shape.type]
+    """Return the question of a shape; TokenTrieError if it is invalid."""
+    instructions = _words(shape.instructions, "instructions") or _DEFAULT_INSTRUCTIONS[shape.type]
     if isinstance(shape, Noul):
         criteria = shape.criteria or Noul.Criteria()
         return Predicate(instructions, _words(criteria.true, "true") or None, _words(criteria.false, "false") or None)
@@ -100,14 +100,16 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
     Raises
     ------
     RefusedError
-        It cannot be answered; with the place.
+        The request cannot be answered; names the place.
     """
     options = body.options(engine)
     state, asked = await read_request(body, limits, options, engine)
     answers, usage = await decide(engine, state, asked, options)
     return {
         "model": model,
-        "answers": {name: told(shape, a) for (name, shape), a in zip(body.questions.items(), answers, strict=True)},
+        "answers": {
+            name: answer_json(shape, a) for (name, shape), a in zip(body.questions.items(), answers, strict=True)
+        },
         "usage": {
             "input_tokens": usage.input,
             "output_tokens": usage.answers,
@@ -119,7 +121,7 @@ async def systemone(engine: Engine, body: SystemOneRequest, limits: Limits, mode
 async def read_request(
     body: SystemOneRequest, limits: Limits, options: DecideOptions, engine: Engine
 ) -> tuple[str, dict[Place, Asked]]:
-    """Return a state and what is asked about it, each question with its place; RefusedError with the place."""
+    """Return the state and the prepared questions by their place; RefusedError names the place."""
     asked: dict[Place, Asked] = {}
     for name, question in questions_of(body, limits).items():
         place = "questions", name
@@ -127,12 +129,12 @@ async def read_request(
             asked[place] = engine.calibrations.apply(asked_of(question, options, engine.llm), options)
         except TokenTrieError as error:
             raise refusal_of(error, place) from error
-        await asyncio.sleep(0)  # others are answered meanwhile
+        await asyncio.sleep(0)  # lets other requests run
     return state_of(body), asked
 
 
 def questions_of(body: SystemOneRequest, limits: Limits) -> dict[str, Question]:
-    """Return the questions of a request by their names; RefusedError with the place."""
+    """Return the questions of a request by name; RefusedError names the place."""
     if body.assets or body.files or body.images:
         raise invalid("images are for vision models, and this is none", ("assets",), "unsupported")
     if len(body.questions) > limits.questions:
@@ -151,7 +153,7 @@ def questions_of(body: SystemOneRequest, limits: Limits) -> dict[str, Question]:
 
 
 def state_of(body: SystemOneRequest) -> str:
-    """Return the state of a request as a model gets it; RefusedError where it is none."""
+    """Return the state of a request as text; RefusedError if it is invalid."""
     try:
         state = state_text(body.state)
     except TokenTrieError as error:
@@ -160,23 +162,23 @@ def state_of(body: SystemOneRequest) -> str:
 
 
 def _check_size(shape: Noul | ChoiceShape | ScoreShape, limits: Limits, place: Place) -> None:
-    most = limits.options if isinstance(shape, ChoiceShape) else limits.levels
-    if not isinstance(shape, Noul) and len(shape.criteria) > most:
-        raise invalid(f"{len(shape.criteria):,}, where {most:,} are the most", place, "too_long")
+    max_criteria = limits.options if isinstance(shape, ChoiceShape) else limits.levels
+    if not isinstance(shape, Noul) and len(shape.criteria) > max_criteria:
+        raise invalid(f"{len(shape.criteria):,}, where {max_criteria:,} are the most", place, "too_long")
 
 
-def told(shape: Noul | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
-    """Return an answer as the format has it."""
-    told: dict[str, Any] = {"type": shape.type}
+def answer_json(shape: Noul | ChoiceShape | ScoreShape, answer: Answered[Any]) -> dict[str, Any]:
+    """Return an answer in the wire format."""
+    body: dict[str, Any] = {"type": shape.type}
     if isinstance(answer, PredicateAnswer):
-        told["noul"] = answer.probability
+        body["noul"] = answer.probability
     elif isinstance(answer, ChoiceAnswer):
-        told |= {"choice": answer.value, "probabilities": answer.probabilities, "confidence": answer.confidence}
+        body |= {"choice": answer.value, "probabilities": answer.probabilities, "confidence": answer.confidence}
     elif isinstance(answer, ScoreAnswer) and isinstance(shape, ScoreShape):
-        told |= {
+        body |= {
             "score": answer.score,
             "legend": {str(i): level for i, level in enumerate(shape.criteria)},
             "probabilities": {str(level): p for level, p in answer.probabilities.items()},
             "confidence": answer.confidence,
         }
-    return told | extras(answer)
+    return body | extras(answer)

@@ -1,7 +1,7 @@
-"""A second event loop, on a thread of its own: what grows with a body is done there, and clients are heard meanwhile.
+"""A second event loop in its own thread: work that grows with a body runs there, so clients never wait for it.
 
-server's loop     reads bodies, keeps time, sends answers, says it is well
-working loop      parses bodies, asks the engine, writes answers
+server's loop     reads bodies, enforces time limits, sends answers, answers /health
+working loop      parses bodies, calls the engine, writes answers
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _END_S = 0.5
-"""Time in which cancelled work is expected to end."""
+"""Time that cancelled work gets to end."""
 
 
 class Working:
-    """The loop; its methods are for the server's loop."""
+    """The loop; call its methods from the server's loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="token-trie working", daemon=True).start()
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work. Where this task is cancelled, the work is, and its end is waited for, for half a second."""
+        """Await work. If this task is cancelled, cancel the work and wait half a second for its end."""
         here = asyncio.get_running_loop()
         found: asyncio.Future[T] = here.create_future()
         tasks: list[asyncio.Task[T]] = []
@@ -37,9 +37,9 @@ class Working:
 
         def end(task: asyncio.Task[T]) -> None:
             with contextlib.suppress(RuntimeError):  # the server's loop has ended
-                here.call_soon_threadsafe(tell, task)
+                here.call_soon_threadsafe(done, task)
 
-        def tell(task: asyncio.Task[T]) -> None:
+        def done(task: asyncio.Task[T]) -> None:
             if task.cancelled():
                 found.cancel()
             elif (error := task.exception()) is not None:
@@ -48,19 +48,19 @@ class Working:
                 found.set_result(task.result())
 
         def cancel() -> None:
-            self._loop.call_soon(tasks[0].cancel)  # after its first step, so that what it holds is freed by itself
+            self._loop.call_soon(tasks[0].cancel)  # after its first step, so that it frees what it holds
 
         self._loop.call_soon_threadsafe(begin)
         try:
             return await asyncio.shield(found)
         except asyncio.CancelledError:
             self._loop.call_soon_threadsafe(cancel)
-            found.add_done_callback(lambda _: found.cancelled() or found.exception())  # which nobody waits for
+            found.add_done_callback(lambda _: found.cancelled() or found.exception())  # nobody waits for it
             await asyncio.wait({found}, timeout=_END_S)
             raise
 
     async def iterate(self, parts: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """Return the parts that work makes, as they come to be."""
+        """Yield the parts as the work makes them."""
         queue: asyncio.Queue[tuple[T, ...]] = asyncio.Queue()
         here = asyncio.get_running_loop()
 
@@ -80,5 +80,5 @@ class Working:
             await asyncio.gather(making, return_exceptions=True)
 
     def close(self) -> None:
-        """End the loop, where nothing is under way any more."""
+        """End the loop if no work is left."""
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,1 +1,1 @@
-"""Pictures of sets and decisions, in a terminal and as a page."""
+"""Sets, decisions and evaluations, drawn in a terminal and as HTML pages."""

@@ -1,4 +1,4 @@
-"""An explanation in a terminal: a sentence, and a tree of the branches that matter."""
+"""An explanation in a terminal: a sentence, and a tree of the most probable branches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from token_trie.questions.explain import ROOT, Explained, Explored, add_up, chil
 from token_trie.show.trie import clip, count_leaves, percent, quote
 
 MAX_BRANCHES = 40
-MIN_MASS, FEW = 1e-4, 12
-"""A branch with a smaller share is drawn only among the first few."""
+MIN_MASS, MIN_BRANCHES = 1e-4, 12
+"""After so many branches, those with a smaller mass are not drawn."""
 
 
 class Phrase(NamedTuple):
-    """A piece of a sentence, and the answer that it is about."""
+    """A part of a sentence, and the answer that it is about."""
 
     text: str
     whose: str = ""
@@ -34,14 +34,16 @@ class Phrase(NamedTuple):
 
 @dataclass
 class Branch:
-    """A token that may come next, with the forced tokens behind it; or the end of an answer that others go on from."""
+    """A token that may come next, with the forced tokens after it; or the end of an answer that begins longer ones."""
 
     tokens: tuple[int, ...]
     """Empty for the end of an answer."""
     share: float
+    """Its probability among the tokens that are allowed there."""
     mass: float
+    """The probability of all answers after it."""
     n_leaves: int
-    """The number of answers behind it."""
+    """The number of answers after it."""
     leaf: int | None = None
     """The answer that ends with it."""
     greedy: bool = False
@@ -49,13 +51,13 @@ class Branch:
     exact: bool = False
     """Whether the most probable answer takes it."""
     parting: bool = False
-    """Whether the two answers part behind it."""
+    """Whether the two answers diverge after it."""
     children: list[Branch] = field(default_factory=list)
     """The branches to draw, the most probable first."""
 
     @property
     def n_more(self) -> int:
-        """The number of answers behind it that are not drawn."""
+        """The number of answers after it that are not drawn."""
         return 0 if self.leaf is not None else self.n_leaves - sum(child.n_leaves for child in self.children)
 
     @property
@@ -65,7 +67,7 @@ class Branch:
 
 
 def sentence_of(explained: Explained) -> list[Phrase]:
-    """Say in one sentence where the two part ways."""
+    """Say in one sentence where the greedy and the most probable answer diverge."""
     p, greedy, exact = explained.probabilities, explained.greedy_leaf, explained.exact_leaf
     answer = Phrase(clip(explained.exact.value), "exact")
     if len(p) == 1:
@@ -89,23 +91,23 @@ def sentence_of(explained: Explained) -> list[Phrase]:
 
 
 def branches_of(explained: Explored, max_branches: int = MAX_BRANCHES) -> Branch:
-    """Return the root, behind it the branches of the two answers and those with most of the mass."""
+    """Return the root, with the branches of the two answers and the most probable ones below it."""
     root = Branch((), 1.0, 1.0, len(explained.trie), greedy=True, exact=True, parting=explained.parting == ROOT)
     drawn, n, order = [root], 0, count()
     waiting: list[tuple[float, int, Branch, Branch, int]] = []
 
     def wait(parent: Branch, node: int) -> None:
-        for branch, end in behind(node):
+        for branch, end in open_node(node):
             own = branch.greedy or branch.exact
             heapq.heappush(waiting, (-np.inf if own else -branch.mass, next(order), parent, branch, end))
 
-    behind = _opener(explained)
+    open_node = _opener(explained)
     wait(root, ROOT)
     while waiting:
         priority, _, parent, branch, end = heapq.heappop(waiting)
         if priority > -np.inf:
             n += 1
-            if n > max_branches or (n > FEW and branch.mass < MIN_MASS):
+            if n > max_branches or (n > MIN_BRANCHES and branch.mass < MIN_MASS):
                 break
         parent.children.append(branch)
         drawn.append(branch)
@@ -117,12 +119,12 @@ def branches_of(explained: Explored, max_branches: int = MAX_BRANCHES) -> Branch
 
 
 def _opener(explained: Explored) -> Callable[[int], Iterator[tuple[Branch, int]]]:
-    """Return a function from a node to the branches behind it, each with the node that it leads to."""
+    """Return a function from a node to the branches after it, each with the node that it leads to."""
     core = explained.trie.core
     greedy, exact = (set(path_to(explained.trie, leaf)) for leaf in (explained.greedy_leaf, explained.exact_leaf))
     n_leaves = add_up(explained.trie, np.ones(len(explained.trie)))
 
-    def behind(node: int) -> Iterator[tuple[Branch, int]]:
+    def open_node(node: int) -> Iterator[tuple[Branch, int]]:
         if (leaf := core.leaf(node)) is not None:
             mass = float(explained.probabilities[leaf])
             is_own = leaf == explained.greedy_leaf, leaf == explained.exact_leaf
@@ -144,11 +146,11 @@ def _opener(explained: Explored) -> Callable[[int], Iterator[tuple[Branch, int]]
             )
             yield branch, end
 
-    return behind
+    return open_node
 
 
 def _step(explained: Explored, leaf: int, depth: int) -> tuple[str, float]:
-    """Return the text of the token that the path of a leaf takes at a depth, and its share there."""
+    """Return the text and the share of the token that the path of a leaf takes at a depth."""
     path = path_to(explained.trie, leaf)
     if depth + 1 < len(path):
         return quote(explained.pieces[explained.trie[leaf].tokens[depth]]), float(explained.shares[path[depth + 1]])
@@ -159,19 +161,19 @@ COLORS = {"greedy": "yellow", "exact": "green", "": ""}
 
 
 def percent_bar(p: float, whose: str = "exact") -> Bar:
-    """Return a bar; 100 % is 30 columns wide."""
+    """Return a bar, 30 columns wide for 100 %."""
     return Bar(1.0, 0.0, p, width=30, color=COLORS[whose])
 
 
 def describe_mass(mass: float) -> str:
-    """Return a sentence on whether the set fits at all."""
+    """Return a sentence on the mass of the set."""
     if mass < LOW_MASS:
         return f"The model gives the whole set only {percent(mass)} – none of these may fit."
     return f"The model gives the whole set {percent(mass)} of all that it could write here."
 
 
 def describe_certainty(decision: Decision[Any]) -> str:
-    """Return a sentence with margin and entropy of a decision with probabilities."""
+    """Return a sentence with the margin and the entropy of a decision."""
     return f"Margin {percent(decision.margin)}, entropy {decision.entropy:.2f} nats."
 
 
@@ -182,7 +184,7 @@ def draw_sentence(explained: Explained) -> Text:
 
 
 def draw_explanation(explained: Explained, n_ranked: int = 10, max_branches: int = 30) -> Group:
-    """Draw an explanation: its sentence, the best answers as bars, and the branches that matter."""
+    """Draw an explanation: its sentence, the best answers as bars, and the most probable branches."""
     ranked = explained.ranked(n_ranked)
     answers = Table(box=None, padding=(0, 2, 0, 0))
     for title, whose in (("answer", ""), ("", ""), ("whole", "exact"), ("step by step", "greedy")):

@@ -1,4 +1,4 @@
-"""`evaluate` with its pictures: a table in a terminal."""
+"""`evaluate`, with its results as a table in a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.show.trie import clip, printable
-from token_trie.trust.evaluate import Evaluated, WrongRow, evaluate_rows
+from token_trie.trust.evaluate import Comparison, WrongRow, evaluate_rows
 from token_trie.trust.rows import RowOptions
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Evaluated):
-    """How good answers are, for several ways to answer: an `Evaluated` that rich can print and `html` can write."""
+class Evaluation(Comparison):
+    """How good answers are, for several ways to answer: a `Comparison` that rich can print and `html` can write."""
 
     @classmethod
-    def of(cls, evaluated: Evaluated) -> Evaluation:
-        """Add the pictures to what was found."""
+    def of(cls, evaluated: Comparison) -> Evaluation:
+        """Add the drawing methods to a comparison."""
         return cls(**{name: getattr(evaluated, name) for name in evaluated.__dataclass_fields__})
 
     def html(self) -> str:
@@ -139,12 +139,12 @@ def share(p: float | None, digits: int = 1) -> str:
 
 
 def number(figure: float | None) -> str:
-    """Return a figure, with three digits behind the point."""
+    """Return a number with three decimals."""
     return "–" if figure is None else f"{figure:.3f}"
 
 
-def draw_evaluation(evaluated: Evaluated) -> Group:
-    """Draw a row a way, and below what is to be known beside the figures."""
+def draw_evaluation(evaluated: Comparison) -> Group:
+    """Draw a table with a row for each way, and remarks below it."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("way", no_wrap=True)
     tells_unfit = any(way.figures.unfit is not None for way in evaluated.ways)
@@ -171,7 +171,7 @@ def draw_evaluation(evaluated: Evaluated) -> Group:
     return Group(table, "", *_notes(evaluated))
 
 
-def _notes(evaluated: Evaluated) -> list[Text]:
+def _notes(evaluated: Comparison) -> list[Text]:
     n, n_classes = len(evaluated.gold), len(evaluated.classes)
     notes = [Text(f"{n:,} rows, {n_classes:,} choices; {evaluated.n_read:,} rows read by the model", "dim")]
     fitted = [way.name for way in evaluated.ways if way.of == "labels"]

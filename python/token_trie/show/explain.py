@@ -1,4 +1,4 @@
-"""`explain`, with the pictures of what it finds."""
+"""`explain`, with its results as a tree in a terminal or as a page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Explanation(Explained):
 
     @classmethod
     def of(cls, explained: Explained) -> Explanation:
-        """Add the pictures to what was found."""
+        """Add the drawing methods to the results."""
         return cls(**vars(explained))
 
     def html(self, max_branches: int = MAX_BRANCHES) -> str:
@@ -39,11 +39,11 @@ class Explanation(Explained):
         return render_explanation(self, max_branches)
 
     def sentence(self) -> list[Phrase]:
-        """Say in one sentence where the two part ways."""
+        """Say in one sentence where the greedy and the most probable answer diverge."""
         return sentence_of(self)
 
     def branches(self, max_branches: int = MAX_BRANCHES) -> Branch:
-        """Return the root, behind it the branches of the two answers and those with most of the mass."""
+        """Return the root, with the branches of the two answers and the most probable ones below it."""
         return branches_of(self, max_branches)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -83,6 +83,6 @@ def explain(
     Raises
     ------
     ArgumentError, VocabularyError, ContextError, BusyError
-        As of `choose`.
+        As for `choose`.
     """
     return Explanation.of(run(llm, prompt, ExplainRequest.read(choices, leaf_end, leading_space)))

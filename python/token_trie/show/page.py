@@ -1,4 +1,4 @@
-"""Explanations and evaluations as one HTML page each: this module computes positions, the templates have the layout."""
+"""Explanations and evaluations as HTML pages: this module computes positions, the templates have the layout."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from token_trie.decisions.decision import LOW_MASS
 from token_trie.questions.explain import Explained
 from token_trie.show.branches import Branch, branches_of, describe_mass, sentence_of
 from token_trie.show.trie import clip, percent
-from token_trie.trust.evaluate import Evaluated, EvaluatedWay
+from token_trie.trust.evaluate import Comparison, EvaluatedWay
 from token_trie.trust.metrics import N_BINS, Figures, Point
 
 ROW, BAND, GAP = 46.0, 32.0, 48.0
-"""Pixels: the height of an answer without its band, the height of a band of 100 %, the width between columns."""
+"""Pixels: the height of an answer without its band, the height of a band of 100 %, and the gap between columns."""
 FOLDED_ROW = 26.0
 CHAR, SMALL_CHAR, BOLD_CHAR = 7.9, 6.7, 8.7
-"""Widths of characters in the fonts of the page."""
+"""Pixels: the widths of characters in the fonts of the page."""
 MIN_WIDTH = 1040.0
 N_RANKED = 12
 
 
 @dataclass
 class Placed:
-    """A branch on the page, or the line for branches left out (branch None)."""
+    """A branch on the page; with branch None, the line that counts the branches left out."""
 
     branch: Branch | None
     depth: int
@@ -47,7 +47,7 @@ class Placed:
     x0: float = 0.0
     x1: float = 0.0
     bar: float = 0.0
-    """The width that stands for a share of 100 %."""
+    """The width of a share of 100 %."""
     y: float = 0.0
     thickness: float = 0.0
     line: str = ""
@@ -55,14 +55,14 @@ class Placed:
 
     @property
     def classes(self) -> str:
-        """Names of the answers whose path has this branch, for CSS."""
+        """CSS classes: the answers whose path has this branch."""
         if self.branch is None:
             return "folded"
         return " ".join(name for name, on in (("greedy", self.branch.greedy), ("exact", self.branch.exact)) if on)
 
 
 def render_explanation(explained: Explained, max_branches: int) -> str:
-    """Return the page."""
+    """Return the page of an explanation."""
     p = explained.probabilities
     ranked = explained.ranked(N_RANKED)
     rest = [leaf for leaf in range(len(p)) if leaf not in ranked]
@@ -70,7 +70,7 @@ def render_explanation(explained: Explained, max_branches: int) -> str:
     tail = "\n".join(prompt[-400:].split("\n")[-3:]).lstrip()
     picture = _place(explained, branches_of(explained, max_branches))
     greedy, exact = explained.greedy_leaf, explained.exact_leaf
-    return _explanation_template().render(
+    return _template("page.html").render(
         e=explained,
         sentence=sentence_of(explained),
         mass=explained.exact.mass,
@@ -100,15 +100,6 @@ def render_explanation(explained: Explained, max_branches: int) -> str:
     )
 
 
-@cache
-def _explanation_template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(percent=percent, clip=clip, comma="{:,}".format)
-    return environment.from_string(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-
-
 def _place(explained: Explained, root: Branch) -> dict[str, Any]:
     placed = list(_unfold(explained, root))
     columns = [0.0] * (max(item.depth for item in placed) + 1)
@@ -135,7 +126,7 @@ def _place(explained: Explained, root: Branch) -> dict[str, Any]:
             weights = [child.branch.mass if child.branch else 0.0 for child in own]
             total = sum(weights)
             item.y = sum(w * c.y for w, c in zip(weights, own, strict=True)) / total if total > 0 else own[0].y
-            # The bands of children begin side by side, in the order of the rows.
+            # The bands of the children start next to each other, in the order of the rows.
             at = item.y - sum(child.thickness for child in own) / 2
             for child in own:
                 child.line = _line(item.x1, at + child.thickness / 2, child)
@@ -145,7 +136,7 @@ def _place(explained: Explained, root: Branch) -> dict[str, Any]:
 
 
 def _unfold(explained: Explained, root: Branch) -> Iterator[Placed]:
-    """Yield the branches depth first; the line for those left out comes last."""
+    """Yield the branches depth first; the line that counts those left out is last."""
     stack = [Placed(root, 0, None, "prompt", "", mass="100 %")]
     while stack:
         item = stack.pop()
@@ -191,7 +182,7 @@ def _cells(text: str) -> int:
 
 
 def _times(p: float, of: float) -> str:
-    """Return how many times p is of, rounded."""
+    """Return the ratio of two probabilities, rounded."""
     ratio = p / of if of > 0 else np.inf
     return f"{ratio:,.0f}" if 10 <= ratio < 1e6 else f"{ratio:.1f}" if ratio < 10 else "over a million"
 
@@ -201,19 +192,19 @@ def _lines(prompt: str) -> str:
 
 
 SIZE, LEFT, BOTTOM = 280.0, 40.0, 34.0
-"""Pixels: the side of a diagram, and the room for what stands beside and below it."""
+"""Pixels: the side of a diagram, and the margins to the left of it and below it."""
 N_WRONG, N_CONFUSED, N_MATRIX, N_POINTS = 100, 12, 25, 1000
-"""At most: wrong rows, confusions, classes of a matrix that is drawn, and points of a curve."""
+"""Maximum numbers of wrong rows, confusions, classes of a drawn matrix, and points of a curve."""
 
 
-def render_evaluation(evaluated: Evaluated) -> str:
-    """Return the page."""
+def render_evaluation(evaluated: Comparison) -> str:
+    """Return the page of an evaluation."""
     script = Path(__file__).with_name("evaluation.js").read_text(encoding="utf-8")
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     ways = [_way(evaluated, way) for way in evaluated.ways]
     points = [[[p.confidence, p.n, p.accuracy] for p in way["points"]] for way in ways]
     data = json.dumps({"n": len(evaluated.gold), "points": points, "size": SIZE, "left": LEFT})
-    return _evaluation_template().render(
+    return _template("evaluation.html").render(
         e=evaluated,
         ways=ways,
         best=evaluated.best,
@@ -230,15 +221,15 @@ def render_evaluation(evaluated: Evaluated) -> str:
 
 
 @cache
-def _evaluation_template() -> jinja2.Template:
+def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(percent=percent, clip=clip, comma="{:,}".format, three="{:.3f}".format)
-    return environment.from_string(Path(__file__).with_name("evaluation.html").read_text(encoding="utf-8"))
+    return environment.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))
 
 
-def _way(evaluated: Evaluated, way: EvaluatedWay) -> dict[str, Any]:
+def _way(evaluated: Comparison, way: EvaluatedWay) -> dict[str, Any]:
     figures = way.figures
     points = _thinned(figures.coverage)
     matrix = np.array(figures.confusion)
@@ -259,7 +250,7 @@ def _way(evaluated: Evaluated, way: EvaluatedWay) -> dict[str, Any]:
 
 
 def _bars(figures: Figures) -> list[dict[str, float]]:
-    """Place a bar a bin, as high as its accuracy, and a dot at its mean confidence."""
+    """Compute for each bin a bar as high as its accuracy, and a dot at its mean confidence."""
     width = SIZE / N_BINS
     bars = []
     for one in figures.reliability:
@@ -281,9 +272,9 @@ def _bars(figures: Figures) -> list[dict[str, float]]:
 
 
 def _curve(points: list[Point], n: int) -> str:
-    """Return the SVG path of accuracy over the share of rows that are decided."""
-    places = [(LEFT + SIZE * point.n / n, 8 + SIZE * (1 - point.accuracy)) for point in points]
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) if places else ""
+    """Return the SVG path of the accuracy over the share of accepted rows."""
+    positions = [(LEFT + SIZE * point.n / n, 8 + SIZE * (1 - point.accuracy)) for point in points]
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in positions) if positions else ""
 
 
 def _thinned(points: tuple[Point, ...]) -> list[Point]:
@@ -306,7 +297,7 @@ def _matrix(classes: tuple[str, ...], matrix: Any) -> list[dict[str, Any]]:
 
 
 def _confused(classes: tuple[str, ...], matrix: Any) -> list[tuple[str, str, int]]:
-    """Return what is taken for what most often."""
+    """Return the most frequent confusions: gold class, answer, number of rows."""
     off = matrix - np.diag(np.diag(matrix))
     order = np.argsort(-off, axis=None, kind="stable")[:N_CONFUSED]
     pairs = [np.unravel_index(i, off.shape) for i in order]

@@ -1,4 +1,4 @@
-"""A trie as a picture in text, and texts and numbers as people read them."""
+"""A trie drawn as a tree; texts and numbers formatted for people."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from token_trie.sets.trie import TokenTrie
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters, line breaks and marks of direction written out."""
+    """Return a text with control characters, line breaks and direction marks escaped."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def percent(p: float) -> str:
-    """Return a probability in percent; it is 0 or 100 only if it is so exactly."""
+    """Return a probability in percent; only an exact 0 or 1 is shown as 0 % or 100 %."""
     if 0 < p < 0.0001:
         return "<0.01 %"
     if 0.999 < p < 1:
@@ -25,7 +25,7 @@ def percent(p: float) -> str:
 
 
 def clip(text: str | bytes, width: int = 48) -> str:
-    """Return a text for a label: printable, and not too long."""
+    """Return a printable text of at most width characters, for a label."""
     if isinstance(text, bytes):
         text = text.decode(errors="backslashreplace")
     text = printable(text)
@@ -41,7 +41,7 @@ ROOT = 0
 
 
 def show_bytes(piece: bytes) -> str:
-    """Return the text of a token in quotes, so that spaces and parts of characters can be seen."""
+    """Return the text of a token in quotes, so that spaces and partial characters are visible."""
     try:
         return repr(piece.decode())
     except UnicodeDecodeError:
@@ -59,16 +59,16 @@ def count_leaves(trie: TokenTrie) -> str:
 
 
 def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines: int = 200) -> Tree:
-    """Draw a trie; chains without a branch stand on one line.
+    """Draw a trie; a chain without a branch is one line.
 
     Parameters
     ----------
     trie : TokenTrie
         The set.
     piece : callable, optional
-        From a token id to its bytes; without it, ids are shown.
+        Returns the bytes of a token id; by default, ids are shown.
     max_lines : int
-        Lines at most, the root apart; what is left out is counted.
+        Maximum number of lines below the root; the branches left out are counted.
     """
     core = trie.core
 

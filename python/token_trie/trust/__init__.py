@@ -1,1 +1,1 @@
-"""What answers are worth: evaluated on rows with gold labels, calibrated, and held back where they are not sure."""
+"""Evaluation on rows with gold labels, calibration of probabilities, and gates: when to accept an answer."""

@@ -1,4 +1,4 @@
-"""Readings on disk: what a model said of rows is read from a file the next time."""
+"""Readings of rows on disk, so that the model does not read a row twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from token_trie.native.files import write_whole
 from token_trie.questions.question import state_text
 from token_trie.sets.prompt import Filled
 from token_trie.trust.fit import part_of
-from token_trie.trust.rows import Reader, Readings, Row, RowOptions
+from token_trie.trust.rows import Readings, Row, RowOptions, RowReader
 
 _FORMAT = 2
 _SECONDS_BETWEEN_WRITES = 5.0
@@ -29,13 +29,13 @@ _ARRAYS = ("raw", "contextual", "mass", "states")
 
 
 def digest_of(*parts: object) -> str:
-    """Return the digest of values that JSON has, or that have an exact `repr`."""
+    """Return the SHA-256 of values that JSON has, or whose `repr` is exact."""
     return hashlib.sha256(json.dumps(parts, default=repr).encode(errors="surrogatepass")).hexdigest()
 
 
 def digest_of_prompt(prompt: Any) -> bytes:
-    """Return the digest of a prompt, 16 bytes: the same for those that are the same to a model."""
-    if isinstance(prompt, Filled):  # the names of control tokens are theirs in the template alone
+    """Return the digest of a prompt, 16 bytes; prompts with the same tokens have the same digest."""
+    if isinstance(prompt, Filled):  # only in the template are names of control tokens such tokens
         prompt = {"parts": [list(part) for part in prompt.parts]}
     elif isinstance(prompt, np.ndarray):
         prompt = prompt.tolist()
@@ -45,31 +45,31 @@ def digest_of_prompt(prompt: Any) -> bytes:
 
 
 @dataclass
-class Kept:
-    """The rows that a file has.
+class CachedRows:
+    """Readings of rows by the digest of each row, loaded from a file and written to it.
 
     Parameters
     ----------
     path : Path or None
-        The file; None: nothing is kept.
+        The file; None: in memory only.
     key : str
-        The digest of all that is asked.
+        The digest of all options that the readings depend on.
     """
 
     path: Path | None
     key: str
     rows: Readings | None = field(default=None, init=False)
     has_states: bool = field(default=False, init=False)
-    """Whether hidden states were asked for, which not every model has."""
+    """Whether the rows were read with hidden states; not every model has them."""
     problem: str | None = field(default=None, init=False)
-    """Why a file that is there was not read."""
+    """Why an existing file was not loaded."""
 
     def __post_init__(self) -> None:
         self._row_of: dict[bytes, int] = {}
         if self.path is not None and self.path.exists():
             try:
                 self._load(self.path)
-            except Exception as error:  # a file from elsewhere may break anything in the readers of zip and npy
+            except Exception as error:  # a foreign file may raise anything in the readers of zip and npy
                 self.problem = f"{self.path}: broken, and read anew ({type(error).__name__}: {error})"
 
     def clear(self, *, has_states: bool = False) -> None:
@@ -77,7 +77,7 @@ class Kept:
         self.rows, self._row_of, self.has_states = None, {}, has_states
 
     def missing(self, digests: Iterable[bytes]) -> dict[bytes, int]:
-        """Return those that are not there, each once, with their positions."""
+        """Return the digests without readings, each once, with its position."""
         found: dict[bytes, int] = {}
         for i, digest in enumerate(digests):
             if digest not in self._row_of:
@@ -85,7 +85,7 @@ class Kept:
         return found
 
     def add(self, digests: Sequence[bytes], readings: Readings) -> None:
-        """Add rows, and write the file."""
+        """Add rows and write the file."""
         rows = readings if self.rows is None else _joined(self.rows, readings)
         row_of = self._row_of | {digest: i for i, digest in enumerate(digests, len(self._row_of))}
         self.rows, self._row_of = rows, row_of
@@ -93,7 +93,7 @@ class Kept:
             self._write(self.path, rows)
 
     def of(self, digests: Sequence[bytes]) -> Readings:
-        """Return the readings of rows in this order; all of them must be there."""
+        """Return the readings of rows in this order; none may be missing."""
         assert self.rows is not None
         return part_of(self.rows, np.array([self._row_of[digest] for digest in digests], np.int64))
 
@@ -123,7 +123,7 @@ class Kept:
             raise ValueError("a row is there twice")
 
     def _write(self, path: Path, rows: Readings) -> None:
-        """Write the file whole, or leave it as it was."""
+        """Replace the file; on failure it stays as it was."""
         header = {
             "format": _FORMAT,
             "key": self.key,
@@ -142,81 +142,81 @@ class Kept:
         write_whole(path, file.getbuffer())
 
 
-def kept_in(folder: str | os.PathLike[str] | None, key: str) -> Kept:
-    """Return what a folder has of a way of asking; ArgumentError where it is a file."""
+def open_cache(folder: str | os.PathLike[str] | None, key: str) -> CachedRows:
+    """Load the readings that a folder has for a key; ArgumentError if the folder is a file."""
     if folder is None:
-        return Kept(None, key)
-    place = Path(folder)
-    if place.exists() and not place.is_dir():
-        raise ArgumentError(f"cache: {str(place)!r} is a file, where a folder belongs")
-    return Kept(place / f"readings-{key[:24]}.npz", key)
+        return CachedRows(None, key)
+    root = Path(folder)
+    if root.exists() and not root.is_dir():
+        raise ArgumentError(f"cache: {str(root)!r} is a file, where a folder belongs")
+    return CachedRows(root / f"readings-{key[:24]}.npz", key)
 
 
 def key_of(options: RowOptions, binding: Binding) -> str:
-    """Return the digest of all that figures depend on beside the prompts."""
-    # Prompts that a template made are told apart by their tokens.
+    """Return the digest of all that readings depend on besides the prompts."""
+    # The tokens of prompts that a template made differ where the templates do.
     return digest_of(_FORMAT, replace(binding, asked="") if options.template else binding)
 
 
-def read_kept(
-    reader: Reader, rows: Sequence[Any], kept: Kept, *, states: bool = False, **options: Any
+def read_cached(
+    reader: RowReader, rows: Sequence[Any], cached: CachedRows, *, states: bool = False, **options: Any
 ) -> tuple[Readings, int]:
-    """Read rows, of which those that are kept, or there twice, are not read by the model again.
+    """Read rows with the model, except cached rows and duplicates.
 
     Parameters
     ----------
     **options
-        Those of `Reader.read`.
+        As for `RowReader.read`.
 
     Returns
     -------
     tuple of Readings and int
-        And how many rows the model has read.
+        The second is the number of rows that the model has read.
     """
-    if states and not kept.has_states:
-        kept.clear(has_states=True)
+    if states and not cached.has_states:
+        cached.clear(has_states=True)
     digests = [_digest_of_row(reader, row) for row in rows]
-    missing = kept.missing(digests)
-    waiting, places = list(missing), list(missing.values())
+    missing = cached.missing(digests)
+    waiting, positions = list(missing), list(missing.values())
     found: list[Row] = []
     n_written, written_at = 0, time.monotonic()
 
     def write() -> None:
         nonlocal n_written, written_at
         if n_written < len(found):
-            kept.add(waiting[n_written : len(found)], Readings.of(found[n_written:], reader.binding))
+            cached.add(waiting[n_written : len(found)], Readings.of(found[n_written:], reader.binding))
             n_written, written_at = len(found), time.monotonic()
 
     try:
-        if places:
-            for row in reader.read([rows[i] for i in places], states=kept.has_states, **options):
+        if positions:
+            for row in reader.read([rows[i] for i in positions], states=cached.has_states, **options):
                 found.append(row)
                 if time.monotonic() - written_at > _SECONDS_BETWEEN_WRITES:
                     write()
     except TokenTrieError as error:
-        if error.__cause__ is None or len(found) == len(places):
+        if error.__cause__ is None or len(found) == len(positions):
             raise
-        raise type(error)(f"{reader.each}s[{places[len(found)]}]: {error.__cause__}") from error
-    finally:  # so that who goes on after an interrupt reads the rest alone
+        raise type(error)(f"{reader.each}s[{positions[len(found)]}]: {error.__cause__}") from error
+    finally:  # after an interrupt, the next call reads only the rest
         write()
-    return replace(kept.of(digests), binding=reader.binding), len(found)
+    return replace(cached.of(digests), binding=reader.binding), len(found)
 
 
-def _digest_of_row(reader: Reader, row: Any) -> bytes:
-    """Return the digest of the tokens that a row is read by."""
+def _digest_of_row(reader: RowReader, row: Any) -> bytes:
+    """Return the digest of the tokens of a row's prompts."""
     try:
         return bytes.fromhex(digest_of(reader.prompts(row)))[:16]
-    except TokenTrieError:  # which the reader says of it, with its position
-        return digest_of_prompt(as_asked(reader, row))
+    except TokenTrieError:  # the reader raises it with the position of the row
+        return digest_of_prompt(content_of(reader, row))
 
 
-def as_asked(reader: Reader, row: Any) -> Any:
-    """Return a row as a model is asked about it."""
+def content_of(reader: RowReader, row: Any) -> Any:
+    """Return the text of a state, or a prompt as it is."""
     if reader.each != "state":
         return row
     try:
         return state_text(row)
-    except ArgumentError:  # which the reader says of it, with its position
+    except ArgumentError:  # the reader raises it with the position of the row
         return repr(row)
 
 

@@ -1,4 +1,4 @@
-"""`Calibration`: what makes probabilities that can be trusted of what a model says, kept in a small file."""
+"""`Calibration`: turns a model's scores into calibrated probabilities; saved as a small JSON file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from token_trie.native.files import write_whole
 from token_trie.native.options import takes
 from token_trie.questions.question import Question
 from token_trie.sets.choices import ChoicesLike
-from token_trie.trust.cache import as_asked, digest_of_prompt
+from token_trie.trust.cache import content_of, digest_of_prompt
 from token_trie.trust.fit import Fit, HeldOut, fit_readings, in_domain
 from token_trie.trust.gate import Gate, find_gate
 from token_trie.trust.head import Head
 from token_trie.trust.metrics import numbered
 from token_trie.trust.rows import KINDS, FitKind, FitOptions, Readings, reader_of
-from token_trie.trust.stored import Stored
+from token_trie.trust.stored import JsonObject
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -53,14 +53,14 @@ class Calibration(Fit):
         scores after random words of the rows are subtracted (Fei et al. 2023). temperature, bias: fitted on labels.
         head: a linear model on the hidden state of the prompt's last token.
     binding : Binding
-        What it was fitted on. It can be used only with the same.
+        The model, choices and prompts that it was fitted on. It can be used only with the same.
     base : {"raw", "contextual"}
         The scores that it takes.
     bias : ndarray of float64, shape (n_classes,)
     temperature : float
     head : Head or None
     held_out : HeldOut or None
-        Figures on rows that it has not seen, if the rows had labels.
+        Figures of cross-validation, if the rows had labels.
     n_rows : int
         Number of rows on which it was fitted.
     """
@@ -83,7 +83,7 @@ class Calibration(Fit):
         n_ctx: int | None = None,
         **options: Unpack[FitKeywords],
     ) -> Calibration:
-        """Fit it on rows.
+        """Fit a calibration on rows.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Calibration(Fit):
             The right answer for each row, as a value or a text of the choices. None: there are no labels, and the mean
             over the rows is subtracted.
         choices : choices as of `choose`; or Choice, Predicate or Score
-            What the answers are.
+            The answers, or a question.
         progress, n_parallel, n_ctx
             As of `choose_many`.
         **options
@@ -108,20 +108,20 @@ class Calibration(Fit):
         Raises
         ------
         CalibrationError
-            The rows do not allow it: they are too few, or all of one class.
+            There are too few rows, or all are of one class.
         ArgumentError, VocabularyError, ContextError
-            As of `choose_many`; of a label that is no choice, with its position.
+            As for `choose_many`; or a label is not one of the choices (with its position).
         """
         read = FitOptions.read("Calibration.fit", options)
         if gold is not None:
-            import_sklearn("linear_model")  # before rows are read for nothing
-        reader = reader_of(llm, choices, read.of_rows())
+            import_sklearn("linear_model")  # fails before rows are read in vain
+        reader = reader_of(llm, choices, read)
         rows = list(prompts)
         labels = None if gold is None else read_gold(gold, len(rows), reader.binding.classes, reader.values)
         states = labels is not None and read.kind in ("auto", "head")
         shuffled = in_domain(rows, _SEED) if read.kind == "domain" else []
         prior = None if read.frequencies is None else BatchPrior(read.frequencies).shift(reader.values)
-        groups = numbered([digest_of_prompt(as_asked(reader, row)) for row in rows])
+        groups = numbered([digest_of_prompt(content_of(reader, row)) for row in rows])
         found = iter(reader.read(rows + shuffled, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx))
         readings = Readings.of(itertools.islice(found, len(rows)), reader.binding)
         return cls.of(
@@ -146,7 +146,7 @@ class Calibration(Fit):
         groups: npt.ArrayLike | None = None,
         shuffled: Readings | None = None,
     ) -> Calibration:
-        """Fit it to what a model has said of rows; as of `fit_readings`."""
+        """Fit a calibration to readings; arguments and errors as for `fit_readings`."""
         found, held_out = fit_readings(
             readings, gold, kind=kind, prior=prior, n_folds=n_folds, groups=groups, shuffled=shuffled
         )
@@ -182,7 +182,7 @@ class Calibration(Fit):
         return find_gate(own.confidence, own.is_right, target_accuracy, assurance, groups=own.groups)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it to a file. If the process is killed, the file is the old or the new one. Raises OSError."""
+        """Write it to a file: if the process is killed, the file is the old or the new one. Raises OSError."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1)
         write_whole(Path(path), f"{text}\n".encode())
 
@@ -193,9 +193,9 @@ class Calibration(Fit):
         Raises
         ------
         CalibrationError
-            The file is no calibration, with the place.
+            The file is not a calibration; the message names the field.
         OSError
-            It cannot be read.
+            The file cannot be read.
         """
         path = Path(path)
         if path.stat().st_size > _MAX_BYTES:
@@ -222,8 +222,8 @@ class Calibration(Fit):
 
     @classmethod
     def from_dict(cls, given: object) -> Self:
-        """Read what `to_dict` gave; CalibrationError, with the place, where it is something else."""
-        read = Stored(given, "")
+        """Read what `to_dict` returned; otherwise CalibrationError, with the name of the field."""
+        read = JsonObject(given, "")
         if read.text("format") != _FORMAT:
             raise CalibrationError(f"format: this is no {_FORMAT}")
         if read.integer("version") != _VERSION:

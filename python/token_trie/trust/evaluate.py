@@ -1,4 +1,4 @@
-"""`evaluate`: ways of answering side by side, on rows with gold labels; words alone beside them."""
+"""Evaluation: metrics of several ways to answer, on rows with gold labels."""
 
 from __future__ import annotations
 
@@ -25,293 +25,12 @@ from token_trie.questions.question import Choice, Predicate, Score
 from token_trie.sets.choices import ChoicesLike
 from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
-from token_trie.trust.cache import Kept, as_asked, digest_of_prompt, kept_in, key_of, read_kept
+from token_trie.trust.cache import CachedRows, content_of, digest_of_prompt, key_of, open_cache, read_cached
 from token_trie.trust.calibration import Calibration
 from token_trie.trust.fit import fit_readings, log_probabilities, own_parts
 from token_trie.trust.gate import Gate, find_gate
-from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, numbered, within
-from token_trie.trust.rows import FitKind, Reader, Readings, RowOptions, reader_of
-
-_CS = (1.0, 10.0, 100.0)
-
-
-@one_thread()
-def by_words(texts: Sequence[str], gold: Ints, groups: Ints, n_classes: int, folds: Folds) -> Floats | None:
-    """Return the probabilities of rows by their words, each fitted on other rows; None where rows have no words.
-
-    Of some strengths of regularization, the one with the least log loss is taken, for each fold by the other folds.
-    """
-    _, own, _ = own_parts(texts)  # beside a long beginning that all have, their own words would weigh nothing
-    extraction: Any = import_sklearn("feature_extraction.text")
-    linear: Any = import_sklearn("linear_model")
-    metrics: Any = import_sklearn("metrics")
-    rows, labels = np.arange(len(gold)), np.arange(n_classes)
-    known: dict[bytes, Floats] = {}
-
-    def of(train: Ints, test: Ints) -> Floats:
-        """Return probabilities of test rows, shape (n_strengths, n_test, n_classes)."""
-        others, key = np.setdiff1d(rows, train), train.tobytes()
-        if key not in known:
-            counted = extraction.TfidfVectorizer(sublinear_tf=True)
-            words = counted.fit_transform([own[i] for i in train])
-            unseen = counted.transform([own[i] for i in others])
-            known[key] = np.zeros((len(_CS), len(others), n_classes))
-            for found, c in zip(known[key], _CS, strict=True):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that there are few rows a class
-                    made = linear.LogisticRegression(C=c, max_iter=1000).fit(words, gold[train])
-                found[:, made.classes_] = made.predict_proba(unseen)
-        return known[key][:, np.searchsorted(others, test)]
-
-    probabilities = np.zeros((len(gold), n_classes))
-    try:
-        for i, (train, test) in enumerate(folds):
-            inner = within(folds, i, gold, groups)
-            if not inner:
-                return None
-            found = np.concatenate([of(some, judged) for some, judged in inner], axis=1)
-            judged_gold = gold[np.concatenate([judged for _, judged in inner])]
-            lost = [metrics.log_loss(judged_gold, p, labels=labels) for p in found]
-            probabilities[test] = of(train, test)[np.argmin(lost)]
-    except ValueError as error:
-        if "empty vocabulary" in str(error):
-            return None
-        raise
-    return probabilities
-
-
-class Found(NamedTuple):
-    """What a way answers."""
-
-    answers: Ints
-    probabilities: Floats | None
-    mass: Floats | None
-
-
-class Way(NamedTuple):
-    """A way of answering."""
-
-    says: str
-    """What it is, for a reader of its figures."""
-    find: Callable[[Rows], Found]
-    of: str = "model"
-    """model: the model's own; labels: fitted on the labels, and judged on rows left out; words: no model."""
-
-
-@dataclass
-class Rows:
-    """The rows of a table, which a model reads once for each way of asking."""
-
-    llm: Llama
-    given: Sequence[Any]
-    choices: ChoicesLike
-    options: RowOptions
-    empty: Prompt | None
-    cache: str | PathLike[str] | None
-    words: Sequence[str]
-    n_folds: int
-    states: bool
-    reading: dict[str, Any]
-    gold: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    groups: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """Rows that are the same have the same number."""
-    n_read: int = 0
-    """Rows that the model has read."""
-    notes: list[str] = field(default_factory=list)
-    calibrations: dict[FitKind, Calibration] = field(default_factory=dict)
-    """What was fitted by the labels."""
-
-    def __post_init__(self) -> None:
-        self._read: dict[RowOptions, Readings] = {}
-        self._kept: dict[str, Kept] = {}
-
-    @cached_property
-    def is_question(self) -> bool:
-        """Whether a question is asked about the rows."""
-        return isinstance(self.choices, (Choice, Predicate, Score))
-
-    @cached_property
-    def reader(self) -> Reader:
-        """What asks as the options say."""
-        return reader_of(self.llm, self.choices, self.options)
-
-    @cached_property
-    def folds(self) -> list[tuple[Ints, Ints]]:
-        """Rows to fit on, and to judge by."""
-        return folds_of(self.gold, self.groups, self.n_folds)
-
-    def readings(self, **changes: Any) -> Readings:
-        """Return what the model says of them, with some options changed."""
-        options = replace(self.options, **changes)
-        if options not in self._read:
-            self._read[options] = self._readings(options, self.given)
-        return self._read[options]
-
-    @cached_property
-    def is_prefix_free(self) -> bool:
-        """Whether no choice goes on from another, so that it is the same whether that is asked about.
-
-        A text may be spelled with a space before it, or normalized.
-        """
-        texts = sorted(unicodedata.normalize("NFKC", text).casefold().strip() for text in self.reader.binding.classes)
-        return not isinstance(self.choices, TokenTrie) and not any(b.startswith(a) for a, b in pairwise(texts))
-
-    def mass_of(self, readings: Readings) -> Floats | None:
-        """Return the mass, where it tells whether a choice fits: of options that are described it does not."""
-        return None if self.is_question else readings.mass
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """What the classes are called: of a question, the options as they were given, where these are texts."""
-        pairs = zip(self.reader.values, self.reader.binding.classes, strict=True)
-        return tuple(value if self.is_question and isinstance(value, str) else text for value, text in pairs)
-
-    def fitted(self, kind: FitKind) -> Calibration:
-        """Return what is fitted by the labels."""
-        if kind not in self.calibrations:
-            self.calibrations[kind] = Calibration.of(
-                self.readings(), self.gold, kind=kind, n_folds=self.n_folds, groups=self.groups
-            )
-        return self.calibrations[kind]
-
-    @property
-    def as_given(self) -> Readings | None:
-        """What it says, asked as the options say, if it was."""
-        return self._read.get(self.options)
-
-    def behind_nothing(self) -> Floats:
-        """Return the scores behind the empty prompt."""
-        if self.empty is None:
-            raise ArgumentError("ways: 'contextual' needs the prompt without its content, as empty")
-        return self._readings(self.options, [self.empty]).raw
-
-    def _readings(self, options: RowOptions, given: Sequence[Any]) -> Readings:
-        reader = self.reader if options == self.options else reader_of(self.llm, self.choices, options)
-        key = key_of(options, reader.binding)
-        if key not in self._kept:
-            kept = self._kept[key] = kept_in(self.cache, key)
-            if kept.problem is not None:
-                self.notes.append(kept.problem)
-        states = self.states and options == self.options
-        read, n = read_kept(reader, given, self._kept[key], states=states, **self.reading)
-        self.n_read += n
-        return read
-
-
-def softmax(weights: Floats) -> Floats:
-    """Return probabilities, a row each; where the model gives no class anything, all are alike."""
-    best = weights.max(axis=1, keepdims=True)
-    shares: Floats = np.exp(np.where(np.isfinite(best), weights - np.where(np.isfinite(best), best, 0), 0.0))
-    shares /= shares.sum(axis=1, keepdims=True)
-    return shares
-
-
-def found_by(weights: Floats, mass: Floats | None) -> Found:
-    """Answer by log-weights."""
-    probabilities = softmax(weights)
-    return Found(probabilities.argmax(axis=1), probabilities, mass)
-
-
-def _exact(**changes: Any) -> Callable[[Rows], Found]:
-    def find(rows: Rows) -> Found:
-        read = rows.readings(**changes)
-        return found_by(read.raw, rows.mass_of(read))
-
-    return find
-
-
-def _ends(leaf_end: LeafEnd) -> Callable[[Rows], Found]:
-    def find(rows: Rows) -> Found:
-        same = {leaf_end, rows.options.leaf_end} <= {"longest", "any"} and rows.is_prefix_free
-        return _exact(**{} if same else {"leaf_end": leaf_end})(rows)
-
-    return find
-
-
-def _contextual(**changes: Any) -> Callable[[Rows], Found]:
-    def find(rows: Rows) -> Found:
-        read = rows.readings(**changes)
-        weights = read.raw - rows.behind_nothing() if read.contextual is None else read.contextual
-        return found_by(weights, rows.mass_of(read))
-
-    return find
-
-
-def _label_free(kind: FitKind) -> Callable[[Rows], Found]:
-    def find(rows: Rows) -> Found:
-        read = rows.readings()
-        fitted, _ = fit_readings(read, None, kind=kind)
-        return found_by(log_probabilities(fitted, read), rows.mass_of(read))
-
-    return find
-
-
-def _fitted(kind: FitKind) -> Callable[[Rows], Found]:
-    def find(rows: Rows) -> Found:
-        read = rows.readings()
-        held_out = rows.fitted(kind).held_out
-        assert held_out is not None  # as rows have labels
-        assert held_out.probabilities is not None  # as it was not read from a file
-        return Found(held_out.probabilities.argmax(axis=1), held_out.probabilities, rows.mass_of(read))
-
-    return find
-
-
-def _greedy(rows: Rows) -> Found:
-    options = rows.options
-    reading = {name: value for name, value in rows.reading.items() if name != "progress"}
-    decisions = choose_many(
-        rows.llm, rows.given, rows.choices, mode="greedy", leading_space=options.leading_space, **reading
-    )
-    at = {text: i for i, text in enumerate(rows.reader.binding.classes)}
-    answers = np.array([at[decision.text] for decision in decisions], np.int64)
-    rows.n_read += len(answers)
-    return Found(answers, None, None)
-
-
-def _majority(rows: Rows) -> Found:
-    # Of all rows: the majority of other folds is the less frequent in one's own.
-    n, counts = len(rows.gold), np.bincount(rows.gold, minlength=len(rows.reader.values))
-    return Found(np.full(n, counts.argmax(), np.int64), np.tile(counts / n, (n, 1)), None)
-
-
-def _words(rows: Rows) -> Found:
-    n_classes = len(rows.reader.values)
-    found = by_words(rows.words, rows.gold, rows.groups, n_classes, rows.folds) if rows.folds else None
-    if found is None:
-        raise CalibrationError("rows of one class, or without words, tell nothing by their words")
-    return Found(found.argmax(axis=1), found, None)
-
-
-_FITTED = {
-    "mean": Way("less the mean of the rows' log scores; no labels", _label_free("mean")),
-    "batch": Way("batch calibration; no labels", _label_free("batch")),
-    "fitted": Way("fitted by labels: what is best by cross-validated log loss", _fitted("auto"), "labels"),
-    "temperature": Way("one temperature, by labels", _fitted("temperature"), "labels"),
-    "bias": Way("a bias a class, by labels", _fitted("bias"), "labels"),
-    "head": Way("logistic regression on the hidden state, by labels", _fitted("head"), "labels"),
-    "majority": Way("the most frequent class of these rows", _majority, "words"),
-    "words": Way("TF-IDF and logistic regression, by labels", _words, "words"),
-}
-OF_PROMPTS = {
-    "exact": Way("whole answers, by the model's own probability", _exact()),
-    "longest": Way("likewise, when no longer choice goes on from it", _ends("longest")),
-    "any": Way("likewise, whatever comes behind", _ends("any")),
-    "follow": Way("likewise, when the text ends there", _ends("follow")),
-    "greedy": Way("token by token", _greedy),
-    "contextual": Way("less what the prompt gives without its content", _contextual()),
-    **_FITTED,
-}
-OF_QUESTIONS = {
-    "exact": Way("the model's own probability", _exact()),
-    "contextual": Way("less what the question gives without a state", _contextual()),
-    "unlisted": Way("likewise, options not listed", _contextual(form="unlisted")),
-    "listed": Way("likewise, options listed by name", _contextual(form="listed")),
-    "letters": Way("likewise, options listed by letters", _contextual(form="letters")),
-    "orders": Way("options listed, in four orders", _contextual(form="listed", orders=4)),
-    **_FITTED,
-}
-DEFAULT = ("exact", "contextual", "mean", "batch", "fitted", "majority", "words")
+from token_trie.trust.metrics import Figures, Folds, figures_of, folds_of, numbered, softmax, within
+from token_trie.trust.rows import FitKind, Readings, RowOptions, RowReader, reader_of
 
 
 @dataclass(frozen=True)
@@ -319,7 +38,7 @@ class WrongRow:
     """A row that was answered wrongly."""
 
     row: int
-    """Its number."""
+    """The number of the row."""
     text: str
     gold: str
     answer: str
@@ -329,20 +48,20 @@ class WrongRow:
 
 @dataclass(frozen=True, eq=False)
 class EvaluatedWay:
-    """A way of answering, and what it is worth.
+    """The answers of one way, and their metrics.
 
     Attributes
     ----------
     name : str
     says : str
-        What it is.
+        A description.
     of : {"model", "labels", "words"}
-        What it takes: the model alone; labels besides, and then each row was answered by what was fitted on others;
-        labels without a model.
+        model: the model alone. labels: fits to labels; each row is answered by a fit on other rows. words: a baseline
+        from labels, without the model.
     answers : ndarray of int64, shape (n_rows,)
         Positions of classes.
     probabilities : ndarray of float64, shape (n_rows, n_classes), or None
-        None of greedy answers, which have none.
+        None for greedy answers.
     figures : Figures
     """
 
@@ -360,31 +79,31 @@ class EvaluatedWay:
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluated:
-    """What answers are worth: ways side by side, on the same rows.
+class Comparison:
+    """A comparison of ways to answer, on the same rows.
 
     Attributes
     ----------
     classes : tuple of str
     gold : ndarray of int64, shape (n_rows,)
-        What the rows are, as positions of classes.
+        The gold labels, as positions of classes.
     texts : tuple of str
-        What they say.
+        The texts of the rows.
     numbers : tuple of int
-        What they are called: by their positions, or in a table from 1 on.
+        The numbers of the rows: positions, or in a table from 1 on.
     ways : tuple of EvaluatedWay
-        In the order asked for.
+        In the requested order.
     notes : tuple of str
-        What is to be known beside the figures: ways that could not be taken, duplicates, classes without rows.
+        Remarks on the figures: ways that failed, duplicates, classes without rows.
     n_read : int
-        Rows that the model has read for it; those that were kept, or are there twice, it has not.
+        Number of rows that the model has read, without cached rows and duplicates.
     readings : Readings or None
-        What it says of them.
+        The readings with the given options.
     groups : ndarray of int64, shape (n_rows,)
-        Rows that are the same have the same number.
+        Equal rows have the same number.
     n_folds : int
     fitted : Calibration or None
-        What was fitted, if that was one of the ways.
+        The calibration of the way fitted, if it was requested.
     """
 
     classes: tuple[str, ...]
@@ -400,7 +119,7 @@ class Evaluated:
     fitted: Calibration | None
 
     def __getitem__(self, name: str) -> EvaluatedWay:
-        """Return a way by its name."""
+        """Return a way by its name; KeyError if there is none."""
         for way in self.ways:
             if way.name == name:
                 return way
@@ -408,7 +127,7 @@ class Evaluated:
 
     @property
     def best(self) -> EvaluatedWay:
-        """The model's way with the least log loss; of ways without probabilities alone, the most accurate."""
+        """The model's way with the lowest log loss; if no way has probabilities, the most accurate."""
         own = [way for way in self.ways if way.of != "words"] or list(self.ways)
         sure = [way for way in own if way.figures.log_loss is not None]
         if sure:
@@ -417,7 +136,7 @@ class Evaluated:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """What is fitted on all of the rows, to be saved; CalibrationError where they do not allow it."""
+        """The calibration fitted on all rows; CalibrationError if the rows do not allow one."""
         if self.fitted is not None:
             return self.fitted
         if self.readings is None:
@@ -426,11 +145,11 @@ class Evaluated:
 
     @property
     def wrong(self) -> tuple[WrongRow, ...]:
-        """The rows that the best way answers wrongly, surest first."""
+        """The rows that the best way answers wrongly, the most confident first."""
         return self.wrong_by(self.best.name)
 
     def wrong_by(self, name: str) -> tuple[WrongRow, ...]:
-        """Return the rows that a way answers wrongly, surest first."""
+        """Return the rows that a way answers wrongly, the most confident first."""
         way = self[name]
         rows, confidence = np.flatnonzero(way.answers != self.gold), way.confidence
         if confidence is not None:
@@ -447,13 +166,13 @@ class Evaluated:
         )
 
     def gate(self, target_accuracy: float, way: str | None = None) -> Gate:
-        """Find the least confidence from which on a way, by default the best, is right so often.
+        """Find the lowest confidence from which a way, by default the best, reaches a target accuracy.
 
         Returns
         -------
         Gate
-            As of `Calibration.gate`. The best way is chosen by these rows, so the assurance holds for all ways together
-            from which it is chosen.
+            As for `Calibration.gate`. The best way was chosen on these rows, so the assurance covers all ways that it
+            was chosen from.
         """
         one = self.best if way is None else self[way]
         if one.confidence is None:
@@ -463,7 +182,7 @@ class Evaluated:
         return find_gate(one.confidence, is_right, target_accuracy, groups=self.groups, n_ways=n_ways)
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures, for JSON."""
+        """Return all figures, for JSON."""
         return {
             "n_rows": len(self.gold),
             "n_read": self.n_read,
@@ -487,8 +206,8 @@ def evaluate_rows(
     cache: str | PathLike[str] | None,
     n_folds: int,
     **reading: Any,
-) -> Evaluated:
-    """Evaluate, as `token_trie.evaluate` does."""
+) -> Comparison:
+    """Evaluate; arguments as for `token_trie.evaluate`."""
     check_counts(2, n_folds=n_folds)
     if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
         raise ArgumentError(f"prompts: {type(prompts).__name__} where several belong")
@@ -504,9 +223,9 @@ def evaluate_rows(
     if len(classes) < 2:
         raise ArgumentError(f"choices: {classes[0]!r} alone, where nothing is to be told apart")
     rows.gold = read_gold(gold, len(given), rows.reader.binding.classes, rows.reader.values)
-    rows.groups = numbered([digest_of_prompt(as_asked(rows.reader, one)) for one in given])
+    rows.groups = numbered([digest_of_prompt(content_of(rows.reader, one)) for one in given])
     rows.states = any(name in ("fitted", "head") for name in chosen)
-    rows.notes += _about(rows.gold, rows.groups, classes, n_folds)
+    rows.notes += _notes_on(rows.gold, rows.groups, classes, n_folds)
     evaluated = []
     for name, way in chosen.items():
         try:
@@ -518,7 +237,7 @@ def evaluate_rows(
         evaluated.append(EvaluatedWay(name, way.says, way.of, found.answers, found.probabilities, figures))
     if not evaluated:
         raise CalibrationError("; ".join(rows.notes))
-    return Evaluated(
+    return Comparison(
         classes=classes,
         gold=rows.gold,
         texts=tuple(words),
@@ -533,7 +252,7 @@ def evaluate_rows(
     )
 
 
-def _chosen(ways: Iterable[str] | None, rows: Rows) -> dict[str, Way]:
+def _chosen(ways: Iterable[str] | None, rows: Rows) -> dict[str, Method]:
     known = OF_QUESTIONS if rows.is_question else OF_PROMPTS
     if ways is None:
         has_prior = rows.is_question or rows.empty is not None
@@ -551,8 +270,8 @@ def _chosen(ways: Iterable[str] | None, rows: Rows) -> dict[str, Way]:
     return {name: known[name] for name in names}
 
 
-def _about(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int) -> list[str]:
-    """Say what of the rows bears on the figures."""
+def _notes_on(gold: Ints, groups: Ints, classes: Sequence[str], n_folds: int) -> list[str]:
+    """Return remarks on the rows that matter for the figures."""
     notes = []
     counts = np.bincount(gold, minlength=len(classes))
     none = [classes[i] for i in np.flatnonzero(counts == 0).tolist()]
@@ -585,3 +304,278 @@ def _words_of(row: Any) -> str:
     if isinstance(row, Sequence):
         return "\n".join(str(one["content"]) if isinstance(one, dict) and "content" in one else str(one) for one in row)
     return str(row)
+
+
+@dataclass
+class Rows:
+    """The rows of an evaluation, which the model reads once for each set of options."""
+
+    llm: Llama
+    given: Sequence[Any]
+    choices: ChoicesLike
+    options: RowOptions
+    empty: Prompt | None
+    cache: str | PathLike[str] | None
+    words: Sequence[str]
+    n_folds: int
+    states: bool
+    reading: dict[str, Any]
+    gold: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    groups: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """Equal rows have the same number."""
+    n_read: int = 0
+    """Number of rows that the model has read."""
+    notes: list[str] = field(default_factory=list)
+    calibrations: dict[FitKind, Calibration] = field(default_factory=dict)
+    """Calibrations that were fitted on the labels."""
+
+    def __post_init__(self) -> None:
+        self._read: dict[RowOptions, Readings] = {}
+        self._kept: dict[str, CachedRows] = {}
+
+    @cached_property
+    def is_question(self) -> bool:
+        """Whether the choices are a question about the rows."""
+        return isinstance(self.choices, (Choice, Predicate, Score))
+
+    @cached_property
+    def reader(self) -> RowReader:
+        """The reader with the given options."""
+        return reader_of(self.llm, self.choices, self.options)
+
+    @cached_property
+    def folds(self) -> list[tuple[Ints, Ints]]:
+        """Cross-validation folds."""
+        return folds_of(self.gold, self.groups, self.n_folds)
+
+    def readings(self, **changes: Any) -> Readings:
+        """Return the readings with some options changed."""
+        options = replace(self.options, **changes)
+        if options not in self._read:
+            self._read[options] = self._readings(options, self.given)
+        return self._read[options]
+
+    @cached_property
+    def is_prefix_free(self) -> bool:
+        """Whether no choice begins another, so that the end rules longest and any give the same scores.
+
+        Texts are compared without spaces and case, as a tokenizer may add a space or normalize them.
+        """
+        texts = sorted(unicodedata.normalize("NFKC", text).casefold().strip() for text in self.reader.binding.classes)
+        return not isinstance(self.choices, TokenTrie) and not any(b.startswith(a) for a, b in pairwise(texts))
+
+    def mass_of(self, readings: Readings) -> Floats | None:
+        """Return the mass; None for a question, whose mass does not show whether an option fits."""
+        return None if self.is_question else readings.mass
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes: for a question, the given options, if they are texts."""
+        pairs = zip(self.reader.values, self.reader.binding.classes, strict=True)
+        return tuple(value if self.is_question and isinstance(value, str) else text for value, text in pairs)
+
+    def fitted(self, kind: FitKind) -> Calibration:
+        """Return the calibration of a kind, fitted on the labels."""
+        if kind not in self.calibrations:
+            self.calibrations[kind] = Calibration.of(
+                self.readings(), self.gold, kind=kind, n_folds=self.n_folds, groups=self.groups
+            )
+        return self.calibrations[kind]
+
+    @property
+    def as_given(self) -> Readings | None:
+        """The readings with the given options, if any way needed them."""
+        return self._read.get(self.options)
+
+    def prior_scores(self) -> Floats:
+        """Return the scores after the empty prompt."""
+        if self.empty is None:
+            raise ArgumentError("ways: 'contextual' needs the prompt without its content, as empty")
+        return self._readings(self.options, [self.empty]).raw
+
+    def _readings(self, options: RowOptions, given: Sequence[Any]) -> Readings:
+        reader = self.reader if options == self.options else reader_of(self.llm, self.choices, options)
+        key = key_of(options, reader.binding)
+        if key not in self._kept:
+            kept = self._kept[key] = open_cache(self.cache, key)
+            if kept.problem is not None:
+                self.notes.append(kept.problem)
+        states = self.states and options == self.options
+        read, n = read_cached(reader, given, self._kept[key], states=states, **self.reading)
+        self.n_read += n
+        return read
+
+
+class Answers(NamedTuple):
+    """The answers of one way, for all rows."""
+
+    answers: Ints
+    probabilities: Floats | None
+    mass: Floats | None
+
+
+class Method(NamedTuple):
+    """A way to answer."""
+
+    says: str
+    """A description for the report."""
+    find: Callable[[Rows], Answers]
+    of: str = "model"
+    """model: the model alone; labels: cross-validated fits to labels; words: baselines without the model."""
+
+
+def answers_by(weights: Floats, mass: Floats | None) -> Answers:
+    """Return the answers with the highest log-weights."""
+    probabilities = softmax(weights)
+    return Answers(probabilities.argmax(axis=1), probabilities, mass)
+
+
+def _exact(**changes: Any) -> Callable[[Rows], Answers]:
+    def find(rows: Rows) -> Answers:
+        read = rows.readings(**changes)
+        return answers_by(read.raw, rows.mass_of(read))
+
+    return find
+
+
+def _ends(leaf_end: LeafEnd) -> Callable[[Rows], Answers]:
+    def find(rows: Rows) -> Answers:
+        same = {leaf_end, rows.options.leaf_end} <= {"longest", "any"} and rows.is_prefix_free
+        return _exact(**{} if same else {"leaf_end": leaf_end})(rows)
+
+    return find
+
+
+def _contextual(**changes: Any) -> Callable[[Rows], Answers]:
+    def find(rows: Rows) -> Answers:
+        read = rows.readings(**changes)
+        weights = read.raw - rows.prior_scores() if read.contextual is None else read.contextual
+        return answers_by(weights, rows.mass_of(read))
+
+    return find
+
+
+def _label_free(kind: FitKind) -> Callable[[Rows], Answers]:
+    def find(rows: Rows) -> Answers:
+        read = rows.readings()
+        fitted, _ = fit_readings(read, None, kind=kind)
+        return answers_by(log_probabilities(fitted, read), rows.mass_of(read))
+
+    return find
+
+
+def _fitted(kind: FitKind) -> Callable[[Rows], Answers]:
+    def find(rows: Rows) -> Answers:
+        read = rows.readings()
+        held_out = rows.fitted(kind).held_out
+        assert held_out is not None  # rows have labels
+        assert held_out.probabilities is not None  # it does not come from a file
+        return Answers(held_out.probabilities.argmax(axis=1), held_out.probabilities, rows.mass_of(read))
+
+    return find
+
+
+def _greedy(rows: Rows) -> Answers:
+    options = rows.options
+    reading = {name: value for name, value in rows.reading.items() if name != "progress"}
+    decisions = choose_many(
+        rows.llm, rows.given, rows.choices, mode="greedy", leading_space=options.leading_space, **reading
+    )
+    at = {text: i for i, text in enumerate(rows.reader.binding.classes)}
+    answers = np.array([at[decision.text] for decision in decisions], np.int64)
+    rows.n_read += len(answers)
+    return Answers(answers, None, None)
+
+
+def _majority(rows: Rows) -> Answers:
+    # Counted over all rows: the majority of the other folds is rarer in the own fold, so it would do too badly.
+    n, counts = len(rows.gold), np.bincount(rows.gold, minlength=len(rows.reader.values))
+    return Answers(np.full(n, counts.argmax(), np.int64), np.tile(counts / n, (n, 1)), None)
+
+
+def _words(rows: Rows) -> Answers:
+    n_classes = len(rows.reader.values)
+    found = word_probabilities(rows.words, rows.gold, rows.groups, n_classes, rows.folds) if rows.folds else None
+    if found is None:
+        raise CalibrationError("rows of one class, or without words, tell nothing by their words")
+    return Answers(found.argmax(axis=1), found, None)
+
+
+_CS = (1.0, 10.0, 100.0)
+"""Inverse strengths of the regularization of logistic regression."""
+
+
+@one_thread()
+def word_probabilities(texts: Sequence[str], gold: Ints, groups: Ints, n_classes: int, folds: Folds) -> Floats | None:
+    """Return cross-validated probabilities of rows by their words; None if rows have no words.
+
+    For each fold, the strength of the regularization is chosen on the other folds, by the lowest log loss.
+    """
+    _, own, _ = own_parts(texts)  # a long common beginning would outweigh the words of a row
+    extraction: Any = import_sklearn("feature_extraction.text")
+    linear: Any = import_sklearn("linear_model")
+    metrics: Any = import_sklearn("metrics")
+    rows, labels = np.arange(len(gold)), np.arange(n_classes)
+    known: dict[bytes, Floats] = {}
+
+    def predict(train: Ints, test: Ints) -> Floats:
+        """Return probabilities of test rows, shape (n_strengths, n_test, n_classes)."""
+        others, key = np.setdiff1d(rows, train), train.tobytes()
+        if key not in known:
+            counted = extraction.TfidfVectorizer(sublinear_tf=True)
+            words = counted.fit_transform([own[i] for i in train])
+            unseen = counted.transform([own[i] for i in others])
+            known[key] = np.zeros((len(_CS), len(others), n_classes))
+            for found, c in zip(known[key], _CS, strict=True):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about few rows of a class
+                    made = linear.LogisticRegression(C=c, max_iter=1000).fit(words, gold[train])
+                found[:, made.classes_] = made.predict_proba(unseen)
+        return known[key][:, np.searchsorted(others, test)]
+
+    probabilities = np.zeros((len(gold), n_classes))
+    try:
+        for i, (train, test) in enumerate(folds):
+            inner = within(folds, i, gold, groups)
+            if not inner:
+                return None
+            found = np.concatenate([predict(some, judged) for some, judged in inner], axis=1)
+            judged_gold = gold[np.concatenate([judged for _, judged in inner])]
+            lost = [metrics.log_loss(judged_gold, p, labels=labels) for p in found]
+            probabilities[test] = predict(train, test)[np.argmin(lost)]
+    except ValueError as error:
+        if "empty vocabulary" in str(error):
+            return None
+        raise
+    return probabilities
+
+
+_FITTED = {
+    "mean": Method("less the mean of the rows' log scores; no labels", _label_free("mean")),
+    "batch": Method("batch calibration; no labels", _label_free("batch")),
+    "fitted": Method("fitted by labels: what is best by cross-validated log loss", _fitted("auto"), "labels"),
+    "temperature": Method("one temperature, by labels", _fitted("temperature"), "labels"),
+    "bias": Method("a bias a class, by labels", _fitted("bias"), "labels"),
+    "head": Method("logistic regression on the hidden state, by labels", _fitted("head"), "labels"),
+    "majority": Method("the most frequent class of these rows", _majority, "words"),
+    "words": Method("TF-IDF and logistic regression, by labels", _words, "words"),
+}
+OF_PROMPTS = {
+    "exact": Method("whole answers, by the model's own probability", _exact()),
+    "longest": Method("likewise, when no longer choice goes on from it", _ends("longest")),
+    "any": Method("likewise, whatever comes behind", _ends("any")),
+    "follow": Method("likewise, when the text ends there", _ends("follow")),
+    "greedy": Method("token by token", _greedy),
+    "contextual": Method("less what the prompt gives without its content", _contextual()),
+    **_FITTED,
+}
+OF_QUESTIONS = {
+    "exact": Method("the model's own probability", _exact()),
+    "contextual": Method("less what the question gives without a state", _contextual()),
+    "unlisted": Method("likewise, options not listed", _contextual(form="unlisted")),
+    "listed": Method("likewise, options listed by name", _contextual(form="listed")),
+    "letters": Method("likewise, options listed by letters", _contextual(form="letters")),
+    "orders": Method("options listed, in four orders", _contextual(form="listed", orders=4)),
+    **_FITTED,
+}
+DEFAULT = ("exact", "contextual", "mean", "batch", "fitted", "majority", "words")

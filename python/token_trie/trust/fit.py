@@ -1,4 +1,4 @@
-"""Fits calibrations to readings of rows, with labels in folds or without; their figures on held-out rows."""
+"""Fits of calibrations to readings of rows, with or without labels, and their metrics on held-out rows."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ from token_trie.trust.rows import FitKind, Readings
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from token_trie.trust.stored import Stored
+    from token_trie.trust.stored import JsonObject
+
+
+_SCALE = 10_000
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fit(Calibrator):
-    """How log-weights are made; see `Calibration`."""
+    """The parameters of a calibration; see `Calibration`."""
 
     kind: str
     bias: Floats
@@ -47,63 +50,60 @@ class Fit(Calibrator):
 
     @property
     def weights(self) -> Floats | None:
-        """What is added to the scores of the classes, which tells their order; None of a head."""
+        """The bias of each class, which determines the order of the classes; None for a head."""
         return None if self.head is not None else self.bias
 
     @property
     def needs_scores(self) -> bool:
-        """Whether it takes scores."""
+        """Whether it uses scores."""
         return self.head is None or self.head.takes_scores
 
     @property
     def needs_state(self) -> bool:
-        """Whether it takes the hidden state of the prompt's last token."""
+        """Whether it uses the hidden state of the prompt's last token."""
         return self.head is not None
 
     def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
-        """Return log-weights, of which a softmax makes probabilities; see `Calibrator.log_weights`."""
+        """Return log-weights, whose softmax are the probabilities; see `Calibrator.log_weights`."""
         if self.head is not None:
             return self.head.log_weights(scores, states) / self.temperature
-        assert scores is not None  # as it needs them
+        assert scores is not None
         return (scores + self.bias) / self.temperature
 
 
-_SCALE = 10_000
-
-
-def in_steps(confidence: Floats) -> Floats:
-    """Return confidences as a file has them, which are never more than they were."""
-    stepped: Floats = np.floor(confidence * _SCALE) / _SCALE
-    return stepped
+def rounded_down(confidence: Floats) -> Floats:
+    """Round confidences down to the precision of a file."""
+    rounded: Floats = np.floor(confidence * _SCALE) / _SCALE
+    return rounded
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How good probabilities are."""
+    """Metrics of probabilities."""
 
     accuracy: float
     log_loss: float
     brier: float
     ece: float
-    """Over ten bins of equal width."""
+    """Expected calibration error over ten bins of equal width."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Rows of the fit, each answered by what was fitted on others.
+    """Results of cross-validation: each row of the fit, answered by a fit on other rows.
 
     Attributes
     ----------
     n_rows, n_folds : int
     calibrated, raw : Measured
-        With the calibration, and as the model has it.
+        Metrics with the calibration, and of the raw scores.
     confidence : ndarray of float64, shape (n_rows,)
         The probability of each answer, in steps of 0.0001.
     is_right : ndarray of bool, shape (n_rows,)
     groups : ndarray of int64, shape (n_rows,)
         Equal rows have the same number.
     probabilities : ndarray of float64, shape (n_rows, n_classes), or None
-        All of them, as they were when it was fitted; a file does not have them.
+        Probabilities of all classes; None after loading from a file, which does not keep them.
     """
 
     n_rows: int
@@ -116,7 +116,7 @@ class HeldOut:
     probabilities: Floats | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all attributes but the probabilities, for JSON."""
         return {
             "n_rows": self.n_rows,
             "n_folds": self.n_folds,
@@ -128,8 +128,8 @@ class HeldOut:
         }
 
     @classmethod
-    def from_stored(cls, read: Stored) -> Self:
-        """Read what `to_dict` gave; CalibrationError where it is something else."""
+    def from_stored(cls, read: JsonObject) -> Self:
+        """Read what `to_dict` returned; otherwise CalibrationError."""
         is_right = read.text("is_right")
         if set(is_right) - {"0", "1"}:
             raise CalibrationError("held_out.is_right: a text of 0 and 1 belongs here")
@@ -151,89 +151,19 @@ class HeldOut:
         )
 
 
-def own_parts(texts: Sequence[str]) -> tuple[str, list[str], str]:
-    """Cut off the words that all texts begin with, and those that all end with; return them around what is left."""
-    start = _n_common(texts)
-    start = max((i + 1 for i in range(start) if texts[0][i].isspace()), default=0)
-    inner = [text[start:] for text in texts]
-    end = _n_common([text[::-1] for text in inner])
-    end = max((i + 1 for i in range(end) if inner[0][-1 - i].isspace()), default=0)
-    return texts[0][:start], [text[: len(text) - end] for text in inner], texts[0][len(texts[0]) - end :]
-
-
-def _n_common(texts: Sequence[str]) -> int:
-    """Return how many letters all texts begin with."""
-    first, last = min(texts), max(texts)
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-
-
-LEAST_ROWS = 8
-"""That tell something."""
+MIN_ROWS = 8
+"""Different rows for a fit without labels."""
 _N_SHUFFLED = 20
-"""As Fei et al. (2023) take."""
+"""Random texts for "domain", as in Fei et al. (2023)."""
 
 
-def fit_without_labels(
-    readings: Readings, kind: FitKind, prior: Floats | None, shuffled: Readings | None, n_different: int
-) -> Fit:
-    """Fit to rows whose right classes are not known, so many of them different; as of `fit_readings`."""
-    if kind in ("temperature", "bias", "head"):
-        raise ArgumentError(f"kind: {kind!r} needs gold labels")
-    if kind == "auto":
-        kind = "mean"
-    base: Base = "raw" if readings.contextual is None or kind == "domain" else "contextual"
-    scores = readings.raw if base == "raw" else readings.contextual
-    assert scores is not None
-    if kind == "contextual":
-        if base == "raw":
-            raise ArgumentError("kind: 'contextual' is of questions; of choices, give choose a Contextual")
-        bias = np.zeros(len(readings.texts))
-    elif kind == "domain":
-        if shuffled is None or not len(shuffled):
-            raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
-        bias = mean_taken_out(shuffled.raw, "batch")
-    elif n_different < LEAST_ROWS:
-        raise CalibrationError(f"rows: {n_different} different, where {LEAST_ROWS} are the fewest that tell something")
-    else:
-        bias = mean_taken_out(scores, kind)
-    return Fit(kind=kind, bias=bias if prior is None else bias + prior, base=base)
-
-
-def mean_taken_out(scores: Floats, kind: str) -> Floats:
-    """Return what takes out what rows give classes in the mean: of probabilities, or of log-weights."""
-    mean: Floats
-    if kind == "batch":
-        mean = np.logaddexp.reduce(log_softmax(scores), axis=0) - np.log(len(scores))
-    else:
-        mean = scores.mean(axis=0)
-    bias: Floats = mean.mean() - mean
-    return bias
-
-
-def in_domain(rows: Sequence[Any], seed: int) -> list[str]:
-    """Make rows of words of the rows, drawn at random, as long as they are; what all begin and end with stays."""
-    if len(rows) < LEAST_ROWS:
-        raise CalibrationError(f"rows: {len(rows)}, where {LEAST_ROWS} are the fewest that tell something")
-    for i, row in enumerate(rows):
-        if not isinstance(row, str):
-            raise ArgumentError(f"rows[{i}]: {type(row).__name__}, where 'domain' takes texts")
-    before, parts, behind = own_parts(rows)
-    own = [part.split() for part in parts]
-    words = [word for some in own for word in some]
-    if not words:
-        raise CalibrationError("rows: they are all the same, and have no words of their own")
-    n = max(1, round(len(words) / len(own)))
-    rng = np.random.default_rng(seed)
-    return [before + " ".join(rng.choice(words, n).tolist()) + behind for _ in range(_N_SHUFFLED)]
-
-
-LEAST_LABELLED = 20
-"""Rows with labels."""
+MIN_LABELLED = 20
+"""Different rows for a fit with labels."""
 _TEMPERATURES = (0.05, 20.0)
 _RIDGE = 1.0
-"""Of a bias: half of so many nats for a bias of one, over all rows."""
-_LEAST_GAIN = 0.01
-"""In nats: what scores are to add to a head."""
+"""Ridge penalty of a bias: half this many nats for a bias of one, over all rows."""
+_MIN_GAIN = 0.01
+"""In nats: the gain in log loss from which a head uses scores."""
 
 
 @one_thread()
@@ -247,10 +177,10 @@ def fit_readings(
     groups: npt.ArrayLike | None = None,
     shuffled: Readings | None = None,
 ) -> tuple[Fit, HeldOut | None]:
-    """Fit a calibration to readings, and measure it on rows that took no part, if there are labels.
+    """Fit a calibration to readings and, with labels, measure it on held-out rows.
 
-    It is measured by nested cross-validation (Varma and Simon, 2006): for each fold, the kind and all that is chosen
-    with it are chosen on the other folds alone, by folds of these.
+    The measure is nested cross-validation (Varma and Simon, 2006): for each fold, the kind and all hyperparameters are
+    chosen on the other folds alone, by folds of these.
 
     Parameters
     ----------
@@ -258,22 +188,22 @@ def fit_readings(
     gold : ndarray of int64, shape (n_rows,), or None
         Positions of the right classes.
     kind
-        As of `FitOptions`.
+        As for `FitOptions`.
     prior : ndarray of float64, shape (n_classes,), optional
-        Of what takes no labels: logarithms of how frequent the classes are.
+        For kinds without labels: the logarithms of the class frequencies.
     n_folds : int
     groups : array, shape (n_rows,), optional
-        Rows of one group, such as duplicates, come into one fold, and count as one observation. By default, rows of
-        which the model says exactly the same are one group.
+        Rows of one group, such as duplicates, are in one fold and count as one observation. By default, rows with
+        equal readings are one group.
     shuffled : Readings, optional
-        Of "domain": what the model says behind words of the rows.
+        For "domain": the readings of texts made of random words of the rows.
 
     Raises
     ------
     CalibrationError
-        There are too few rows, none of some class that is needed, or scores that are not finite.
+        There are too few rows, rows of one class only, or scores that are not finite.
     ArgumentError
-        The kind needs labels, or is to have none.
+        The kind needs labels, or takes none.
     """
     _require_finite(readings)
     own = _equal_rows(readings) if groups is None else read_groups(groups, len(readings))
@@ -281,9 +211,9 @@ def fit_readings(
         return fit_without_labels(readings, kind, prior, shuffled, len(np.unique(own))), None
     if prior is not None:
         raise ArgumentError("frequencies: go without labels, which tell them")
-    if len(np.unique(own)) < LEAST_LABELLED:
+    if len(np.unique(own)) < MIN_LABELLED:
         n = len(np.unique(own))
-        raise CalibrationError(f"gold: {n} different rows, where {LEAST_LABELLED} are the fewest that tell something")
+        raise CalibrationError(f"gold: {n} different rows, where {MIN_LABELLED} are the fewest that tell something")
     folds = folds_of(gold, own, n_folds)
     if not folds:
         most = int(np.bincount(gold).argmax())
@@ -300,7 +230,7 @@ def fit_readings(
         len(folds),
         measured(readings.texts, log_p, gold),
         measured(readings.texts, raw, gold),
-        in_steps(np.exp(log_p.max(axis=1))),
+        rounded_down(np.exp(log_p.max(axis=1))),
         log_p.argmax(axis=1) == gold,
         own,
         np.exp(log_p),
@@ -320,17 +250,86 @@ def _equal_rows(readings: Readings) -> Ints:
     return numbered([b"".join(part[i].tobytes() for part in parts) for i in range(len(readings))])
 
 
-class _Fitted(NamedTuple):
-    """A candidate on some rows.
+def own_parts(texts: Sequence[str]) -> tuple[str, list[str], str]:
+    """Split texts into their common first words, the rest of each text, and their common last words."""
+    start = _n_common(texts)
+    start = max((i + 1 for i in range(start) if texts[0][i].isspace()), default=0)
+    inner = [text[start:] for text in texts]
+    end = _n_common([text[::-1] for text in inner])
+    end = max((i + 1 for i in range(end) if inner[0][-1 - i].isspace()), default=0)
+    return texts[0][:start], [text[: len(text) - end] for text in inner], texts[0][len(texts[0]) - end :]
+
+
+def _n_common(texts: Sequence[str]) -> int:
+    """Return the length of the common prefix of texts, in characters."""
+    first, last = min(texts), max(texts)
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+
+
+def fit_without_labels(
+    readings: Readings, kind: FitKind, prior: Floats | None, shuffled: Readings | None, n_different: int
+) -> Fit:
+    """Fit without labels; n_different is the number of different rows. See `fit_readings`."""
+    if kind in ("temperature", "bias", "head"):
+        raise ArgumentError(f"kind: {kind!r} needs gold labels")
+    if kind == "auto":
+        kind = "mean"
+    base: Base = "raw" if readings.contextual is None or kind == "domain" else "contextual"
+    scores = scores_of(readings, base)
+    if kind == "contextual":
+        if base == "raw":
+            raise ArgumentError("kind: 'contextual' is of questions; of choices, give choose a Contextual")
+        bias = np.zeros(len(readings.texts))
+    elif kind == "domain":
+        if shuffled is None or not len(shuffled):
+            raise ArgumentError("kind: 'domain' takes what a model says behind words of the rows")
+        bias = mean_bias(shuffled.raw, "batch")
+    elif n_different < MIN_ROWS:
+        raise CalibrationError(f"rows: {n_different} different, where {MIN_ROWS} are the fewest that tell something")
+    else:
+        bias = mean_bias(scores, kind)
+    return Fit(kind=kind, bias=bias if prior is None else bias + prior, base=base)
+
+
+def mean_bias(scores: Floats, kind: str) -> Floats:
+    """Return the bias that subtracts each class's mean over the rows: of probabilities ("batch") or of log-scores."""
+    mean: Floats
+    if kind == "batch":
+        mean = np.logaddexp.reduce(log_softmax(scores), axis=0) - np.log(len(scores))
+    else:
+        mean = scores.mean(axis=0)
+    bias: Floats = mean.mean() - mean
+    return bias
+
+
+def in_domain(rows: Sequence[Any], seed: int) -> list[str]:
+    """Make texts of random words of the rows, of their mean length; the rows' common beginning and end stay."""
+    if len(rows) < MIN_ROWS:
+        raise CalibrationError(f"rows: {len(rows)}, where {MIN_ROWS} are the fewest that tell something")
+    for i, row in enumerate(rows):
+        if not isinstance(row, str):
+            raise ArgumentError(f"rows[{i}]: {type(row).__name__}, where 'domain' takes texts")
+    before, parts, after = own_parts(rows)
+    own = [part.split() for part in parts]
+    words = [word for some in own for word in some]
+    if not words:
+        raise CalibrationError("rows: they are all the same, and have no words of their own")
+    n = max(1, round(len(words) / len(own)))
+    rng = np.random.default_rng(seed)
+    return [before + " ".join(rng.choice(words, n).tolist()) + after for _ in range(_N_SHUFFLED)]
+
+
+class _Candidate(NamedTuple):
+    """A candidate for the fit to some rows.
 
     Attributes
     ----------
     fit : callable
         Returns the fit to these rows.
     log_p : ndarray of float64, shape (n_rows, n_classes)
-        Of these rows, by fits to other folds of them; of all other rows, by the fit to these.
+        For these rows by cross-validation, for all other rows by the fit to these.
     takes_scores : bool
-        Whether it is a head that takes scores.
+        Whether it is a head that uses scores.
     """
 
     fit: Callable[[], Fit]
@@ -345,23 +344,23 @@ class _Fitter(ABC):
         self._readings, self._gold = readings, gold
 
     @abstractmethod
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Fitted]:
-        """Yield what is fitted to rows; CalibrationError where they do not allow it."""
+    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Candidate]:
+        """Yield fits to rows; CalibrationError if the rows do not allow one."""
 
 
-class _Scaled(_Fitter):
-    """A temperature, and with it a bias a class, or none."""
+class _ScaleFitter(_Fitter):
+    """Fits a temperature, and optionally a bias for each class."""
 
     def __init__(self, readings: Readings, gold: Ints, base: Base, *, has_bias: bool) -> None:
         super().__init__(readings, gold)
         self._scores, self._base, self._has_bias = scores_of(readings, base), base, has_bias
         self._made: dict[bytes, Fit] = {}
 
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Fitted]:
+    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Candidate]:
         log_p = np.empty(self._scores.shape)
         for train, test in [*folds, (rows, np.setdiff1d(np.arange(len(self._gold)), rows))]:
             log_p[test] = log_softmax(self._fit_to(train).log_weights(self._scores[test], None))
-        yield _Fitted(partial(self._fit_to, rows), log_p)
+        yield _Candidate(partial(self._fit_to, rows), log_p)
 
     def _fit_to(self, rows: Ints) -> Fit:
         key = rows.tobytes()
@@ -370,10 +369,10 @@ class _Scaled(_Fitter):
         return self._made[key]
 
     def _fit(self, scores: Floats, gold: Ints) -> Fit:
-        """Minimize the log loss; a bias is held near the one that takes out the mean of the rows."""
+        """Minimize the log loss; a ridge penalty keeps the bias near the one that subtracts the rows' mean."""
         from scipy.optimize import minimize, minimize_scalar
 
-        centred = mean_taken_out(scores, "mean") if self._has_bias else np.zeros(scores.shape[1])
+        centred = mean_bias(scores, "mean") if self._has_bias else np.zeros(scores.shape[1])
         low, high = np.log(_TEMPERATURES)
 
         def at(log_t: float) -> float:
@@ -399,21 +398,21 @@ class _Scaled(_Fitter):
         return Fit(kind="bias", bias=centred + x[1:] * temperature, temperature=temperature, base=self._base)
 
 
-class _OfState(_Fitter):
-    """A head on the hidden state, and one that takes scores beside it."""
+class _HeadFitter(_Fitter):
+    """Fits heads on the hidden state, without and with scores."""
 
     def __init__(self, readings: Readings, gold: Ints) -> None:
         super().__init__(readings, gold)
-        assert readings.states is not None  # as there are no others of this kind
+        assert readings.states is not None  # else `_fitters` makes none
         self._heads = Heads(readings.states.astype(np.float64), readings.raw, gold)
 
-    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Fitted]:
+    def fitted(self, rows: Ints, folds: Folds) -> Iterator[_Candidate]:
         texts = self._readings.texts
         for name, n in zip(texts, np.bincount(self._gold, minlength=len(texts)), strict=True):
             if n == 0:
                 raise CalibrationError(f"gold: no row of {name!r}, where a head needs some of each class")
         for one in self._heads.fitted(rows, folds):
-            yield _Fitted(partial(self._fit, one), one.log_p, one.takes_scores)
+            yield _Candidate(partial(self._fit, one), one.log_p, one.takes_scores)
 
     def _fit(self, one: FittedHead) -> Fit:
         return Fit(kind="head", bias=np.zeros(len(self._readings.texts)), head=one.head())
@@ -422,9 +421,9 @@ class _OfState(_Fitter):
 def _fitters(readings: Readings, gold: Ints, kind: FitKind) -> list[_Fitter]:
     bases: list[Base] = ["raw"] if readings.contextual is None else ["raw", "contextual"]
     known: Mapping[str, Callable[[], list[_Fitter]]] = {
-        "temperature": lambda: [_Scaled(readings, gold, base, has_bias=False) for base in bases],
-        "bias": lambda: [_Scaled(readings, gold, base, has_bias=True) for base in bases],
-        "head": lambda: [] if readings.states is None else [_OfState(readings, gold)],
+        "temperature": lambda: [_ScaleFitter(readings, gold, base, has_bias=False) for base in bases],
+        "bias": lambda: [_ScaleFitter(readings, gold, base, has_bias=True) for base in bases],
+        "head": lambda: [] if readings.states is None else [_HeadFitter(readings, gold)],
     }
     if kind == "auto":
         return [fitter for fitters in known.values() for fitter in fitters()]
@@ -436,11 +435,11 @@ def _fitters(readings: Readings, gold: Ints, kind: FitKind) -> list[_Fitter]:
     return fitters
 
 
-def _best(fitters: list[_Fitter], rows: Ints, folds: Folds, gold: Ints, groups: Ints) -> _Fitted:
-    """Return what loses least; a head that takes scores costs their rows, and is to be better by more than chance."""
+def _best(fitters: list[_Fitter], rows: Ints, folds: Folds, gold: Ints, groups: Ints) -> _Candidate:
+    """Return the fit with the lowest log loss; one that needs scores, which cost time, only if significantly better."""
     if not folds:
         raise CalibrationError("gold: too few rows of some classes to choose by some and measure on others")
-    found: list[_Fitted] = []
+    found: list[_Candidate] = []
     for fitter in fitters:
         try:
             found += fitter.fitted(rows, folds)
@@ -452,9 +451,9 @@ def _best(fitters: list[_Fitter], rows: Ints, folds: Folds, gold: Ints, groups: 
     plain = [one for one in found if not one.takes_scores]
     best, least = (min(some, key=lambda one: log_loss(one.log_p[judged], labels)) for some in (plain, found))
     gain = losses(best.log_p[judged], labels) - losses(least.log_p[judged], labels)
-    # The standard error of a mean of clusters (Liang and Zeger, 1986): of equal rows, the sum is one observation.
+    # The cluster-robust standard error of the mean (Liang and Zeger, 1986): equal rows are one observation.
     error = np.sqrt((np.bincount(own, weights=gain - gain.mean()) ** 2).sum()) / len(gain)
-    return least if gain.mean() > max(error, _LEAST_GAIN) else best
+    return least if gain.mean() > max(error, _MIN_GAIN) else best
 
 
 def part_of(readings: Readings, rows: Ints) -> Readings:
@@ -469,19 +468,19 @@ def part_of(readings: Readings, rows: Ints) -> Readings:
 
 
 def scores_of(readings: Readings, base: Base) -> Floats:
-    """Return the scores of a base."""
+    """Return the raw or the contextual scores."""
     scores = readings.raw if base == "raw" else readings.contextual
     assert scores is not None
     return scores
 
 
 def log_probabilities(calibration: Fit, readings: Readings) -> Floats:
-    """Return what a calibration makes of readings, shape (n_rows, n_classes)."""
+    """Return calibrated log-probabilities, shape (n_rows, n_classes)."""
     return log_softmax(calibration.log_weights(scores_of(readings, calibration.base), readings.states))
 
 
 def measured(texts: tuple[str, ...], log_p: Floats, gold: Ints) -> Measured:
-    """Measure log-probabilities."""
+    """Compute the metrics of log-probabilities."""
     found = figures_of(texts, gold, log_p.argmax(axis=1), np.exp(log_p), None)
     log_loss, brier, ece = found.log_loss, found.brier, found.ece
     if log_loss is None or brier is None or ece is None:

@@ -1,4 +1,4 @@
-"""The confidence from which on answers need nobody to look at them."""
+"""`Gate`: the confidence from which answers are accepted without review."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from token_trie.native.checks import check_numbers
 from token_trie.trust.metrics import effective, read_groups, shares_of
 
 N_STEPS = 50
-"""Of the grid of confidences that are looked at."""
+"""Number of tested thresholds."""
 N_STARTS = 4
-"""Where tests begin."""
+"""Number of test sequences."""
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,27 @@ def find_gate(
     groups: npt.ArrayLike | None = None,
     n_ways: int = 1,
 ) -> Gate:
-    """Find the lowest confidence from which on answers are right so often.
+    """Find the lowest confidence from which answers reach a target accuracy.
 
-    Confidences are looked at on a grid of numbers of different rows, fixed before any is looked at, each by the lower
-    bound of Clopper and Pearson (1934) on the accuracy of all rows at or above it. Equal rows are one observation: the
-    bound is the lower one of two, on the accuracy over different rows, which is exact, and on the accuracy over all
-    rows, with the effective sample size of `effective` (Korn and Graubard, 1998). Both are the same where rows repeat
-    equally often. Tests in a fixed order, of which the
-    first that fails ends it, need no correction; here there are a few such orders, which begin at different places and
-    go down, so that a few sure mistakes do not end all, and each has its part of what may go wrong (fixed-sequence
-    testing with several starts; Angelopoulos et al., "Learn then Test", 2021).
+    The thresholds form a grid over numbers of different rows, fixed in advance. Each is tested by the lower bound of
+    Clopper and Pearson (1934) on the accuracy of all rows at or above it. Equal rows are one observation: the bound is
+    the lower of two, on the accuracy over different rows, which is exact, and on the accuracy over all rows, with the
+    effective sample size of `effective` (Korn and Graubard, 1998). Both agree where rows repeat equally often. Tests in
+    a fixed order that stop at the first failure need no correction. Several such sequences start at different
+    thresholds and go down, so that a few confident mistakes do not end all of them; they share the risk equally
+    (fixed-sequence testing with several starts; Angelopoulos et al., "Learn then Test", 2021).
 
     Parameters
     ----------
     confidence : ndarray of float64, shape (n_rows,)
-        The probability of each answer, on rows that nothing was fitted on.
+        The probability of each answer, on held-out rows.
     is_right : ndarray of bool, shape (n_rows,)
     target_accuracy, assurance : float
         In (0, 1).
     groups : array, shape (n_rows,), optional
         Equal rows have the same value; by default no two rows are equal.
     n_ways : int
-        From how many ways of answering this one was chosen by the same rows; each has its part of what may go wrong.
+        Number of ways to answer from which this one was chosen on the same rows; they share the risk equally.
 
     Returns
     -------
@@ -110,7 +109,7 @@ def find_gate(
     Raises
     ------
     ArgumentError
-        A target is none, or groups do not fit the rows.
+        A target is outside (0, 1), or groups do not fit the rows.
     """
     check_numbers(target_accuracy=target_accuracy, assurance=assurance)
     for name, value in (("target_accuracy", target_accuracy), ("assurance", assurance)):
@@ -128,21 +127,21 @@ def find_gate(
     grid = _grid(n_all, target_accuracy, risk)
     for start in np.linspace(0, len(grid), N_STARTS, endpoint=False).astype(int).tolist():
         for count in grid[start:]:
-            # Rows of the same confidence are decided together.
-            least = ranked[np.searchsorted(n_different, count)]
-            n = int(np.searchsorted(-ranked, -least, side="right"))
-            lower = lower_bound(is_right[:n], own[:n], risk)
-            if lower < target_accuracy:
+            # Rows of equal confidence are accepted together.
+            threshold = ranked[np.searchsorted(n_different, count)]
+            n = int(np.searchsorted(-ranked, -threshold, side="right"))
+            bound = lower_bound(is_right[:n], own[:n], risk)
+            if bound < target_accuracy:
                 break
             if n > found.n_decided:
                 accuracy = float(is_right[:n].mean())
-                found = Gate(target_accuracy, assurance, float(least), len(own), n_all, n, accuracy, lower)
+                found = Gate(target_accuracy, assurance, float(threshold), len(own), n_all, n, accuracy, bound)
     return found
 
 
 def lower_bound(is_right: npt.NDArray[np.bool_], groups: Ints, risk: float) -> float:
-    """Return the lower bound of the accuracy over rows and of that over groups, each but for a risk of so much."""
-    import_sklearn("metrics")  # which brings scipy
+    """Return the lower of two bounds, each wrong with probability risk: on the accuracy over rows, and over groups."""
+    import_sklearn("metrics")  # brings scipy
     from scipy.stats import beta
 
     shares, sizes = shares_of(is_right, groups)
@@ -154,6 +153,6 @@ def lower_bound(is_right: npt.NDArray[np.bool_], groups: Ints, risk: float) -> f
 
 
 def _grid(n: int, target_accuracy: float, risk: float) -> list[int]:
-    """Return numbers of different rows: from the fewest that could do, with none wrong, up to all."""
+    """Return numbers of different rows, from the fewest that pass if all are right up to all."""
     fewest = int(np.ceil(np.log(risk) / np.log(target_accuracy)))
     return sorted(set(np.linspace(fewest, n, N_STEPS).round().astype(int).tolist())) if n >= fewest else []

@@ -1,4 +1,4 @@
-"""Linear classifiers on a model's hidden state, and how they are fitted."""
+"""Linear classifiers on a model's hidden state, and their fit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from token_trie.trust.metrics import Folds, log_softmax
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from token_trie.trust.stored import Stored
+    from token_trie.trust.stored import JsonObject
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """Logistic regression on standardized features: the hidden state, and where they help the classes' log-shares.
+    """A linear classifier on standardized features: the hidden state and, if they help, the log-shares of the classes.
 
     Attributes
     ----------
@@ -44,22 +44,22 @@ class Head:
         return self.log_weights_of(features_of(scores if self.takes_scores else None, states))
 
     def log_weights_of(self, features: Floats) -> Floats:
-        """Return those of features."""
+        """Return log-weights of features, shape (n_rows, n_features)."""
         if features.shape[1] != len(self.mean):
             raise CalibrationError(f"head: was fitted on {len(self.mean)} features, and these are {features.shape[1]}")
         found: Floats = ((features - self.mean) / self.scale) @ self.weights.T + self.intercept
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON; figures to seven digits."""
+        """Return all attributes, for JSON; numbers have seven digits."""
         return {
             "takes_scores": self.takes_scores,
             **{name: _rounded(getattr(self, name)) for name in ("mean", "scale", "weights", "intercept")},
         }
 
     @classmethod
-    def from_stored(cls, read: Stored, n_classes: int) -> Self:
-        """Read what `to_dict` gave; CalibrationError where it is something else."""
+    def from_stored(cls, read: JsonObject, n_classes: int) -> Self:
+        """Read what `to_dict` returned; otherwise CalibrationError."""
         mean = read.floats("mean", (None,))
         n = len(mean)
         scale = read.floats("scale", (n,))
@@ -75,7 +75,7 @@ class Head:
 
 
 def features_of(scores: Floats | None, states: States | None) -> Floats:
-    """Return what a head takes of rows."""
+    """Return the features of rows: hidden states, and the log-shares of scores if given."""
     assert states is not None
     features = states.astype(np.float64)
     if scores is None:
@@ -89,20 +89,20 @@ def _rounded(values: Floats) -> Any:
 
 
 _CS = (0.01, 0.1, 1.0)
-"""Of logistic regression."""
-_LOG_SHARES = (-9.0, 3.0)
-_AT_FIRST = (-0.5, -3.0, -3.0)
+"""Inverse strengths of the regularization of logistic regression."""
+_LOG_SHARE_BOUNDS = (-9.0, 3.0)
+_FIRST_LOG_SHARES = (-0.5, -3.0, -3.0)
 
 
 class _Mixture(NamedTuple):
-    """What is added up: logistic regression with one C, discriminant analysis, and the options' own log-shares."""
+    """Weights of a sum: logistic regression with one C, discriminant analysis and, if used, the classes' log-shares."""
 
     c: int
     shares: Floats
     loss: float
 
     def of(self, margins: Floats) -> Floats:
-        """Return log-weights of margins of shape (n_parts, n_rows, n_classes), of all Cs."""
+        """Return log-weights for the margins of all Cs, shape (n_parts, n_rows, n_classes)."""
         return np.tensordot(self.shares, _parts(margins, self.c), 1)
 
 
@@ -112,7 +112,7 @@ class FittedHead(NamedTuple):
     Attributes
     ----------
     head : callable
-        Returns the head.
+        Fits and returns the head.
     log_p : ndarray of float64, shape (n_rows, n_classes)
         Of these rows, by fits to other folds of them; of all other rows, by this head.
     takes_scores : bool
@@ -126,9 +126,9 @@ class FittedHead(NamedTuple):
 class Heads:
     """Fits heads to hidden states, with and without scores beside them.
 
-    A head adds up logistic regression and linear discriminant analysis with the covariance shrunk (Ledoit and Wolf,
-    2004), both on standardized states, and the log-shares that scores are. C and how much of each, which makes
-    probabilities of them too, are those that lose least on rows that were not fitted on (stacking; Wolpert, 1992).
+    A head is a weighted sum of logistic regression, linear discriminant analysis with shrunk covariance (Ledoit and
+    Wolf, 2004), both on standardized states, and optionally the log-shares of the scores. C and the weights, which also
+    set the temperature, minimize the log loss on held-out rows (stacking; Wolpert, 1992).
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class Heads:
         self._known: dict[bytes, Floats] = {}
 
     def fitted(self, rows: Ints, folds: Folds) -> Iterator[FittedHead]:
-        """Yield the head without scores, and the head with scores; CalibrationError where classes have too few rows."""
+        """Yield the head without scores, then with scores; CalibrationError if classes have too few rows."""
         others = np.setdiff1d(self._all, rows)
         margins = np.empty(self._shape)
         for train, test in [*folds, (rows, others)]:
@@ -164,7 +164,7 @@ class Heads:
         return _mixed(mixture, *_linears(self._states[rows], self._gold[rows], (_CS[mixture.c],)))
 
     def _margins(self, train: Ints, test: Ints) -> Floats:
-        """Return the margins of rows by what is fitted to others, shape (n_parts, n_test, n_classes)."""
+        """Return the margins of test rows by fits to train rows, shape (n_parts, n_test, n_classes)."""
         if not len(test):
             return np.empty((self._shape[0], 0, self._shape[2]))
         others, key = np.setdiff1d(self._all, train), train.tobytes()
@@ -175,14 +175,14 @@ class Heads:
             found = np.empty((self._shape[0], len(others), self._shape[2]))
             for i, one in enumerate(_linears(self._states[train], self._gold[train], _CS)):
                 known = one.log_weights_of(self._states[others])
-                found[i] = known.min(axis=1, keepdims=True)  # of classes that were not seen, as of the least of them
+                found[i] = known.min(axis=1, keepdims=True)  # an unseen class gets the lowest margin
                 found[i][:, there] = known
             self._known[key] = found
         return self._known[key][:, np.searchsorted(others, test)]
 
 
 def _mixed(mixture: _Mixture, first: Head, second: Head) -> Head:
-    """Return the sum as one head."""
+    """Return the weighted sum as one head."""
     shares = mixture.shares
     weights, intercept = (
         shares[0] * getattr(first, name) + shares[1] * getattr(second, name) for name in ("weights", "intercept")
@@ -195,17 +195,17 @@ def _mixed(mixture: _Mixture, first: Head, second: Head) -> Head:
 
 
 def _linears(x: Floats, gold: Ints, cs: Sequence[float]) -> Iterator[Head]:
-    """Fit logistic regressions, each from where the one before ended, and discriminant analysis."""
+    """Fit logistic regressions, each starting from the one before, then discriminant analysis."""
     linear: Any = import_sklearn("linear_model")
     scaler: Any = import_sklearn("preprocessing").StandardScaler().fit(x)
     standard = scaler.transform(x)
     logistic = linear.LogisticRegression(max_iter=1000, warm_start=True)
     for c in cs:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a fit that stops short: folds judge it
+            warnings.simplefilter("ignore")  # that a fit did not converge: cross-validation judges it
             logistic.set_params(C=c).fit(standard, gold)
         weights, intercept = logistic.coef_, logistic.intercept_
-        if len(weights) == 1:  # of two classes, the second's against the first
+        if len(weights) == 1:  # scikit-learn has one row for two classes
             weights, intercept = (np.concatenate([-part / 2, part / 2]) for part in (weights, intercept))
         yield Head(scaler.mean_, scaler.scale_, weights.copy(), intercept.copy(), takes_scores=False)
     yield Head(scaler.mean_, scaler.scale_, *_discriminant(standard, gold), takes_scores=False)
@@ -214,8 +214,8 @@ def _linears(x: Floats, gold: Ints, cs: Sequence[float]) -> Iterator[Head]:
 def _discriminant(x: Floats, gold: Ints) -> tuple[Floats, Floats]:
     """Return weights and intercepts of linear discriminant analysis with each class's covariance shrunk.
 
-    They are those of scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")`, by one product of
-    matrices for the covariance and Cholesky's factors, which takes a seventh of the time with 2,048 features.
+    They equal those of scikit-learn's `LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")`. One matrix product
+    for the covariance and a Cholesky factorization take a seventh of its time with 2,048 features.
     """
     from scipy.linalg import LinAlgError, LinAlgWarning, lstsq, solve
 
@@ -235,21 +235,21 @@ def _discriminant(x: Floats, gold: Ints) -> tuple[Floats, Floats]:
         warnings.simplefilter("error", LinAlgWarning)
         try:
             weights = solve(shared, centres.T, assume_a="pos").T
-        except (LinAlgError, LinAlgWarning):  # as of classes without a spread
+        except (LinAlgError, LinAlgWarning):  # such as classes without variance
             weights = lstsq(shared, centres.T)[0].T
     return weights, np.log(counts / len(x)) - (weights * centres).sum(axis=1) / 2
 
 
 def _parts(margins: Floats, c: int) -> Floats:
-    """Return the margins of one C, and those that have none."""
+    """Return the margins of one C and those without a C."""
     parts: Floats = margins[[c, *range(len(_CS), len(margins))]]
     return parts
 
 
 def _mixture(margins: Floats, gold: Ints, near: _Mixture | None = None) -> _Mixture:
-    """Return the one that loses least, searched from another's shares if given.
+    """Return the mixture with the lowest log loss, searched from another's shares if given.
 
-    A tenth of a row is held to be wrong, so that none is surely right.
+    A tenth of a row counts as wrong, so that no probability becomes 1.
     """
     from scipy.optimize import minimize
 
@@ -258,7 +258,7 @@ def _mixture(margins: Floats, gold: Ints, near: _Mixture | None = None) -> _Mixt
     target = np.full((n, k), wrong / k)
     target[np.arange(n), gold] += 1 - wrong
     found = []
-    first = np.array(_AT_FIRST[: len(margins) - len(_CS) + 1]) if near is None else np.log(near.shares)
+    first = np.array(_FIRST_LOG_SHARES[: len(margins) - len(_CS) + 1]) if near is None else np.log(near.shares)
     for c in range(len(_CS)):
         parts = _parts(margins, c)
 
@@ -268,7 +268,7 @@ def _mixture(margins: Floats, gold: Ints, near: _Mixture | None = None) -> _Mixt
             slopes = ((np.exp(log_p) - target) * parts).sum(axis=(1, 2)) * shares
             return -float((target * log_p).sum()) / n, slopes / n
 
-        at = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=[_LOG_SHARES] * len(parts))
+        at = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=[_LOG_SHARE_BOUNDS] * len(parts))
         first = at.x
         found.append(_Mixture(c, np.exp(at.x), float(at.fun)))
     return min(found, key=lambda one: one.loss)

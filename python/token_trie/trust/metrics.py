@@ -1,4 +1,4 @@
-"""Metrics of answers against gold labels, folds, and log-weights as probabilities."""
+"""Metrics of answers against gold labels; cross-validation folds; softmax."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from token_trie.decisions.gold import import_sklearn
 from token_trie.errors import ArgumentError
 
 Folds: TypeAlias = list[tuple[Ints, Ints]]
-"""Positions of the rows to fit on, and of those to judge by."""
+"""For each fold, the positions of the training rows and of the test rows."""
 
 SEED = 0
 _N_DRAWS = 20
-"""Of folds, where some leave one class alone, as those do that have all rows of the second."""
+"""Attempts to draw folds whose training rows all have two classes."""
 
 
 def numbered(keys: Sequence[Hashable]) -> Ints:
-    """Return the numbers of groups: rows of one key are one group."""
+    """Return a number for each key, by first occurrence; equal keys have the same number."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
 def read_groups(groups: npt.ArrayLike | None, n: int) -> Ints:
-    """Return the numbers of groups from 0 on; each row is a group of its own where there are none."""
+    """Return group numbers from 0 on; without groups, each row is its own group."""
     if groups is None:
         return np.arange(n)
     given = np.asarray(groups)
@@ -39,9 +39,9 @@ def read_groups(groups: npt.ArrayLike | None, n: int) -> Ints:
 
 
 def within(folds: Folds, i: int, gold: Ints, groups: Ints) -> Folds:
-    """Cut the rows to fit on of one fold into folds by which to choose; the rows to judge by take no part.
+    """Split the training rows of fold i into folds, for nested cross-validation.
 
-    They are the other folds, so that a fit without two folds serves both of them. Folds that leave one class are out.
+    These are the other folds, so that a fit without two folds serves both. Folds with one training class are left out.
     """
     train, _ = folds[i]
     if len(folds) == 2:
@@ -52,18 +52,18 @@ def within(folds: Folds, i: int, gold: Ints, groups: Ints) -> Folds:
 
 
 def folds_of(gold: Ints, groups: Ints, n_folds: int) -> Folds:
-    """Cut rows into folds at random; none, where that leaves no two classes to fit on.
+    """Split rows into random folds; an empty list if training rows would have only one class.
 
-    The labels have no part in it: in folds with equal frequencies of the classes, a fit would know these frequencies in
-    the rows that it is judged by, and would seem better than chance on labels that are noise.
+    Folds are not stratified: with equal class frequencies in all folds, a fit would know those of the test rows, and
+    would seem better than chance on random labels.
 
     Parameters
     ----------
     gold : ndarray of int64, shape (n_rows,)
     groups : ndarray of int64, shape (n_rows,)
-        Rows of one group, such as duplicates, come into one fold.
+        Rows of one group, such as duplicates, are in one fold.
     n_folds : int
-        At most.
+        Maximum number of folds.
 
     Returns
     -------
@@ -83,20 +83,28 @@ def folds_of(gold: Ints, groups: Ints, n_folds: int) -> Folds:
 
 
 def log_softmax(weights: Floats) -> Floats:
-    """Return logarithms of the probabilities that log-weights stand for, row by row."""
+    """Return the log-softmax of each row of log-weights."""
     shares: Floats = weights - weights.max(axis=1, keepdims=True)
     shares -= np.log(np.exp(shares).sum(axis=1, keepdims=True))  # several times as fast as logaddexp.reduce
     return shares
 
 
+def softmax(weights: Floats) -> Floats:
+    """Return the softmax of each row of log-weights; equal probabilities where no weight is finite."""
+    best = weights.max(axis=1, keepdims=True)
+    shares: Floats = np.exp(np.where(np.isfinite(best), weights - np.where(np.isfinite(best), best, 0), 0.0))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
+
+
 def losses(log_p: Floats, gold: Ints) -> Floats:
-    """Return what the right class of each row lacks, in nats."""
-    lacking: Floats = -log_p[np.arange(len(gold)), gold]
-    return lacking
+    """Return the negative log-likelihood of each row, in nats."""
+    found: Floats = -log_p[np.arange(len(gold)), gold]
+    return found
 
 
 def log_loss(log_p: Floats, gold: Ints) -> float:
-    """Return the mean of what the right classes lack, in nats."""
+    """Return the mean negative log-likelihood, in nats."""
     return float(losses(log_p, gold).mean())
 
 
@@ -105,17 +113,17 @@ N_BINS = 10
 
 @dataclass(frozen=True)
 class Bin:
-    """Rows of about one confidence."""
+    """A bin of a reliability diagram: rows of similar confidence."""
 
     n: int
     confidence: float
-    """Their mean."""
+    """The mean confidence of the rows."""
     accuracy: float
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is decided where all rows of at least a confidence are."""
+    """Number and accuracy of the rows that have at least this confidence."""
 
     confidence: float
     n: int
@@ -124,11 +132,11 @@ class Point:
 
 @dataclass(frozen=True)
 class ClassFigures:
-    """How one class fares."""
+    """Figures of one class."""
 
     text: str
     n: int
-    """Rows that are of it."""
+    """Number of rows with this gold class."""
     precision: float
     recall: float
     f1: float
@@ -136,37 +144,37 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the answers of one way are worth. Of a way without probabilities, what needs them is None.
+    """Metrics of one way to answer. Metrics that need probabilities are None, or empty, for a way without them.
 
     Attributes
     ----------
     accuracy : float
     interval : tuple of float
-        In which the accuracy on all such rows lies with 95 % assurance (Wilson). Equal rows count as one observation.
+        Wilson's 95 % confidence interval of the accuracy. Equal rows count as one observation.
     balanced_accuracy : float
-        The mean recall of the classes that there are rows of.
+        The mean recall of the classes that have rows.
     macro_f1 : float
         The mean over the classes that occur.
     log_loss : float or None
         In nats.
     brier : float or None
-        The sum over the classes; of two classes half of that, as scikit-learn has it.
+        The sum over the classes; for two classes half of that, as in scikit-learn.
     ece : float or None
-        Expected calibration error of the answers: over ten bins of equal width,
+        Expected calibration error of the answers, over ten bins of equal width.
     ece_of_equal_bins : float or None
-        and of equally many rows.
+        The same, over ten bins with equal numbers of rows.
     risk_area : float or None
-        The area under the curve of risk against coverage: the mean share of wrong answers, over all numbers of rows
-        that are decided, surest first.
+        The area under the risk-coverage curve: the mean error rate over all numbers of accepted rows, the most
+        confident first.
     unfit : float or None
-        The share of rows in which the model gives all classes together less than 1 %.
+        The share of rows in which all classes together have a probability below 1 %.
     per_class : tuple of ClassFigures
     confusion : tuple of tuples of int
-        Rows by what they are, and in each by what they were answered with.
+        Numbers of rows; a row for each gold class, a column for each answer.
     reliability : tuple of Bin
-        Those of equal width that have rows.
+        The bins of equal width that have rows.
     coverage : tuple of Point
-        By falling confidence.
+        By decreasing confidence.
     """
 
     accuracy: float
@@ -193,7 +201,7 @@ def figures_of(
     mass: Floats | None,
     groups: Ints | None = None,
 ) -> Figures:
-    """Measure answers.
+    """Compute the metrics of answers.
 
     Parameters
     ----------
@@ -202,7 +210,7 @@ def figures_of(
     gold, answers : ndarray of int64, shape (n_rows,)
         Positions of classes, n_rows at least 1.
     probabilities : ndarray of float64, shape (n_rows, n_classes), or None
-        Those of an answer are its confidence.
+        An answer's probability is its confidence.
     mass : ndarray of float64, shape (n_rows,), or None
     groups : ndarray of int64, shape (n_rows,), optional
         Equal rows have the same number; by default no two rows are equal.
@@ -247,11 +255,11 @@ def shares_of(is_right: npt.NDArray[np.bool_], groups: Ints) -> tuple[Floats, Fl
 
 
 def effective(shares: Floats, weights: Floats) -> tuple[float, float]:
-    """Return the weighted mean of the groups' shares, and how many independent rows would tell as much.
+    """Return the weighted mean of the groups' shares, and its effective sample size.
 
-    The effective sample size is Kish's (1965), as if all rows of a group were right or wrong together, or what the
-    linearized variance of the mean gives (Korn and Graubard, 1998), if that is smaller, as where large groups are more
-    often wrong. It is the number of groups where all have the same weight.
+    The effective sample size is the smaller of Kish's (1965), as if all rows of a group were right or wrong together,
+    and that of the linearized variance of the mean (Korn and Graubard, 1998), which is smaller where large groups are
+    more often wrong. With equal weights, it is the number of groups.
 
     Parameters
     ----------
@@ -268,7 +276,7 @@ def effective(shares: Floats, weights: Floats) -> tuple[float, float]:
 
 
 def interval_of(share: float, n: float) -> tuple[float, float]:
-    """Return Wilson's (1927) interval of a share of n independent rows, with 95 % assurance."""
+    """Return Wilson's (1927) 95 % confidence interval of a share of n independent rows."""
     z = 1.959963984540054
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
@@ -276,7 +284,7 @@ def interval_of(share: float, n: float) -> tuple[float, float]:
 
 
 def bins_of(confidence: Floats, is_right: npt.NDArray[np.bool_], edges: Floats) -> list[Bin]:
-    """Return the bins that have rows; a row on an edge is of the bin below, as in ``calibration_curve``."""
+    """Return the bins that have rows; a row on an edge is in the bin below, as in ``calibration_curve``."""
     of = np.searchsorted(edges[1:-1], confidence)
     n, sums, right = (
         np.bincount(of, weights=weights, minlength=len(edges) - 1) for weights in (None, confidence, is_right)
@@ -285,7 +293,7 @@ def bins_of(confidence: Floats, is_right: npt.NDArray[np.bool_], edges: Floats) 
 
 
 def coverage_of(confidence: Floats, is_right: npt.NDArray[np.bool_]) -> list[Point]:
-    """Return a point for each confidence that there is; rows of the same are decided together."""
+    """Return a point for each distinct confidence; rows of equal confidence are accepted together."""
     order = np.argsort(-confidence, kind="stable")
     ranked, right = confidence[order], np.cumsum(is_right[order])
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))

@@ -1,11 +1,11 @@
-"""Rows of a table as a model reads them: how they are presented, read once and used often."""
+"""Rows of a table: how they are put to the model, and the scores that it gives them."""
 
 from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
@@ -58,7 +58,7 @@ class RowOptions(Options):
     orders : int
         For a question, as for `decide`.
     examples : Examples, optional
-        For a question, as for `decide`. A row that is an example cannot be a row, too.
+        For a question, as for `decide`. No row may be an example.
     """
 
     template: str = ""
@@ -75,11 +75,11 @@ class RowOptions(Options):
         self.of_question()
 
     def of_question(self) -> DecideOptions:
-        """Return those of a question; ArgumentError where they are none."""
+        """Return the options of a question; ArgumentError if one is wrong."""
         return DecideOptions(form=self.form, orders=self.orders, examples=self.examples)
 
     def require_for(self, *, is_question: bool) -> None:
-        """Raise ArgumentError where some are for what is not asked."""
+        """Raise ArgumentError if options of a question are given without one, or the other way round."""
         if is_question and (self.template or self.leaf_end != "longest" or self.leading_space is not None):
             raise ArgumentError("template, leaf_end and leading_space: go with choices behind prompts of one's own")
         if not is_question and (self.form is not None or self.orders != 1 or self.examples is not None):
@@ -87,7 +87,7 @@ class RowOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(Options):
+class FitOptions(RowOptions):
     """Options of `Calibration.fit`.
 
     Parameters
@@ -99,33 +99,21 @@ class FitOptions(Options):
         For kinds without labels: how frequent each answer is, if they are not equally frequent.
     n_folds : int
         Number of parts of the rows. Each part is answered by a calibration that was fitted on the other parts.
-    template, leaf_end, leading_space, form, orders, examples
-        As for `RowOptions`.
     """
 
     kind: FitKind = "auto"
     frequencies: Mapping[Any, float] | None = None
     n_folds: int = 10
-    template: str = ""
-    leaf_end: LeafEnd = "longest"
-    leading_space: bool | None = None
-    form: FormName | Form | None = None
-    orders: int = 1
-    examples: Examples | None = None
 
     def __post_init__(self) -> None:
         lookup(self.kind, _KINDS, "kind")
         BatchPrior(self.frequencies)
         check_counts(2, n_folds=self.n_folds)
-        self.of_rows()
-
-    def of_rows(self) -> RowOptions:
-        """Return how rows are asked; ArgumentError where that is none."""
-        return RowOptions(**{field.name: getattr(self, field.name) for field in fields(RowOptions)})
+        super().__post_init__()
 
 
 class Row(NamedTuple):
-    """What a model says of one row; arrays have a figure a class."""
+    """The model's scores of one row; arrays have a number for each class."""
 
     raw: Floats
     contextual: Floats | None
@@ -135,22 +123,22 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Readings:
-    """What a model says of rows, asked one way.
+    """The model's scores of rows, with one set of options.
 
     Attributes
     ----------
     texts : tuple of str
         The classes, in the order given: texts of choices, or names of options.
     raw : ndarray of float64, shape (n_rows, n_classes)
-        Log-weights; those of a row, as a softmax, are the raw probabilities.
+        Log-weights, whose softmax are the raw probabilities.
     contextual : ndarray of float64, shape (n_rows, n_classes), or None
-        The same with the contextual prior taken out, of a question.
+        The same less the contextual prior; for questions only.
     mass : ndarray of float64, shape (n_rows,)
         The model's own probability for all classes together.
     states : ndarray of float32, shape (n_rows, n_embd), or None
         The hidden state of the last token of the prompt.
     binding : Binding
-        What they come from.
+        The model, classes and options of the readings.
     """
 
     texts: tuple[str, ...]
@@ -165,7 +153,7 @@ class Readings:
 
     @classmethod
     def of(cls, rows: Iterable[Row], binding: Binding) -> Readings:
-        """Put rows together."""
+        """Collect rows."""
         rows, n = list(rows), len(binding.classes)
         contextual = [row.contextual for row in rows if row.contextual is not None]
         states = [row.state for row in rows if row.state is not None]
@@ -179,22 +167,23 @@ class Readings:
         )
 
 
-class Reader(ABC):
-    """Asks a model about rows; one a set of choices, or a question.
+class RowReader(ABC):
+    """Reads rows with a model, for a set of choices or a question.
 
     Attributes
     ----------
     values : tuple
-        What the classes are for the caller, in their order.
+        The caller's value of each class, in their order.
     binding : Binding
-        What readings come from.
+        The model, classes and options of the readings.
     """
 
     values: tuple[Any, ...]
     binding: Binding
     each: str
-    """What a row is called in messages."""
+    """The noun for a row in messages."""
     alone: str
+    """The function that reads one row, for messages."""
 
     def __init__(self, llm: Llama) -> None:
         self._llm = llm
@@ -208,7 +197,7 @@ class Reader(ABC):
         n_parallel: int | None = None,
         n_ctx: int | None = None,
     ) -> Iterator[Row]:
-        """Read rows; errors are those of `choose_many`, with the position of the row.
+        """Read rows; errors as for `choose_many`, with the position of the row.
 
         Parameters
         ----------
@@ -220,26 +209,26 @@ class Reader(ABC):
 
     @abstractmethod
     def prompts(self, row: Any) -> list[list[int]]:
-        """Return the tokens of the prompts that a row is read by; errors as of `read`, without the position."""
+        """Return the tokens of a row's prompts; errors as for `read`, without the position."""
 
     @abstractmethod
     def _rows(self, batch: Batch | Sequential, rows: Iterable[Any], states: bool) -> Iterator[Row | TokenTrieError]: ...
 
 
-def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) -> Reader:
-    """Return what asks a model about rows.
+def reader_of(llm: Llama, choices: ChoicesLike | Question, options: RowOptions) -> RowReader:
+    """Make a reader of rows.
 
     Raises
     ------
     ArgumentError
-        The choices, or the options, are none, or do not fit each other; choices that are one answer are among them.
+        Choices or options are wrong or do not fit together, or two choices are the same answer.
     """
     is_question = isinstance(choices, (Choice, Predicate, Score))
     options.require_for(is_question=is_question)
-    return _OfQuestion(llm, choices, options) if is_question else _OfChoices(llm, choices, options)
+    return _QuestionReader(llm, choices, options) if is_question else _ChoiceReader(llm, choices, options)
 
 
-class _OfChoices(Reader):
+class _ChoiceReader(RowReader):
     each, alone = "prompt", "choose"
 
     def __init__(self, llm: Llama, choices: ChoicesLike, options: RowOptions) -> None:
@@ -274,7 +263,7 @@ class _OfChoices(Reader):
                 yield Row(scores, None, min(1.0, float(np.exp(scores).sum())), state)
 
 
-class _OfQuestion(Reader):
+class _QuestionReader(RowReader):
     each, alone = "state", "decide"
 
     def __init__(self, llm: Llama, question: Question, options: RowOptions) -> None:
@@ -291,7 +280,7 @@ class _OfQuestion(Reader):
         self.binding = Binding(fingerprint(llm), _core.llama_loaded(), asked.asked, asked.classes, LEAF_END)
 
     def prompts(self, row: Any) -> list[list[int]]:
-        """Return the tokens of the question about a state, a view each."""
+        """Return the tokens of the question about a state, one list for each view."""
         with lease(self._llm):
             return [tokenize_prompt(self._llm, self._reading(view, row, False).prompt) for view in self._asked.views]
 
@@ -342,7 +331,7 @@ def read_rows(
     n_parallel: int | None = None,
     n_ctx: int | None = None,
 ) -> Readings:
-    """Read rows of prompts behind which choices stand, or of states that a question is about."""
+    """Read rows: prompts that the choices follow, or states that a question is about."""
     reader = reader_of(llm, choices, options or RowOptions())
     read = reader.read(rows, states=states, progress=progress, n_parallel=n_parallel, n_ctx=n_ctx)
     return Readings.of(read, reader.binding)
@@ -360,15 +349,9 @@ if TYPE_CHECKING:  # by scripts/keywords
         orders: int
         examples: Examples | None
 
-    class FitKeywords(TypedDict, total=False):
+    class FitKeywords(RowKeywords, total=False):
         """Those of `FitOptions`."""
 
         kind: FitKind
         frequencies: Mapping[Any, float] | None
         n_folds: int
-        template: str
-        leaf_end: LeafEnd
-        leading_space: bool | None
-        form: FormName | Form | None
-        orders: int
-        examples: Examples | None

@@ -1,4 +1,4 @@
-"""What stands in a file by somebody else, read with the place of what is wrong."""
+"""Objects of JSON files, read with checks whose errors name the field."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy.typing as npt
 from token_trie.errors import CalibrationError
 
 
-class Stored:
-    """An object of a JSON file; CalibrationError, with the place, for what is something else than it is asked for."""
+class JsonObject:
+    """An object of a JSON file; CalibrationError, with the field's path, for a value of another type."""
 
-    def __init__(self, given: object, place: str) -> None:
+    def __init__(self, given: object, path: str) -> None:
         if not isinstance(given, Mapping):
-            raise CalibrationError(f"{place or 'file'}: {type(given).__name__} where an object belongs")
+            raise CalibrationError(f"{path or 'file'}: {type(given).__name__} where an object belongs")
         self._given = given
-        self._place = place
+        self._path = path
 
     @property
     def names(self) -> list[str]:
-        """What stands in it."""
+        """The names of its fields."""
         return list(self._given)
 
     def get(self, name: str) -> Any:
-        """Return what stands there."""
+        """Return a field's value; CalibrationError if there is none."""
         if name not in self._given:
             raise CalibrationError(f"{self._at(name)}: missing")
         return self._given[name]
 
-    def inner(self, name: str) -> Stored:
+    def inner(self, name: str) -> JsonObject:
         """Return an object."""
-        return Stored(self.get(name), self._at(name))
+        return JsonObject(self.get(name), self._at(name))
 
     def text(self, name: str) -> str:
         """Return a text."""
@@ -43,7 +43,7 @@ class Stored:
         return value
 
     def one_of(self, name: str, known: Sequence[str]) -> str:
-        """Return one of some texts."""
+        """Return a text that is one of the known ones."""
         value = self.text(name)
         if value not in known:
             raise CalibrationError(f"{self._at(name)}: {value[:40]!r} is none of {', '.join(known)}")
@@ -57,7 +57,7 @@ class Stored:
         return value
 
     def integer(self, name: str) -> int:
-        """Return a count."""
+        """Return an integer in [0, 2**53)."""
         value = self.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
             raise self._wrong(name, value, "a count")
@@ -75,7 +75,7 @@ class Stored:
         return value
 
     def floats(self, name: str, shape: tuple[int | None, ...]) -> npt.NDArray[np.float64]:
-        """Return finite numbers of a shape, in which None is any length."""
+        """Return an array of finite numbers; None in the shape is any length."""
         return self._array(name, self.get(name), shape)
 
     def _array(self, name: str, value: object, shape: tuple[int | None, ...]) -> npt.NDArray[np.float64]:
@@ -97,7 +97,7 @@ class Stored:
         return array
 
     def _at(self, name: str) -> str:
-        return f"{self._place}.{name}" if self._place else name
+        return f"{self._path}.{name}" if self._path else name
 
     def _wrong(self, name: str, value: object, wanted: str) -> CalibrationError:
         return CalibrationError(f"{self._at(name)}: {type(value).__name__} where {wanted} belongs")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from token_trie import ContextError, StreamHandle
 from token_trie.engines.lm_eval import scoring
-from token_trie.engines.lm_eval.scoring import TextRequest, generate_behind
+from token_trie.engines.lm_eval.scoring import TextRequest, generate_texts
 from token_trie.llama.query import Sampling
 
 
@@ -22,7 +22,7 @@ def prompts_of(llm: Any, n: int) -> list[TextRequest]:
 
 def written(llm: Any, prompts: list[TextRequest], n_ctx: int = 512) -> dict[int, str]:
     out: dict[int, str] = {}
-    generate_behind(llm, prompts, n_ctx=n_ctx, seed=0, done=out.__setitem__)
+    generate_texts(llm, prompts, n_ctx=n_ctx, seed=0, done=out.__setitem__)
     return out
 
 

@@ -95,7 +95,7 @@ def test_a_template_with_tools_tells_of_them_and_gives_the_form(templated: Any) 
     assert json.dumps(TOOLS) in text
     assert text.endswith('<|im_start|>assistant\n<tool_call>\n{"name": "')
     assert form is not None
-    assert (form.before, form.between, form.behind) == ("", '", "arguments": ', "}\n</tool_call>")
+    assert (form.before, form.between, form.after) == ("", '", "arguments": ', "}\n</tool_call>")
     call = choose_tool(templated, MESSAGES, TOOLS, mode="greedy")
     jsonschema.validate(call.arguments, parameters_of(call.name))
 

@@ -9,8 +9,8 @@ import pytest
 from token_trie import ArgumentError, Choice, ContextError, TokenTrie
 from token_trie.sets.prompt import Filled
 from token_trie.trust import cache
-from token_trie.trust.cache import digest_of_prompt, kept_in, key_of, read_kept
-from token_trie.trust.rows import Reader, Row, RowOptions, reader_of
+from token_trie.trust.cache import digest_of_prompt, key_of, open_cache, read_cached
+from token_trie.trust.rows import Row, RowOptions, RowReader, reader_of
 
 PROMPTS = ["Pizza in Paris:", "A word about Paris:", "Pizza:"]
 CHOICES = ["yes", "no", "yes and no"]
@@ -19,7 +19,7 @@ CHOICES = ["yes", "no", "yes and no"]
 class Counting:
     """Reads as another does, counts rows, and may be interrupted."""
 
-    def __init__(self, reader: Reader, most: int = 10**9) -> None:
+    def __init__(self, reader: RowReader, most: int = 10**9) -> None:
         self.each, self.binding, self.prompts = reader.each, reader.binding, reader.prompts
         self._reader, self._most = reader, most
         self.rows: list[Any] = []
@@ -36,9 +36,9 @@ def read(llm: Any, folder: Any, rows: Any, choices: Any = CHOICES, most: int = 1
     """Return readings, the rows that were read by the model, and what is cache."""
     asked = RowOptions(**options)
     reader: Any = Counting(reader_of(llm, choices, asked), most)
-    place = kept_in(folder, key_of(asked, reader.binding))
+    place = open_cache(folder, key_of(asked, reader.binding))
     try:
-        found, n = read_kept(reader, rows, place)
+        found, n = read_cached(reader, rows, place)
     except KeyboardInterrupt:
         return None, reader.rows, place
     assert n == len(reader.rows)
@@ -74,7 +74,7 @@ def test_an_interrupted_run_goes_on(precise: Any, tmp_path: Path) -> None:
 def test_what_is_read_is_written_now_and_then(precise: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(cache, "_SECONDS_BETWEEN_WRITES", -1.0)
     written: list[int] = []
-    monkeypatch.setattr(cache.Kept, "_write", lambda self, path, rows: written.append(len(rows)))
+    monkeypatch.setattr(cache.CachedRows, "_write", lambda self, path, rows: written.append(len(rows)))
     read(precise, tmp_path, PROMPTS)
     assert written == [1, 2, 3]
 
@@ -181,7 +181,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(precise: Any, tmp_path
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="is a file, where a folder belongs"):
-        kept_in(tmp_path / "file", "key")
+        open_cache(tmp_path / "file", "key")
 
 
 def test_prompts_that_differ_for_a_model_differ() -> None:
@@ -223,7 +223,7 @@ def test_states_are_kept_and_read_anew_where_they_were_not(tmp_path: Path) -> No
     fake: Any = Fake()
     fake.binding = Binding("m", "l", "", ("a", "b"), "any")
     for states, n in ((False, 2), (True, 4), (True, 4), (False, 4)):
-        found, _ = read_kept(fake, ["x", "y"], kept_in(tmp_path, "k"), states=states)
+        found, _ = read_cached(fake, ["x", "y"], open_cache(tmp_path, "k"), states=states)
         assert fake.n == n
         assert (found.states is not None) == (n == 4)
         assert found.contextual.tolist() == [[1.0, 1.0]] * 2

@@ -1,4 +1,4 @@
-"""The harness's own command line, which knows ``--model token_trie``."""
+"""The harness's command line, with ``--model token_trie`` registered."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import sys
 from token_trie_command import spin_briefly
 
 if __name__ == "__main__":
-    if spin_briefly():  # which comes too late here: whoever imports token_trie has loaded llama.cpp
+    if spin_briefly():  # too late here: importing token_trie has loaded llama.cpp
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
     from lm_eval.__main__ import cli_evaluate

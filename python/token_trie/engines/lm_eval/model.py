@@ -1,4 +1,4 @@
-"""A GGUF file as a model of the harness."""
+"""`TokenTrieLM`: a GGUF file as a model of the harness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from token_trie.engines.lm_eval.scoring import Continuation, TextRequest, generate_behind, score_continuations
+from token_trie.engines.lm_eval.scoring import Continuation, TextRequest, generate_texts, score_continuations
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import Sampling
 from token_trie.native.core import Llama, llama_cpp
@@ -23,32 +23,31 @@ except ImportError as error:
     ) from error
 
 _TEMPLATE = "tokenizer.chat_template"
-# Options that only sampling reads.
-_OF_DRAWS = {"typical_p"}
+_SAMPLING_OPTIONS = {"typical_p"}  # ignored in greedy generation
 
 
 class TokenTrieLM(TemplateLM):  # type: ignore[misc]
     """A GGUF model for lm-evaluation-harness.
 
-    The continuations of one context are scored as one tree, and all contexts in one batch, as by `choose_many`. Texts
-    are tokenized as by the harness's ``hf`` model, and cut as it does where they are longer than the context.
+    The continuations of one context are scored as one tree, and all contexts in one batch, as in `choose_many`. Texts
+    are tokenized and truncated to the context as by the harness's ``hf`` model.
 
     Parameters
     ----------
     path : str, path or llama_cpp.Llama
-        The GGUF file; or a model that is loaded, which is not closed.
+        The GGUF file, or a loaded model, which is not closed.
     n_ctx : int
-        Tokens of a context with its continuation, at most.
+        Maximum number of tokens of a context with its continuation.
     max_gen_toks : int
-        Tokens to generate where a task does not say.
+        Maximum number of tokens to generate, for tasks that set none.
     n_parallel : int
-        Texts of full length that are generated at the same time; the context for them is as many times n_ctx.
+        Number of texts of full length that are generated at once; their context has n_parallel times n_ctx tokens.
     seed : int
-        The seed of each text that is sampled.
+        The seed of each sampled text.
     batch_size, max_batch_size, device
-        Ignored; the harness gives them to all models. A device is used by ``n_gpu_layers``.
+        Ignored; the harness passes them to all models. To use a device, give ``n_gpu_layers``.
     **options
-        Those of `llama_cpp.Llama`, such as ``n_gpu_layers``, ``n_threads``, ``flash_attn``.
+        Options of `llama_cpp.Llama`, such as ``n_gpu_layers``, ``n_threads``, ``flash_attn``.
 
     Raises
     ------
@@ -91,7 +90,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """The token that stands for an empty context."""
+        """The token that replaces an empty context."""
         begin = int(self._llm.token_bos())
         return begin if begin >= 0 else self.eot_token_id
 
@@ -101,13 +100,13 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         return self._name
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """Return the file's own template, the only one there is."""
+        """Return the file's chat template, the only one."""
         return self._llm.metadata.get(_TEMPLATE) if chat_template else None
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return messages as the prompt that the file's template makes of them.
+        """Return the prompt that the file's template makes of messages.
 
-        Without generation prompt, the last message is to be continued: what the template adds behind it is left out.
+        Without generation prompt, the prompt ends with the last message, for the model to continue.
         """
         template = self._llm.metadata.get(_TEMPLATE)
         if template is None:
@@ -126,7 +125,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         return prompt[: prompt.rindex(last) + len(last)]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the tokens of a text, behind the token that begins texts unless it is there or not wanted."""
+        """Return the tokens of a text, by default after the BOS token, unless the text begins with it."""
         if add_special_tokens is None:
             begin = self._text_of(self._llm.token_bos())
             add_special_tokens = not (begin and string.startswith(begin))
@@ -139,18 +138,18 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         pairs = []
-        for asked, context, continuation in requests:
+        for texts, context, continuation in requests:
             if not continuation:
-                raise ArgumentError(f"loglikelihood: {asked[1]!r} has no token of its own behind {asked[0][-20:]!r}")
+                raise ArgumentError(f"loglikelihood: {texts[1]!r} has no token of its own behind {texts[0][-20:]!r}")
             whole = (context + continuation)[-(self.max_length + 1) :]
             pairs.append((whole[: -len(continuation)], continuation))
         answers = [(logprob, is_greedy) for logprob, is_greedy in self._score(pairs, True, disable_tqdm)]
-        for (asked, _, _), answer in zip(requests, answers, strict=True):
-            self.cache_hook.add_partial("loglikelihood", asked, answer)
+        for (texts, _, _), answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial("loglikelihood", texts, answer)
         return answers
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, in windows as long as the context."""
+        """Return the log-probability of each text, scored in windows as long as the context."""
         windows = []
         of_request: list[int] = []
         for i, request in enumerate(requests):
@@ -167,7 +166,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
         return sums
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the text that the model generates behind each context, up to a stop string."""
+        """Return the text that the model generates after each context, up to a stop string."""
         texts = [""] * len(requests)
         prompts = [self._request(*request.args) for request in requests]
         n_ctx = self._n_parallel * self.max_length
@@ -178,12 +177,12 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)
                 bar.update(1)
 
-            generate_behind(self._llm, prompts, n_ctx=n_ctx, seed=self._seed, done=done)
+            generate_texts(self._llm, prompts, n_ctx=n_ctx, seed=self._seed, done=done)
         return texts
 
     def _score(self, pairs: list[Any], greedy: bool, disable_tqdm: bool) -> list[Continuation]:
         with tqdm(total=len(pairs), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
-            # The last token of a continuation is not evaluated, and has a cell in the KV cache all the same.
+            # The last token of a continuation has a cell in the KV cache, though it is not evaluated.
             return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
 
     def _request(self, context: str, options: dict[str, Any]) -> TextRequest:
@@ -194,7 +193,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
             raise ArgumentError(f"max_gen_toks: {n} tokens leave no room for a context of {self.max_length}")
         is_drawn, temperature = options.pop("do_sample"), options.pop("temperature", 0.0)
         drawn = {name: options.pop(name) for name in ("top_p", "top_k", "min_p") if name in options}
-        left = sorted(set(options) - (set() if is_drawn else _OF_DRAWS))
+        left = sorted(set(options) - (set() if is_drawn else _SAMPLING_OPTIONS))
         if left:
             raise ArgumentError(f"generate_until: {left[0]} is not supported")
         tokens = self.tok_encode(context)[-(self.max_length - n) :]
@@ -206,6 +205,6 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
 
 
 def register() -> None:
-    """Let the harness know the model as token_trie; again does nothing."""
+    """Register the model in the harness as token_trie; a second call does nothing."""
     if "token_trie" not in model_registry:
         model_registry.register("token_trie", target=TokenTrieLM)

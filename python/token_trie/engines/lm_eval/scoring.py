@@ -1,4 +1,4 @@
-"""Log-probabilities of continuations, and generated texts: many at once, with or without the harness."""
+"""Log-probabilities of continuations and generation of texts, in batches; works without the harness."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from token_trie.sets.trie import TokenTrie
 
 Tokens = tuple[int, ...]
 
-# Tokens of the contexts in flight: they fill two passes, so that a second query behind a context finds it evaluated.
+# Tokens of the contexts in flight, for two batches: a second query for a context finds it evaluated.
 _IN_FLIGHT = 512
 
 
 class Continuation(NamedTuple):
-    """What was found of a continuation behind its context."""
+    """The score of a continuation after its context."""
 
     logprob: float
     """Natural logarithm of the probability of its tokens."""
     is_greedy: bool
-    """Whether each of them is the most probable one of the vocabulary."""
+    """Whether each token is the most probable one of the vocabulary."""
 
 
 @dataclass
 class _Query:
-    """A context with its continuations, and the greedy generation behind it, as far as one of them begins with it."""
+    """A context with its continuations, and its greedy generation as far as a continuation begins with it."""
 
     context: Tokens
     indices: dict[Tokens, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -47,7 +47,7 @@ class _Query:
     def trie(self) -> TokenTrie:
         return TokenTrie.from_sequences({str(i): tokens for i, tokens in enumerate(self.indices)})
 
-    def goes_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether a longer continuation begins with the greedy generation."""
         n = len(self.greedy)
         return any(len(tokens) > n and tokens[:n] == self.greedy for tokens in self.indices)
@@ -61,11 +61,11 @@ def score_continuations(
     n_ctx: int | None = None,
     advance: Callable[[int], None] = lambda n: None,
 ) -> list[Continuation]:
-    """Score continuations, each behind its context.
+    """Score continuations, each after its context.
 
-    The continuations of one context are a tree. All contexts are in one batch, and a beginning that they share is
-    evaluated once. To tell whether a continuation is greedy, the vocabulary is taken as a set: its best member is found
-    behind the context, and again behind each greedy token for as long as a continuation goes on with these tokens.
+    The continuations of one context are a tree. All contexts are in one batch, and common prefixes are evaluated once.
+    To find greedy continuations, the vocabulary is queried as a set: for its best member after the context, and after
+    each greedy token as long as a longer continuation begins with these tokens.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def score_continuations(
     greedy : bool
         Whether to find is_greedy; it is False otherwise.
     n_ctx : int, optional
-        As of `choose_many`.
+        As for `choose_many`.
     advance : callable
-        Called with the number of pairs that were scored since the last call.
+        Called with the number of newly scored pairs.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def score_continuations(
     Raises
     ------
     ArgumentError, VocabularyError, ContextError
-        As of `choose_many`.
+        As for `choose_many`.
     """
     queries: dict[Tokens, _Query] = {}
     for i, (context, continuation) in enumerate(pairs):
@@ -97,7 +97,7 @@ def score_continuations(
     vocabulary = _vocabulary(llm)
     logprobs = np.full(len(pairs), -np.inf)
     is_greedy = np.zeros(len(pairs), bool)
-    waiting = deque(queries[at] for at in sorted(queries))  # so that contexts that begin alike are neighbours
+    waiting = deque(queries[at] for at in sorted(queries))  # similar contexts are neighbours
     if not waiting:
         return []
     scorer = _scorer(llm, n_ctx)
@@ -117,35 +117,35 @@ def score_continuations(
                 continue
             query.greedy += (found[0][0],)
             is_greedy[query.indices.get(query.greedy, [])] = True
-            if query.goes_on():
+            if query.may_continue():
                 scorer.submit(query, vocabulary, of_set=False)
     finally:
         scorer.close()
     return [Continuation(float(p), bool(yes)) for p, yes in zip(logprobs, is_greedy, strict=True)]
 
 
-Found = list[tuple[int, float]]
+LeafScores = list[tuple[int, float]]
 """Leaves and their scores, best first."""
 
 
 class _Scorer(ABC):
-    """Finds the most probable members of a set, behind contexts and behind what greedy generation adds to them."""
+    """Finds the most probable members of a set after contexts and their greedy generation."""
 
     def __init__(self) -> None:
         self.in_flight: dict[int, tuple[_Query, bool]] = {}  # by ticket
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the contexts in flight."""
+        """Number of tokens of the contexts in flight."""
         return sum(len(query.context) for query, of_set in self.in_flight.values() if of_set)
 
     def submit(self, query: _Query, trie: TokenTrie, of_set: bool) -> None:
-        """Submit a query: for all of a context's continuations, or for the best token of the vocabulary."""
+        """Submit a query for all continuations of a context (of_set), or for the best token of the vocabulary."""
         tokens = [*query.context, *(() if of_set else query.greedy)]
         self.in_flight[self._submit(tokens, trie, len(trie) if of_set else 1)] = query, of_set
 
-    def next(self) -> tuple[_Query, bool, Found]:
-        """Wait for the next answer: its context, whether it is of the continuations, and what was found."""
+    def next(self) -> tuple[_Query, bool, LeafScores]:
+        """Wait for the next answer, and return its query, its of_set, and the leaves."""
         ticket, found = self._next()
         return *self.in_flight.pop(ticket), found
 
@@ -153,7 +153,7 @@ class _Scorer(ABC):
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int: ...
 
     @abstractmethod
-    def _next(self) -> tuple[int, Found]: ...
+    def _next(self) -> tuple[int, LeafScores]: ...
 
     def close(self) -> None:
         """Cancel the queries in flight."""
@@ -168,7 +168,7 @@ class _Batched(_Scorer):
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
         return self._batch.submit(tokens, Query("best", trie, leaf_end="any", n_best=n_best))
 
-    def _next(self) -> tuple[int, Found]:
+    def _next(self) -> tuple[int, LeafScores]:
         answer = self._batch.wait()
         return answer.ticket, list(zip(answer.leaves.tolist(), answer.logprobs.tolist(), strict=True))
 
@@ -182,7 +182,7 @@ class _Alone(_Scorer):
     def __init__(self, llm: Llama) -> None:
         super().__init__()
         self._llm = llm
-        self._done: deque[tuple[int, Found]] = deque()
+        self._done: deque[tuple[int, LeafScores]] = deque()
         self._n = 0
 
     def _submit(self, tokens: list[int], trie: TokenTrie, n_best: int) -> int:
@@ -191,7 +191,7 @@ class _Alone(_Scorer):
         self._done.append((self._n, [(one.index, one.logprob) for one in decision.candidates]))
         return self._n
 
-    def _next(self) -> tuple[int, Found]:
+    def _next(self) -> tuple[int, LeafScores]:
         return self._done.popleft()
 
 
@@ -206,7 +206,7 @@ def _vocabulary(llm: Llama) -> TokenTrie:
 
 @dataclass(frozen=True)
 class TextRequest:
-    """A prompt, and the options of the text behind it."""
+    """A prompt, and the options of the text after it."""
 
     tokens: list[int]
     max_tokens: int
@@ -215,15 +215,15 @@ class TextRequest:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def generate_behind(
+def generate_texts(
     llm: Llama, prompts: Sequence[TextRequest], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
 ) -> None:
-    """Generate a text behind each prompt, and call back with each text when it is finished.
+    """Generate a text after each prompt, and call done with each finished text.
 
     Parameters
     ----------
     n_ctx : int
-        Tokens of the context. The prompts in flight share it, each with all tokens that its text may have.
+        Tokens of the context, which the prompts in flight share with their texts of full length.
     seed : int
         The seed of each text.
     done : callable
@@ -236,7 +236,7 @@ def generate_behind(
     CancelledError
         The Llama was closed meanwhile.
     """
-    # So that prompts that begin alike are neighbours.
+    # Similar prompts are neighbours.
     indexed = sorted(enumerate(prompts), key=lambda pair: pair[1].tokens)
     generate = _generate_together if can_share(llm) else _generate_in_turn
     with closing(generate(llm, indexed, n_ctx, seed)) as generated:
@@ -246,7 +246,7 @@ def generate_behind(
 
 _Indexed: TypeAlias = list[tuple[int, TextRequest]]
 _Generated: TypeAlias = Generator[tuple[int, Sequence[int]], None, None]
-"""Indices of prompts, and the tokens of their texts, in the order in which they are finished."""
+"""Indices of prompts, and the tokens of their texts, as they finish."""
 
 
 def _generate_together(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _Generated:
@@ -275,6 +275,6 @@ def _generate_in_turn(llm: Llama, indexed: _Indexed, n_ctx: int, seed: int) -> _
 
 
 def _text_of(llm: Llama, tokens: Sequence[int]) -> str:
-    """Return the text of tokens; a last character that is cut short becomes U+FFFD."""
+    """Return the text of tokens; an incomplete last character becomes U+FFFD."""
     with lease(llm):
         return vocab_of(llm).detokenize(list(tokens)).decode(errors="replace")

@@ -1,6 +1,6 @@
 """Sets in vLLM: a logits processor, loaded by its name.
 
-`TrieLogitsProcessor` says what a request may ask for.
+`TrieLogitsProcessor` describes the options of a request.
 
 Examples
 --------

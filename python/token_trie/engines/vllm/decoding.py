@@ -18,7 +18,7 @@ _log = logging.getLogger("token_trie.vllm")
 
 
 class Row(NamedTuple):
-    """A row of logits, and the position in a set that it belongs to."""
+    """A row of logits, and its position in a set."""
 
     at: int
     matcher: TrieMatcher
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 
 class Decoding:
-    """One request's position in its set, which follows the output."""
+    """The position of a request in its set, moved along its output."""
 
     def __init__(self, matcher: TrieMatcher, is_greedy: bool) -> None:
         self._matcher = matcher
@@ -35,10 +35,10 @@ class Decoding:
         self._is_lost = False
         self._has_warned = False
         self.n_tokens = 0
-        """Tokens of the output that it has followed."""
+        """Number of tokens of the output that it has stepped over."""
 
     def follow(self, output: Sequence[int]) -> None:
-        """Move to an output's end, from the beginning if tokens were taken back; RuntimeError for one not known yet."""
+        """Move to the end of the output, from the start if tokens were taken back; RuntimeError for unknown tokens."""
         n = self.n_tokens
         if n and (n > len(output) or output[n - 1] != self._last):
             self._matcher.reset()
@@ -46,7 +46,7 @@ class Decoding:
         self.advance(output[self.n_tokens :])
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Step over new tokens of the output; errors as of `follow`."""
+        """Step over new tokens of the output; errors as for `follow`."""
         if len(tokens) == 0:
             return
         if -1 in tokens:
@@ -63,29 +63,29 @@ class Decoding:
             self._is_lost = True
 
     def rows(self, row: int, drafts: Sequence[int] = ()) -> list[Row]:
-        """Return the row behind the output, and one behind each draft token that the set allows."""
+        """Return the row after the output, and one after each draft token that the set allows."""
         if self._is_lost:
             return []
         found = [Row(row, self._matcher, self)]
         for i, token in enumerate(drafts, start=1):
             matcher = found[-1].matcher.fork()
             if matcher.is_terminated() or not matcher.accept_token(token):
-                break  # vLLM will reject this token, and with it those that follow
+                break  # vLLM will reject this token and those after it
             found.append(Row(row + i, matcher, self))
         return found
 
     def warn_of_put_back(self) -> None:
-        """Log once that all that the set allows had been cut away."""
+        """Log once that all allowed tokens had a logit of -inf."""
         if not self._has_warned:
             self._has_warned = True
             _log.warning(PUT_BACK, "these were put back with equal logits")
 
 
 class Decoder:
-    """Begins decodings for one engine, and never raises: a mistake in a request ends that request alone.
+    """Begins decodings for one engine, and never raises: a wrong request ends only itself.
 
-    Most mistakes were refused when the request came in. The others, such as a file that has changed since, are logged,
-    and the request may answer with an end token alone.
+    Most errors are raised when the request comes in. Later ones, such as a file that has changed since, are logged, and
+    the request is forced to an end token.
     """
 
     def __init__(self, find_vocabulary: Callable[[], EngineVocabulary]) -> None:
@@ -100,7 +100,7 @@ class Decoder:
         return self._vocabulary
 
     def begin(self, params: Any, prompt: Sequence[int] | None) -> Decoding | None:
-        """Begin behind a prompt; None for a request without a set."""
+        """Begin after a prompt; None for a request without a set."""
         if not params.extra_args:
             return None
         ends = sorted(params.all_stop_token_ids)
@@ -113,10 +113,10 @@ class Decoder:
             _log.error("a request is ended: %s", error)
         except Exception:
             _log.exception("a request is ended, by a defect in token-trie")
-        return Decoding(_at_the_end(self.vocabulary.size, ends), False) if ends else None
+        return Decoding(_ended_matcher(self.vocabulary.size, ends), False) if ends else None
 
 
-def _at_the_end(size: int, ends: list[int]) -> TrieMatcher:
+def _ended_matcher(size: int, ends: list[int]) -> TrieMatcher:
     some = next(token for token in range(len(ends) + 1) if token not in ends)
     matcher = TrieMatcher(TokenTrie.from_sequences({"": [some]}), size, end_tokens=ends)
     matcher.accept_tokens([some, ends[0]])
@@ -126,8 +126,8 @@ def _at_the_end(size: int, ends: list[int]) -> TrieMatcher:
 def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
     """Set the logits of tokens that are not allowed to -inf, in place, and return them.
 
-    In greedy mode, inside the span, all but the best token are set so. Where earlier processors have left no allowed
-    token, all of them get a logit of 0 again, and a warning says so.
+    In greedy mode, inside the span, only the best token stays. If earlier processors have left a row no allowed token,
+    all of them get a logit of 0, with a warning.
     """
     if not given:
         return logits

@@ -1,4 +1,4 @@
-"""`TrieLogitsProcessor`: the class that vLLM loads, its positions in the sets of requests, and their rows of logits."""
+"""`TrieLogitsProcessor`, the class that vLLM loads, and the rows of logits of both model runners."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
-from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcRequestState
+try:
+    import torch
+    from vllm.tokenizers import cached_tokenizer_from_config
+    from vllm.v1.engine.input_processor import InputProcessor
+    from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
+    from vllm.v1.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV1
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcRequestState
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
+except ImportError as error:
+    raise ImportError(f"token_trie.engines.vllm needs vllm 0.32 or newer: pip install vllm ({error})") from error
 
 from token_trie.engines.vllm.decoding import Decoder, Decoding, Row, mask_
 from token_trie.engines.vllm.request import EngineVocabulary, read_request
 
 
 class Batch:
-    """Rows of Model Runner V1: one a request. vLLM moves requests between rows, and appends to the outputs given."""
+    """Rows of Model Runner V1: one for each request. vLLM moves requests between rows, and appends to their outputs."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -48,7 +55,7 @@ class Batch:
             self._rows[row] = entry
 
     def rows(self) -> list[Row]:
-        """Return the rows of requests with a set. Outputs are current when logits are masked, and not before."""
+        """Return the rows of requests with a set. Outputs are current only when logits are masked."""
         found: list[Row] = []
         for row, (decoding, output) in self._rows.items():
             decoding.follow(output)
@@ -57,11 +64,11 @@ class Batch:
 
 
 class Slots:
-    """Rows of Model Runner V2: one or more a request, whose tokens are on the device, in the request's slot.
+    """Rows of Model Runner V2: one or more for each request, whose tokens are on the device, in the request's slot.
 
         slot 3    [p p p p|a b]             committed: all_token_ids, of which the first prompt_len are the prompt
-        row 5     slot 3, local position 0  behind b; the token fed there is b
-        row 6     slot 3, local position 1  behind the draft token fed there
+        row 5     slot 3, local position 0  after b; the token fed there is b
+        row 6     slot 3, local position 1  after the draft token fed there
 
     The new tokens of each step are copied to the host in one transfer, which waits for the device.
     """
@@ -73,7 +80,7 @@ class Slots:
         self._decodings: dict[int, Decoding] = {}
 
     def add(self, slot: int, params: Any) -> bool:
-        """Give a slot to a new request; returns whether the request has a set."""
+        """Assign a slot to a new request; returns whether the request has a set."""
         self._decodings.pop(slot, None)
         self._added.pop(slot, None)
         if not (params.extra_args or {}).get("token_trie"):
@@ -82,7 +89,7 @@ class Slots:
         return True
 
     def begin(self) -> None:
-        """Begin to decode the requests added, now that their prompts can be read."""
+        """Begin to decode the added requests, whose prompts can be read now."""
         for slot, params in self._added.items():
             n_prompt = int(self._states.prompt_len.np[slot])
             decoding = self._decoder.begin(params, self._states.all_token_ids.gpu[slot, :n_prompt].tolist())
@@ -125,20 +132,8 @@ class Slots:
         return flat[:n], news, read[0], read[1], read[2]
 
 
-try:
-    import torch
-    from vllm.tokenizers import cached_tokenizer_from_config
-    from vllm.v1.engine.input_processor import InputProcessor
-    from vllm.v1.sample.logits_processor.interface import BatchUpdate
-    from vllm.v1.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV1
-    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext
-    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
-except ImportError as error:
-    raise ImportError(f"token_trie.engines.vllm needs vllm 0.32 or newer: pip install vllm ({error})") from error
-
-
 class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore[misc]
-    """Constrains those requests of a vLLM engine that give a set.
+    """Constrains the requests of a vLLM engine that give a set.
 
     The engine names it: ``LLM(model, logits_processors=["token_trie.engines.vllm:TrieLogitsProcessor"])``, or ``vllm
     serve model --logits-processors token_trie.engines.vllm:TrieLogitsProcessor``. A request gives its set in
@@ -152,30 +147,30 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
                                       names
     ================================  ==================================================================================
 
-    Beside these, an object (a payload as ``{"payload": ...}``) may hold ``mode``: "sampled", by which the temperature
-    decides, or "greedy", by which the best token of the set does; ``on_complete``, ``separator``, ``max_items``,
-    ``min_items``, ``unique``, ``exclude``, ``start_after``, ``max_before`` and ``max_span`` as of `TrieMatcher`;
-    ``leading_space`` as of `TokenTrie.from_choices`, and ``descriptor``, the path of the payload's descriptors that are
-    the set. What ends an answer is what the engine stops at: its end token, and the request's ``stop_token_ids``.
+    Besides these, an object (a payload as ``{"payload": ...}``) may hold ``mode``: "sampled", by temperature, or
+    "greedy", the best token of the set; ``on_complete``, ``separator``, ``max_items``, ``min_items``, ``unique``,
+    ``exclude``, ``start_after``, ``max_before`` and ``max_span`` as for `TrieMatcher`; ``leading_space`` as for
+    `TokenTrie.from_choices`, and ``descriptor``, the path of the payload's descriptors that are the set. The engine's
+    end token and the request's ``stop_token_ids`` end an answer.
 
-    vLLM's ``max_tokens`` is 16 where a request says nothing; it cuts a longer answer short.
+    vLLM's default of ``max_tokens`` is 16; it truncates a longer answer.
 
     A wrong request is refused when it comes in, over HTTP with status 400: by vLLM's ``VLLMValidationError``, with the
-    message of this package's error. A mistake that shows only later, such as in a file that has changed since, ends
-    the request with an empty answer and an error in the engine's log (logger ``token_trie.vllm``).
+    message of this package's error. A later error, such as a file that has changed since, ends the request with an
+    empty answer and an error in the engine's log (logger ``token_trie.vllm``).
 
-    A path in an object may be any file; from a text, as over HTTP, only one in the folder ``TOKEN_TRIE_SETS``, in
-    which all paths must lie where it is set.
+    A path in an object may be any file; from a text, as over HTTP, only one in the folder ``TOKEN_TRIE_SETS``. If that
+    is set, all paths must be in it.
 
     Notes
     -----
-    One class serves Model Runner V1 and V2, draft tokens of speculative decoding included; V2 has not been run on a GPU
+    One class serves Model Runner V1 and V2, with draft tokens of speculative decoding; V2 has not been run on a GPU
     yet. A request may be preempted, as its position is found from its tokens. Under V2, each step with such a request
     copies its new tokens to the host. vLLM calls the processor from one thread.
     """
 
     def __init__(self, vllm_config: Any, where: Any, is_pin_memory: bool | None = None) -> None:
-        """Begin without requests. V1 gives a device and whether memory is pinned, V2 the state of its requests."""
+        """Begin without requests. V1 passes a device and whether memory is pinned, V2 the state of its requests."""
         model = vllm_config.model_config
         self._decoder = Decoder(
             lambda: EngineVocabulary(
@@ -193,7 +188,7 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request that is wrong before the engine has it.
+        """Refuse a wrong request before the engine gets it.
 
         Raises
         ------
@@ -212,22 +207,22 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Apply V1's changes of the batch."""
+        """Apply the changes of a batch (V1)."""
         if batch_update is not None:
             self._batch.update(batch_update)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Give V2's slot to a request; returns whether it is constrained."""
+        """Assign a slot to a request (V2); returns whether it is constrained."""
         assert self._slots is not None
         return self._slots.add(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
-        """Begin to decode V2's requests that were added."""
+        """Begin to decode the added requests (V2)."""
         assert self._slots is not None
         self._slots.begin()
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext | None = None) -> torch.Tensor:
-        """Set the logits of tokens that are not allowed to -inf, in place; may be called any number of times a step."""
+        """Set the logits of tokens that are not allowed to -inf, in place; can be called repeatedly in a step."""
         if self._slots is None or ctx is None:
             return mask_(logits, self._batch.rows())
         return mask_(logits, self._slots.rows(ctx))
@@ -237,9 +232,9 @@ _vocabularies: WeakKeyDictionary[InputProcessor, EngineVocabulary] = WeakKeyDict
 
 
 def _vocabulary_of_caller() -> EngineVocabulary | None:
-    """Return the vocabulary of the engine whose InputProcessor is calling, as vLLM passes no configuration here.
+    """Return the vocabulary of the engine whose InputProcessor is calling; vLLM passes no configuration here.
 
-    None for any other caller; a wrong request is then found in the engine.
+    None for any other caller; the engine then finds a wrong request.
     """
     frame: FrameType | None = inspect.currentframe()
     while frame is not None:

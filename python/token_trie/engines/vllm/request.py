@@ -1,4 +1,4 @@
-"""The set and the rules of a request: ``extra_args["token_trie"]``, read and checked with the engine's vocabulary."""
+"""The set and options of a request, ``extra_args["token_trie"]``, and the engine's vocabulary."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _log = logging.getLogger("token_trie.vllm")
 
 
 class EngineVocabulary:
-    """The tokens of a model, and how its tokenizer spells texts; a `Speller`.
+    """The vocabulary and tokenizer of an engine; a `Speller`.
 
     Parameters
     ----------
     size : int
-        Columns of the engine's logits.
+        Number of columns of the engine's logits.
     tokenizer : vllm.tokenizers.TokenizerLike, optional
-        Where the engine has one. Without it texts are refused, and a set's fingerprint cannot be checked.
+        Without it, texts are refused, and the fingerprint of a set cannot be checked.
     """
 
     def __init__(self, size: int, tokenizer: Any | None) -> None:
@@ -49,33 +49,33 @@ class EngineVocabulary:
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer; ArgumentError where there is none."""
+        """The tokenizer; ArgumentError if there is none."""
         if self._tokenizer is None:
             raise ArgumentError("the engine has no tokenizer for texts; give token sequences, by a payload")
         return self._tokenizer
 
     @cached_property
     def _controls(self) -> frozenset[int]:
-        added = getattr(self.tokenizer, "added_tokens_decoder", {})  # most have no name, as of Llama 3
+        added = getattr(self.tokenizer, "added_tokens_decoder", {})  # most are not in all_special_ids, as with Llama 3
         return frozenset(self.tokenizer.all_special_ids).union(i for i, token in added.items() if token.special)
 
     def is_control(self, token: int) -> bool:
-        """Tell whether a token is no text."""
+        """Tell whether a token is a control token."""
         return token in self._controls
 
     def tokenize(
         self, texts: Sequence[bytes], what: str, special: bool = False
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """Spell texts; VocabularyError names the one that cannot be."""
+        """Tokenize texts; VocabularyError names a text that the vocabulary cannot spell."""
         rows = self.tokenizer([text.decode() for text in texts], add_special_tokens=False)["input_ids"]
         for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
-            # SentencePiece vocabularies put a space before a text.
+            # SentencePiece tokenizers add a space before a text.
             if self.detokenize(row, special) not in (text, b" " + text):
                 raise VocabularyError(f"{what}[{i}]: cannot be spelled in this vocabulary")
         return joined(rows)
 
     def detokenize(self, tokens: Sequence[int], special: bool = False) -> bytes:
-        """Return the text of tokens, with U+FFFD for what is no character."""
+        """Return the text of tokens; invalid characters become U+FFFD."""
         shown = [token for token in map(int, tokens) if special or not self.is_control(token)]
         pieces = self.tokenizer.convert_ids_to_tokens(shown)
         text: str = self.tokenizer.convert_tokens_to_string(pieces) if pieces else ""
@@ -87,11 +87,10 @@ class EngineVocabulary:
 
     @cached_property
     def _fingerprints(self) -> list[str]:
-        """Fingerprints that a set for this vocabulary may have: files for llama.cpp differ in two ways.
+        """Fingerprints that a set for this vocabulary may have: GGUF files differ in two ways.
 
-        They list all columns of the logits, with names of their own for those without a token, or the tokens alone; and
-        they write SentencePiece's runs of spaces as such or as spaces, the latter where these are tokens that the
-        model's makers added, such as Gemma's.
+        They list all columns of the logits, with placeholder names for those without a token, or only the tokens; and
+        they write runs of SentencePiece's space marks as they are, or as spaces if these are added tokens, as Gemma's.
         """
         names = {token: name for name, token in self.tokenizer.get_vocab().items()}
         n_tokens = max(names, default=-1) + 1
@@ -101,7 +100,7 @@ class EngineVocabulary:
         return [_hash_texts(some[:n]) for some in (texts, spaced) for n in lengths]
 
     def check(self, trie: TokenTrie) -> None:
-        """Raise VocabularyError for a set that was made for another vocabulary."""
+        """Raise VocabularyError if a set was made for another vocabulary."""
         if not trie.vocab:
             return
         if self._tokenizer is None:
@@ -115,8 +114,8 @@ class EngineVocabulary:
     def set_of(self, texts: tuple[str, ...], prompt: list[int], leading_space: bool | None) -> TokenTrie:
         """Build the set of texts as they follow a prompt, as `TokenTrie.from_choices` does.
 
-        The engine has the prompt's tokens already. Where the prompt would merge with a text, the texts are spelled by
-        themselves.
+        The tokens of the prompt cannot change any more. If the prompt would merge with a text, the texts are spelled
+        separately.
         """
         seam = find_seam(self, prompt, leading_space)
 
@@ -138,7 +137,7 @@ class EngineVocabulary:
 
 
 def _hash_texts(texts: list[str]) -> str:
-    """Hash as token_trie.h defines the fingerprint: their number, then the length and the bytes of each."""
+    """Return the fingerprint that token_trie.h defines: of the number of texts, and the length and bytes of each."""
     hashed = hashlib.sha256(struct.pack("<I", len(texts)))
     for text in map(str.encode, texts):
         hashed.update(struct.pack("<I", len(text)) + text)
@@ -147,30 +146,32 @@ def _hash_texts(texts: list[str]) -> str:
 
 KEY = "token_trie"
 FOLDER = "TOKEN_TRIE_SETS"
-"""Environment variable: the folder of named sets. Where it is set, every file must be in this folder."""
+"""Environment variable: the folder of named sets. If it is set, every file must be in this folder."""
 
 _SETS = ("choices", "payload", "file", "name")
-_OF_TEXTS = ("separator", "start_after")
-_OF_MATCHER = tuple(field.name for field in fields(SpanOptions) if field.name not in ("end_tokens", *_OF_TEXTS))
-_OPTIONS = ("mode", "path", "leading_space", *_OF_MATCHER, *_OF_TEXTS)
+_TEXT_OPTIONS = ("separator", "start_after")
+_MATCHER_OPTIONS = tuple(
+    field.name for field in fields(SpanOptions) if field.name not in ("end_tokens", *_TEXT_OPTIONS)
+)
+_OPTIONS = ("mode", "path", "leading_space", *_MATCHER_OPTIONS, *_TEXT_OPTIONS)
 
 _files: Memory[TokenTrie] = Memory(128, 1 << 30)
 
 
 @dataclass(frozen=True)
 class TrieRequest:
-    """A set and its rules, as one request has them."""
+    """The set and the options of a request."""
 
     source: str
-    """The key that the set was given by."""
+    """The key of the set in the request."""
     given: Any
     options: Mapping[str, Any]
     is_greedy: bool
     may_open: bool
-    """Whether any file may be opened: objects come from the program that runs the engine, texts from anybody."""
+    """Whether any file may be opened: objects come from the program that runs the engine, texts from any client."""
 
     def set_for(self, vocabulary: EngineVocabulary, prompt: list[int]) -> TokenTrie:
-        """Return the set, for a vocabulary and behind a prompt; errors as of `matcher`."""
+        """Return the set for a vocabulary and a prompt; errors as for `matcher`."""
         path = self.options.get("path")
         if self.source == "choices":
             texts = read_choices(self.given).texts
@@ -181,11 +182,11 @@ class TrieRequest:
         return _read_set(file, path)
 
     def matcher(self, vocabulary: EngineVocabulary, prompt: list[int], end_tokens: Sequence[int]) -> TrieMatcher:
-        """Make a matcher behind a prompt, with the engine's end tokens; TokenTrieError: they do not fit."""
+        """Make a matcher after a prompt, with the engine's end tokens; TokenTrieError if they do not fit."""
         trie = self.set_for(vocabulary, prompt)
         vocabulary.check(trie)
-        options = {name: self.options[name] for name in _OF_MATCHER if name in self.options}
-        for name in _OF_TEXTS:
+        options = {name: self.options[name] for name in _MATCHER_OPTIONS if name in self.options}
+        for name in _TEXT_OPTIONS:
             given = self.options.get(name)
             if given is None:
                 continue
@@ -197,7 +198,7 @@ class TrieRequest:
 
 
 def read_request(params: Any) -> TrieRequest | None:
-    """Read the set of ``SamplingParams``, None for none; TokenTrieError where it is wrong or contradicts others."""
+    """Read the set of ``SamplingParams``, None for none; TokenTrieError if it is wrong or contradicts other options."""
     given = (params.extra_args or {}).get(KEY)
     if given is None:
         return None

@@ -1,1 +1,1 @@
-"""OpenAI's completions: free text, one of a set, a record by a schema, a call of a tool."""
+"""OpenAI's completions: free text, a member of a set, a record of a schema, a call of a tool."""

@@ -30,9 +30,9 @@ from token_trie.serve.completions.requests import (
     BySchema,
     ChatRequest,
     Constraint,
+    GenerationRequest,
     Named,
     OneOf,
-    Sampling,
     check_schema,
     plain,
     require_parsed,
@@ -43,32 +43,32 @@ from token_trie.serve.limits import Place, invalid, refusal_of
 from token_trie.sets.prompt import Prompt, has_chat_template, tokenize_prompt
 from token_trie.sets.trie import TokenTrie
 
-_LEAST = -9999.0
-"""Where OpenAI has no less, as JSON has no infinity."""
-_AT_ONCE = 8
-"""Places asked about at the same time: each answer is a float64 a token of the vocabulary."""
+_MIN_LOGPROB = -9999.0
+"""The least log-probability in OpenAI's format, as JSON has no infinity."""
+_MAX_CONCURRENT = 8
+"""Positions scored at the same time: each result takes a float64 per token of the vocabulary."""
 
 
 class OfToken(NamedTuple):
-    """One token."""
+    """A token with its log-probability and alternatives."""
 
     piece: bytes
     logprob: float
     others: list[tuple[bytes, float]]
-    """The most probable ones of the whole vocabulary, best first."""
+    """The most probable tokens of the vocabulary, best first."""
     written: bytes
-    """The piece as it is in the text, which control tokens are not."""
+    """The piece in the text; empty for control tokens."""
 
 
 async def logprobs_of(engine: Engine, prompt: list[int], tokens: list[int], n_others: int) -> list[OfToken]:
-    """Return the model's own probabilities, without any constraint, of the tokens behind a prompt."""
-    every = await engine.remembered(("every token",), lambda: engine.on_worker(lambda: _every_token(engine.llm)))
-    room = asyncio.Semaphore(_AT_ONCE)
+    """Return the model's own log-probabilities, without a constraint, of the tokens after a prompt."""
+    every = await engine.cached(("every token",), lambda: engine.on_worker(lambda: _every_token(engine.llm)))
+    room = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def at(i: int) -> OfToken:
         async with room:
             request = ScoreRequest(every, ScoreOptions())
-            scores = np.maximum(await engine.read(lambda: ([*prompt, *tokens[:i]], request)), _LEAST)
+            scores = np.maximum(await engine.read(lambda: ([*prompt, *tokens[:i]], request)), _MIN_LOGPROB)
         best = np.argpartition(-scores, min(n_others, len(scores) - 1))[:n_others] if n_others else np.empty(0, int)
         best = best[np.argsort(-scores[best], kind="stable")]
         with lease(engine.llm):
@@ -87,17 +87,19 @@ def _every_token(llm: Llama) -> TokenTrie:
 
 
 def as_chat(found: list[OfToken]) -> dict[str, Any]:
-    """Return them in a chat's shape."""
+    """Return log-probabilities in the format of chats."""
 
     def one(piece: bytes, logprob: float) -> dict[str, Any]:
         return {"token": _text(piece), "logprob": logprob, "bytes": list(piece)}
 
-    told = [{**one(each.piece, each.logprob), "top_logprobs": [one(*other) for other in each.others]} for each in found]
-    return {"content": told, "refusal": None}
+    content = [
+        {**one(each.piece, each.logprob), "top_logprobs": [one(*other) for other in each.others]} for each in found
+    ]
+    return {"content": content, "refusal": None}
 
 
 def as_completion(found: list[OfToken]) -> dict[str, Any]:
-    """Return them in a completion's shape, where pieces that are no text are named by their bytes, as OpenAI's are."""
+    """Return log-probabilities in the format of completions; pieces that are not UTF-8 are named by their bytes."""
     begins = itertools.accumulate((len(each.written) for each in found), initial=0)
     chars = _chars_of(b"".join(each.written for each in found))
     return {
@@ -109,9 +111,9 @@ def as_completion(found: list[OfToken]) -> dict[str, Any]:
 
 
 def _chars_of(text: bytes) -> list[int]:
-    """Return the index of the character that each byte of a text is part of, and of the one after it.
+    """Return the index of the character of each byte of a text, and one past the last.
 
-    Bytes that are no text are characters as Python replaces them.
+    Bytes that are not UTF-8 count as the characters that Python replaces them with.
     """
     indices: list[int] = []
     n = 0
@@ -128,7 +130,7 @@ def _chars_of(text: bytes) -> list[int]:
 
 
 def _by_name(found: OfToken) -> dict[str, float]:
-    """Return the most probable tokens by their names; of those with the same text, the one that was taken has it."""
+    """Return the most probable tokens by name; of tokens with the same text, the chosen one wins."""
     named: dict[str, float] = {}
     for piece, logprob in sorted(found.others, key=lambda other: other != (found.piece, found.logprob)):
         name = _name(piece)
@@ -156,83 +158,83 @@ MakePrompt: TypeAlias = Callable[[Llama], Prompt]
 
 R = TypeVar("R")
 
-_SCORED_WHOLE = 1000
-"""Members up to which a set's whole distribution is told."""
+_MAX_SCORED = 1000
+"""Maximum size of a set whose whole distribution is returned."""
 
 
 @dataclass
 class Finished:
-    """An answer."""
+    """A finished answer."""
 
     text: str
     why: str
-    """Why it ended: "stop", "length" or "tool_calls"."""
+    """The finish reason: "stop", "length" or "tool_calls"."""
     n_prompt: int
-    """Tokens of the prompt,"""
+    """Tokens of the prompt."""
     n_cached: int
-    """of which so many were evaluated for another,"""
+    """Tokens of the prompt from the prefix cache."""
     n_tokens: int
-    """and of the answer."""
+    """Tokens of the answer."""
     logprobs: list[OfToken] | None = None
     call: dict[str, Any] | None = None
-    """Of a tool."""
+    """The call of a tool."""
     more: dict[str, Any] = field(default_factory=dict)
-    """What nobody else tells."""
+    """Extra fields."""
 
 
 class Answering(Protocol):
-    """Answers a request for the so-and-so-many-th time; the text is told as it comes to be, where somebody listens."""
+    """Makes the answer number `index` of a request; `on_text` gets the text as it is generated."""
 
-    async def __call__(self, engine: Engine, place: int, on_text: OnText | None) -> Finished:
-        """Answer."""
+    async def __call__(self, engine: Engine, index: int, on_text: OnText | None) -> Finished:
+        """Return the answer."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A prompt, and what may answer it."""
+class ConstrainedPrompt:
+    """A prompt and its constraint."""
 
     prompt: MakePrompt
     constraint: Constraint
     place: Place
-    """Where the constraint stands in the body."""
-    sampling: Sampling
+    """Place of the constraint in the body."""
+    sampling: GenerationRequest
     n_alternatives: int | None = None
-    """Tokens to be told beside each that was taken; None: nothing of tokens."""
+    """Number of alternatives per token; None: no log-probabilities."""
     stops: tuple[str, ...] = ()
-    """More texts that end it."""
+    """Stop strings besides those of the request."""
 
-    async def __call__(self, engine: Engine, place: int, on_text: OnText | None) -> Finished:
-        """Answer it."""
+    async def __call__(self, engine: Engine, index: int, on_text: OnText | None) -> Finished:
+        """Return the answer."""
         if isinstance(self.constraint, OneOf):
-            return await self._choose(engine, self.constraint, place, on_text)
+            return await self._choose(engine, self.constraint, index, on_text)
         if isinstance(self.constraint, BySchema):
-            return await self._fill(engine, self.constraint, place, on_text)
-        return await self._write(engine, self.constraint, place, on_text)
+            return await self._fill(engine, self.constraint, index, on_text)
+        return await self._write(engine, self.constraint, index, on_text)
 
-    async def _choose(self, engine: Engine, of: OneOf, place: int, on_text: OnText | None) -> Finished:
+    async def _choose(self, engine: Engine, of: OneOf, index: int, on_text: OnText | None) -> Finished:
         noted: list[Noted[Decision[Any]]] = []
         sampling = self.sampling
 
         def made() -> tuple[Prompt, Request[Decision[Any]]]:
             choices = self._read(lambda: of.read(engine.llm))
-            options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _SCORED_WHOLE)
+            options = ChooseOptions(probabilities=sampling.x_distribution and len(choices) <= _MAX_SCORED)
             if sampling.n_each > 1 and sampling.effective_temperature > 0:
-                options = ChooseOptions(mode="aligned", seed=sampling.seed_of(place))
+                options = ChooseOptions(mode="aligned", seed=sampling.seed_of(index))
             noted.append(Noted(ChoiceRequest.read(choices, options)))
             return self.prompt(engine.llm), noted[0]
 
-        decision, n_cached = await engine.read_told(made)
+        decision, n_cached = await engine.read_counted(made)
         text = as_text(decision.value)
         if on_text is not None:
             on_text(text)
-        told = await self._logprobs(engine, noted[0].tokens, list(decision.tokens))
+        logprobs = await self._logprobs(engine, noted[0].tokens, list(decision.tokens))
         more = distribution_of(decision)
-        return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), told, more=more)
+        return Finished(text, "stop", decision.stats.n_prompt, n_cached, len(decision.tokens), logprobs, more=more)
 
-    async def _fill(self, engine: Engine, of: BySchema, place: int, on_text: OnText | None) -> Finished:
+    async def _fill(self, engine: Engine, of: BySchema, index: int, on_text: OnText | None) -> Finished:
         if self.n_alternatives is not None:
             raise invalid("goes with no schema", ("logprobs",), "unsupported")
-        options = record_options(self.sampling, place, on_text)
+        options = record_options(self.sampling, index, on_text)
 
         def call() -> Any:
             template = self._read(lambda: read_template(of.schema, strict=of.strict))
@@ -243,7 +245,7 @@ class Asked:
         stats = record.stats
         return Finished(record.text, "stop", stats.n_prompt, 0, stats.n_tokens, more=more)
 
-    async def _write(self, engine: Engine, of: ByGrammar, place: int, on_text: OnText | None) -> Finished:
+    async def _write(self, engine: Engine, of: ByGrammar, index: int, on_text: OnText | None) -> Finished:
         sampling = self.sampling
         stops = [*sampling.stops, *self.stops]
 
@@ -252,20 +254,20 @@ class Asked:
         def made() -> tuple[Prompt, Request[FreeText]]:
             if of.gbnf is not None:
                 require_parsed(engine.llm, of.gbnf)
-            options = TextOptions(stop=stops, **sampling.drawn_by(place))
-            noted.append(Noted(TextRequest(engine.llm, sampling.most_tokens, options, of.gbnf)))
+            options = TextOptions(stop=stops, **sampling.sampling_of(index))
+            noted.append(Noted(TextRequest(engine.llm, sampling.token_limit, options, of.gbnf)))
             return self.prompt(engine.llm), noted[0]
 
-        so_far = None if on_text is None else TextSoFar(engine.llm, stops, on_text)
+        stream = None if on_text is None else TextStream(engine.llm, stops, on_text)
         try:
-            found, n_cached = await engine.read_told(made, so_far)
+            found, n_cached = await engine.read_counted(made, stream)
         except GrammarError as error:
             raise refusal_of(error, self.place) from error
-        if so_far is not None:
-            so_far.end(found.text)
-        told = await self._logprobs(engine, noted[0].tokens, found.tokens)
+        if stream is not None:
+            stream.end(found.text)
+        logprobs = await self._logprobs(engine, noted[0].tokens, found.tokens)
         why = "length" if found.stop == "max_tokens" else "stop"
-        return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), told)
+        return Finished(found.text, why, found.n_prompt, n_cached, len(found.tokens), logprobs)
 
     async def _logprobs(self, engine: Engine, prompt: list[int], tokens: list[int]) -> list[OfToken] | None:
         if self.n_alternatives is None:
@@ -279,46 +281,46 @@ class Asked:
             raise refusal_of(error, self.place) from error
 
 
-def record_options(sampling: Sampling, place: int, on_text: OnText | None) -> RecordOptions:
-    """Return the options of a record: the best one, unless a temperature is given."""
-    tell = None
+def record_options(sampling: GenerationRequest, index: int, on_text: OnText | None) -> RecordOptions:
+    """Return the options of a record: greedy unless a temperature is given."""
+    send = None
     if on_text is not None:
         loop, listen = asyncio.get_running_loop(), on_text
 
-        def tell(text: str) -> None:
+        def send(text: str) -> None:
             loop.call_soon_threadsafe(listen, text)
 
-    most = sampling.most_tokens
-    drawn = sampling.drawn_by(place) | ({"temperature": 0.0} if sampling.temperature is None else {})
+    limit = sampling.token_limit
+    drawn = sampling.sampling_of(index) | ({"temperature": 0.0} if sampling.temperature is None else {})
     return RecordOptions(
         **drawn,
-        on_text=tell,
-        max_tokens=RecordOptions.max_tokens if most is None else max(most, 1),
+        on_text=send,
+        max_tokens=RecordOptions.max_tokens if limit is None else max(limit, 1),
     )
 
 
 def notes_of(truncated: Sequence[str], ignored: Sequence[str]) -> dict[str, Any]:
-    """Return the extra fields that say what of a record ended early, and what of its schema was ignored."""
-    told = {"x_truncated": list(truncated), "x_ignored": list(ignored)}
-    return {name: some for name, some in told.items() if some}
+    """Return the extra fields that list truncated values of a record and ignored keywords of its schema."""
+    notes = {"x_truncated": list(truncated), "x_ignored": list(ignored)}
+    return {name: some for name, some in notes.items() if some}
 
 
 def as_text(value: Any) -> str:
-    """Return what a choice stands for, as an answer has it."""
+    """Return the value of a choice as text."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def distribution_of(decision: Decision[Any]) -> dict[str, Any]:
-    """Return how probable each choice is, the best first, as extra fields."""
+    """Return the probability of each choice, best first, as extra fields."""
     if decision.probabilities is None:
         return {"x_mass": None, "x_distribution": None}
     ranked = decision.top(len(decision.probabilities))
-    told = [{"value": value, "probability": probability} for value, probability in ranked]
-    return {"x_mass": decision.mass, "x_distribution": told}
+    members = [{"value": value, "probability": probability} for value, probability in ranked]
+    return {"x_mass": decision.mass, "x_distribution": members}
 
 
 class Noted(Request[R]):
-    """A request that notes the tokens of its prompt."""
+    """A request that records the tokens of its prompt."""
 
     def __init__(self, request: Request[R]) -> None:
         self._request = request
@@ -326,50 +328,50 @@ class Noted(Request[R]):
 
     @property
     def seed(self) -> int | None:
-        """Of what is drawn."""
+        """Seed of the random draws."""
         return self._request.seed
 
     @property
     def draws(self) -> bool:
-        """Whether something is."""
+        """Whether tokens are sampled."""
         return self._request.draws
 
     def bind(self, reader: Reader, prefix: Prefix) -> Bound[R]:
-        """Bind it to what it stands behind."""
+        """Bind the request to its prefix."""
         bound = self._request.bind(reader, prefix)
         self.tokens = bound.tokens
         return bound
 
 
-class TextSoFar:
-    """Tells a text as it is written, but for what may turn out to be the beginning of a stop string."""
+class TextStream:
+    """Passes a text on as it is generated, holding back what may begin a stop string."""
 
     def __init__(self, llm: Llama, stops: list[str], on_text: OnText) -> None:
         self._llm = llm
         self._stops = stops
         self._on_text = on_text
         self._tokens: list[int] = []
-        self._told = ""
+        self._sent = ""
 
     def __call__(self, tokens: list[int]) -> None:
-        """Go on by tokens."""
+        """Add tokens."""
         self._tokens += tokens
         with lease(self._llm):
             text = text_of(self._llm, self._tokens)
-        self._tell(text[: len(text) - _n_held_back(text, self._stops)])
+        self._send(text[: len(text) - _n_held_back(text, self._stops)])
 
     def end(self, text: str) -> None:
-        """Tell what is left of the whole text."""
-        self._tell(text)
+        """Pass on the rest of the whole text."""
+        self._send(text)
 
-    def _tell(self, text: str) -> None:
-        if len(text) > len(self._told):
-            self._on_text(text[len(self._told) :])
-            self._told = text
+    def _send(self, text: str) -> None:
+        if len(text) > len(self._sent):
+            self._on_text(text[len(self._sent) :])
+            self._sent = text
 
 
 def _n_held_back(text: str, stops: list[str]) -> int:
-    """Return the length of the longest end of a text that a stop string begins with."""
+    """Return the length of the longest suffix of a text that a stop string begins with."""
     return max(
         (_n_begun(text[len(text) - len(stop) + 1 :] if len(text) >= len(stop) else text, stop) for stop in stops),
         default=0,
@@ -385,28 +387,30 @@ def _n_begun(end: str, stop: str) -> int:
     return 0
 
 
-_PROBED = 4
-"""Tokens by which a call is told from a text."""
+_N_PROBED = 4
+"""Number of tokens that distinguish a call from a text."""
 
 
 @dataclass(frozen=True)
 class Calling:
-    """Messages, and the tools that may be called."""
+    """Messages and the tools that may be called."""
 
     turns: list[dict[str, Any]]
     tools: tuple[Tool, ...]
-    otherwise: Asked | None
-    """What answers where the model calls nothing; None: it is to call."""
+    otherwise: ConstrainedPrompt | None
+    """Answers if the model calls no tool; None: it has to call one."""
     shape: ChatRequest
 
-    async def __call__(self, engine: Engine, place: int, on_text: OnText | None) -> Finished:
-        """Answer it."""
+    async def __call__(self, engine: Engine, index: int, on_text: OnText | None) -> Finished:
+        """Return the answer."""
         tokens, template = await engine.on_worker(lambda: self._prompt(engine.llm, engine.n_ctx, thinks=True))
         if self.otherwise is not None and not await self._begins_a_call(engine, tokens, template):
             asked = self.otherwise
-            behind = Asked(lambda _: tokens, asked.constraint, asked.place, asked.sampling, None, asked.stops)
-            return await behind(engine, place, on_text)
-        options = record_options(self.shape, place, None)
+            constrained = ConstrainedPrompt(
+                lambda _: tokens, asked.constraint, asked.place, asked.sampling, None, asked.stops
+            )
+            return await constrained(engine, index, on_text)
+        options = record_options(self.shape, index, None)
 
         def call() -> Any:
             tokens, template = self._prompt(engine.llm, engine.n_ctx, thinks=False)
@@ -425,7 +429,7 @@ class Calling:
             return tokens, template or PLAIN
 
     async def _begins_a_call(self, engine: Engine, tokens: list[int], template: CallTemplate) -> bool:
-        request = TextRequest(engine.llm, _PROBED, TextOptions(temperature=0.0))
+        request = TextRequest(engine.llm, _N_PROBED, TextOptions(temperature=0.0))
         found = await engine.read(lambda: (tokens, request))
         with lease(engine.llm):
             begin = vocab_of(engine.llm).detokenize(found.tokens, True).decode(errors="ignore").strip()
@@ -433,8 +437,8 @@ class Calling:
         return bool(begin) and (call.startswith(begin) or begin.startswith(call))
 
 
-def read_calling(shape: ChatRequest, turns: list[dict[str, Any]], otherwise: Asked) -> Calling | None:
-    """Return what may be called; None where nothing may. RefusedError for tools that there are not."""
+def read_calling(shape: ChatRequest, turns: list[dict[str, Any]], otherwise: ConstrainedPrompt) -> Calling | None:
+    """Return the tools that may be called; None if there are none. RefusedError for an unknown tool."""
     choice = shape.tool_choice
     if not shape.tools or choice == "none":
         if isinstance(choice, (Named, Allowed)) or choice == "required":

@@ -23,7 +23,7 @@ from token_trie.serve.limits import Body, Claim, Limits, Place, check_depth, inv
 from token_trie.serve.sets import KEYS, AnySet, Sets, read_set
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
-_BYTES, _RULES, _DEPTH, _TIMES = 64 << 10, 1000, 100, 1000
+_MAX_BYTES, _MAX_RULES, _MAX_DEPTH, _MAX_REPEATS = 64 << 10, 1000, 100, 1000
 
 _PARTS = re.compile(
     r"""
@@ -36,21 +36,23 @@ _PARTS = re.compile(
 )
 
 
-_WAYS, _VALUES = 256, 25_000
+_MAX_ALTERNATIVES, _MAX_VALUES = 256, 25_000
 
 
 def check_schema(schema: Any, place: Place) -> None:
-    """Refuse a JSON Schema with so many values, or alternatives, that to tell them apart takes long."""
+    """Refuse a JSON Schema with too many values or alternatives, as comparing them takes long."""
     level, n_values, n_pairs = [schema], 0, 0
     while level:
         n_values += len(level)
-        if n_values > _VALUES:
-            raise invalid(f"more than {_VALUES:,} values, keys and keywords", place, "too_long")
+        if n_values > _MAX_VALUES:
+            raise invalid(f"more than {_MAX_VALUES:,} values, keys and keywords", place, "too_long")
         for each in level:
             for name in ("oneOf", "anyOf") if isinstance(each, dict) else ():
                 n_pairs += len(each[name]) ** 2 if isinstance(each.get(name), list) else 0
-                if n_pairs > _WAYS**2:
-                    raise invalid(f"{name}: more than {_WAYS} schemas, or as many pairs of them", place, "too_long")
+                if n_pairs > _MAX_ALTERNATIVES**2:
+                    raise invalid(
+                        f"{name}: more than {_MAX_ALTERNATIVES} schemas, or as many pairs of them", place, "too_long"
+                    )
         level = [v for each in level for v in _values(each)]
 
 
@@ -60,27 +62,27 @@ def _values(value: Any) -> Iterable[Any]:
 
 def check_gbnf(text: str, place: Place) -> None:
     """Refuse a GBNF grammar of too many bytes, rules, levels or repetitions."""
-    if len(text.encode(errors="surrogatepass")) > _BYTES:
-        raise invalid(f"more than {_BYTES:,} bytes", place, "too_long")
+    if len(text.encode(errors="surrogatepass")) > _MAX_BYTES:
+        raise invalid(f"more than {_MAX_BYTES:,} bytes", place, "too_long")
     n_rules = depth = deepest = 0
     for part in _PARTS.finditer(text):
         n_rules += part.lastgroup == "rule"
         depth += (part.lastgroup == "opens") - (part.lastgroup == "closes")
         deepest = max(deepest, depth)
-        least, most = part["least"] or "0", part["most"] or str(_TIMES)
-        # llama.cpp counts from the one to the other, past the end of its integers where there is no way.
-        if max(len(least), len(most)) > len(str(_TIMES)) or not int(least) <= int(most) <= _TIMES:
-            raise invalid(f"{part[0]}}}: from 0 to {_TIMES:,} times, in this order", place, "too_long")
-    if n_rules > _RULES:
-        raise invalid(f"more than {_RULES:,} rules", place, "too_long")
-    if deepest > _DEPTH:
-        raise invalid(f"parentheses more than {_DEPTH} deep", place, "too_long")
+        least, most = part["least"] or "0", part["most"] or str(_MAX_REPEATS)
+        # llama.cpp counts from the one to the other and overflows if they are in the wrong order.
+        if max(len(least), len(most)) > len(str(_MAX_REPEATS)) or not int(least) <= int(most) <= _MAX_REPEATS:
+            raise invalid(f"{part[0]}}}: from 0 to {_MAX_REPEATS:,} times, in this order", place, "too_long")
+    if n_rules > _MAX_RULES:
+        raise invalid(f"more than {_MAX_RULES:,} rules", place, "too_long")
+    if deepest > _MAX_DEPTH:
+        raise invalid(f"parentheses more than {_MAX_DEPTH} deep", place, "too_long")
 
 
 def require_parsed(llm: Llama, text: str) -> None:
     """Raise GrammarError, with the reason, for a GBNF grammar that llama.cpp cannot parse.
 
-    It prints the reason, and all of the grammar with it, to standard error, where nothing of a request is to stand.
+    llama.cpp prints the reason and the grammar to standard error, where no text of a request may appear.
     """
     given = encode(text, "grammar")
     if not given:
@@ -91,22 +93,22 @@ def require_parsed(llm: Llama, text: str) -> None:
             llama_cpp.llama_sampler_free(sampler)
             return
         file.seek(0)
-        said = file.read(_SAID).decode(errors="replace").splitlines()
+        said = file.read(_READ_BYTES).decode(errors="replace").splitlines()
     _, _, why = (said[0] if said else "").partition("error parsing grammar: ")
-    raise GrammarError(f"gbnf: {why[:_SHOWN] or 'the grammar has no rule root, or a rule that begins with itself'}")
+    raise GrammarError(f"gbnf: {why[:_MAX_CHARS] or 'the grammar has no rule root, or a rule that begins with itself'}")
 
 
-_SAID, _SHOWN = 1000, 120
+_READ_BYTES, _MAX_CHARS = 1000, 120
 _printing = threading.Lock()
 
 
 @contextlib.contextmanager
 def _errors() -> Iterator[BinaryIO]:
-    """Let what the process prints to standard error go to a file, whoever prints it."""
+    """Redirect the standard error of the process to a file."""
     with _printing, tempfile.TemporaryFile() as file:
         try:
             kept = os.dup(2)
-        except OSError:  # there is none
+        except OSError:  # no standard error
             yield file
             return
         try:
@@ -117,9 +119,9 @@ def _errors() -> Iterator[BinaryIO]:
             os.close(kept)
 
 
-_MOST = 128
+_MAX_ANSWERS = 128
 _ANSWER_BYTES = 16 << 10
-"""Memory of an answer while it is written."""
+"""Memory of an answer while it is generated."""
 
 Number: TypeAlias = StrictFloat
 Stop: TypeAlias = Annotated[StrictStr, Field(max_length=1000)]
@@ -127,19 +129,19 @@ Count: TypeAlias = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
 
 class StructuredOutputs(BaseModel):
-    """What vLLM calls constraints."""
+    """Constraints in vLLM's format."""
 
     model_config = ConfigDict(extra="allow")
 
     choice: Any = None
-    """Texts, texts with what they stand for, or ``{"set": name}``, with "mask" or "indices" of what is left of it."""
+    """Texts, texts with values, or ``{"set": name}`` with an optional "mask" or "indices"."""
     json_: Any = Field(None, alias="json")
     json_object: StrictBool | None = None
     grammar: StrictStr | None = None
 
 
 class JSONSchema(BaseModel):
-    """A schema with its name."""
+    """A named schema."""
 
     name: StrictStr = ""
     schema_: Any = Field(None, alias="schema")
@@ -147,29 +149,29 @@ class JSONSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """What OpenAI calls constraints."""
+    """Constraints in OpenAI's format."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JSONSchema | None = None
     schema_: Any = Field(None, alias="schema")
-    """Where llama.cpp's server has it."""
+    """The schema in the format of llama.cpp's server."""
 
 
 class StreamOptions(BaseModel):
-    """What a stream has besides."""
+    """Options of a stream."""
 
     include_usage: StrictBool = False
 
 
-class Sampling(Body):
-    """What both kinds have."""
+class GenerationRequest(Body):
+    """Fields that chats and completions share."""
 
     model_config = ConfigDict(extra="allow")
 
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[StrictInt, Field(ge=1, le=_MOST)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=_MAX_ANSWERS)] | None = None
     seed: StrictInt | None = None
     temperature: Annotated[Number, Field(ge=0, le=100)] | None = None
     top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
@@ -186,40 +188,40 @@ class Sampling(Body):
     json_schema: Any = None
     token_trie: Any = None
     x_distribution: StrictBool = True
-    """Whether to score a whole set, for each member's probability; else the best is searched for, which is cheaper."""
+    """Whether to score the whole set, for each member's probability; else search only the best, which is cheaper."""
 
     @property
     def n_each(self) -> int:
-        """Answers to a prompt."""
+        """Number of answers to a prompt."""
         return 1 if self.n is None else self.n
 
     def claim(self, limits: Limits, claim: Claim) -> None:
-        """Claim the memory of its answers."""
+        """Claim the memory of the answers."""
         claim.add(_ANSWER_BYTES * self.n_each * len(self.prompts))
 
     @property
     def prompts(self) -> Sequence[Any]:
-        """The prompts, one at least."""
+        """The prompts, at least one."""
         return [None]
 
     @property
-    def most_tokens(self) -> int | None:
-        """Tokens of an answer at most; None: not said."""
+    def token_limit(self) -> int | None:
+        """Maximum tokens of an answer; None: not given."""
         return self.max_tokens
 
-    def drawn_by(self, place: int) -> dict[str, Any]:
-        """Return the members of `token_trie.llama.query.Sampling` for answer number `place` of a prompt."""
+    def sampling_of(self, index: int) -> dict[str, Any]:
+        """Return the members of `token_trie.llama.query.Sampling` for answer number `index` of a prompt."""
         return {
             "temperature": self.effective_temperature,
             "top_p": float(self.top_p or 1.0),
             "top_k": max(self.top_k or 0, 0),
             "min_p": float(self.min_p or 0.0),
-            "seed": self.seed_of(place),
+            "seed": self.seed_of(index),
         }
 
     @property
     def effective_temperature(self) -> float:
-        """The temperature of what is drawn: where none is given, OpenAI's."""
+        """The sampling temperature; default: OpenAI's."""
         if self.top_p == 0:
             return 0.0
         return 1.0 if self.temperature is None else float(self.temperature)
@@ -230,9 +232,9 @@ class Sampling(Body):
         given = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return [text for text in given if text]
 
-    def seed_of(self, place: int) -> int | None:
-        """Return the seed of the so-and-so-many-th answer, as draws take it; -1 is a random one, as in llama.cpp."""
-        return None if self.seed in (None, -1) else (self.seed + place) % (2**32 - 1)
+    def seed_of(self, index: int) -> int | None:
+        """Return the seed of answer number `index`; -1 is a random seed, as in llama.cpp."""
+        return None if self.seed in (None, -1) else (self.seed + index) % (2**32 - 1)
 
 
 class TextPart(BaseModel):
@@ -244,20 +246,20 @@ class TextPart(BaseModel):
 
 
 class OtherPart(BaseModel):
-    """What no model here can look at or listen to."""
+    """An image or audio; no model here can read it."""
 
     type: Literal["image_url", "input_image", "input_audio", "file", "input_file", "video_url", "audio_url"]
 
 
 class Function(BaseModel):
-    """What is called, and with what."""
+    """A function's name and arguments."""
 
     name: StrictStr
     arguments: StrictStr | dict[str, Any] = ""
 
 
 class Call(BaseModel):
-    """A call that was made."""
+    """A call in a message."""
 
     id: StrictStr = ""
     type: Literal["function"] = "function"
@@ -265,7 +267,7 @@ class Call(BaseModel):
 
 
 class Message(BaseModel):
-    """What somebody said."""
+    """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: (
@@ -303,7 +305,7 @@ class Allowed(BaseModel):
     allowed_tools: Some
 
 
-class ChatRequest(Sampling):
+class ChatRequest(GenerationRequest):
     """``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
@@ -316,17 +318,17 @@ class ChatRequest(Sampling):
     ) = None
 
     @property
-    def most_tokens(self) -> int | None:
-        """Tokens of an answer at most; None: not said."""
+    def token_limit(self) -> int | None:
+        """Maximum tokens of an answer; None: not given."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     @property
     def n_alternatives(self) -> int | None:
-        """Tokens to be told beside each that was taken; None: nothing of tokens."""
+        """Number of alternatives per token; None: no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class CompletionRequest(Sampling):
+class CompletionRequest(GenerationRequest):
     """``POST /v1/completions``."""
 
     prompt: (
@@ -337,25 +339,25 @@ class CompletionRequest(Sampling):
     )
     logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     parse_special: StrictBool = False
-    """Whether names of control tokens in the prompt become these, as in a template of one's own."""
+    """Whether names of control tokens in the prompt are read as control tokens."""
 
     @property
-    def most_tokens(self) -> int | None:
-        """Tokens of an answer at most: where it is not said, OpenAI's."""
+    def token_limit(self) -> int | None:
+        """Maximum tokens of an answer; default: OpenAI's."""
         return 16 if self.max_tokens is None else self.max_tokens
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, one at least."""
+        """The prompts, at least one."""
         given: Any = self.prompt
         one = isinstance(given, str) or (len(given) > 0 and isinstance(given[0], int))
         prompts: list[str | list[int]] = [given] if one else given
-        if not prompts or len(prompts) * self.n_each > _MOST:
-            raise invalid(f"{len(prompts):,} prompts; 1 to {_MOST} answers are given at once", ("prompt",))
+        if not prompts or len(prompts) * self.n_each > _MAX_ANSWERS:
+            raise invalid(f"{len(prompts):,} prompts; 1 to {_MAX_ANSWERS} answers are given at once", ("prompt",))
         return prompts
 
 
-_HARMLESS: dict[str, tuple[Any, ...]] = {
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -385,13 +387,13 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "chat_template": (),
     "prompt_logprobs": (),
 }
-"""Fields without which an answer would be another than asked for, and the values that change nothing."""
+"""Unsupported fields, and their values that change nothing."""
 
 
-def refuse_unsupported(shape: Sampling) -> None:
-    """Refuse what would be answered wrongly if it were passed over."""
+def refuse_unsupported(shape: GenerationRequest) -> None:
+    """Refuse a field that would change the answer but is not supported."""
     for name, given in (shape.model_extra or {}).items():
-        if name in _HARMLESS and given is not None and given not in _HARMLESS[name]:
+        if name in _UNSUPPORTED and given is not None and given not in _UNSUPPORTED[name]:
             raise invalid("is not supported here", (name,), "unsupported")
     outputs = shape.structured_outputs
     for name, given in ((outputs.model_extra if outputs is not None else None) or {}).items():
@@ -401,23 +403,23 @@ def refuse_unsupported(shape: Sampling) -> None:
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a set."""
+    """A member of a set."""
 
     read: Callable[[Llama], AnySet]
 
 
 @dataclass(frozen=True)
 class BySchema:
-    """A record."""
+    """A record of a schema."""
 
     schema: Any
     strict: bool = True
-    """Whether a keyword that cannot be kept to is refused; else it is ignored."""
+    """Whether an unsupported keyword is refused; else it is ignored."""
 
 
 @dataclass(frozen=True)
 class ByGrammar:
-    """Text by a grammar; None: any text."""
+    """A text of a grammar; None: any text."""
 
     gbnf: str | None = None
 
@@ -425,13 +427,13 @@ class ByGrammar:
 Constraint: TypeAlias = OneOf | BySchema | ByGrammar
 
 
-def constraint_of(shape: Sampling, sets: Sets, limits: Limits) -> tuple[Constraint, Place]:
-    """Return what the answer of a request may be, and where it says so.
+def constraint_of(shape: GenerationRequest, sets: Sets, limits: Limits) -> tuple[Constraint, Place]:
+    """Return the constraint of a request and its place in the body.
 
     Raises
     ------
     RefusedError
-        It says so twice, names a set that there is not, or brings a grammar where none is taken.
+        There are two constraints, an unknown set, or a grammar where grammars are not allowed.
     """
     found = list(_constraints(shape, sets))
     if len(found) > 1:
@@ -444,7 +446,7 @@ def constraint_of(shape: Sampling, sets: Sets, limits: Limits) -> tuple[Constrai
     return constraint, place
 
 
-def _constraints(shape: Sampling, sets: Sets) -> Any:
+def _constraints(shape: GenerationRequest, sets: Sets) -> Any:
     outputs = shape.structured_outputs
     if outputs is not None:
         if outputs.choice is not None:
@@ -510,11 +512,11 @@ _ANY_OBJECT = {"type": "object"}
 
 
 PLAIN_STOPS = ("\nuser:", "\nsystem:", "\nassistant:")
-"""Where an answer in plain text ends, as somebody else's turn begins."""
+"""Stop strings in plain text: another turn begins."""
 
 
 def turns_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages as chat templates take them; RefusedError for what is no text."""
+    """Return messages in the format of chat templates; RefusedError for content that is not text."""
     turns = []
     for i, message in enumerate(messages):
         role = "system" if message.role == "developer" else message.role
@@ -540,17 +542,17 @@ def _call(call: Call, place: Place) -> dict[str, Any]:
     return {**call.model_dump(), "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def _content(message: Message, place: int) -> str:
+def _content(message: Message, index: int) -> str:
     if message.content is None or isinstance(message.content, str):
         return message.content or ""
     for i, part in enumerate(message.content):
         if isinstance(part, OtherPart):
-            raise invalid(f"{part.type}: text alone is understood", ("messages", place, "content", i), "unsupported")
+            raise invalid(f"{part.type}: text alone is understood", ("messages", index, "content", i), "unsupported")
     return "\n".join(getattr(part, "text", "") or getattr(part, "refusal", "") for part in message.content)
 
 
 def prompt_of(llm: Llama, turns: list[dict[str, Any]]) -> Prompt:
-    """Return the prompt that messages are: by the model's own template, or in plain text where it has none."""
+    """Return the prompt of messages, by the model's own template or, without one, in plain text."""
     if not has_chat_template(llm):
         return plain(turns)
     with lease(llm):
@@ -558,7 +560,7 @@ def prompt_of(llm: Llama, turns: list[dict[str, Any]]) -> Prompt:
 
 
 def plain(turns: Sequence[dict[str, Any]]) -> Filled:
-    """Return messages in plain text, a turn a paragraph, up to the assistant's."""
+    """Return messages in plain text, one paragraph per turn, ending with the start of the assistant's."""
     parts: list[tuple[str, str]] = []
     between = ""
     for turn in turns:

@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions`` and ``POST /v1/completions``: answers in OpenAI's shapes, whole or as events."""
+"""``POST /v1/chat/completions`` and ``POST /v1/completions``: answers in OpenAI's format, whole or as events."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ from starlette.types import Message, Receive, Scope, Send
 
 from token_trie.errors import TokenTrieError
 from token_trie.native.core import Llama
-from token_trie.serve.completions.answers import Answering, Asked, Finished, as_chat, as_completion, read_calling
+from token_trie.serve.completions.answers import (
+    Answering,
+    ConstrainedPrompt,
+    Finished,
+    as_chat,
+    as_completion,
+    read_calling,
+)
 from token_trie.serve.completions.requests import (
     PLAIN_STOPS,
     ByGrammar,
     ChatRequest,
     CompletionRequest,
-    Sampling,
+    GenerationRequest,
     constraint_of,
     prompt_of,
     refuse_unsupported,
@@ -50,36 +57,36 @@ class Chat:
         choices = [self._choice(i, answer) for i, answer in enumerate(answers)]
         return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(answers, self.n_each)}
 
-    def begin(self, place: int) -> dict[str, Any]:
+    def begin(self, index: int) -> dict[str, Any]:
         """Return an answer's first chunk."""
-        return self._chunk(place, {"role": "assistant", "content": ""})
+        return self._chunk(index, {"role": "assistant", "content": ""})
 
-    def text(self, place: int, text: str) -> dict[str, Any]:
-        """Return the chunk of some more text."""
-        return self._chunk(place, {"content": text})
+    def text(self, index: int, text: str) -> dict[str, Any]:
+        """Return the chunk of a piece of text."""
+        return self._chunk(index, {"content": text})
 
-    def end(self, place: int, answer: Finished) -> dict[str, Any]:
+    def end(self, index: int, answer: Finished) -> dict[str, Any]:
         """Return an answer's last chunk."""
         delta = {} if answer.call is None else {"tool_calls": [{"index": 0, **answer.call}]}
-        return self._chunk(place, delta, answer)
+        return self._chunk(index, delta, answer)
 
     def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
-        """Return the chunk of what it took."""
+        """Return the chunk with the usage."""
         usage = usage_of(answers, self.n_each)
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def _choice(self, place: int, answer: Finished) -> dict[str, Any]:
+    def _choice(self, index: int, answer: Finished) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
         if answer.call is not None:
             message |= {"content": None, "tool_calls": [answer.call]}
-        return {"index": place, "message": message, **self._end(answer)}
+        return {"index": index, "message": message, **self._end(answer)}
 
-    def _chunk(self, place: int, delta: dict[str, Any], answer: Finished | None = None) -> dict[str, Any]:
+    def _chunk(self, index: int, delta: dict[str, Any], answer: Finished | None = None) -> dict[str, Any]:
         end = {"logprobs": None, "finish_reason": None} if answer is None else self._end(answer)
-        return {**self._head("chat.completion.chunk"), "choices": [{"index": place, "delta": delta, **end}]}
+        return {**self._head("chat.completion.chunk"), "choices": [{"index": index, "delta": delta, **end}]}
 
     def _end(self, answer: Finished) -> dict[str, Any]:
         logprobs = None if answer.logprobs is None else as_chat(answer.logprobs)
@@ -100,35 +107,35 @@ class Completion:
         choices = [self._choice(i, answer.text, answer) for i, answer in enumerate(answers)]
         return {**self._head(), "choices": choices, "usage": usage_of(answers, self.n_each)}
 
-    def begin(self, place: int) -> dict[str, Any] | None:
-        """Return nothing: an answer begins with its text."""
+    def begin(self, index: int) -> dict[str, Any] | None:
+        """Return None: an answer begins with its text."""
         return None
 
-    def text(self, place: int, text: str) -> dict[str, Any]:
-        """Return the chunk of some more text."""
-        return {**self._head(), "choices": [self._choice(place, text)]}
+    def text(self, index: int, text: str) -> dict[str, Any]:
+        """Return the chunk of a piece of text."""
+        return {**self._head(), "choices": [self._choice(index, text)]}
 
-    def end(self, place: int, answer: Finished) -> dict[str, Any]:
+    def end(self, index: int, answer: Finished) -> dict[str, Any]:
         """Return an answer's last chunk."""
-        return {**self._head(), "choices": [self._choice(place, "", answer)]}
+        return {**self._head(), "choices": [self._choice(index, "", answer)]}
 
     def usage(self, answers: Sequence[Finished]) -> dict[str, Any]:
-        """Return the chunk of what it took."""
+        """Return the chunk with the usage."""
         return {**self._head(), "choices": [], "usage": usage_of(answers, self.n_each)}
 
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
 
-    def _choice(self, place: int, text: str, answer: Finished | None = None) -> dict[str, Any]:
+    def _choice(self, index: int, text: str, answer: Finished | None = None) -> dict[str, Any]:
         end: dict[str, Any] = {"logprobs": None, "finish_reason": None}
         if answer is not None:
             logprobs = None if answer.logprobs is None else as_completion(answer.logprobs)
             end = {"logprobs": logprobs, "finish_reason": answer.why, **answer.more}
-        return {"index": place, "text": text, **end}
+        return {"index": index, "text": text, **end}
 
 
 def usage_of(answers: Sequence[Finished], n_each: int) -> dict[str, Any]:
-    """Return the tokens of some prompts, which have so many answers each."""
+    """Return the token counts of prompts with `n_each` answers each."""
     n_prompt = sum(answer.n_prompt for answer in answers[::n_each])
     n_cached = sum(answer.n_cached for answer in answers[::n_each])
     n_tokens = sum(answer.n_tokens for answer in answers)
@@ -140,7 +147,7 @@ def usage_of(answers: Sequence[Finished], n_each: int) -> dict[str, Any]:
     }
 
 
-_PART = 64 << 10
+_PART_BYTES = 64 << 10
 
 DONE = b"data: [DONE]\n\n"
 
@@ -151,16 +158,16 @@ def event(data: Any) -> bytes:
 
 
 class EventStream(Response):
-    """Server-sent events, as long as the client is there.
+    """Server-sent events, until the client leaves.
 
     Parameters
     ----------
     events
-        What is sent.
+        The events.
     close
-        Ends their making; awaited after the response, in any case.
+        Ends the generation; always awaited after the response.
     on_late
-        Returns what is sent last where the time is over.
+        Returns the last event if the time is over.
     """
 
     media_type = "text/event-stream"
@@ -179,11 +186,11 @@ class EventStream(Response):
         self._seconds: float | None = None
 
     def send_by(self, events: AsyncGenerator[bytes, None], seconds: float) -> None:
-        """Take the events from elsewhere, and send for so many seconds at most."""
+        """Send these events instead, for at most this time."""
         self._sent, self._seconds = events, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
+        """Send the events."""
         sending = asyncio.ensure_future(self._send(send))
         gone = asyncio.ensure_future(wait_gone(receive))
         try:
@@ -207,16 +214,16 @@ class EventStream(Response):
 
 
 def in_parts(send: Send) -> Send:
-    """Return a send that waits, within a long body too, for the client to read what was sent."""
+    """Return a `send` that splits long bodies, so that it waits for the client to read each part."""
 
     async def send_in_parts(message: Message) -> None:
         body = message.get("body", b"")
-        if len(body) <= _PART:
+        if len(body) <= _PART_BYTES:
             await send(message)
             return
-        for begin in range(0, len(body), _PART):
-            more = begin + _PART < len(body) or message.get("more_body", False)
-            await send({**message, "body": body[begin : begin + _PART], "more_body": more})
+        for begin in range(0, len(body), _PART_BYTES):
+            more = begin + _PART_BYTES < len(body) or message.get("more_body", False)
+            await send({**message, "body": body[begin : begin + _PART_BYTES], "more_body": more})
 
     return send_in_parts
 
@@ -231,53 +238,53 @@ _log = logging.getLogger("token_trie.serve")
 
 
 async def chat_completion(engine: Engine, shape: ChatRequest, sets: Sets, limits: Limits, model: str) -> Any:
-    """Answer messages.
+    """Answer a chat.
 
     Raises
     ------
     RefusedError
-        It cannot be answered; with the place.
+        The request cannot be answered; names the place.
     """
     refuse_unsupported(shape)
     turns = turns_of(shape.messages)
     constraint, place = constraint_of(shape, sets, limits)
     stops = () if constraint != ByGrammar() or has_chat_template(engine.llm) else PLAIN_STOPS
-    asked = Asked(lambda llm: prompt_of(llm, turns), constraint, place, shape, shape.n_alternatives, stops)
+    asked = ConstrainedPrompt(lambda llm: prompt_of(llm, turns), constraint, place, shape, shape.n_alternatives, stops)
     answering: Answering = read_calling(shape, turns, asked) or asked
     return await _answer(engine, [answering], shape, Chat(model, shape.n_each))
 
 
 async def completion(engine: Engine, shape: CompletionRequest, sets: Sets, limits: Limits, model: str) -> Any:
-    """Go on behind prompts; errors as of `chat_completion`."""
+    """Complete prompts; errors as in `chat_completion`."""
     refuse_unsupported(shape)
     constraint, place = constraint_of(shape, sets, limits)
 
-    def asked(given: str | list[int]) -> Asked:
+    def asked(given: str | list[int]) -> ConstrainedPrompt:
         def prompt(_: Llama) -> Prompt:
             return Filled([("", given)]) if isinstance(given, str) and not shape.parse_special else given
 
-        return Asked(prompt, constraint, place, shape, shape.logprobs)
+        return ConstrainedPrompt(prompt, constraint, place, shape, shape.logprobs)
 
     return await _answer(engine, [asked(given) for given in shape.prompts], shape, Completion(model, shape.n_each))
 
 
-async def _answer(engine: Engine, asked: Sequence[Answering], shape: Sampling, wire: Chat | Completion) -> Any:
+async def _answer(engine: Engine, asked: Sequence[Answering], shape: GenerationRequest, wire: Chat | Completion) -> Any:
     every = [one for one in asked for _ in range(shape.n_each)]
     if not shape.stream:
         return wire.whole(await together(one(engine, i, None) for i, one in enumerate(every)))
-    under_way = _UnderWay(engine, every, wire)
+    generation = _Generation(engine, every, wire)
     try:
-        await under_way.begin()
+        await generation.begin()
     except BaseException:
-        await under_way.close()
+        await generation.close()
         raise
     options = shape.stream_options
-    events = under_way.events(options is not None and options.include_usage)
-    return EventStream(events, under_way.close, lambda: _told(RefusedError("timeout", "no answer in time")))
+    events = generation.events(options is not None and options.include_usage)
+    return EventStream(events, generation.close, lambda: _error_event(RefusedError("timeout", "no answer in time")))
 
 
-class _UnderWay:
-    """Answers of a stream."""
+class _Generation:
+    """The answers of a stream while they are generated."""
 
     def __init__(self, engine: Engine, asked: Sequence[Answering], wire: Chat | Completion) -> None:
         self._queue: asyncio.Queue[tuple[int, str | Finished | RefusedError]] = asyncio.Queue()
@@ -286,29 +293,29 @@ class _UnderWay:
         self._tasks = [asyncio.ensure_future(self._answer(engine, i, one)) for i, one in enumerate(asked)]
 
     async def begin(self) -> None:
-        """Wait for the first text; RefusedError where there is none."""
-        place, found = await self._queue.get()
+        """Wait for the first text; RefusedError if there is none."""
+        index, found = await self._queue.get()
         if isinstance(found, RefusedError):
             raise found
-        self._first.append((place, found))
+        self._first.append((index, found))
 
     async def events(self, with_usage: bool) -> AsyncGenerator[bytes, None]:
-        """Return all that is told, to its end."""
+        """Yield the events."""
         answers: dict[int, Finished] = {}
         try:
             for i in range(len(self._tasks)):
                 if (chunk := self._wire.begin(i)) is not None:
                     yield event(chunk)
             while len(answers) < len(self._tasks):
-                place, found = self._first.pop() if self._first else await self._queue.get()
+                index, found = self._first.pop() if self._first else await self._queue.get()
                 if isinstance(found, RefusedError):
-                    yield _told(found)
+                    yield _error_event(found)
                     return
                 if isinstance(found, str):
-                    yield event(self._wire.text(place, found))
+                    yield event(self._wire.text(index, found))
                 else:
-                    answers[place] = found
-                    yield event(self._wire.end(place, found))
+                    answers[index] = found
+                    yield event(self._wire.end(index, found))
             if with_usage:
                 yield event(self._wire.usage([answers[i] for i in sorted(answers)]))
             yield DONE
@@ -316,15 +323,15 @@ class _UnderWay:
             await self.close()
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the generation."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _answer(self, engine: Engine, place: int, asked: Answering) -> None:
+    async def _answer(self, engine: Engine, index: int, asked: Answering) -> None:
         try:
             found: Finished | RefusedError = await asked(
-                engine, place, lambda text: self._queue.put_nowait((place, text))
+                engine, index, lambda text: self._queue.put_nowait((index, text))
             )
         except RefusedError as refusal:
             found = refusal
@@ -333,8 +340,8 @@ class _UnderWay:
         except Exception:
             _log.exception("an answer failed")
             found = RefusedError("internal", "a defect of the server")
-        self._queue.put_nowait((place, found))
+        self._queue.put_nowait((index, found))
 
 
-def _told(refusal: RefusedError) -> bytes:
-    return event(OPENAI.tell(refusal)[1])
+def _error_event(refusal: RefusedError) -> bytes:
+    return event(OPENAI.render(refusal)[1])
