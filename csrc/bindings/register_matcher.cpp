@@ -227,7 +227,7 @@ void register_matcher(py::module_ & module) {
 
 namespace {
 
-using Rows = py::array_t<std::int64_t, py::array::c_style>;
+using Positions = py::array_t<std::int64_t, py::array::c_style>;
 
 // Addresses are those of tensors that the caller holds and has looked at: of numbers that numpy has no type for, too.
 Tables::Matrix matrix(std::uintptr_t address,
@@ -287,7 +287,7 @@ void register_tables(py::module_ & module) {
         .def(
             "mask",
             [](const HeldTables & self, std::uintptr_t logits, std::int64_t n_columns, std::int64_t stride,
-               std::uint32_t n_bytes, std::uint64_t minus_infinity, const Rows & nodes) {
+               std::uint32_t n_bytes, std::uint64_t minus_infinity, const Positions & nodes) {
                 const Tables::Matrix rows = matrix(logits, n_columns, stride, n_bytes, minus_infinity);
                 const py::gil_scoped_release unlocked;
                 return self.tables.mask(rows, nodes.data(), nodes.size());
@@ -295,7 +295,7 @@ void register_tables(py::module_ & module) {
             "logits"_a, "n_columns"_a, "stride"_a, "n_bytes"_a, "minus_infinity"_a, "nodes"_a)
         .def(
             "step",
-            [](const HeldTables & self, const Rows & nodes, const Rows & tokens, Rows & out) {
+            [](const HeldTables & self, const Positions & nodes, const Positions & tokens, Positions & out) {
                 std::int64_t * to = out.mutable_data();
                 const py::gil_scoped_release unlocked;
                 self.tables.step(nodes.data(), tokens.data(), nodes.size(), to);
@@ -303,7 +303,7 @@ void register_tables(py::module_ & module) {
             "nodes"_a, "tokens"_a, "out"_a)
         .def(
             "width",
-            [](const HeldTables & self, const Rows & nodes) {
+            [](const HeldTables & self, const Positions & nodes) {
                 const py::gil_scoped_release unlocked;
                 return self.tables.width(nodes.data(), nodes.size());
             },
@@ -311,8 +311,8 @@ void register_tables(py::module_ & module) {
         .def(
             "candidates",
             [](const HeldTables & self, std::uintptr_t logprobs, std::int64_t n_columns, std::int64_t stride,
-               std::uint32_t n_bytes, std::uint64_t minus_infinity, const Rows & nodes, std::uintptr_t values,
-               Rows & tokens, Rows & targets) {
+               std::uint32_t n_bytes, std::uint64_t minus_infinity, const Positions & nodes, std::uintptr_t values,
+               Positions & tokens, Positions & targets) {
                 const Tables::Matrix rows = matrix(logprobs, n_columns, stride, n_bytes, minus_infinity);
                 std::int64_t * to_tokens = tokens.mutable_data();
                 std::int64_t * to_targets = targets.mutable_data();
