@@ -142,7 +142,7 @@ class DecideOptions(Options):
 if TYPE_CHECKING:  # by scripts/keywords
 
     class DecideKeywords(TypedDict, total=False):
-        """Those of `DecideOptions`."""
+        """Keywords of `DecideOptions`."""
 
         form: FormName | Form | None
         calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None
