@@ -30,10 +30,10 @@ class Device:
     """A device of llama.cpp."""
 
     backend: str
-    """Its backend: "CPU", "Vulkan", "CUDA", "Metal" and so on; backends such as "BLAS" help the CPU."""
+    """Name of the backend: "CPU", "Vulkan", "CUDA", "Metal" and so on; backends such as "BLAS" help the CPU."""
     name: str
     description: str
-    """Its name as reported by its driver."""
+    """Name as reported by the driver."""
     kind: str
     """"cpu", "gpu", "integrated gpu" or "accelerator"."""
     free_bytes: int

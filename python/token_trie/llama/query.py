@@ -19,7 +19,7 @@ from token_trie.sets.trie import TokenTrie
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling(Options):
-    """How tokens are drawn, by llama.cpp's own samplers.
+    """Sampling of tokens by llama.cpp's samplers.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class Step(NamedTuple):
     """One token."""
 
     token: int
-    """Its id."""
+    """The token id."""
     text: str
     """The characters that it completes; ``""`` if it ends inside a character."""
     logprob: float
