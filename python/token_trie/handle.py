@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 
 def cancel_of(handle: TextHandle, thread: int) -> None:
-    """End what a thread is doing with a handle, for an async form."""
+    """End the work of a thread on a handle, for its async forms."""
     handle._stream.cancel_of(thread)
 
 
 class TextHandle:
-    """What of a `StreamHandle` generates and holds; decisions come on top."""
+    """The methods of a `StreamHandle` for text, state and constraints, without decisions."""
 
     def __init__(self, llm: Llama | str | os.PathLike[str], **options: Unpack[StreamKeywords]) -> None:
         self._stream = Stream(llm, options=StreamOptions.read("StreamHandle", options))
@@ -432,9 +432,8 @@ class StreamHandle(TextHandle):
             As in `token_trie.decide`; so are the errors.
         """
         read = DecideOptions.read("decide", options)
-        asked = read_questions(questions, read)
         text = None if state is None else state_text(state)
-        return run_behind(self._stream, QuestionsRequest(text, asked, read))
+        return run_behind(self._stream, QuestionsRequest(text, read_questions(questions, read), read))
 
     def explain(
         self,

@@ -286,7 +286,7 @@ class RecordOptions(Sampling):
 if TYPE_CHECKING:  # by scripts/keywords
 
     class ChooseKeywords(SamplingKeywords, total=False):
-        """Those of `ChooseOptions`."""
+        """Keywords of `ChooseOptions`."""
 
         mode: Mode | None
         probabilities: bool
@@ -302,7 +302,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         think: Think | None
 
     class ListKeywords(SamplingKeywords, total=False):
-        """Those of `ListOptions`."""
+        """Keywords of `ListOptions`."""
 
         max_items: int | None
         min_items: int
@@ -317,7 +317,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         tokenization: Tokenization
 
     class ScoreKeywords(TypedDict, total=False):
-        """Those of `ScoreOptions`."""
+        """Keywords of `ScoreOptions`."""
 
         leaf_end: LeafEnd
         branches: bool
@@ -326,7 +326,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         leading_space: bool | None
 
     class RecordKeywords(SamplingKeywords, total=False):
-        """Those of `RecordOptions`."""
+        """Keywords of `RecordOptions`."""
 
         mode: RecordMode | None
         max_nodes: int | None

@@ -20,7 +20,7 @@ from token_trie.llama.contexts import opened
 from token_trie.llama.own_stream import chooser, n_ctx_of
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import behind
+from token_trie.llama.text import tokenize_after
 from token_trie.native.checks import check_counts, check_flags, lookup
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
@@ -189,7 +189,7 @@ def think_then(
     with lease(llm):
         vocab = vocab_of(llm)
         if answer.figures.stop == lib.TOKEN_TRIE_STOP_STRING:
-            n_kept, more = behind(vocab, tokens, str(think.marker).encode())
+            n_kept, more = tokenize_after(vocab, tokens, str(think.marker).encode())
             tokens = tokens[:n_kept] + more
         else:
             thought = thought[: -len(marker)]

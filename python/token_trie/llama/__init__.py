@@ -1,1 +1,1 @@
-"""On a `llama_cpp.Llama`: its calls constrained, streams beside it, and what they are opened on."""
+"""Work on a `llama_cpp.Llama`: constrained calls, streams and batches."""

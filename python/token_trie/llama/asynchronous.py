@@ -1,4 +1,4 @@
-"""Long native calls under asyncio: a worker thread makes them, and a task that is cancelled ends its call."""
+"""Long native calls under asyncio: a worker thread makes them, and cancelling the task ends the call."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# As many as a batch has sequences; asyncio's own workers are as few as there are processors.
+# As many as a batch has sequences; asyncio's own pool is limited by the number of processors.
 _N_WORKERS = 64
 _workers = ThreadPoolExecutor(_N_WORKERS, "token-trie")
 
 
 class Asynchronous:
-    """Makes the async form of a function or method, whose name begins with a; a class, as mypy then keeps overloads.
+    """Makes the async form of a function or method, named with a leading a. A class, so that mypy keeps overloads.
 
     Parameters
     ----------
     cancel : callable
-        Given the function's first argument and a thread, ends what that is doing there; see `in_worker`.
+        Called with the function's first argument and a thread; ends this thread's work on it; see `in_worker`.
     """
 
     def __init__(self, cancel: Callable[[Any, int], Any]) -> None:
         self._cancel = cancel
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return the form, which works on a worker thread."""
+        """Return the async form of a function."""
         cancel = self._cancel
 
         async def call(*arguments: P.args, **options: P.kwargs) -> T:
@@ -43,7 +43,7 @@ class Asynchronous:
 
 
 def asynchronous_iterator(function: Callable[P, Iterator[T]]) -> Callable[P, AsyncGenerator[T, None]]:
-    """Make the async form of a function that returns `Results`; the work begins with the first of them."""
+    """Make the async form of a function that returns `Results`; work begins when the first is requested."""
 
     async def call(*arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
         results: Any = function(*arguments, **options)
@@ -72,18 +72,18 @@ def _named_after(function: Callable[..., Any], form: Callable[P, T]) -> Callable
 
 
 async def in_worker(call: Callable[[], T], cancel: Callable[[int], bool | None]) -> T:
-    """Make a call on a worker thread; when the task is cancelled, the call has ended natively, or never begins.
+    """Make a call on a worker thread. If the task is cancelled, the call has ended, or never begins.
 
     Parameters
     ----------
     call : callable
-        What to do there.
+        Called on the worker thread.
     cancel : callable
-        Given the worker thread, ends what that is doing natively, and nobody else's work; called again and again, until
-        the call has ended, or it returns True: what is left of the call is not to be waited for.
+        Called with the worker thread, repeatedly, until the call has ended; ends the native work of this thread only.
+        If it returns True, the rest of the call is not waited for.
     """
     worker = [0]
-    turn = [True]  # for who takes it out first: the worker, or the task when it is cancelled
+    turn = [True]  # taken by the worker when it begins, or by the task when it is cancelled first
 
     def work() -> Any:
         worker[0] = get_ident()
@@ -95,7 +95,7 @@ async def in_worker(call: Callable[[], T], cancel: Callable[[int], bool | None])
     except asyncio.CancelledError:
         is_left = False
         while not (is_left or future.done() or _take(turn)):
-            # Again and again: it might come before the native call has begun, and a task may be cancelled twice.
+            # Repeatedly, because the native call may not have begun yet, and a task may be cancelled twice.
             is_left = bool(cancel(worker[0]))
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([future], timeout=0.01)

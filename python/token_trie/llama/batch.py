@@ -1,4 +1,4 @@
-"""Many prompts in one context on a Llama's weights: a batch, the batch that threads share, one after the other."""
+"""Many prompts on a Llama's weights: a batch, the batch that threads share, or one prompt after the other."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from token_trie.native.ffi import check, ffi, lib, new_struct
 from token_trie.native.lifetime import Attachment, Closeable, acting_thread, attachment, lease
 from token_trie.native.llama_facts import model_of
 
-# A wait is interrupted so often, for signals to be heard.
+# Waits return this often, so that Python handles signals.
 WAIT_MS = 100
 
-_PIECE = 64
+_N_READ = 64
+"""Tokens of a running text that are read at once."""
 
 ENDED = "the prompts are answered no more: the Llama was closed, or who asked was cancelled"
 
 
 def can_share(llm: Llama) -> bool:
-    """Whether sequences of the model can share cells, as a batch needs it; ArgumentError if it is closed."""
+    """Return whether sequences of the model can share cells, as in a batch; ArgumentError if it is closed."""
     with lease(llm):
         vocab_of(llm)
         model = model_of(llm).model
@@ -42,7 +43,7 @@ def can_share(llm: Llama) -> bool:
 class Batch(Closeable):
     """A batch of the C ABI; any thread may call it at any time.
 
-    Closing the Llama closes it first, and who waits is told by CancelledError.
+    It is closed before the Llama; waiting calls then raise CancelledError.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ class Batch(Closeable):
     n_parallel, n_chunk
         Members of struct token_trie_batch_params.
     n_ctx : int, optional
-        Tokens of the context; by default as many as the Llama's has.
+        Tokens of the context; by default those of the Llama.
     """
 
     def __init__(self, llm: Llama, n_parallel: int = 0, n_ctx: int | None = None, n_chunk: int = 0) -> None:
@@ -65,12 +66,12 @@ class Batch(Closeable):
             self.n_ctx = int(llm.n_ctx() if n_ctx is None else n_ctx)  # in tokens
 
     def submit(self, tokens: Sequence[int], query: Query) -> int:
-        """Add a query after a prompt to those that wait; return its ticket.
+        """Submit a query after a prompt; return its ticket.
 
         Raises
         ------
         ArgumentError, VocabularyError, ContextError
-            It cannot be answered.
+            The query cannot be answered.
         """
         prompt = ffi.from_buffer("llama_token[]", np.array(tokens, np.int32))
         ticket = ffi.new("int64_t *")
@@ -78,23 +79,23 @@ class Batch(Closeable):
         return int(ticket[0])
 
     def next(self, timeout_ms: int = WAIT_MS, ticket: int = 0) -> Answer | None:
-        """Wait for an answer, to a ticket or to any; None: not in time, or nothing is out."""
+        """Wait for the answer to a ticket, or to any; None after the timeout, or if there is no ticket."""
         out = ffi.new("struct token_trie_answer **")
         self._call(lib.token_trie_batch_next, ticket, timeout_ms, out, ffi.NULL)
         return None if out[0] == ffi.NULL else read_answer(out[0])
 
     def text(self, ticket: int, start: int) -> list[int]:
-        """Return the tokens that a text under way has so far, from a place on; its answer may have fewer."""
-        room = ffi.new("llama_token[]", _PIECE)
+        """Return the tokens of a running text from a position on; its answer may have fewer tokens."""
+        buffer = ffi.new("llama_token[]", _N_READ)
         tokens: list[int] = []
-        n = ffi.new("size_t *", _PIECE)
-        while n[0] == _PIECE:
-            self._call(lib.token_trie_batch_get_text, ticket, start + len(tokens), room, n)
-            tokens += ffi.unpack(room, n[0])
+        n = ffi.new("size_t *", _N_READ)
+        while n[0] == _N_READ:
+            self._call(lib.token_trie_batch_get_text, ticket, start + len(tokens), buffer, n)
+            tokens += ffi.unpack(buffer, n[0])
         return tokens
 
     def wait(self) -> Answer:
-        """Wait for any answer, as long as it takes; one has to be out. Raises the prompt's own error."""
+        """Wait for any answer without a timeout; there must be a ticket. Raises the prompt's error."""
         while (answer := self.next()) is None:
             pass
         if answer.error is not None:
@@ -120,15 +121,15 @@ class Batch(Closeable):
             raise CancelledError(ENDED)
 
     def withdraw(self, ticket: int) -> None:
-        """Let the answer to a ticket be that it was cancelled, unless there is one already."""
+        """Cancel a ticket, unless it has its answer already."""
         if not self.is_disowned:
             lib.token_trie_batch_cancel(self._pointer, ticket)
 
     def cancel(self) -> None:
-        """Do nothing: `shut` ends what is under way."""
+        """Do nothing, because `shut` ends the running work."""
 
     def shut(self) -> None:
-        """End what is under way, within one pass, and free the context."""
+        """End the running work within one forward pass, and free the context."""
         lib.token_trie_batch_close(self._pointer)
         self.forget()
 
@@ -137,12 +138,12 @@ class Batch(Closeable):
         return get_ident() in self._inside
 
 
-# Who came together is expected together again for so long, so that none of them begins alone, beside the batch.
-_SOON_S = 0.5
+# Threads that came together are expected together again within this time, so that none begins alone outside the batch.
+_GATHERED_S = 0.5
 
 
 def shared_batch_of(llm: Llama) -> SharedBatch | None:
-    """Return the batch to join, where this Llama is at work for another thread; None: there is nobody, or no batch."""
+    """Return the batch to join if this Llama works for another thread; None if it does not, or if there is no batch."""
     attached = attachment(llm)
     own = attached.made(OwnStream)
     is_taken = own is not None and own.is_taken
@@ -154,48 +155,48 @@ def shared_batch_of(llm: Llama) -> SharedBatch | None:
             return None
         try:
             shared = attached.make(SharedBatch, lambda: SharedBatch(opened(lambda: Batch(llm))))
-        except TokenTrieError:  # no memory, or n_ctx for one sequence alone: its turn will come
+        except TokenTrieError:  # no memory, or n_ctx for one sequence only: it waits for the stream
             return None
     return shared if shared.is_gathered or is_taken else None
 
 
 def cancel(llm: Llama, thread: int) -> None:
-    """End what a thread is doing in the Llama's stream, in the shared batch or where it scores, if it is there."""
+    """End the work of a thread in the Llama's stream, its shared batch or its reproducible scores."""
     cancel_of(attachment(llm), thread)
 
 
 def cancel_of(attached: Attachment, thread: int) -> None:
-    """Do as `cancel` does, by what is attached to the Llama."""
+    """Do as `cancel` does, for the attachment of a Llama."""
     for made in (attached.made(OwnStream), attached.made(SharedBatch), attached.made(Reproducible)):
         if made is not None:
             made.cancel_of(thread)
 
 
 class SharedBatch:
-    """Questions of several threads, in one batch."""
+    """A batch for the queries of several threads."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self._asking: dict[int, int] = {}  # threads, by ticket
-        self._until = 0.0  # when they are not expected together any more
+        self._threads: dict[int, int] = {}  # by ticket
+        self._gathered_until = 0.0
 
     @property
     def is_gathered(self) -> bool:
-        """Whether it is at work, or soon again."""
-        return bool(self._asking) or time.monotonic() < self._until
+        """Whether it works, or is expected to work again soon."""
+        return bool(self._threads) or time.monotonic() < self._gathered_until
 
     def answer(self, submit: Callable[[Batch], int]) -> Answer:
-        """Submit a question and wait for its answer; TokenTrieError of the question, or what `Batch` raises."""
+        """Submit a query and wait for its answer; raises the query's error, and those of `Batch`."""
         ticket = submit(self._batch)
         answer = None
         try:
-            self._asking[ticket] = get_ident()
-            if len(self._asking) > 1:
-                self._until = time.monotonic() + _SOON_S
+            self._threads[ticket] = get_ident()
+            if len(self._threads) > 1:
+                self._gathered_until = time.monotonic() + _GATHERED_S
             while answer is None:
                 answer = self._batch.next(ticket=ticket)
         finally:
-            self._asking.pop(ticket, None)
+            self._threads.pop(ticket, None)
             if answer is None:
                 self._batch.withdraw(ticket)
                 with contextlib.suppress(TokenTrieError):
@@ -209,9 +210,9 @@ class SharedBatch:
         self._batch.require_open()
 
     def cancel_of(self, thread: int) -> None:
-        """End what a thread asks."""
-        for ticket, asking in list(self._asking.items()):
-            if asking == thread:
+        """Cancel the queries of a thread."""
+        for ticket, owner in list(self._threads.items()):
+            if owner == thread:
                 self._batch.withdraw(ticket)
 
     def close(self) -> None:
@@ -219,7 +220,7 @@ class SharedBatch:
         self._batch.close()
 
     def disown(self) -> bool:
-        """Be of no use in a forked process."""
+        """Return False: a forked process cannot use it."""
         return False
 
 
@@ -227,13 +228,13 @@ T = TypeVar("T")
 
 
 class Sequential(Closeable):
-    """What stands in a `Batch`'s place for models that have none.
+    """Replaces a `Batch` for models that cannot have one.
 
-    One thread calls; any may close. Closing the Llama closes it first.
+    One thread calls it; any thread may close it. It is closed before the Llama.
     """
 
     def __init__(self, llm: Llama) -> None:
-        self._thread = 0  # inside a call
+        self._thread = 0  # in a call
         self._turn = threading.Lock()
         self._attached = attachment(llm)
         with self._attached.lease():
@@ -241,7 +242,7 @@ class Sequential(Closeable):
             super().__init__("prompts", self._attached.streams)
 
     def call(self, call: Callable[[], T]) -> T:
-        """Make a call that works on the Llama's stream; CancelledError once this is closed."""
+        """Make a call that uses the Llama's stream; CancelledError if this is closed."""
         with self._turn:
             self._thread = get_ident()
             try:
@@ -261,10 +262,10 @@ class Sequential(Closeable):
             cancel_of(self._attached, self._thread)
 
     def shut(self) -> None:
-        """Let no call begin, and end the one under way, within one pass."""
+        """End the running call within one forward pass; no other call begins."""
         self.cancel()
         while not self._turn.acquire(timeout=0.01):
-            self.cancel()  # again and again: it might come before anything native has begun
+            self.cancel()  # repeatedly, because the native call may not have begun yet
         self._turn.release()
         self.forget()
 

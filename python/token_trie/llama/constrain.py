@@ -1,4 +1,4 @@
-"""`constrain`: every call of a `Llama` inside the block answers with a member of the set."""
+"""`constrain`: every call of a `Llama` in a ``with`` block answers with a member of the set."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ ROOT = 0
 
 
 class Call:
-    """A generator that was begun, or will be."""
+    """A call of the Llama, read as a generator."""
 
     def __init__(self, stop: str | Sequence[str] | None = None) -> None:
         stops = [stop] if isinstance(stop, str) else stop or []
         self.stops = [text.encode() for text in stops]
-        self.thread = 0  # whose turn it is, from the first step on
+        self.thread = 0  # that took the last step; 0 before the first
         self.stepping = 0  # the thread that is inside a step
         self.outermost = False
-        self.over = False  # another call took its place
+        self.over = False  # another call has replaced it
 
 
-class Decoding(Call):
-    """One generation: a cursor beside the one in the native sampler, and the members it has finished."""
+class ConstrainedCall(Call):
+    """A generation: a second cursor besides that of the native sampler, and the members it has finished."""
 
     def __init__(self, cursor: _core.Cursor, prompt: Sequence[int]) -> None:
         super().__init__()
@@ -53,24 +53,24 @@ class Decoding(Call):
         self.prompt = prompt
         self.tokens: list[int] = []
         self.leaves: list[int] = []
-        self._ends: list[int] = []  # of each leaf, in tokens
-        self._is_whole: bool | None = None  # where a stop string cut it
+        self._ends: list[int] = []  # number of tokens at the end of each leaf
+        self._is_whole: bool | None = None  # set if a stop string cut it
 
     def accept(self, token: int) -> None:
-        """Go on by a token."""
+        """Add a token."""
         self.tokens.append(token)
         cursor = self.cursor
         if cursor.state in (WALKING, THINKING):
             cursor.accept(token)
-            # A finished member may turn out to be the beginning of a longer one, which then takes its place.
+            # A finished member may become the beginning of a longer one, which replaces it.
             del self.leaves[cursor.n_items :], self._ends[cursor.n_items :]
-            # And it stays the last one through the separator behind it.
+            # It stays the last one during the separator after it.
             if cursor.leaf is not None and self.leaves[cursor.n_items - 1 :] != [cursor.leaf]:
                 self.leaves[cursor.n_items - 1 :] = [cursor.leaf]
                 self._ends[cursor.n_items - 1 :] = [len(self.tokens)]
 
     def cut(self, llm: Llama) -> None:
-        """Take back the members that a stop string cut, where llama-cpp-python found one in the text."""
+        """Remove the members that a stop string has cut."""
         if not self.stops:
             return
         try:
@@ -79,7 +79,7 @@ class Decoding(Call):
                 text = llm.detokenize(self.tokens, prev_tokens=self.prompt)
                 ends = [len(llm.detokenize(self.tokens[:end], prev_tokens=self.prompt)) for end in self._ends]
         except ArgumentError:
-            return  # closed meanwhile
+            return  # the Llama is closed
         for stop in self.stops:
             if stop in text:
                 at = text.index(stop)
@@ -98,15 +98,15 @@ class Decoding(Call):
 
 
 class Turns:
-    """Who may take a step; `BusyError` for the others, whose attempt changes nothing."""
+    """Decides which call may take a step; others get BusyError and change nothing."""
 
     def __init__(self, llm: Llama) -> None:
         self._llm = llm
         self._changing = Lock()
         self._block = 0
         self._is_open = False
-        self._calls: list[Call] = []  # the outermost of those begun and not ended
-        self.decoding: Decoding | None = None  # the last
+        self._calls: list[Call] = []  # outermost running calls
+        self.generation: ConstrainedCall | None = None  # the last one
 
     def open(self) -> None:
         """Begin a block."""
@@ -114,7 +114,7 @@ class Turns:
         self._is_open = True
 
     def close(self) -> None:
-        """End it: no call goes on."""
+        """End the block; no call continues."""
         self._is_open = False
 
     @property
@@ -124,7 +124,7 @@ class Turns:
 
     @contextmanager
     def step(self, block: int, call: Call) -> Iterator[None]:
-        """Run one step of a call that was made in a block; the first puts it in the place of those before."""
+        """Run one step of a call made in a block; its first step replaces earlier calls."""
         thread = get_ident()
         try:
             with self._changing:
@@ -145,41 +145,41 @@ class Turns:
         call.outermost = outer is None if begins else call.outermost
         if call.outermost and any(other.thread != thread for other in self._calls if other is not call):
             raise BusyError("another thread is inside a call of this Llama; use one Llama a thread")
-        if begins and isinstance(call, Decoding):
+        if begins and isinstance(call, ConstrainedCall):
             self._replace_by(call)
         if begins and outer is None:
             self._calls.append(call)
         elif outer is not None:
-            # What stops it is known to the call around it.
+            # The outer call knows the stop strings.
             outer.stops = call.stops = call.stops or outer.stops
         call.thread = call.stepping = thread
 
-    def _replace_by(self, decoding: Decoding) -> None:
-        if self.decoding is not None:
-            if self.decoding.stepping:
+    def _replace_by(self, generation: ConstrainedCall) -> None:
+        if self.generation is not None:
+            if self.generation.stepping:
                 raise BusyError("a call of this Llama is inside another one")
-            self.decoding.over = True
+            self.generation.over = True
         for call in list(self._calls):
             if not call.stepping:
                 call.over = True
                 self.end(call)
-        self.decoding = decoding
+        self.generation = generation
 
     def end(self, call: Call) -> None:
-        """Let go of a call; without a lock, as garbage collection may do it at any time."""
+        """Remove a call; without a lock, because garbage collection may do this at any time."""
         with suppress(ValueError):
             self._calls.remove(call)
 
     def is_stepping(self) -> bool:
-        """Whether this thread is inside a step of a generation."""
-        return self.decoding is not None and self.decoding.stepping == get_ident()
+        """Return whether this thread is inside a step of a generation."""
+        return self.generation is not None and self.generation.stepping == get_ident()
 
 
-_STOP = -1  # in place of a token
+_STOP = -1  # instead of a token
 _OVERRIDDEN = (COMPLETE, INIT_SAMPLER, "create_chat_completion", "generate", "sample")
 
-# Samplers that change logits and stand before the trie; all others truncate, constrain or select, and stand after it.
-# A logits processor of llama-cpp-python is a sampler without a name.
+# Samplers that change logits come before the trie; all others truncate, constrain or select, and come after it. A
+# logits processor of llama-cpp-python is a sampler without a name.
 _BEFORE = frozenset({b"logit-bias", b"penalties", b"dry", None})
 
 _DATA = ("messages", "functions", "function_call", "tools", "tool_choice")
@@ -236,7 +236,7 @@ def constrain(
 
 
 class Constraint:
-    """What `constrain` returns: a context manager, with information about the last call inside the block.
+    """Result of `constrain`: a context manager with information about the last call inside the block.
 
     Attributes
     ----------
@@ -301,20 +301,20 @@ class Constraint:
             attachment(self._llm).constrained = False
 
     def new_cursor(self) -> _core.Cursor:
-        """Make a cursor at the root, with this block's rules."""
+        """Make a cursor at the root with this block's rules."""
         return copy.copy(self._start)
 
     @property
     def complete(self) -> bool:
         """Whether the last call ended at the end of a member."""
-        decoding = self._turns.decoding
-        return decoding is not None and decoding.complete
+        generation = self._turns.generation
+        return generation is not None and generation.complete
 
     @property
     def names(self) -> list[str]:
         """Names of the members that the last call produced."""
-        decoding = self._turns.decoding
-        return [] if decoding is None else [self._trie.core.name(leaf) for leaf in decoding.leaves]
+        generation = self._turns.generation
+        return [] if generation is None else [self._trie.core.name(leaf) for leaf in generation.leaves]
 
     def _init_sampler(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("grammar") is not None:
@@ -327,10 +327,10 @@ class Constraint:
         return chain
 
     def _chat(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Let messages be text, in which llama-cpp-python parses control tokens."""
+        """Keep names of control tokens in messages as text; llama-cpp-python would parse them."""
         warn_of_fallback(self._llm)
-        asked = _chat_signature().bind_partial(self._llm, *args, **kwargs).arguments
-        data = {name: asked[name] for name in _DATA if name in asked}
+        arguments = _chat_signature().bind_partial(self._llm, *args, **kwargs).arguments
+        data = {name: arguments[name] for name in _DATA if name in arguments}
         try:
             if data.get("messages") and self._llm.chat_handler is None:
                 with lease(self._llm):
@@ -345,7 +345,7 @@ class Constraint:
         return kwargs if tokens is None or not isinstance(kwargs.get("prompt"), list) else kwargs | {"prompt": tokens}
 
     def _bind(self, made: Any) -> Any:
-        """Let a stream be read in its block alone: what it runs when read may ask the Llama for anything."""
+        """Allow reading a stream only in its block, because reading calls the Llama."""
         return self._read(made, None) if isinstance(made, Iterator) else made
 
     def _read(self, stream: Any, stop: str | Sequence[str] | None) -> Iterator[Any]:
@@ -373,42 +373,42 @@ class Constraint:
         def generate() -> _TokenGenerator:
             prompt = kwargs["tokens"] if "tokens" in kwargs else args[0]
             check_start(prompt, self._trie.start_token)
-            decoding = Decoding(self.new_cursor(), prompt)
+            generation = ConstrainedCall(self.new_cursor(), prompt)
             tokens = original(*args, **kwargs)
             sent = None
             try:
-                while (end := self._due_end(decoding)) != _STOP:
-                    with self._turns.step(block, decoding):
+                while (end := self._due_end(generation)) != _STOP:
+                    with self._turns.step(block, generation):
                         try:
                             token = tokens.send(sent) if end is None else end
                         except StopIteration:
                             return
-                    decoding.accept(token)
+                    generation.accept(token)
                     sent = yield token
             except GeneratorExit:
-                decoding.cut(self._llm)
+                generation.cut(self._llm)
                 raise
             finally:
                 tokens.close()
-                self._turns.end(decoding)
-                if decoding.tokens and not decoding.complete:
+                self._turns.end(generation)
+                if generation.tokens and not generation.complete:
                     logger.warning(
                         "generation stopped inside a member, after %d tokens: its text is none of the set; "
                         "max_tokens may be too small, or a stop string matched",
-                        len(decoding.tokens),
+                        len(generation.tokens),
                     )
 
         return generate()
 
     def _sample(self, original: Callable[..., int], *args: Any, **kwargs: Any) -> int:
-        # Llama.sample keeps no position in the set, and a generation begun before the block has a sampler without it.
+        # Llama.sample has no position in the set, and a generation begun before the block has no sampler for it.
         if not self._turns.is_stepping():
             raise BusyError("inside constrain() tokens come from a call begun in the block, not from Llama.sample()")
         return original(*args, **kwargs)
 
-    def _due_end(self, decoding: Decoding) -> int | None:
-        """Return the end-of-generation token that must come next, the model unasked; _STOP to just end; else None."""
-        cursor, ends = decoding.cursor, self._end_of_generation
+    def _due_end(self, generation: ConstrainedCall) -> int | None:
+        """Return the end token that must come next without the model; _STOP to end without one; else None."""
+        cursor, ends = generation.cursor, self._end_of_generation
         if cursor.state == THINKING:
             return None
         if cursor.state == WALKING:
@@ -419,13 +419,13 @@ class Constraint:
         elif self._releases:
             return None
         else:
-            # An end token of the caller's choice has to be followed by one that llama-cpp-python knows for an end.
-            candidates = [] if decoding.tokens[-1] in ends else ends
+            # After an end token given by the caller must come one that llama-cpp-python takes as an end.
+            candidates = [] if generation.tokens[-1] in ends else ends
         return self._eos if self._eos in candidates else next(iter(candidates), _STOP)
 
 
 def _splice(chain: Any, address: int) -> None:
-    """Put the sampler at an address into a llama.cpp chain, which then owns it, where DESIGN's order wants it."""
+    """Insert the sampler at an address into a llama.cpp chain, which then owns it, after those in `_BEFORE`."""
     count = llama_cpp.llama_sampler_chain_n(chain)
     at = 0
     while at < count and _sampler_name(llama_cpp.llama_sampler_chain_get(chain, at)) in _BEFORE:
@@ -437,10 +437,10 @@ def _splice(chain: Any, address: int) -> None:
 
 
 def _sampler_name(sampler: Any) -> bytes | None:
-    # llama.cpp calls the callback unchecked, null or not.
+    # llama.cpp would call a null callback.
     if not sampler.contents.iface.contents.name:
         return None
-    # llama.cpp marks a sampler that is switched off.
+    # llama.cpp marks disabled samplers by "?".
     return bytes(llama_cpp.llama_sampler_name(sampler)).removeprefix(b"?")
 
 

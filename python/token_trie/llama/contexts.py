@@ -1,4 +1,4 @@
-"""Contexts on the weights of a Llama or of a file: devices, options, what was evaluated, how they are made."""
+"""Contexts on the weights of a Llama or a file: devices, options, the Llama's cache, opening."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from token_trie.native.options import Options
 
 @dataclass(frozen=True)
 class Device:
-    """A processor, as llama.cpp sees it."""
+    """A device of llama.cpp."""
 
     backend: str
-    """What drives it: "CPU", "Vulkan", "CUDA", "Metal" and so on; "BLAS" and the like help the CPU."""
+    """Name of the backend: "CPU", "Vulkan", "CUDA", "Metal" and so on; backends such as "BLAS" help the CPU."""
     name: str
     description: str
-    """Its own name, as its driver tells it."""
+    """Name as reported by the driver."""
     kind: str
     """"cpu", "gpu", "integrated gpu" or "accelerator"."""
     free_bytes: int
@@ -103,12 +103,12 @@ class StreamOptions(Options):
 
     @property
     def sampling_defaults(self) -> dict[str, Any]:
-        """Members of struct token_trie_sampling that hold where a call does not give others."""
+        """Members of struct token_trie_sampling for calls that do not give them."""
         return {name: getattr(self, name) for name in _SAMPLING}
 
 
 def native_options(options: StreamOptions) -> Any:
-    """Return a struct token_trie_stream_params of options."""
+    """Return the options as a struct token_trie_stream_params."""
     return new_struct(
         "token_trie_stream_params",
         n_ctx=options.n_ctx or 0,
@@ -130,7 +130,7 @@ def _device_of(sampling: object) -> int:
 
 Tokens = npt.NDArray[np.int32]
 
-# What changes the memory of a context. All else that a Llama does goes through these.
+# Methods that change the memory of a context; all others call these.
 _OF_CONTEXT = (
     "decode",
     "encode",
@@ -144,12 +144,12 @@ _LOAD = "load_state"
 _OF_LLAMA = ("reset", _LOAD)
 
 
-class Evaluated:
-    """Reads one Llama, whose own calls wait that long; without a reference to it."""
+class LlamaCache:
+    """Copies from the cache of a Llama, whose own calls wait meanwhile. It keeps no reference to the Llama."""
 
     def __init__(self, llm: Llama) -> None:
-        self._lock = threading.RLock()  # whoever changes the memory, or reads it
-        self._n_inside = 0  # calls that have it
+        self._lock = threading.RLock()  # held while the memory is changed or read
+        self._n_inside = 0  # calls that hold the lock
         self._is_guarded = False
         for name in _OF_CONTEXT:
             self._guard(context_of(llm), name)
@@ -174,19 +174,19 @@ class Evaluated:
         owner.__dict__[name] = guarded
 
     def copy_to(self, stream: Any, llm: Llama, tokens: Tokens, n_there: int) -> None:
-        """Let a stream have what the Llama's cache holds of a prompt, where that is more than n_there tokens.
+        """Copy the beginning of a prompt from the Llama's cache to a stream, if it is more than n_there tokens.
 
-        Nothing happens where another thread is at work in the Llama, or its cache cannot be copied; that costs time.
+        Nothing happens if another thread uses the Llama, or if its cache cannot be copied; the stream then evaluates.
         """
-        # A handler of images evaluates what input_ids know nothing of, and past these guards.
+        # A chat handler of images evaluates tokens that are not in input_ids, without these guarded methods.
         if llm.chat_handler is not None or llm.context_params.embeddings or is_mixed(llm):
             return
-        if self._n_inside:  # another thread, or this very one, which a log callback has led here
+        if self._n_inside:  # by another thread, or by this one in a log callback
             return
         with self._lock:
             self._n_inside += 1
             try:
-                n = n_evaluated(llm, tokens)
+                n = n_cached(llm, tokens)
                 if n > n_there and context_of(llm).ctx and self._is_at_rest(llm):
                     context = ffi.cast(
                         "struct llama_context *", ctypes.cast(context_of(llm).ctx, ctypes.c_void_p).value
@@ -196,25 +196,25 @@ class Evaluated:
                 self._n_inside -= 1
 
     def _is_at_rest(self, llm: Llama) -> bool:
-        """Whether no call is under way that began before calls were guarded."""
+        """Return whether no call is running that began before the methods were guarded."""
         if not self._is_guarded:
             self._is_guarded = not _core.is_thread_inside("llama_cpp", [(context_of(llm), ()), (llm, _OF_LLAMA)])
         return self._is_guarded
 
     def close(self) -> None:
-        """Have nothing to free."""
+        """Do nothing, because nothing has to be freed."""
 
     def disown(self) -> bool:
-        """Start anew in a forked process: threads that held the lock are not in it."""
+        """Reset the lock in a forked process, which has none of the threads that held it."""
         self._lock = threading.RLock()
         self._n_inside = 0
         return True
 
 
-def n_evaluated(llm: Llama, tokens: Tokens) -> int:
-    """Count the tokens of a prompt that the Llama's cache begins with; 0 where more than as many others follow there.
+def n_cached(llm: Llama, tokens: Tokens) -> int:
+    """Count the tokens of a prompt with which the Llama's cache begins.
 
-    The cache is copied whole.
+    0 if they are less than half of the cache, because the cache is copied whole.
     """
     there = int(llm.n_tokens)
     n = common_prefix(llm.input_ids[:there], tokens)
@@ -222,7 +222,7 @@ def n_evaluated(llm: Llama, tokens: Tokens) -> int:
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
-    """Count the tokens that both begin with."""
+    """Count the tokens with which both begin."""
     n = min(len(a), len(b))
     differ = np.flatnonzero(a[:n] != b[:n])
     return int(differ[0]) if len(differ) else n
@@ -232,19 +232,19 @@ G = TypeVar("G", bound=Closeable)
 
 
 def open_on(llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> NativeStream:
-    """Open a stream on the weights of a Llama, with contexts like its own that grow up to its size."""
+    """Open a stream on the weights of a Llama; its context grows up to the size of the Llama's."""
 
     def make() -> NativeStream:
         with attached.lease():
             pointer = make_on(lib.token_trie_stream_open_model, llm, attached, n_ctx, params)
-            attached.make(Evaluated, lambda: Evaluated(llm))
+            attached.make(LlamaCache, lambda: LlamaCache(llm))
             return NativeStream(pointer, attached)
 
     return opened(make)
 
 
 def make_on(make: Callable[..., Any], llm: Llama, attached: Attachment, n_ctx: int | None, params: Any) -> Any:
-    """Let a function of the ABI make something on the weights of a Llama, by its context's params and adapter."""
+    """Call a function of the ABI that opens a context on a Llama's weights, with the Llama's params and adapters."""
     if attached.forked:
         raise ArgumentError(
             "llm: at work when this process was forked, and llama.cpp's threads are not in it; load the model here, or "
@@ -272,7 +272,7 @@ def _pointer_to(struct: str, pointer: Any) -> Any:
 
 
 def open_file(path: bytes, params: Any) -> NativeStream:
-    """Open a stream on a GGUF file, which it has for itself."""
+    """Open a stream on a GGUF file."""
 
     def make() -> NativeStream:
         with quiet():
@@ -282,13 +282,13 @@ def open_file(path: bytes, params: Any) -> NativeStream:
 
 
 def opened(make: Callable[[], G]) -> G:
-    """Make what has a context, on a thread that no interrupt comes to, as it would be lost in what llama.cpp logs."""
+    """Make an object with a context on a worker thread; an interrupt would be lost in llama.cpp's log callback."""
     made: list[G] = []
     try:
         interruptible(lambda: made.append(make()), lambda: None)
     except BaseException:
-        for gate in made:
-            gate.close()
+        for one in made:
+            one.close()
         raise
     return made[0]
 
@@ -296,7 +296,7 @@ def opened(make: Callable[[], G]) -> G:
 if TYPE_CHECKING:  # by scripts/keywords
 
     class StreamKeywords(TypedDict, total=False):
-        """Those of `StreamOptions`."""
+        """Keywords of `StreamOptions`."""
 
         n_ctx: int | None
         seed: int | None

@@ -1,4 +1,4 @@
-"""A native stream: how it is entered, owned, cancelled and freed, also where its handle is dropped unclosed."""
+"""A native stream: how it is entered, owned, cancelled and freed, also when its handle is dropped unclosed."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ _OWNED = "the stream is in the middle of several calls of another thread; use on
 class NativeStream(Closeable):
     """A stream of the C ABI.
 
-    `call` admits one thread at a time, and holds the others off until results are copied. `close` lets nothing new
-    begin, cancels what is under way, waits until its results are copied too, and returns when all is freed, whoever
-    else closes at the same time.
+    `call` admits one thread at a time, until its results are copied. `close` refuses new calls, cancels the running
+    one, waits until its results are copied, and returns when the stream is freed, even if several threads close it.
     """
 
     def __init__(self, pointer: Any, attached: Attachment | None = None) -> None:
         self.pointer = pointer
         self.lock = threading.Lock()
-        self.entered = 0  # the thread that is inside a call
-        self.owner = 0  # the thread that has it for several calls in a row
+        self.entered = 0  # the thread inside a call
+        self.owner = 0  # the thread that owns it for several calls
         self._n_owned = 0
         self._owning = threading.Lock()
         self._vocab: _core.Vocab | None = None
         state = new_struct("token_trie_stream_state")
         check(lib.token_trie_stream_get_state(pointer, state))
         self.n_ctx_max = int(state.n_context_max)
-        # A Llama says whether it is verbose; a file's context is made again, with as many lines, when it grows.
-        self.listen: Callable[[], AbstractContextManager[None]] = quiet if attached is None else nullcontext
+        # A Llama has `verbose`. The context of a file logs many lines whenever it grows.
+        self.logging: Callable[[], AbstractContextManager[None]] = quiet if attached is None else nullcontext
         self._attached = attached
         self._applied = None if attached is None else attached.applied
         super().__init__("stream", set() if attached is None else attached.streams)
@@ -56,15 +55,18 @@ class NativeStream(Closeable):
         before: Callable[[], None] | None = None,
         after: Callable[[], T] | None = None,
     ) -> T | None:
-        """Call a function of the ABI between two others; return what `after` does. BusyError during another."""
+        """Call a function of the ABI between `before` and `after`; return the result of `after`.
+
+        Raises BusyError during another call.
+        """
         thread = get_ident()
         with self.enter():
-            self.entered = thread  # at once, as a signal's handler that closes comes behind any call
+            self.entered = thread  # at once, because a signal handler that closes may run after any call
             try:
                 self._require_open()
                 if before is not None:
                     before()
-                with self.listen():
+                with self.logging():
                     status = function(self.pointer, *arguments)
                 check(status)
                 return None if after is None else after()
@@ -72,12 +74,12 @@ class NativeStream(Closeable):
                 self.entered = 0
 
     def look(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Call a function of the ABI that only looks, and keeps nobody out meanwhile; BusyError as of `call`."""
+        """Call a function of the ABI that only reads, without excluding other threads."""
         self.require_own_process()
         check(function(self.pointer, *arguments))
 
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
-        """Let work be done on the vocabulary, which stays for as long; BusyError as of `call`."""
+        """Call a function with the vocabulary, which stays valid meanwhile; BusyError as of `call`."""
         thread = get_ident()
         with self.enter():
             self.entered = thread
@@ -92,7 +94,7 @@ class NativeStream(Closeable):
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Let nobody else in between the calls made meanwhile; BusyError where somebody is."""
+        """Exclude other threads for several calls; BusyError if another thread is inside."""
         thread = acting_thread()
         is_owned = False
         try:
@@ -101,7 +103,7 @@ class NativeStream(Closeable):
                     raise BusyError(_OWNED)
                 self.owner = thread
                 self._n_owned += 1
-                is_owned = True  # in one go with the count, as an interrupt comes behind calls alone
+                is_owned = True  # no interrupt comes between this and the count, only after calls
             yield
         finally:
             if is_owned:
@@ -110,12 +112,12 @@ class NativeStream(Closeable):
                     self.owner = 0
 
     def fork(self) -> NativeStream:
-        """Make another that goes on from here, on the same context; BusyError as of `call`."""
+        """Make another stream that continues from here, on the same context; BusyError as of `call`."""
         made: list[Any] = []
 
         def make(stream: Any) -> int:
             if self._attached is not None and self._attached.closed:
-                raise ArgumentError("llm: this Llama is closed")  # by who closes each stream that there is
+                raise ArgumentError("llm: this Llama is closed")  # which closes only the streams that exist
             made.append(lib.token_trie_stream_fork(stream))
             return 0 if made[0] != ffi.NULL else int(lib.token_trie_last_status())
 
@@ -124,9 +126,9 @@ class NativeStream(Closeable):
         return other
 
     def enter(self) -> threading.Lock:
-        """Return the lock, unless it is taken, for a ``with``, which no interrupt can come in the middle of.
+        """Return the lock, if it is free, for a ``with``, in whose middle no interrupt can come.
 
-        Two that come within a microsecond may both get it, and one then waits for the other.
+        Two threads within a microsecond may both get it; one then waits for the other.
         """
         self._require_open()
         if self.owner and self.owner != acting_thread():
@@ -143,19 +145,19 @@ class NativeStream(Closeable):
             self._attached.require(self._applied)
 
     def cancel(self) -> None:
-        """End the call under way, if there is one."""
+        """End the running call, if any."""
         if not self.is_disowned:
             lib.token_trie_stream_cancel(self.pointer)
 
     def shut(self) -> None:
-        """Cancel the call under way, wait for its end, free the stream."""
+        """Cancel the running call, wait for its end, free the stream."""
         while self.lock.locked():
-            # Again and again: it might come before the call has begun.
+            # Repeatedly, because the call may not have begun yet.
             lib.token_trie_stream_cancel(self.pointer)
             time.sleep(0.001)
         with self.lock:
             try:
-                # On a thread that no interrupt comes to, as it would be lost in what llama.cpp logs.
+                # On a worker thread, because an interrupt would be lost in llama.cpp's log callback.
                 interruptible(self._free, lambda: None)
             finally:
                 self.entered = 0
@@ -167,11 +169,11 @@ class NativeStream(Closeable):
         self.forget()
 
     def is_entered_here(self) -> bool:
-        """Whether this very thread is inside a call."""
+        """Return whether this thread is inside a call."""
         return self.lock.locked() and self.entered == get_ident()
 
     def disown(self) -> bool:
-        """Forget it unfreed: it belongs to the process that this one was forked from."""
+        """Mark it as the parent process's; return False, because it cannot be used here."""
         super().disown()
         self.entered = 0
         self.lock = threading.Lock()
@@ -179,8 +181,8 @@ class NativeStream(Closeable):
         return False
 
 
-# Who opens a stream waits so long at most for the memory of those that were dropped before.
-_WAIT_S = 1.0
+# Opening a stream waits at most this long until dropped ones are freed.
+_MAX_WAIT_S = 1.0
 
 _logger = logging.getLogger(__name__)
 _making = threading.Lock()
@@ -189,7 +191,7 @@ _owners: set[_Owner] = set()
 
 
 class _Owner(weakref.ref[Any]):
-    """Of a stream."""
+    """A weak reference to the handle that owns a stream."""
 
     __slots__ = ("native",)
 
@@ -197,18 +199,18 @@ class _Owner(weakref.ref[Any]):
 
 
 def close_with(handle: object, native: NativeStream) -> None:
-    """Close a stream when a handle is dropped, or the process ends."""
+    """Close a stream when a handle is dropped or the process ends."""
     owner = _Owner(handle, _queue().put)
     owner.native = native
     _owners.add(owner)
 
 
 def wait_for_dropped() -> None:
-    """Return when the streams of all handles that were dropped are freed."""
+    """Wait until the streams of all dropped handles are freed."""
     if any(owner() is None for owner in list(_owners)):
         freed = threading.Event()
         _queue().put(freed)
-        freed.wait(_WAIT_S)
+        freed.wait(_MAX_WAIT_S)
 
 
 def _queue() -> SimpleQueue[Any]:
@@ -216,12 +218,12 @@ def _queue() -> SimpleQueue[Any]:
     with _making:
         if _dropped is None:
             dropped: SimpleQueue[Any] = SimpleQueue()
-            threading.Thread(target=_free, args=(dropped,), name="token-trie", daemon=True).start()
+            threading.Thread(target=_close_dropped, args=(dropped,), name="token-trie", daemon=True).start()
             _dropped = dropped
         return _dropped
 
 
-def _free(dropped: SimpleQueue[Any]) -> None:
+def _close_dropped(dropped: SimpleQueue[Any]) -> None:
     while True:
         item = dropped.get()
         if isinstance(item, threading.Event):
@@ -243,7 +245,7 @@ def _close_all() -> None:
 def _forget_dropped() -> None:
     global _dropped, _making
     _making, _dropped = threading.Lock(), None
-    _owners.clear()  # they belong to the process that this one was forked from
+    _owners.clear()  # they belong to the parent process
 
 
 if hasattr(os, "register_at_fork"):

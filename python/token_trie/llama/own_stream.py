@@ -1,4 +1,4 @@
-"""The stream that belongs to a Llama: made on first use, lent to one thread after the other, freed with it."""
+"""The stream that belongs to a Llama: made on first use, used by one thread after the other, freed with the Llama."""
 
 from __future__ import annotations
 
@@ -14,110 +14,110 @@ from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import acting_thread, attachment, lease
 from token_trie.sets.trie import TokenTrie
 
-# Who waits looks once in this time, as an interrupt may come where the next one is called.
-_LOST_S = 0.1
+# A waiting thread also looks this often, because an interrupt may prevent the call that wakes it.
+_POLL_S = 0.1
 
 
-class _Waiting:
-    """In the line, of a thread."""
+class _Waiter:
+    """A thread that waits for the stream."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.is_cancelled = False
-        self.calls: SimpleQueue[None] = SimpleQueue()  # to look again; written in C, which no interrupt cuts in two
+        self.wakeups: SimpleQueue[None] = SimpleQueue()  # in C, so that no interrupt comes in its middle
 
 
 class OwnStream:
-    """A stream, and those who wait for it."""
+    """A stream and the queue of threads that wait for it."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.holder = 0  # the thread that has it
+        self.holder = 0  # the thread that uses it
         self._lock = threading.Lock()
-        self._line: deque[_Waiting] = deque()
+        self._queue: deque[_Waiter] = deque()
 
     @contextmanager
     def lent(self) -> Iterator[Stream]:
-        """Lend it, when those who came before have ended."""
+        """Give the stream to this thread, after those that came before."""
         if self.is_taken:
-            self._stand_in_line()
+            self._wait_for_turn()
         try:
-            with self._lock:  # of its own, as no interrupt comes in the middle of that
+            with self._lock:  # a lock's own `with`, because no interrupt comes in its middle
                 self.holder = acting_thread()
                 try:
                     yield self.stream
                 finally:
                     self.holder = 0
         finally:
-            self._call_next()
+            self._wake_next()
 
     @property
     def is_taken(self) -> bool:
-        """Whether a thread has it, or waits for it."""
-        return bool(self._line) or self._lock.locked()
+        """Whether a thread uses it or waits for it."""
+        return bool(self._queue) or self._lock.locked()
 
     def cancel_of(self, thread: int) -> None:
-        """End what a thread is doing in it, or its wait for it."""
+        """End a thread's use of the stream, or its wait."""
         if self.holder == thread:
             self.stream.cancel()
-        for waiting in list(self._line):
-            if waiting.thread == thread:
-                waiting.is_cancelled = True
-                waiting.calls.put(None)
+        for waiter in list(self._queue):
+            if waiter.thread == thread:
+                waiter.is_cancelled = True
+                waiter.wakeups.put(None)
 
     def close(self) -> None:
         """Free the stream."""
         self.stream.close()
 
     def disown(self) -> bool:
-        """Be of no use in a forked process."""
+        """Return False: a forked process cannot use it."""
         return False
 
-    def _stand_in_line(self) -> None:
-        """Return when it is free; who comes within that moment is waited for at the lock."""
+    def _wait_for_turn(self) -> None:
+        """Return when the stream is free; the lock decides between threads that come at the same moment."""
         if self.holder == acting_thread():
             raise BusyError("this thread is choosing with this Llama already, and asks from within that")
-        waiting = _Waiting()
+        waiter = _Waiter()
         try:
-            self._line.append(waiting)
-            while self._line[0] is not waiting or self._lock.locked():
-                if waiting.is_cancelled:
+            self._queue.append(waiter)
+            while self._queue[0] is not waiter or self._lock.locked():
+                if waiter.is_cancelled:
                     raise CancelledError("the decision was cancelled")
                 with suppress(Empty):
-                    waiting.calls.get(timeout=_LOST_S)
+                    waiter.wakeups.get(timeout=_POLL_S)
         except BaseException:
-            self._line.remove(waiting)
-            self._call_next()
+            self._queue.remove(waiter)
+            self._wake_next()
             raise
-        self._line.remove(waiting)
+        self._queue.remove(waiter)
 
-    def _call_next(self) -> None:
+    def _wake_next(self) -> None:
         with suppress(IndexError):
-            self._line[0].calls.put(None)
+            self._queue[0].wakeups.put(None)
 
 
 def chooser(llm: Llama) -> AbstractContextManager[Stream]:
-    """Lend the Llama's stream, when those who came before have ended.
+    """Give the Llama's stream to this thread, after those that came before.
 
     Raises
     ------
     BusyError
-        This very thread has it, and asks from a callback or a signal's handler.
+        This thread has it already, and calls from a callback or signal handler.
     CancelledError
-        The wait for it was cancelled.
+        The wait was cancelled.
     """
     return attachment(llm).make(OwnStream, lambda: OwnStream(Stream(llm, keeps_llm=False))).lent()
 
 
 def n_ctx_of(llm: Llama) -> int:
-    """Tokens that the Llama's context holds; ArgumentError if it is closed."""
+    """Return the size of the Llama's context in tokens; ArgumentError if it is closed."""
     with lease(llm):
         vocab_of(llm)
         return int(llm.n_ctx())
 
 
 def check_fits(n_ctx: int, n_prompt: int, trie: TokenTrie, owner: str = "Llama") -> None:
-    """Raise ContextError where a prompt of so many tokens and the longest answer do not fit."""
+    """Raise ContextError if a prompt of n_prompt tokens and the longest answer do not fit."""
     if n_prompt + trie.max_tokens > n_ctx:
         raise ContextError(
             f"prompt: {n_prompt} tokens and an answer of up to {trie.max_tokens} do not fit the context of "

@@ -1,4 +1,4 @@
-"""Queries of a model after a prompt, their sampling and their answers: a stream answers one, a batch many."""
+"""Queries of a model after a prompt, their sampling and answers; a stream answers one, a batch many."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from token_trie.sets.trie import TokenTrie
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling(Options):
-    """How tokens are drawn, by llama.cpp's own samplers.
+    """Sampling of tokens by llama.cpp's samplers.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ class Sampling(Options):
         self.check_sampling(draws=False)
 
     def check_sampling(self, draws: bool) -> None:
-        """Raise ArgumentError for what llama.cpp cannot draw by; `draws`: with a temperature of 0, neither."""
+        """Raise ArgumentError for a value that llama.cpp cannot use; with `draws`, also for a temperature of 0."""
         temperature = (1.0 if draws else 0.0) if self.temperature is None else self.temperature
         check_numbers(temperature=temperature, top_p=self.top_p, min_p=self.min_p)
         check_counts(0, top_k=self.top_k)
-        # In the 32 bits that llama.cpp has.
+        # In single precision, as in llama.cpp.
         native, top_p = (ctypes.c_float(float(given)).value for given in (temperature, self.top_p))
         if temperature < 0 or not native < float("inf") or (native == 0 and draws):
             raise ArgumentError(f"temperature: {temperature} is not above 0; for the best answer use mode='greedy'")
@@ -60,13 +60,13 @@ class Sampling(Options):
         native_seed(self.seed)
 
     def settled(self, draws: bool) -> Sampling:
-        """Return it with the temperature that holds, and without a seed."""
+        """Return it with the effective temperature, and without a seed."""
         return Sampling(
             temperature=self.effective_temperature(draws), top_p=self.top_p, top_k=self.top_k, min_p=self.min_p
         )
 
     def effective_temperature(self, draws: bool) -> float:
-        """Return the temperature that holds, where a mode draws or where it does not."""
+        """Return the temperature, by default that of a mode that draws or does not."""
         if self.temperature is None:
             return 1.0 if draws else 0.0
         return float(self.temperature)
@@ -80,9 +80,9 @@ def native_sampling(sampling: Sampling, draws: bool, *, continues: bool = False,
     draws
         As of `Sampling.effective_temperature`.
     continues
-        Without a seed, whether the random draws of the stream go on.
+        Without a seed: whether the random draws of the stream continue.
     **defaults
-        Members in place of those that are off.
+        Members for options that are off.
     """
     seed = lib.TOKEN_TRIE_SEED_RANDOM if sampling.seed is None else native_seed(sampling.seed)
     if sampling.seed is None and continues:
@@ -110,7 +110,7 @@ _GREEDY = Sampling()
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """A struct token_trie_query, whose members these are.
+    """A struct token_trie_query.
 
     Attributes
     ----------
@@ -185,16 +185,16 @@ class Answer(NamedTuple):
     """A struct token_trie_answer, copied."""
 
     ticket: int
-    """In a batch."""
+    """In a batch: the ticket of the query."""
     error: TokenTrieError | None
-    """Why the prompt of a batch failed."""
+    """In a batch: why the prompt failed."""
     leaf: int
-    """Index of the best leaf, or the only one; -1 if there is none."""
+    """Index of the best or only leaf; -1 if there is none."""
     logprob: float
     tokens: tuple[int, ...]
     """Generated tokens."""
     leaves: npt.NDArray[np.int64]
-    """Leaves that a search has found, best first."""
+    """Leaves found by a search, best first."""
     logprobs: npt.NDArray[np.float64]
     """Log-probabilities of `leaves`; in mode "scores", of all leaves, and `leaves` is empty."""
     nodes: npt.NDArray[np.float64]
@@ -206,7 +206,7 @@ class Answer(NamedTuple):
 
 
 def read_answer(answer: Any) -> Answer:
-    """Copy a native answer, and free it."""
+    """Copy a native answer and free it."""
     answer = ffi.gc(answer, lib.token_trie_answer_free)
     figures = new_struct("token_trie_answer_figures")
     check(lib.token_trie_answer_get_figures(answer, figures))
@@ -237,7 +237,7 @@ def read_answer(answer: Any) -> Answer:
 if TYPE_CHECKING:  # by scripts/keywords
 
     class SamplingKeywords(TypedDict, total=False):
-        """Those of `Sampling`."""
+        """Keywords of `Sampling`."""
 
         temperature: float | None
         top_p: float

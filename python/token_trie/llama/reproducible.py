@@ -1,11 +1,11 @@
-"""Scores that are the same bit by bit whatever is scored beside them, before or after.
+"""Scores that are equal bit by bit, whatever else is scored before, after or at the same time.
 
-What llama.cpp computes for a token depends on how many others are in its batch and on where in the cache its cells lie.
-Here neither varies. A prompt is cut at fixed positions, and of what two prompts share whole pieces alone are kept; each
-sequence is evaluated behind it in a batch of its own, from the same cells:
+llama.cpp's result for a token depends on the number of tokens in its batch, and on the position of its cells in the
+cache. Both are fixed here. A prompt is cut at fixed positions, and only whole pieces are kept for the next prompt. Each
+sequence is evaluated after it in its own batch, from the same cells:
 
-    prompt    |piece 0 |piece 1 |rest|        rest: up to its last token, whose logits tell of first tokens
-    sequences                        |a b c|  then the cells are freed, and the next takes them
+    prompt    |piece 0 |piece 1 |rest|        rest: up to the last token, whose logits score the first tokens
+    sequences                        |a b c|  then its cells are freed, and the next sequence takes them
                                      |d e|
 """
 
@@ -33,18 +33,18 @@ PIECE = 32
 
 
 def reproducible(llm: Llama) -> Reproducible:
-    """Return the Llama's, made on first use and freed with it."""
+    """Return the context of a Llama for reproducible scores, made on first use and freed with the Llama."""
     return attachment(llm).make(Reproducible, lambda: Reproducible(llm))
 
 
 class Reproducible(Closeable):
-    """A context of its own on the weights of a Llama, with as many tokens. Threads take turns."""
+    """A second context on the weights of a Llama, of the same size. Threads take turns."""
 
     def __init__(self, llm: Llama) -> None:
         self._turn = threading.RLock()
         attached = attachment(llm)
-        self._tokens = np.empty(0, np.int32)  # whose cells are there
-        self._first: Floats | None = None  # log-probabilities behind them, where these were asked for
+        self._tokens = np.empty(0, np.int32)  # in the cache
+        self._first: Floats | None = None  # log-probabilities after them, if computed
         self._working = self._cancelled = 0  # threads
         with lease(llm):
             vocab_of(llm)
@@ -69,12 +69,12 @@ class Reproducible(Closeable):
             super().__init__("reproducible", attached.streams)
 
     def score(self, prompt: Sequence[int], sequences: Sequence[Sequence[int]]) -> list[Floats]:
-        """Return the natural logarithm of the probability of each token of some sequences behind a prompt.
+        """Return the natural logarithm of the probability of each token of each sequence after a prompt.
 
         Raises
         ------
         ContextError
-            The context does not hold the prompt and the longest of them, or the model's logits are not finite.
+            The prompt and the longest sequence do not fit, or the model's logits are not finite.
         CancelledError
             The Llama was closed, or this thread's work was cancelled.
         """
@@ -98,16 +98,16 @@ class Reproducible(Closeable):
     def _score(self, prompt: npt.NDArray[np.int32], sequences: Sequence[Sequence[int]]) -> list[Floats]:
         out, first = [], self._logits(prompt)
         for sequence in sequences:
-            if len(self._tokens) < len(prompt):  # of recurrent models, which nothing can be taken back from
+            if len(self._tokens) < len(prompt):  # recurrent models cannot remove tokens
                 first = self._logits(prompt)
-            out.append(self._behind(len(prompt), first, np.array(sequence, np.int32)))
+            out.append(self._score_after(len(prompt), first, np.array(sequence, np.int32)))
         return out
 
     def _logits(self, prompt: npt.NDArray[np.int32]) -> Floats:
-        """Evaluate a prompt, but for the pieces that are there; return the log-probabilities of what comes next."""
+        """Evaluate a prompt except the pieces in the cache; return the log-probabilities of the next token."""
         if self._first is not None and np.array_equal(self._tokens, prompt):
             return self._first
-        # The last piece has an output, and the others have none.
+        # Only the last piece has an output.
         n_kept = min(common_prefix(self._tokens, prompt), len(self._tokens) - 1, len(prompt) - 1) // PIECE * PIECE
         self._drop(max(n_kept, 0))
         for begin in range(len(self._tokens), len(prompt), PIECE):
@@ -118,7 +118,7 @@ class Reproducible(Closeable):
         self._first = self._log_probabilities(-1)
         return self._first
 
-    def _behind(self, position: int, first: Floats, sequence: npt.NDArray[np.int32]) -> Floats:
+    def _score_after(self, position: int, first: Floats, sequence: npt.NDArray[np.int32]) -> Floats:
         out = np.empty(len(sequence))
         out[0] = first[sequence[0]]
         inner = sequence[:-1]
@@ -150,7 +150,7 @@ class Reproducible(Closeable):
         if status != 0:
             self._drop(0)
             raise InternalError(f"llama.cpp cannot evaluate {len(tokens)} tokens: {status}")
-        self._require_open()  # nobody cancels a thread but while it is in here
+        self._require_open()  # a thread is only cancelled while it is in here
 
     def _require_open(self) -> None:
         if self.is_closing or self.is_disowned:
@@ -164,23 +164,23 @@ class Reproducible(Closeable):
         x[np.isnan(x)] = -np.inf
         if not np.isfinite(x.max()):
             self._drop(0)
-            llama_cpp.llama_memory_clear(self._memory, True)  # as what is in cells may spoil others
+            llama_cpp.llama_memory_clear(self._memory, True)  # because NaN in cells may spoil later results
             raise ContextError("the model gives no finite logits behind this text (NaN or infinite)")
         x -= x.max()
         log_sum: float = np.log(np.exp(x).sum())
         return x - log_sum
 
     def cancel(self) -> None:
-        """End what is under way, behind its next batch."""
+        """End the running call after its current batch."""
         self.is_closing = True
 
     def cancel_of(self, thread: int) -> None:
-        """End what a thread is doing here, behind its next batch."""
+        """End a thread's call after its current batch."""
         if self._working == thread:
             self._cancelled = thread
 
     def shut(self) -> None:
-        """Free the context, when what is under way has ended."""
+        """Free the context after the running call."""
         with self._turn:
             self.forget()
             context, self._context = self._context, None
@@ -189,5 +189,5 @@ class Reproducible(Closeable):
                 llama_cpp.llama_free(context)
 
     def is_entered_here(self) -> bool:
-        """Whether this very thread is inside a call; none can be met there, as nothing of ours is called back."""
+        """Return False: calls here have no callbacks, so no thread can close from inside one."""
         return False

@@ -1,4 +1,4 @@
-"""The rules of a span under a trie: what `constrain` and `StreamHandle.set_token_trie` take, checked once."""
+"""Rules of a span under a trie: the options of `constrain` and `StreamHandle.set_token_trie`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SpanOptions(Options):
 
 
 class Span(NamedTuple):
-    """Rules that are in order."""
+    """Checked rules of a span."""
 
     mode: int
     on_complete: int
@@ -89,22 +89,22 @@ class Span(NamedTuple):
     exclude: list[bytes]
     start_after: npt.NDArray[np.int32]
     max_before: int  # -1 for no limit
-    max_span: int  # likewise
+    max_span: int  # -1 for no limit
 
     @property
     def releases(self) -> bool:
-        """Whether the text is free behind a member."""
+        """Whether the text is free after a member."""
         return self.on_complete == _ON_COMPLETE["release"]
 
     def ends(self, vocab: _core.Vocab) -> list[int]:
-        """Tokens that end the answer: those given, else the vocabulary's."""
+        """Return the tokens that end the answer: those given, else the vocabulary's."""
         if self.end_tokens is not None:
             return list(map(int, self.end_tokens))
         return [] if self.releases else vocab.end_of_generation()
 
 
 def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -> Span:
-    """Read a span's rules for a vocabulary, greedy by default; errors are those of `constrain`."""
+    """Check a span's rules for a vocabulary, greedy by default; errors are those of `constrain`."""
     is_list = options.on_complete == "restart"
     return Span(
         0 if mode is None else lookup(mode, STEP_MODES, "mode"),
@@ -122,7 +122,7 @@ def read_span(vocab: _core.Vocab, mode: StepMode | None, options: SpanOptions) -
 
 
 def read_end_tokens(vocab: Speller, given: str | Sequence[int]) -> npt.NDArray[np.int32]:
-    """Return tokens each of which ends an answer; ArgumentError for a text of several."""
+    """Return the tokens that each end an answer; ArgumentError for a text of several tokens."""
     if not isinstance(given, str):
         return to_tokens(given, "end_tokens")
     tokens = inner_tokens(given, "end_tokens", vocab, special=True)
@@ -132,7 +132,7 @@ def read_end_tokens(vocab: Speller, given: str | Sequence[int]) -> npt.NDArray[n
 
 
 def follow_set(trie: _core.Trie, vocab: _core.Vocab, span: Span) -> _core.FollowSet:
-    """Return the span's rules as cursors take them."""
+    """Return the span's rules for cursors."""
     return _core.FollowSet(
         trie,
         vocab,
@@ -161,7 +161,7 @@ def native_params(span: Span) -> Any:
 
 
 class SetTrie(NamedTuple):
-    """A trie that is set, and the rules of its span."""
+    """The trie of a stream, with the rules of its span."""
 
     trie: TokenTrie
     span: Span
@@ -172,7 +172,7 @@ class SetTrie(NamedTuple):
 if TYPE_CHECKING:  # by scripts/keywords
 
     class SpanKeywords(TypedDict, total=False):
-        """Those of `SpanOptions`."""
+        """Keywords of `SpanOptions`."""
 
         on_complete: OnComplete
         end_tokens: str | Sequence[int] | None

@@ -1,4 +1,4 @@
-"""One sequence of a model on a context of its own, and token-by-token generation for one reader at a time."""
+"""One sequence of a model in a context of its own, and token-by-token generation for one reader at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from token_trie.errors import ArgumentError, BusyError, TokenTrieError
 from token_trie.llama.asynchronous import in_worker
-from token_trie.llama.contexts import Evaluated, StreamOptions, common_prefix, native_options, open_file, open_on
+from token_trie.llama.contexts import LlamaCache, StreamOptions, common_prefix, native_options, open_file, open_on
 from token_trie.llama.native_stream import NativeStream, close_with, wait_for_dropped
 from token_trie.llama.query import Answer, Query, Sampling, native_sampling, read_answer
 from token_trie.llama.span import SetTrie, Span, SpanOptions, StepMode, native_params, read_span
@@ -34,9 +34,9 @@ class Step(NamedTuple):
     """One token."""
 
     token: int
-    """Its id."""
+    """The token id."""
     text: str
-    """The characters it completes; ``""`` if it ends inside one."""
+    """The characters that it completes; ``""`` if it ends inside a character."""
     logprob: float
     """Natural logarithm of its probability among the allowed tokens; 0 if forced, NaN in free text."""
     forced: bool
@@ -44,13 +44,13 @@ class Step(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A member that a span has produced."""
+    """A member produced by a span."""
 
     leaf: int
     begin: int
-    """The position of its first token in the sequence,"""
+    """Position of its first token in the sequence."""
     end: int
-    """and of what is behind its last."""
+    """Position after its last token."""
     logprob: float
 
 
@@ -101,7 +101,7 @@ SPANS = ("walking", "complete", "escaped", "thinking", "none")
 
 
 def state_of(state: Any, is_cancelled: bool, trie: TokenTrie | None) -> StreamState:
-    """Read a struct token_trie_stream_state; cancelled where that happened between two steps."""
+    """Read a struct token_trie_stream_state; `is_cancelled`: whether it was cancelled between two steps."""
     leaf = None if state.leaf < 0 else int(state.leaf)
     counts = [field.name for field in fields(StreamState) if field.type == "int" and field.name != "n_items"]
     return StreamState(
@@ -116,26 +116,26 @@ def state_of(state: Any, is_cancelled: bool, trie: TokenTrie | None) -> StreamSt
     )
 
 
-class Reader:
-    """Who reads a generation: what is left of it, and which thread asked for the last step."""
+class StepReader:
+    """The reader of a generation: its remaining tokens, and the thread that requested the last step."""
 
     __slots__ = ("__weakref__", "is_replaced", "left", "n_cancels", "sampling", "thread")
 
     def __init__(self, max_tokens: int, sampling: Sampling, n_cancels: int) -> None:
         self.left = max_tokens
         self.sampling = sampling
-        self.n_cancels = n_cancels  # of the stream, until then
+        self.n_cancels = n_cancels  # of the stream at the start
         self.thread = 0
-        self.is_replaced = False  # other text took the place of its own
+        self.is_replaced = False  # by other text
 
     def require_kept(self) -> None:
-        """Raise BusyError if other text took the place of its own."""
+        """Raise BusyError if other text has replaced this generation's."""
         if self.is_replaced:
             raise BusyError("this generation is over: other text took the place of its own")
 
 
 class Steps:
-    """Makes steps, and changes that a reader would notice.
+    """Token-by-token generation; one reader at a time.
 
     The native stream is closed when this is dropped.
 
@@ -143,7 +143,7 @@ class Steps:
     ----------
     native : NativeStream
     kept : object
-        To be kept from being dropped for as long.
+        Kept alive as long as this.
     defaults
         As of `native_sampling`.
     """
@@ -152,30 +152,30 @@ class Steps:
         self.native = native
         self.kept = kept
         self.defaults = defaults
-        self.sampling = Sampling()  # by which the native stream draws, but for its seed
+        self.sampling = Sampling()  # of the native stream, without its seed
         close_with(self, native)
         self.n_cancels = 0
-        self.n_changes = 0  # of what a reader would get
-        self.is_cancelled = False  # between two steps, when the native side has nothing to cancel
-        self.is_behind = False  # much may have to be evaluated before the next step
-        self._reader: Callable[[], Reader | None] = _none  # a weak reference to the one there is
+        self.n_changes = 0  # that affect a reader
+        self.is_cancelled = False  # between two native calls
+        self.has_backlog = False  # the next step may evaluate many tokens
+        self._reader: Callable[[], StepReader | None] = _none  # a weak reference
         self._token = ffi.new("struct token_trie_token *")
         self._token.size = ffi.sizeof("struct token_trie_token")
         self._token_bytes = ffi.buffer(self._token)
         self._stop = ffi.new("int32_t *")
 
     def cancel(self) -> None:
-        """End what is under way in another thread, and any generation begun, within one forward pass."""
+        """End the running call of another thread, and any generation that has begun, within one forward pass."""
         self.n_cancels += 1
         self.native.cancel()
 
     def cancel_of(self, thread: int) -> None:
-        """Do as `cancel` does if it is this thread that is inside a call."""
+        """Do as `cancel` does, if this thread is inside a call."""
         if self.native.entered == thread:
             self.cancel()
 
     def run(self, function: Callable[..., int], *arguments: Any) -> None:
-        """Make a long call of the ABI that changes nothing; an interrupt from the keyboard ends it."""
+        """Make a long call of the ABI that changes nothing; Ctrl-C ends it."""
         interruptible(lambda: self.native.call(function, *arguments), self.native.cancel)
 
     def change(
@@ -185,7 +185,7 @@ class Steps:
         after: Callable[[], None] | None = None,
         thread: int = 0,
     ) -> None:
-        """Make a call of the ABI that changes what a reader would get; BusyError where one of another thread reads."""
+        """Make a call of the ABI that affects a reader; BusyError if another thread is reading."""
         thread = thread or get_ident()
 
         def changed() -> None:
@@ -196,31 +196,31 @@ class Steps:
         self.native.call(function, *arguments, before=lambda: self.check_reader(thread), after=changed)
 
     def check_reader(self, thread: int) -> None:
-        """Raise BusyError where another thread than this reads."""
+        """Raise BusyError if another thread than this one is reading."""
         reader = self._reader()
         if reader is not None and reader.thread != thread:
             raise BusyError("a generation that another thread reads is under way; use one StreamHandle a thread")
 
     def replace(self) -> None:
-        """End the reader, whose text is another now."""
+        """End the reader, because its text is replaced."""
         reader = self._reader()
         if reader is not None:
             reader.is_replaced = True
             self.dismiss(reader)
 
-    def dismiss(self, reader: Reader) -> None:
-        """End a reader, so that there may be another."""
+    def dismiss(self, reader: StepReader) -> None:
+        """End a reader, so that another can begin."""
         reader.left = 0
         if self._reader() is reader:
             self._reader = _none
 
     def set_seed(self, seed: int | None) -> None:
-        """Begin draws anew from a seed; None for others each time."""
+        """Restart random draws from a seed; None: a new seed each time."""
         sampling = replace(self.sampling, seed=seed)
         self.change(lib.token_trie_stream_set_sampling, native_sampling(sampling, draws=False, **self.defaults))
 
     def _draw_by(self, stream: Any, sampling: Sampling) -> int:
-        """Set how tokens are drawn, without a seed, inside a call; the draws go on. Return the status."""
+        """Set the sampling inside a call, without restarting its random draws; return the status."""
         if sampling == self.sampling:
             return 0
         native = native_sampling(sampling, draws=False, continues=True, **self.defaults)
@@ -229,14 +229,14 @@ class Steps:
             self.sampling = sampling
         return status
 
-    def reader(self, max_tokens: int, sampling: Sampling) -> Reader:
+    def reader(self, max_tokens: int, sampling: Sampling) -> StepReader:
         """Return a reader, for `step`."""
-        return Reader(max_tokens, sampling, self.n_cancels)
+        return StepReader(max_tokens, sampling, self.n_cancels)
 
-    def step(self, reader: Reader, asking: int, entering: int = 0) -> Step | None:
-        """Make a step, which a thread asks for, maybe of another; None: it is over.
+    def step(self, reader: StepReader, caller: int, entering: int = 0) -> Step | None:
+        """Make a step for a calling thread, perhaps on another thread; None if the generation is over.
 
-        As `NativeStream.call`, but with less on the way: a call costs as much as a third of a step.
+        This is `NativeStream.call` with less overhead, which would be a third of a step.
         """
         native = self.native
         lock = native.lock
@@ -249,19 +249,19 @@ class Steps:
                 native.entered = entering or get_ident()
                 try:
                     if self._reader() is not reader:
-                        if reader.left <= 0:  # another thread took the last step since this one looked
+                        if reader.left <= 0:  # another thread took the last step meanwhile
                             reader.require_kept()
                             return None
                         self._admit(reader)
                         check(self._draw_by(native.pointer, reader.sampling))
                     if reader.n_cancels != self.n_cancels:
                         raise _CancelledBetweenSteps
-                    reader.thread = asking
+                    reader.thread = caller
                     token, stop = self._token, self._stop
-                    if native.listen is nullcontext:
+                    if native.logging is nullcontext:
                         status = _next(native.pointer, token, stop)
                     else:
-                        with native.listen():
+                        with native.logging():
                             status = _next(native.pointer, token, stop)
                     if status < 0:
                         check(status)
@@ -287,7 +287,7 @@ class Steps:
         self.dismiss(reader)
         return None
 
-    def _admit(self, reader: Reader) -> None:
+    def _admit(self, reader: StepReader) -> None:
         if self._reader() is not None:
             raise BusyError(
                 "another generation of this handle is under way; read it to its end, or close() it, and use one "
@@ -303,7 +303,7 @@ class Steps:
         max_tokens: int = 2**31 - 1,
         is_over: Callable[[Any], bool] | None = None,
     ) -> list[int]:
-        """Generate to the end of the span, or until it is over by `raw_state`, in one entry; return its tokens."""
+        """Generate to the end of the span, or until `is_over` of the native state, in one call; return the tokens."""
         tokens: list[int] = []
         token, stop = self._token, self._stop
         n_cancels = self.n_cancels
@@ -335,22 +335,22 @@ class Steps:
         return tokens
 
     def decode(self, function: Callable[..., int], *arguments: Any, is_short: bool) -> None:
-        """Make a call of the ABI that writes into the sequence; an interrupt from the keyboard ends one not short."""
+        """Make a call of the ABI that writes into the sequence; Ctrl-C ends it, unless it is short."""
         thread = get_ident()
 
         def call() -> None:
             self.change(function, *arguments, after=self.replace, thread=thread)
 
-        if is_short and not self.is_behind:
+        if is_short and not self.has_backlog:
             call()
             return
         interruptible(call, self.native.cancel)
-        self.is_behind = False
+        self.has_backlog = False
 
     def generate_until(self, stops: Sequence[str], max_tokens: int, sampling: Sampling) -> int | None:
-        """Generate in one entry until a text stands there, which is taken out again; return which of them, if any.
+        """Generate in one call until a stop string, which is removed again; return its index, or None.
 
-        Of a span that a text comes before, only that is generated; the stream's state then says "complete".
+        If free text comes before a span, only this text is generated, and the stop reason is "complete".
         """
         n_cancels = self.n_cancels
         strings, which = c_strings([text.encode() for text in stops]), ffi.new("int32_t *", -1)
@@ -358,7 +358,7 @@ class Steps:
         go_on = ffi.callback("token_trie_on_token", _go_on, onerror=lambda _type, error, _trace: raised.append(error))
 
         def run(stream: Any) -> int:
-            self.replace()  # also where it fails midway
+            self.replace()  # even if it fails midway
             self.is_cancelled = n_cancels != self.n_cancels
             if self.is_cancelled:
                 return 0
@@ -366,22 +366,22 @@ class Steps:
             status = self._draw_by(stream, sampling)
             return status or int(lib.token_trie_stream_generate_until(stream, max_tokens, strings, *text))
 
-        self.decode(run, is_short=True)  # between two tokens, its callback lets an interrupt in
+        self.decode(run, is_short=True)  # its callback raises interrupts between two tokens
         if raised:
             raise raised[0]
         return None if which[0] < 0 else int(which[0])
 
 
 def _go_on(_token: Any, _user: Any) -> bool:
-    """Let an interrupt from the keyboard be raised between two tokens."""
+    """Continue; Python raises an interrupt between two tokens."""
     return True
 
 
 def _none() -> None:
-    """Stand in for a weak reference, where there is nothing to refer to."""
+    """Replace a weak reference if there is no object."""
 
 
-_fields_of = struct.Struct("NiifN").unpack_from  # all of a struct token_trie_token before its text, in one look
+_fields_of = struct.Struct("NiifN").unpack_from  # the members of struct token_trie_token before its text
 _next = lib.token_trie_stream_next
 _unpack = ffi.unpack
 _new = tuple.__new__
@@ -389,45 +389,44 @@ _GOES_ON = lib.TOKEN_TRIE_STOP_MAX_TOKENS
 
 
 class _CancelledBetweenSteps(Exception):  # noqa: N818
-    """Where the native side has nothing to cancel."""
+    """The generation was cancelled between two native calls."""
 
 
 T = TypeVar("T")
 
 _DEFAULTS = StreamOptions()
-_USUAL = SpanOptions()
-_MANY = 32
-"""Tokens, of which more take long to evaluate."""
-_SHORT = 16
-"""Tokens, of which no more are written without looking for an interrupt; a thread for that costs milliseconds."""
+_DEFAULT_SPAN = SpanOptions()
+# Longer work runs on a worker thread, so that Ctrl-C ends it; the thread costs milliseconds.
+_MAX_QUICK_PREFILL = 32
+_MAX_QUICK_ANSWER = 16
 
 
 class Stream:
-    """One sequence of a model. One call at a time: another meanwhile raises BusyError.
+    """One sequence of a model. A call during another one raises BusyError.
 
-    What changes the text that a reader of another thread is reading raises BusyError too. `cancel` and `close` may come
-    from any thread, at any time: they end the call under way. It is closed when it is dropped, and before its model.
+    So does a call that would change the text while another thread reads it. Any thread may call `cancel` and `close` at
+    any time; they end the running call. The stream is closed when it is dropped, and before its model.
 
     Parameters
     ----------
     llm : llama_cpp.Llama or path
         As of `StreamHandle`.
     keeps_llm : bool
-        Whether it keeps the Llama from being dropped, as what is attached to that must not.
+        Whether it keeps the Llama alive; a stream attached to the Llama must not.
     options : StreamOptions
     """
 
     def __init__(
         self, llm: Llama | str | os.PathLike[str], *, keeps_llm: bool = True, options: StreamOptions = _DEFAULTS
     ) -> None:
-        self._set: SetTrie | None = None  # the trie that is set
-        self._usual: dict[StepMode | None, tuple[Span, Any]] = {}  # rules of a decision, read once
-        self._sets: dict[str | None, TokenTrie] = {}  # of the payload given, by path
-        self._grammar: tuple[str | None, str] = None, "root"  # that is set: text and root
-        self._known: dict[object, Any] = {}  # of a file's model
+        self._set: SetTrie | None = None  # the current trie
+        self._default_spans: dict[StepMode | None, tuple[Span, Any]] = {}  # checked once
+        self._sets: dict[str | None, TokenTrie] = {}  # of the payload, by path
+        self._grammar: tuple[str | None, str] = None, "root"  # text and root
+        self._known: dict[object, Any] = {}  # results about the model of a file
         self._like: Callable[[], Llama | None] = _none  # a weak reference to the Llama
-        self._evaluated: Evaluated | None = None
-        self._prompt = np.empty(0, np.int32)  # what the sequence begins with
+        self._llama_cache: LlamaCache | None = None
+        self._prompt = np.empty(0, np.int32)  # the beginning of the sequence
         params = native_options(options)
         wait_for_dropped()
         if isinstance(llm, (str, os.PathLike)):
@@ -436,82 +435,82 @@ class Stream:
             attached = attachment(llm)
             native = open_on(llm, attached, options.n_ctx, params)
             self._like = weakref.ref(llm)
-            self._evaluated = attached.made(Evaluated)
+            self._llama_cache = attached.made(LlamaCache)
         self.native = native
         self.steps = Steps(native, llm if keeps_llm else None, options.sampling_defaults)
 
     def fork(self) -> Stream:
-        """Make a second one that goes on from here, as of `StreamHandle.fork`."""
+        """Make a second stream that continues from here, as of `StreamHandle.fork`."""
         wait_for_dropped()
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._usual = {}
+        other._default_spans = {}
         other.native = self.native.fork()
         other.steps = Steps(other.native, self.steps.kept, self.steps.defaults)
         other.steps.sampling = self.steps.sampling
         return other
 
     def close(self) -> None:
-        """Free it; a call that another thread is in ends first."""
+        """End the running call of another thread, and free the stream."""
         self.native.close()
 
-    # Who has it.
+    # Ownership and cancellation.
 
     def own(self) -> AbstractContextManager[None]:
-        """Let no other thread in between the calls made meanwhile; BusyError where one is in."""
+        """Exclude other threads for several calls; BusyError if another thread is inside."""
         return self.native.own()
 
     @property
     def n_cancels(self) -> int:
-        """How often it was cancelled."""
+        """Number of calls of `cancel`."""
         return self.steps.n_cancels
 
     def cancel(self) -> None:
-        """End what is under way in another thread, and any generation begun, within one forward pass."""
+        """End the running call of another thread, and any generation that has begun, within one forward pass."""
         self.steps.cancel()
 
     def cancel_of(self, thread: int) -> None:
-        """Do as `cancel` does if it is this thread that is inside a call."""
+        """Do as `cancel` does, if this thread is inside a call."""
         self.steps.cancel_of(thread)
 
     @contextmanager
     def transaction(self) -> Iterator[list[int]]:
-        """Own it, and give the sequence; if what is done fails, it and the trie are put back."""
+        """Own the stream and yield its sequence; after an error, restore the sequence and the trie."""
         with self.native.own():
             before = self.tokens
-            put_back, n_changes = self._set, self.steps.n_changes
+            span, n_changes = self._set, self.steps.n_changes
             try:
                 yield before
             except BaseException:
                 if self.steps.n_changes == n_changes:
-                    raise  # nor does a span, or a grammar, begin anew
+                    raise  # and a span or grammar does not restart
                 with suppress(TokenTrieError):
                     n_same = common_prefix(np.array(self.tokens, np.int32), np.array(before, np.int32))
                     self.splice(n_same, before[n_same:])
-                    if put_back is None:
+                    if span is None:
                         self.clear_span()
                     else:
-                        self.set_span(put_back)
+                        self.set_span(span)
                 raise
 
     # The model.
 
     @property
     def llm(self) -> Llama | None:
-        """The Llama, if it has one."""
+        """The Llama; None for a file."""
         return self._like()
 
     @property
     def n_ctx_max(self) -> int:
-        """Tokens that it holds at most."""
+        """Largest number of tokens."""
         return self.native.n_ctx_max
 
     def with_vocab(self, use: Callable[[_core.Vocab], T]) -> T:
-        """Let work be done on the vocabulary, which stays for as long."""
+        """Call a function with the vocabulary, which stays valid meanwhile."""
         return self.native.with_vocab(use)
 
     def with_model(self, use: Callable[[_core.Vocab, dict[object, Any]], T]) -> T:
-        """Let work be done on the vocabulary, and with what is remembered of the model."""
+        """Call a function with the vocabulary, and with the results kept about the model."""
         llm = self._like()
         if llm is None:
             return self.native.with_vocab(lambda vocab: use(vocab, self._known))
@@ -519,7 +518,7 @@ class Stream:
             return use(vocab_of(llm), attachment(llm).known)
 
     def tokenize(self, prompt: Prompt) -> list[int]:
-        """Tokens of a prompt; ArgumentError, VocabularyError and ContextError as of `StreamHandle.prefill`."""
+        """Return the tokens of a prompt; errors as of `StreamHandle.prefill`."""
         llm = self._like()
         if llm is None:
             return self.native.with_vocab(lambda vocab: tokenize_alone(vocab, prompt))
@@ -527,14 +526,14 @@ class Stream:
             return tokenize_prompt(llm, prompt, self.n_ctx_max)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Text of tokens."""
+        """Return the text of tokens."""
         return self.native.with_vocab(lambda vocab: vocab.detokenize(tokens)).decode(errors="replace")
 
     # The sequence.
 
     @property
     def tokens(self) -> list[int]:
-        """The sequence."""
+        """Tokens of the sequence."""
 
         def read(stream: Any) -> int:
             n = ffi.new("size_t *")
@@ -552,7 +551,7 @@ class Stream:
         return tokens
 
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Make the sequence these tokens, evaluated, as of `StreamHandle.prefill`."""
+        """Replace the sequence by tokens and evaluate them, as of `StreamHandle.prefill`."""
         prompt = np.array(tokens, np.int32)
         buffer = ffi.from_buffer("llama_token[]", prompt)
         thread = get_ident()
@@ -560,9 +559,9 @@ class Stream:
         def before() -> None:
             self.steps.check_reader(thread)
             llm = self._like()
-            if llm is not None and self._evaluated is not None:
+            if llm is not None and self._llama_cache is not None:
                 n_there = common_prefix(self._prompt, prompt)
-                self._evaluated.copy_to(self.native.pointer, llm, prompt, n_there)
+                self._llama_cache.copy_to(self.native.pointer, llm, prompt, n_there)
 
         def after() -> None:
             self.steps.n_changes += 1
@@ -573,23 +572,23 @@ class Stream:
             self.native.call(lib.token_trie_stream_prefill, buffer, len(prompt), before=before, after=after)
 
         try:
-            if len(prompt) > _MANY:
+            if len(prompt) > _MAX_QUICK_PREFILL:
                 interruptible(call, self.native.cancel)
             else:
                 call()
         except BaseException:
-            self.steps.is_behind = True  # what it took from the cache is to be evaluated again
+            self.steps.has_backlog = True  # tokens removed from the cache are evaluated again
             raise
-        self.steps.is_behind = False
+        self.steps.has_backlog = False
 
     def splice(self, n_kept: int, tokens: Sequence[int]) -> None:
-        """Put tokens in the place of all behind the first ones; trie and grammar begin anew."""
+        """Replace the tokens after the first n_kept; trie and grammar restart."""
         array = np.array(tokens, np.int32)
 
         def replaced() -> None:
             self.steps.replace()
             self._prompt = self._prompt[:n_kept]
-            self.steps.is_behind |= len(array) > _MANY
+            self.steps.has_backlog |= len(array) > _MAX_QUICK_PREFILL
 
         self.steps.change(
             lib.token_trie_stream_splice,
@@ -599,10 +598,10 @@ class Stream:
             after=replaced,
         )
 
-    # What it may write.
+    # Tries and grammars.
 
     def set_payload(self, payload: str | bytes | Mapping[str, Any] | None) -> None:
-        """Give sets by path, as of `StreamHandle.set_payload`."""
+        """Set the payload, as of `StreamHandle.set_payload`."""
         sets: dict[str | None, TokenTrie] = {}
         if payload is not None:
             read = json_of(payload)
@@ -611,13 +610,13 @@ class Stream:
         self._sets = sets
 
     def given(self, choices: T | None, path: str | None) -> T | TokenTrie | None:
-        """Return choices, or the set of a path in their place; ArgumentError for both."""
+        """Return the choices, or the set of a path; ArgumentError if both are given."""
         if path is not None and choices is not None:
             raise ArgumentError("choices and path: one of the two")
         return choices if path is None else self._set_of(path)
 
     def read_set(self, trie: TokenTrie | str | bytes | Mapping[str, Any] | None, path: str | None) -> TokenTrie:
-        """Return the trie, that of a payload, or without one that of a path."""
+        """Return a trie, the set of a payload, or without these the set of a path."""
         if trie is None:
             return self._set_of(path)
         if isinstance(trie, TokenTrie):
@@ -630,37 +629,37 @@ class Stream:
             raise ArgumentError(f"path: {path!r} is no path of the payload; there is {there}")
         return self._sets[path]
 
-    def set_trie(self, trie: TokenTrie, mode: StepMode | None = None, rules: SpanOptions = _USUAL) -> None:
-        """Put what comes under a trie, from its root."""
-        read = self._usual.get(mode) if rules is _USUAL else None
+    def set_trie(self, trie: TokenTrie, mode: StepMode | None = None, rules: SpanOptions = _DEFAULT_SPAN) -> None:
+        """Constrain the following tokens by a trie, from its root."""
+        read = self._default_spans.get(mode) if rules is _DEFAULT_SPAN else None
         if read is None:
             span = self.native.with_vocab(lambda vocab: read_span(vocab, mode, rules))
             read = span, native_params(span)
-            if rules is _USUAL:
-                self._usual[mode] = read
+            if rules is _DEFAULT_SPAN:
+                self._default_spans[mode] = read
         self.set_span(SetTrie(trie, *read))
 
     def set_span(self, span: SetTrie) -> None:
-        """Put what comes under a trie, from its root, by rules that are in order."""
+        """Constrain the following tokens by a trie with checked rules, from its root."""
         set_trie = lib.token_trie_stream_set_token_trie_ext
         self.steps.change(set_trie, span.trie.c_set, span.native, after=lambda: self._keep(span))
 
     def clear_span(self) -> None:
-        """Take the trie away; a grammar set before is back."""
+        """Remove the trie; a grammar set before applies again."""
         self.steps.change(lib.token_trie_stream_clear_token_trie, after=lambda: self._keep(None))
 
     def _keep(self, span: SetTrie | None) -> None:
         self._set = span
 
     def set_grammar(self, gbnf: str | None, root: str = "root") -> None:
-        """Put what comes under a grammar, where no trie is set; None for none. GrammarError: the one before is kept."""
+        """Set or remove the grammar, as of `StreamHandle.set_grammar`; after a GrammarError the old one is kept."""
         text = ffi.NULL if gbnf is None else encode(gbnf, "gbnf")
         self.steps.change(lib.token_trie_stream_set_grammar, text, encode(root, "root"))
         self._grammar = gbnf, root
 
     @contextmanager
     def other_grammars(self) -> Iterator[None]:
-        """Let others be set; the one before is put back, to begin anew."""
+        """Allow other grammars inside the block, then restore and restart the current one."""
         grammar, n_changes = self._grammar, self.steps.n_changes
         try:
             yield
@@ -670,61 +669,63 @@ class Stream:
                     self.set_grammar(*grammar)
 
     def set_seed(self, seed: int | None) -> None:
-        """Begin draws anew from a seed; None for others each time."""
+        """Restart random draws from a seed; None: a new seed each time."""
         self.steps.set_seed(seed)
 
-    # Where it stands.
+    # State and queries.
 
     @property
     def state(self) -> StreamState:
-        """Where it stands."""
+        """The state of the stream."""
         held = self._set
         state = self.raw_state
         return state_of(state, self.steps.is_cancelled, None if held is None or held is not self._set else held.trie)
 
     @property
     def raw_state(self) -> Any:
-        """A struct token_trie_stream_state; `state` costs as much as a branch point."""
+        """The struct token_trie_stream_state; `state` takes as long as a branch point."""
         state = new_struct("token_trie_stream_state")
         self.native.look(lib.token_trie_stream_get_state, state)
         return state
 
     def answer(self, query: Query, prefix: Sequence[int] | None = None) -> Answer:
-        """Answer a query after the sequence, or whole answers after a prefix in its place.
+        """Answer a query after the sequence, or after a prefix instead if the query scores whole answers.
 
-        The tokens of a decoding become part of the sequence. Without a seed, its draws are the next of the stream.
+        Generated tokens are added to the sequence. Without a seed, the random draws of the stream continue.
 
         Raises
         ------
         ArgumentError
-            There is no token to go on from, or the query cannot be answered here.
+            The sequence is empty, or the query cannot be answered here.
         ContextError
             The answer does not fit the context, or the model's graph has no hidden state that can be read.
         CancelledError
-            It was cancelled meanwhile.
+            The call was cancelled.
         """
         native = query.native(continues=True, **self.steps.defaults)
         after = ffi.NULL if prefix is None else ffi.from_buffer("llama_token[]", np.array(prefix, np.int32))
         out = ffi.new("struct token_trie_answer **")
         arguments = after, 0 if prefix is None else len(prefix), native, out
         if query.is_decoded:
-            is_short = query.mode != "text" and query.trie is not None and query.trie.core.max_length <= _SHORT
+            is_short = (
+                query.mode != "text" and query.trie is not None and query.trie.core.max_length <= _MAX_QUICK_ANSWER
+            )
             self.steps.decode(lib.token_trie_stream_answer, *arguments, is_short=is_short)
         else:
             self.steps.run(lib.token_trie_stream_answer, *arguments)
         return read_answer(out[0])
 
     def hidden_state(self) -> npt.NDArray[np.float32]:
-        """Return that of the sequence's last token, shape (n_embd,); errors as of `answer`."""
+        """Return the hidden state of the last token, shape (n_embd,); errors as of `answer`."""
         return self.answer(Query("state")).state
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether what ended last was cancelled."""
+        """Whether the last generation was cancelled."""
         return self.steps.is_cancelled or self.raw_state.stop == lib.TOKEN_TRIE_STOP_CANCELLED
 
     def items(self) -> list[Item]:
-        """Members that the span has produced."""
+        """Return the members that the span has produced."""
 
         def read(stream: Any) -> int:
             status = 0
@@ -768,9 +769,9 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
             raise StopIteration
         thread = get_ident()
         steps = self._steps
-        if steps.is_behind:
+        if steps.has_backlog:
             step = interruptible(lambda: steps.step(reader, thread), steps.native.cancel)
-            steps.is_behind = False
+            steps.has_backlog = False
         else:
             step = steps.step(reader, thread, thread)
         if step is None:
@@ -782,18 +783,18 @@ class Generation(Iterator[Step], AsyncIterator[Step]):
         if reader.left <= 0:
             reader.require_kept()
             raise StopAsyncIteration
-        asking = get_ident()
+        caller = get_ident()
         try:
-            step = await in_worker(lambda: steps.step(reader, asking), steps.cancel_of)
+            step = await in_worker(lambda: steps.step(reader, caller), steps.cancel_of)
         except asyncio.CancelledError:
-            self.close()  # whether or not there was a step, which nobody gets
+            self.close()  # even if a step was made, because it is lost
             raise
         if step is None:
             raise StopAsyncIteration
         return step
 
     def close(self) -> None:
-        """End it, so that the handle is free for other calls; what was generated stays in the sequence."""
+        """End the generation, so that the handle is free for other calls; its tokens stay in the sequence."""
         self._steps.dismiss(self._reader)
 
     async def aclose(self) -> None:

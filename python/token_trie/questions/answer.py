@@ -1,4 +1,4 @@
-"""What questions are answered with."""
+"""Answers to questions."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from token_trie.questions.question import Choice, Predicate, Question
 T = TypeVar("T")
 
 Calibration: TypeAlias = Literal["raw", "contextual", "batch", "running", "trained", "fitted"]
-"""How scores became probabilities.
+"""How probabilities were made from scores.
 
 raw
-    They are the model's own, renormalized over the options.
+    The model's own probabilities, renormalized over the options.
 contextual
-    They were divided by what the question gives the options without a state, and tempered; see `Form`.
+    Divided by the probabilities without a state, and tempered; see `Form`.
 batch
-    They were divided by what the question gives the options in the mean over many states, likewise.
+    Divided by the mean probabilities over many states, and tempered.
 running
-    Likewise, of all states that a server has been asked about.
+    Like batch, over all states that a server has answered.
 trained
-    The model was trained for decisions, and its file says by what they are tempered.
+    The model was trained for decisions; the temperature comes from its file.
 fitted
     By a `Calibration` that was fitted on rows.
 """
 
 LOW_MASS = 0.01
-"""Of options that are said not to fit."""
+"""Below this mass, options are reported as not fitting."""
 
 
 @dataclass(frozen=True)
 class QuestionStats:
-    """What an answer took."""
+    """The cost of an answer."""
 
     n_prompt: int
     """Tokens of the state and the question."""
     n_evaluated: int
-    """Tokens of answers that the model was asked about."""
+    """Answer tokens that the model evaluated."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,12 @@ def make_answer(
     stats: QuestionStats,
     thought: str | None = None,
 ) -> Answered[Any]:
-    """Return what a question is answered with.
+    """Return the answer to a question.
 
     Parameters
     ----------
     probabilities : ndarray of float64
-        Of its values; and of none of these, where that is offered.
+        Probabilities of the values, and of "none of these" if offered.
     """
     n = len(question.values)
     shares = probabilities[:n] / math.fsum(probabilities[:n])

@@ -31,7 +31,7 @@ from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
 from token_trie.llama.batch import Batch, Sequential
 from token_trie.llama.stream import Stream
-from token_trie.llama.text import behind_by
+from token_trie.llama.text import join_after
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.native.options import takes
@@ -478,7 +478,7 @@ class _OfStream(Respondent):
         put, llm = _put(view, state), self._llm
         if llm is None:
             n_kept, more = self._stream.with_vocab(
-                lambda vocab: behind_by(vocab, before, lambda lead: _spelled(vocab, put, lead))
+                lambda vocab: join_after(vocab, before, lambda lead: _spelled(vocab, put, lead))
             )
             return before[:n_kept] + more
         with lease(llm):
@@ -489,7 +489,7 @@ class _OfStream(Respondent):
                 whole = rendered.preceded_by(llm, lead.decode(errors="surrogateescape"))
                 return tokens_of(llm, whole, lambda text: llm.tokenize(text, add_bos=False, special=True))
 
-            n_kept, more = behind_by(vocab_of(llm), before, tokenize)
+            n_kept, more = join_after(vocab_of(llm), before, tokenize)
             return before[:n_kept] + more
 
 

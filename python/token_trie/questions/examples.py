@@ -1,4 +1,4 @@
-"""Rows whose answers are known, which a model reads before the one that it is asked about."""
+"""Examples: states with known answers, which a model reads before the state of a question."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from token_trie.native.checks import check_counts
 from token_trie.questions.question import Question, state_text
 from token_trie.sets.lru import Memory
 
-_KEPT = 16
-"""Questions that examples remember to have been those of."""
+_MAX_QUESTIONS = 16
+"""Maximum number of questions in the cache of examples."""
 
 
 class Shot(NamedTuple):
-    """A state, and the position of the option that is right of it."""
+    """A state, and the position of its correct option."""
 
     state: str
-    place: int
+    position: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,19 +70,19 @@ class Examples:
         object.__setattr__(self, "gold", list(self.gold))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle what was given alone."""
+        """Copy and pickle only the arguments."""
         return Examples, (self.states, self.gold, self.n_each, self.nearest)
 
     def of(self, question: Question, names: Sequence[str]) -> Shots:
-        """Return them as those of a question; ArgumentError for an answer that is none of its options."""
+        """Return the examples of a question; ArgumentError for an answer that is not an option."""
         values = [*question.values, *([None] if len(names) > len(question.values) else [])]
-        # By the values themselves, which are kept, as different ones may print alike, and equal ones name others.
+        # By identity (the values are kept): different values can print alike, and equal ones have other names.
         key = tuple(names), tuple(map(id, values))
         return self._read.get(key, 1, lambda: (self._shots(names, values), values))[0]
 
     @cached_property
     def _read(self) -> Memory[tuple[Shots, Sequence[Any]]]:
-        return Memory(_KEPT, _KEPT)
+        return Memory(_MAX_QUESTIONS, _MAX_QUESTIONS)
 
     @cached_property
     def _index(self) -> _Index:
@@ -95,12 +95,12 @@ class Examples:
 
 
 class Shots:
-    """Examples of a question's options.
+    """Examples of a question.
 
     Attributes
     ----------
     digest : str
-        Of all that they are.
+        Digest of all examples and settings.
     """
 
     def __init__(self, shots: Sequence[Shot], n_each: int, nearest: int | None, index: Callable[[], _Index]) -> None:
@@ -109,22 +109,22 @@ class Shots:
         self._index = index
         seen, fixed = Counter[int](), list[tuple[int, Shot]]()
         for shot in shots:
-            if seen[shot.place] < n_each:
-                fixed.append((seen[shot.place], shot))
-            seen[shot.place] += 1
-        # In rounds, each by the order of the options.
-        self._fixed = tuple(shot for _, shot in sorted(fixed, key=lambda one: (one[0], one[1].place)))
+            if seen[shot.position] < n_each:
+                fixed.append((seen[shot.position], shot))
+            seen[shot.position] += 1
+        # Round-robin, in the order of the options.
+        self._fixed = tuple(shot for _, shot in sorted(fixed, key=lambda one: (one[0], one[1].position)))
         self._states = {shot.state for shot in self._fixed}
-        told = json.dumps([self._fixed, nearest, shots if nearest else None])
-        self.digest = sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        content = json.dumps([self._fixed, nearest, shots if nearest else None])
+        self.digest = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
-    def are_the_same(self) -> bool:
-        """Whether they are, for all states."""
+    def are_fixed(self) -> bool:
+        """Whether the examples are the same for all states."""
         return self._nearest is None
 
     def before(self, state: str | None) -> tuple[Shot, ...]:
-        """Return those that stand before a state, or where there is none."""
+        """Return the examples for a state; None: the absent state."""
         if self._nearest is None or state is None:
             return self._fixed
         near = self._index().near(state)
@@ -132,22 +132,22 @@ class Shots:
         return tuple(self._shots[i] for i in reversed(found))
 
     def has(self, state: str) -> bool:
-        """Tell whether a state is answered by itself, standing before it."""
+        """Return whether a state is itself one of the fixed examples."""
         return self._nearest is None and state in self._states
 
 
 class _Index:
-    """Texts by their words."""
+    """TF-IDF index of texts."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        # Any run of letters is a word, so that no text has none.
+        # Any run of non-spaces is a word, so every text has one.
         self._words = import_sklearn("feature_extraction.text").TfidfVectorizer(
             sublinear_tf=True, token_pattern=r"(?u)\S+"
         )
         self._rows = self._words.fit_transform([text or " " for text in texts])
 
     def near(self, text: str) -> list[int]:
-        """Return the positions of all texts, the nearest first; of alike ones the first."""
-        likeness = (self._rows @ self._words.transform([text]).T).toarray()[:, 0]
-        order: list[int] = np.argsort(-likeness, kind="stable").tolist()
+        """Return the positions of all texts, nearest first; ties in order."""
+        similarity = (self._rows @ self._words.transform([text]).T).toarray()[:, 0]
+        order: list[int] = np.argsort(-similarity, kind="stable").tolist()
         return order

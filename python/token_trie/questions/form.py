@@ -1,4 +1,4 @@
-"""How a question is put to a model: its forms, the texts of its options, and the weights of their scores."""
+"""Forms of questions: templates, the texts of the options, and the weights of their scores."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ class Form:
     def put(
         self, llm: Llama, state: str, instructions: str, options: Sequence[Option], shots: Sequence[Shot] = ()
     ) -> Prompt:
-        """Return the prompt that asks it behind examples; what others wrote has no control tokens in it.
+        """Return the prompt of a question after examples; data cannot contain control tokens.
 
         Parameters
         ----------
         shots : sequence of Shot
-            Their places are those of the options given.
+            Their positions refer to the given options.
         """
         answers = self.texts(options)
-        answered = [(shot.state, answers[shot.place][0]) for shot in shots]
+        answered = [(shot.state, answers[shot.position][0]) for shot in shots]
         if not (self.chat and has_chat_template(llm)):
             return Put(self.template, state, instructions, options, answered)
         messages: list[dict[str, str]] = []
@@ -110,7 +110,7 @@ class Form:
         return [*messages, {"role": "user", "content": str(Put(self.template, state, instructions, options))}]
 
     def negated(self, instructions: str) -> str:
-        """Return how the opposite is asked; ArgumentError where the template is none."""
+        """Return the instructions of the opposite question; ArgumentError if the template is invalid."""
         template = _compiled(self.negation or "", "negation")
         try:
             return template.render(instructions=instructions)
@@ -118,21 +118,21 @@ class Form:
             raise ArgumentError(f"negation: {error}") from error
 
     def texts(self, options: Sequence[Option]) -> list[tuple[str, ...]]:
-        """Return what each option may be answered with."""
+        """Return the answer texts of each option."""
         if self.reads == "letters":
             return [_spelled(letter_of(i)) for i in range(len(options))]
         return [option.texts if self.reads == "descriptions" else (option.name,) for option in options]
 
 
 class Put(Filled):
-    """A question in the words of a template, in which its own control tokens alone become these.
+    """A filled template. Only control tokens of the template become control tokens.
 
     Parameters
     ----------
     state : str or None
-        None for what the template has behind the state.
+        None for the part of the template after the state.
     answered : sequence of (str, str)
-        States and their answers, which stand before it.
+        States and answers of the examples before it.
     """
 
     template: str
@@ -151,25 +151,25 @@ class Put(Filled):
         data += [instructions] if state is None else [state, instructions]
         for option in options:
             data += [option.name, option.texts[0]]
-        made = str.__new__(cls, _fill_behind(template, data, len(answered)))
+        made = str.__new__(cls, _fill_after(template, data, len(answered)))
         made.template, made._data, made._n_answered = template, data, len(answered)
         return made
 
     def render(self, llm: Llama) -> Rendered:
-        """Return it with what is the template's own told from data."""
+        """Return the prompt with the template's own text marked apart from data."""
 
         def template(data: list[str], mark: str) -> Rendered:
-            return read(llm, _fill_behind(self.template, data, self._n_answered), mark)
+            return read(llm, _fill_after(self.template, data, self._n_answered), mark)
 
         return render(llm, self._data, template)
 
 
-def letter_of(place: int) -> str:
-    """Return the letter of an option's place: A to Z, then AA and so on."""
+def letter_of(position: int) -> str:
+    """Return the letter of an option's position: A to Z, then AA and so on."""
     letters = ""
-    place += 1
-    while place:
-        place, rest = divmod(place - 1, 26)
+    position += 1
+    while position:
+        position, rest = divmod(position - 1, 26)
         letters = chr(ord("A") + rest) + letters
     return letters
 
@@ -192,7 +192,7 @@ def _compiled(template: str, what: str = "template") -> jinja2.Template:
 
 
 def _fill(template: str, data: Sequence[str]) -> str:
-    """Fill in a state, a question, and names and descriptions; without a state, for what stands behind one."""
+    """Fill in state, question, names and descriptions; without a state, return the text after it."""
     if len(data) % 2:
         return _fill(template, [_STATE, *data]).partition(_STATE)[2]
     names, texts = data[2::2], data[3::2]
@@ -202,23 +202,23 @@ def _fill(template: str, data: Sequence[str]) -> str:
     ]
     try:
         return _compiled(template).render(state=data[0], instructions=data[1], options=options)
-    except Exception as error:  # of whatever the template calls
+    except Exception as error:  # from any call of the template
         raise ArgumentError(f"template: {error}") from error
 
 
-def _fill_behind(template: str, data: Sequence[str], n_answered: int) -> str:
-    """Fill in a question, behind so many states and answers that come first in the data."""
+def _fill_after(template: str, data: Sequence[str], n_answered: int) -> str:
+    """Fill in a question after the n states and answers at the beginning of the data."""
     own = data[2 * n_answered :]
-    return _answered(template, *data[: 2 * n_answered], question=tuple(own[1:])) + _fill(template, own)
+    return _examples(template, *data[: 2 * n_answered], question=tuple(own[1:])) + _fill(template, own)
 
 
 @lru_cache(64)
-def _answered(template: str, *shown: str, question: tuple[str, ...]) -> str:
+def _examples(template: str, *shown: str, question: tuple[str, ...]) -> str:
     text = ""
     for state, answer in zip(shown[::2], shown[1::2], strict=True):
-        asked = _fill(template, [state, *question])
-        space = "" if asked[-1:].isspace() else " "
-        text += f"{asked}{space}{answer}\n\n"
+        filled = _fill(template, [state, *question])
+        space = "" if filled[-1:].isspace() else " "
+        text += f"{filled}{space}{answer}\n\n"
     return text
 
 
@@ -238,81 +238,81 @@ def _check_beginning(template: str) -> None:
 
 
 class Weighing:
-    """Options, by the texts that stand for them.
+    """Maps scores of texts to options.
 
-    Options of the same texts are one answer, and share its probability evenly. Of a text that several answers have,
-    each has an even share.
+    Options with the same texts are one answer, and share its probability evenly. A text of several answers is shared
+    evenly between them.
 
     Parameters
     ----------
     options : sequence of sequences of str
-        The texts of each.
+        The texts of each option.
     """
 
     def __init__(self, options: Sequence[Sequence[str]]) -> None:
         answers = {texts: i for i, texts in enumerate(dict.fromkeys(map(frozenset, options)))}
-        places = {text: i for i, text in enumerate(sorted({text for texts in options for text in texts}))}
-        self.texts = tuple(places)
-        """Each once, sorted."""
+        positions = {text: i for i, text in enumerate(sorted({text for texts in options for text in texts}))}
+        self.texts = tuple(positions)
+        """Distinct texts, sorted."""
         self._answer_of = np.array([answers[frozenset(texts)] for texts in options])
-        # Answer by answer.
-        self._places = np.array([places[text] for texts in answers for text in sorted(texts)])
+        # Ragged rows, one for each answer.
+        self._positions = np.array([positions[text] for texts in answers for text in sorted(texts)])
         self._n_texts = np.array([len(texts) for texts in answers])
         self._begins = np.cumsum(self._n_texts) - self._n_texts
-        self._n_sharing = np.bincount(self._places)
+        self._n_sharing = np.bincount(self._positions)
 
     def log_masses(self, logprobs: Floats) -> Floats:
-        """Add up the probabilities of each answer's texts; all are natural logarithms."""
-        shared = (logprobs - np.log(self._n_sharing))[self._places]
+        """Return the log of each answer's total probability, from log-probabilities of the texts."""
+        shared = (logprobs - np.log(self._n_sharing))[self._positions]
         return _reduced(np.logaddexp, shared, self._begins)
 
     def lengths(self, lengths: Floats) -> Floats:
         """Return the mean number of tokens of each answer's texts."""
-        means: Floats = _reduced(np.add, lengths[self._places], self._begins) / self._n_texts
+        means: Floats = _reduced(np.add, lengths[self._positions], self._begins) / self._n_texts
         return means
 
     def of_options(self, weights: Floats) -> Floats:
-        """Return the log-weight of each option, by those of the answers."""
+        """Return the log-weights of the options, from those of the answers."""
         shares: Floats = (weights - np.log(np.bincount(self._answer_of)))[self._answer_of]
         return shares
 
     def probabilities(self, weights: Floats) -> Floats:
-        """Return the probability of each option, by the log-weights of the answers."""
+        """Return the probabilities of the options, from log-weights of the answers."""
         shares: Floats = (shared(weights) / np.bincount(self._answer_of))[self._answer_of]
         return shares
 
 
 def shared(weights: Floats) -> Floats:
-    """Return the probabilities that log-weights stand for."""
+    """Return the softmax of log-weights; uniform if none is finite."""
     if not np.isfinite(weights.max()):
-        weights = np.zeros_like(weights)  # the model gives none of them anything
+        weights = np.zeros_like(weights)
     p: Floats = np.exp(weights - weights.max())
-    p /= math.fsum(p)  # whatever their order
+    p /= math.fsum(p)  # independent of the order
     return p
 
 
 def _reduced(ufunc: np.ufunc, values: Floats, begins: npt.NDArray[np.int64]) -> Floats:
-    """Reduce runs of values, which begin there."""
+    """Reduce runs of values that begin at the given positions."""
     return np.asarray(ufunc.reduceat(values, begins), np.float64)
 
 
 def contextual(raw: Floats, prior: Floats, lengths: Floats, temperature: float) -> Floats:
-    """Return how much more a state gives each answer than no state does, for every text to be compared with others.
+    """Return each answer's log-score minus its prior without a state, on a scale comparable between texts.
 
-    A difference is a sum over tokens, and spreads as the root of their number: by that it is divided, of each answer
-    for itself, so that the odds of two do not depend on a third whose texts are no part of theirs.
+    A difference is a sum over tokens, whose spread grows with the root of their number. Each answer is divided by its
+    own root, so that the odds of two do not depend on a third.
     """
-    # What has none without a state has none with one, or is a rounding.
+    # A score is zero if its prior is, up to rounding.
     known = np.where(np.isneginf(prior), raw, prior)
     differences = np.subtract(raw, known, out=np.full_like(raw, -np.inf), where=np.isfinite(raw))
     weights: Floats = differences / (temperature * np.sqrt(lengths))
     return weights
 
 
-_LEAST, _MOST = 2, 8
-"""Orders that "auto" takes."""
+_MIN_ORDERS, _MAX_ORDERS = 2, 8
+"""Numbers of orders for "auto"."""
 _MARGIN = 2.0
-"""Of log-weights, at which it takes no more."""
+"""Difference of log-weights at which "auto" stops."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,41 +322,41 @@ class FormView(View):
     form: Form
     instructions: str
     options: tuple[Option, ...]
-    """In the order of the question."""
+    """Options in the order of the question."""
     offset: int
-    """Of the one that is listed first."""
+    """Position of the option that is listed first."""
     shots: Shots | None = None
-    """What stands before."""
+    """Examples before the state."""
 
     @cached_property
     def listed(self) -> tuple[Option, ...]:
-        """The options as they are listed."""
+        """The options in listed order."""
         return self.options[self.offset :] + self.options[: self.offset]
 
     @cached_property
     def weighing(self) -> Weighing:
-        """The options by the texts that stand for them."""
+        """The mapping of texts to options."""
         texts = self.form.texts(self.listed)
         return Weighing(texts[len(texts) - self.offset :] + texts[: len(texts) - self.offset])
 
     @property
     def text(self) -> str:
-        """The template with all filled in but the state."""
+        """The filled template with the absent state."""
         return Put(self.form.template, self.form.absent, self.instructions, self.listed)
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
-        """Return what is to be read about a state, or None for the absent one."""
+        """Return the reading for a state; None: the absent state."""
         given = self.form.absent if state is None else state
         prompt = self.form.put(llm, given, self.instructions, self.listed, self.shown(state))
         return Reading(prompt, self.weighing.texts)
 
     def shown(self, state: str | None) -> list[Shot]:
-        """Return what stands before a state, by the places of the options as they are listed."""
+        """Return the examples before a state, with positions in listed order."""
         shots, n = () if self.shots is None else self.shots.before(state), len(self.options)
-        return [Shot(shot.state, (shot.place - self.offset) % n) for shot in shots]
+        return [Shot(shot.state, (shot.position - self.offset) % n) for shot in shots]
 
     def weights(self, scored: Scored, prior: Scored | None) -> Floats:
-        """Return the log-weights of its answers."""
+        """Return the log-weights of the answers."""
         raw = self.weighing.log_masses(scored.logprobs)
         if prior is None:
             return raw
@@ -366,7 +366,7 @@ class FormView(View):
 
 @dataclass(frozen=True, eq=False)
 class FormAsked(Asked):
-    """A question in a form, with its options in so many orders."""
+    """A question in a form, with its options in one or more orders."""
 
     question: Question
     form: Form
@@ -374,14 +374,14 @@ class FormAsked(Asked):
     calibrator: Calibrator | None = None
     prior_of: Literal["contextual", "batch", "running"] = "contextual"
     shift: Floats | None = None
-    """What is added to the log-weight of each option."""
+    """Added to the log-weights of the options."""
     examples: Examples | None = None
-    """What stands before the state."""
+    """Examples before the state."""
 
     @property
     def takes_prior(self) -> bool:
-        """Whether what it gives without a state counts."""
-        if self.shots is not None and not self.shots.are_the_same:
+        """Whether scores without a state are subtracted."""
+        if self.shots is not None and not self.shots.are_fixed:
             return False
         return self._takes_scores and (self.calibrator is None or self.calibrator.base == "contextual")
 
@@ -390,29 +390,29 @@ class FormAsked(Asked):
         return self.calibrator is None or self.calibrator.needs_scores
 
     def calibrated(self, calibrator: Calibrator | None) -> FormAsked:
-        """Return it with what was fitted on it, or without."""
+        """Return the question with another calibrator, or None."""
         return replace(self, calibrator=calibrator)
 
     def wanting(self, reading: Reading) -> Reading:
-        """Return a reading of one of its views with what the answer takes."""
+        """Return a reading of a view with the outputs that the answer needs."""
         with_state = self.calibrator is not None and self.calibrator.needs_state
         return reading._replace(with_state=with_state, with_scores=self._takes_scores)
 
     @property
     def asked(self) -> str:
-        """All that its weights depend on beside the model and the options' names, as a text."""
+        """Text of everything that decides the weights, except the model and option names."""
         views = [(view.instructions, [option.texts for option in view.options]) for view in self.views]
         before = [] if self.shots is None else [self.shots.digest]
         return json.dumps([dataclasses.asdict(self.form), self.orders, views, *before], ensure_ascii=False)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of its options."""
+        """The names of the options."""
         return tuple(option.name for option in self.options)
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """What it may be answered with."""
+        """The options, including "none of these" if offered."""
         options = self.question.wording
         if isinstance(self.question, Choice) and self.question.other:
             options += (Option(NONE_OF_THESE, (NONE_OF_THESE,)),)
@@ -420,34 +420,34 @@ class FormAsked(Asked):
 
     @cached_property
     def shots(self) -> Shots | None:
-        """What stands before the state; ArgumentError for answers that are none."""
+        """Examples before the state; ArgumentError for answers that are not options."""
         return None if self.examples is None else self.examples.of(self.question, self.classes)
 
     @cached_property
     def views(self) -> list[FormView]:
-        """One an order; one alone where the template reads the same in all of them."""
+        """One view for each order; a single one if the template does not depend on the order."""
         options = self.options
-        places = offsets(len(options), _MOST if self.orders == "auto" else self.orders)
+        starts = offsets(len(options), _MAX_ORDERS if self.orders == "auto" else self.orders)
         instructions = text_of(self.question.instructions, "instructions")
-        asked = [(instructions, options)]
+        wordings = [(instructions, options)]
         if isinstance(self.question, Predicate) and self.form.negation is not None:
-            asked.append((self.form.negated(instructions), self.question.turned))
+            wordings.append((self.form.negated(instructions), self.question.turned))
         views = [
             FormView(self.form, instructions, options, offset, self.shots)
-            for offset in places
-            for instructions, options in asked
+            for offset in starts
+            for instructions, options in wordings
         ]
-        texts = {view.text for view in views[:: len(asked)]} if len(places) > 1 else ()
-        return views if len(texts) > 1 else views[: len(asked)]
+        texts = {view.text for view in views[:: len(wordings)]} if len(starts) > 1 else ()
+        return views if len(texts) > 1 else views[: len(wordings)]
 
     def over_rows(self, prior: BatchPrior) -> FormAsked:
-        """Return it as it is answered where the prior of each view is the mean over many states."""
+        """Return the question with the mean over many states as the prior of each view."""
         values = [*self.question.values, *([None] if len(self.classes) > len(self.question.values) else [])]
         shift = None if prior.frequencies is None else prior.shift(values)
         return replace(self, prior_of="batch", shift=shift)
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer that readings make, of as many views as there are readings, by the mean of log-weights."""
+        """Return the answer, from the mean log-weights of the first len(scored) views."""
         stats = QuestionStats(sum(s.n_prompt for s in scored), sum(s.n_evaluated for s in scored))
         mass = min(float(np.mean([s.mass for s in scored])), 1.0) if self._takes_scores else None
         calibration: Calibration = "raw" if priors[0] is None else self.prior_of
@@ -463,16 +463,16 @@ class FormAsked(Asked):
         return make_answer(self.question, probabilities, mass, calibration, stats, scored[0].thought)
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
-        """Tell whether further orders are not needed, as the two best are far apart."""
+        """Return whether the two best options are so far apart that no more orders are needed."""
         if not self._takes_scores:
-            return True  # by the state behind the first
-        if self.orders != "auto" or len(scored) < _LEAST:
+            return True  # one hidden state is enough
+        if self.orders != "auto" or len(scored) < _MIN_ORDERS:
             return False
         two = np.sort(self._weights(scored, priors))[-2:]
         return len(two) < 2 or bool(two[1] - two[0] >= _MARGIN)
 
     def of_options(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
-        """Return the log-weight of each option that readings make."""
+        """Return the mean log-weights of the options."""
         return self.views[0].weighing.of_options(self._weights(scored, priors))
 
     def _weights(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Floats:
@@ -482,7 +482,7 @@ class FormAsked(Asked):
 
 
 def offsets(n: int, k: int) -> list[int]:
-    """Return the places from which k cyclic orders of n begin, spread: 0, n/2, n/4, 3n/4 and so on; n at most."""
+    """Return the starts of min(n, k) cyclic orders, spread evenly: 0, n/2, n/4, 3n/4 and so on."""
     spread: dict[int, None] = {}
     for i in itertools.count():
         if len(spread) == min(n, k):

@@ -1,4 +1,4 @@
-"""Options of decisions about a state, and the forms that there are."""
+"""Options of `decide`, and the named forms."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ FORMS: dict[FormName, Form] = {
     "letters": Form(_LETTERED, reads="letters"),
     "both": Form(_UNLISTED, negation="Is the answer to this question no? {{ instructions }}"),
 }
-"""The forms by their names.
+"""Forms by name.
 
 unlisted
-    The question alone; what each option means is scored as its answer. Best of small models, and of those without
+    The question alone; each option's description is scored as the answer. Best for small models and models without
     instruction tuning.
 listed
-    The options stand below the question; their names are scored.
+    The options are listed below the question; their names are scored.
 letters
-    They have letters, which are scored, in several spellings. For large models, and those trained for it.
+    The listed options have letters; several spellings of these are scored. For large models.
 both
-    As unlisted, and a `Predicate` is asked together with its opposite.
+    Like unlisted, but a `Predicate` is asked together with its opposite.
 """
 
 _NAMES = dict.fromkeys(get_args(FormName), 0)
@@ -123,17 +123,17 @@ class DecideOptions(Options):
 
     @property
     def takes_prior(self) -> bool:
-        """Whether what questions give without a state is taken out."""
+        """Whether scores without a state are subtracted."""
         given = self.calibration
         return given.base == "contextual" if isinstance(given, Calibrator) else given == "contextual"
 
     def of(self, name: str | None) -> Self:
-        """Return those of a question by its name."""
+        """Return the options for the question of a name."""
         given = self.examples
         return replace(self, examples=given.get(name or "")) if isinstance(given, Mapping) else self
 
     def form_of(self, question: Question) -> Form:
-        """Return how a question is put."""
+        """Return the form of a question."""
         if isinstance(self.form, Form):
             return self.form
         return FORMS[self.form or "unlisted"]
@@ -142,7 +142,7 @@ class DecideOptions(Options):
 if TYPE_CHECKING:  # by scripts/keywords
 
     class DecideKeywords(TypedDict, total=False):
-        """Those of `DecideOptions`."""
+        """Keywords of `DecideOptions`."""
 
         form: FormName | Form | None
         calibration: Literal["contextual", "batch"] | BatchPrior | Calibrator | None

@@ -1,4 +1,4 @@
-"""Questions about a state: one of several options, yes or no, a level; and the texts that a model reads."""
+"""Questions about a state (choice, predicate, score), and their texts for a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from token_trie.native.checks import check_flags, encode
 from token_trie.sets.choices import read_choices
 
 Wording: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
-"""A text, or a JSON value, of which a model gets the JSON text."""
+"""A text, or a JSON value that is shown as JSON text."""
 
 _NAME = re.compile(r"[A-Za-z0-9]+(_+[A-Za-z0-9]+)+")
 
@@ -25,7 +25,7 @@ def text_of(given: object, what: str) -> str:
     Raises
     ------
     ArgumentError
-        It has none, or holds what no text for a model may. The message begins with ``what``.
+        The value is not JSON, or the text is not valid Unicode. The message begins with ``what``.
     """
     if not isinstance(given, str):
         try:
@@ -37,13 +37,13 @@ def text_of(given: object, what: str) -> str:
 
 
 class StateText(str):
-    """What a state is for a model, and what it was."""
+    """The text of a state, and the value it was made of."""
 
     given: Any
 
 
 def state_text(state: object) -> StateText:
-    """Return what a state is for a model: text as it is, a turn a paragraph of chat messages, other values as JSON.
+    """Return the text of a state: text unchanged, chat messages as paragraphs, other values as JSON.
 
     Raises
     ------
@@ -66,8 +66,8 @@ def _is_message(value: object) -> bool:
     return isinstance(value, Mapping) and isinstance(value.get("role"), str) and "content" in value
 
 
-def _content(message: Mapping[str, Any], place: int) -> str:
-    content, what = message["content"], f"state[{place}].content"
+def _content(message: Mapping[str, Any], i: int) -> str:
+    content, what = message["content"], f"state[{i}].content"
     if isinstance(content, Sequence) and not isinstance(content, str):
         parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
         if parts and all(isinstance(part, str) for part in parts):
@@ -76,7 +76,7 @@ def _content(message: Mapping[str, Any], place: int) -> str:
 
 
 def words_of(name: object) -> str:
-    """Return the words that a name is made of: ``book_flight`` is "book flight", True is "true"."""
+    """Return the words of a name: ``book_flight`` is "book flight", True is "true"."""
     if isinstance(name, Enum):
         name = name.value if isinstance(name.value, str) else name.name
     if isinstance(name, bool):
@@ -90,17 +90,17 @@ def words_of(name: object) -> str:
 T = TypeVar("T")
 
 NONE_OF_THESE = "none of these"
-"""What is offered beside the options where `Choice.other` is set."""
+"""The additional option with `Choice.other`."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One of those that a question may be answered with."""
+    """An option of a question."""
 
     name: str
-    """What it is called, as words."""
+    """The name as words."""
     texts: tuple[str, ...]
-    """What it may be answered with, one at least: their probabilities are added."""
+    """One or more answer texts, whose probabilities are added."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Choice(Generic[T]):
     values: tuple[T, ...] = field(init=False, repr=False, compare=False)
     """The values of the options, in the order given."""
     wording: tuple[Option, ...] = field(init=False, repr=False, compare=False)
-    """What they are for a model."""
+    """The options for a model."""
 
     def __post_init__(self) -> None:
         text_of(self.instructions, "instructions")
@@ -181,12 +181,12 @@ class Predicate:
 
     @property
     def wording(self) -> tuple[Option, ...]:
-        """What these are for a model."""
+        """The options for a model."""
         return self._worded("Yes", "No")
 
     @property
     def turned(self) -> tuple[Option, ...]:
-        """What they are for a model that is asked for the opposite."""
+        """The options for the opposite question."""
         return self._worded("No", "Yes")
 
     def _worded(self, true: str, false: str) -> tuple[Option, ...]:
@@ -233,7 +233,7 @@ class Score:
 
     @property
     def wording(self) -> tuple[Option, ...]:
-        """What they are for a model."""
+        """The options for a model."""
         texts = [_text(level, f"levels[{i}]") for i, level in enumerate(self.levels)]
         return tuple(Option(text, (text,)) for text in texts)
 

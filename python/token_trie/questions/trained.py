@@ -1,4 +1,8 @@
-"""Models trained for decisions, whose GGUF says how they are to be used, as llama.cpp's server reads it."""
+"""Models trained for decisions, used as their GGUF and llama.cpp's server specify.
+
+The template "systemone" states one question about a state. The next token is the answer: each option has a label of one
+token, or a group of tokens of which the most probable counts.
+"""
 
 from __future__ import annotations
 
@@ -30,32 +34,32 @@ CODES = (*string.ascii_uppercase, *map("".join, product(string.ascii_uppercase, 
 
 
 class Labels(NamedTuple):
-    """Labels of options in their places."""
+    """Labels of options, in order."""
 
     texts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
-    """The tokens of each, of which the most probable counts."""
+    """Tokens of each label; the most probable counts."""
 
 
 def single_tokens(llm: Llama, texts: Iterable[str], at_most: int | None = None) -> Labels:
-    """Return those texts that are a token of their own."""
+    """Return the texts that are a single token."""
     found = [(text, token) for text in texts if (token := token_of(llm, text)) is not None][:at_most]
     return Labels(tuple(text for text, _ in found), tuple((token,) for _, token in found))
 
 
 def token_of(llm: Llama, text: str) -> int | None:
-    """Return the one token of a text."""
+    """Return the token of a text, or None if it is not a single token."""
     tokens = llm.tokenize(text.encode(), add_bos=False, special=False)
     return int(tokens[0]) if len(tokens) == 1 else None
 
 
 def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> Labels:
-    """Return the labels of "lfm2-d1": spellings of yes and no, numbers of levels, or codes, with a space before or not.
+    """Return the labels of "lfm2-d1": yes and no, level numbers, or codes, with or without a leading space.
 
     Raises
     ------
     ArgumentError
-        There is none left for an option.
+        An option has no label of a single token.
     """
     if question != "choice":
         words = {"true": ("yes", "Yes", "YES"), "false": ("no", "No", "NO")}
@@ -91,7 +95,7 @@ def _pool() -> Iterator[str]:
 
 
 def _tokens(llm: Llama, texts: Iterable[str]) -> tuple[int, ...]:
-    """Return the tokens of those texts that are one."""
+    """Return the tokens of the texts that are a single token."""
     found = (token_of(llm, text) for text in texts)
     return tuple(dict.fromkeys(token for token in found if token is not None))
 
@@ -99,23 +103,23 @@ def _tokens(llm: Llama, texts: Iterable[str]) -> tuple[int, ...]:
 Kind: TypeAlias = Literal["openjev", "lev", "nimble", "pplx-decider", "lfm2-d1"]
 
 _KINDS: dict[str, Kind] = {kind: kind for kind in ("openjev", "lev", "nimble", "pplx-decider", "lfm2-d1")}
-_N_RATINGS = 9  # by which "lev" answers a predicate, from certainly not to certainly
+_N_RATINGS = 9  # answers of "lev" to a predicate, from certainly not to certainly
 _TRUE_FIRST = ("openjev", "lfm2-d1")
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a GGUF says of the decisions that its model was trained for."""
+    """Decision settings in the GGUF of a trained model."""
 
     kind: Kind
     template: jinja2.Template
     temperatures: Mapping[str, float]
-    """By types of questions, and by these and ranges of numbers of options."""
+    """Temperatures by question type, or by type and range of the number of options."""
     labels: Labels
-    """Of options in their places; none where they depend on the question."""
+    """Labels by position; empty if they depend on the question."""
 
     def temperature(self, question: str, n_options: int) -> float:
-        """Return what log-probabilities are divided by."""
+        """Return the divisor of log-probabilities."""
         if self.kind == "lev":
             bucket = "small" if n_options <= 8 else "mid" if n_options <= 26 else "large"
         else:
@@ -123,7 +127,7 @@ class Trained:
         return self.temperatures.get(f"{question}.{bucket}", self.temperatures.get(question, 1.0))
 
     def labels_of(self, llm: Llama, question: str, keys: Sequence[str]) -> Labels:
-        """Return the labels that a question is answered by."""
+        """Return the labels for the options of a question."""
         if self.kind == "lfm2-d1":
             return group_labels(llm, question, keys)
         n = _N_RATINGS if self.is_rated(question) else len(keys)
@@ -132,17 +136,17 @@ class Trained:
         return Labels(self.labels.texts[:n], self.labels.groups[:n])
 
     def is_rated(self, question: str) -> bool:
-        """Whether a question is answered by ratings."""
+        """Return whether a question is answered by ratings."""
         return self.kind == "lev" and question == "noul"
 
 
 def trained_of(llm: Llama) -> Trained | None:
-    """Return what the model was trained for; None for one that was not.
+    """Return the decision settings of a model; None if it has none.
 
     Raises
     ------
     ArgumentError
-        It was, but cannot be asked so here, or its file does not say how.
+        The decision type is not supported, or the settings are incomplete or invalid.
     """
     known = attachment(llm).known
     if "trained" not in known:
@@ -210,18 +214,18 @@ _jinja.filters["tojson"] = _to_json
 
 @dataclass(frozen=True, eq=False)
 class TrainedView(View):
-    """A question as the model was trained to be asked it, alone."""
+    """A single question in the format of the model's training."""
 
     trained: Trained
     question: str
-    """Its type."""
+    """The question type."""
     instructions: Any
     options: tuple[tuple[str, Any], ...]
-    """Keys and descriptions, as they are shown."""
+    """Keys and descriptions, in the order shown."""
     labels: Labels
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
-        """Return what is to be read about a state."""
+        """Return the reading for a state."""
         given = state.given if isinstance(state, StateText) else state or ""
         data = {"instructions": self.instructions, "state": given, "options": [list(one) for one in self.options]}
         with lease(llm):
@@ -231,7 +235,7 @@ class TrainedView(View):
         return Reading(tokens, (), labels=tuple(token for group in self.labels.groups for token in group))
 
     def probabilities(self, scored: Scored) -> Floats:
-        """Return those of its options, in the order shown."""
+        """Return the probabilities of the options, in the order shown."""
         sizes = [len(group) for group in self.labels.groups]
         best = np.maximum.reduceat(scored.logprobs, np.cumsum([0, *sizes[:-1]]))
         weights = best / self.trained.temperature(self.question, len(self.options))
@@ -255,38 +259,38 @@ class TrainedView(View):
             "options": options,
             "images": [],
         }
-        if self.trained.kind == "nimble":  # which is shown all questions of a request, and is asked each alone
+        if self.trained.kind == "nimble":  # its template lists all questions; each is asked alone
             shown = {name: given[name] for name in ("id", "type", "instructions", "options")}
             given["questions"] = [shown]
         if self.trained.kind == "lev":
             given = _sorted(given)
         try:
             return self.trained.template.render(given)
-        except Exception as error:  # of whatever the template calls
+        except Exception as error:  # from any call of the template
             raise ArgumentError(f"the model's template 'systemone': {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedAsked(Asked):
-    """A question, asked as the model was trained for it."""
+    """A question to a model that was trained for decisions."""
 
     question: Question
     orders: tuple[TrainedView, ...]
-    """One; of "lev" and a choice two, with the options in both."""
+    """One order; for a choice of "lev", both directions."""
 
     @property
     def takes_prior(self) -> bool:
-        """Whether what it gives without a state counts."""
+        """Whether scores without a state are subtracted."""
         return False
 
     @property
     def views(self) -> Sequence[TrainedView]:
-        """One an order."""
+        """One view for each order."""
         return self.orders
 
     @classmethod
     def of(cls, llm: Llama, question: Question, trained: Trained) -> Self:
-        """Read a question; ArgumentError where the model has not labels enough."""
+        """Prepare a question; ArgumentError if the model has too few labels."""
         kind, options = _shown(question)
         if kind == "noul" and trained.kind in _TRUE_FIRST:
             options = options[::-1]
@@ -301,7 +305,7 @@ class TrainedAsked(Asked):
         )
 
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer that readings make, by the mean of probabilities."""
+        """Return the answer, from the mean probabilities of the orders."""
         first, *other = (view.probabilities(one) for view, one in zip(self.views, scored, strict=True))
         p = np.mean([first, *(one[::-1] for one in other)], axis=0)
         if isinstance(self.question, Predicate) and self.views[0].options[0][0] == "false":
@@ -312,7 +316,7 @@ class TrainedAsked(Asked):
 
 
 def _shown(question: Question) -> tuple[str, tuple[tuple[str, Any], ...]]:
-    """Return the type of a question, and the keys and descriptions of its options."""
+    """Return the type of a question, and keys and descriptions of its options."""
     if isinstance(question, Predicate):
         return "noul", (("false", question.false), ("true", question.true))
     if isinstance(question, Choice):

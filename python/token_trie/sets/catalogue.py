@@ -253,7 +253,7 @@ class Catalogue:
 
 
 class _Now(NamedTuple):
-    """What was read from the files, replaced as a whole, because a fork or interrupt may come at any moment."""
+    """A snapshot of both files; replaced as a whole, because a fork or interrupt may come at any moment."""
 
     digest: bytes
     first: dict[str, Any]

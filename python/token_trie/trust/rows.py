@@ -340,7 +340,7 @@ def read_rows(
 if TYPE_CHECKING:  # by scripts/keywords
 
     class RowKeywords(TypedDict, total=False):
-        """Those of `RowOptions`."""
+        """Keywords of `RowOptions`."""
 
         template: str
         leaf_end: LeafEnd
@@ -350,7 +350,7 @@ if TYPE_CHECKING:  # by scripts/keywords
         examples: Examples | None
 
     class FitKeywords(RowKeywords, total=False):
-        """Those of `FitOptions`."""
+        """Keywords of `FitOptions`."""
 
         kind: FitKind
         frequencies: Mapping[Any, float] | None

@@ -19,7 +19,7 @@ def own_of(llm: Any) -> OwnStream:
 
 def wait_in_line(own: OwnStream, n: int) -> None:
     until = time.monotonic() + 60
-    while len(own._line) < n:
+    while len(own._queue) < n:
         assert time.monotonic() < until
         time.sleep(0.001)
 

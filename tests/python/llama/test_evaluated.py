@@ -170,9 +170,9 @@ def test_nothing_is_read_from_a_llama_that_another_thread_is_in(own: Any) -> Non
 
     holder = Holder()
     with StreamHandle(own) as stream:
-        evaluated = stream._stream._evaluated
-        assert evaluated is not None
-        evaluated._guard(holder, "hold")  # as every call of the Llama is
+        cache = stream._stream._llama_cache
+        assert cache is not None
+        cache._guard(holder, "hold")  # as every call of the Llama is
         thread = threading.Thread(target=holder.hold)
         thread.start()
         entered.wait()

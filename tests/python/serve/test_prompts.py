@@ -136,7 +136,7 @@ def test_a_call_in_the_history_has_the_form_of_the_next_one(use: Callable[[str],
     llm = use(HERMES)
     tokens, template = ask_for_tools(llm, HISTORY, [WEATHER], 2048)
     assert template is not None
-    call = f"weather{template.between}{SPELLED}{template.behind}"
+    call = f"weather{template.between}{SPELLED}{template.after}"
     assert call in llm.detokenize(tokens, special=True).decode()
 
 
