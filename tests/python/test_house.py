@@ -79,7 +79,8 @@ def test_no_import_closes_a_circle() -> None:
         visit(module, ())
 
 
-NATIVE = ["trie", "cursor", "llama", "sampler", "context", "decode", "search", "stream", "batch", "abi"]  # and bindings, which need no abi
+# And bindings, which need no abi.
+NATIVE = ["trie", "cursor", "llama", "sampler", "context", "decode", "search", "stream", "batch", "abi"]
 
 
 def test_includes_run_downwards() -> None:
