@@ -24,9 +24,8 @@ from token_trie.decisions.calibration import (
     spelled_as,
 )
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
-from token_trie.llama.own_stream import check_fits, n_ctx_of
+from token_trie.llama.own_stream import check_room, n_ctx_of
 from token_trie.llama.query import LeafEnd, Query
-from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
 from token_trie.sets.choices import Choices, ChoicesLike, read_choices
@@ -180,7 +179,7 @@ def bind(
         bound = BoundChoices(fitted.trie, choices, fitted.leaf_of)
         prompt = prompt[: len(prompt) - fitted.n_moved]
     if reader.owner:
-        check_fits(reader.n_ctx, len(prompt), bound.trie, reader.owner)
+        check_room(reader.n_ctx, len(prompt), bound.trie.max_tokens, reader.owner)
     return prompt, bound
 
 
@@ -217,15 +216,6 @@ class BoundCalibration(ABC):
     @abstractmethod
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
         """Return log-weights of the leaves, of which a softmax makes probabilities."""
-
-    def ready(self, stream: Stream) -> BoundCalibration:
-        """Return it with all that it needs to know, for which a prompt may become the stream's sequence."""
-        return self
-
-    @property
-    def known(self) -> BoundCalibration | None:
-        """The same, if nothing is to be evaluated for it."""
-        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,36 +261,35 @@ class Fitted(BoundCalibration):
 
 @dataclass(frozen=True, eq=False)
 class Prior(BoundCalibration):
-    """Choices behind a prompt without content, and the leaves that they are for."""
+    """A contextual calibration whose prompt is not scored yet."""
 
     tokens: list[int]
     empty: BoundChoices[Any]
     of: BoundChoices[Any]
     leaf_end: LeafEnd
     memory: dict[object, Any]
-    """What is remembered of the model: the last scores are."""
+    """Remembered facts of the model, among them the last scores."""
 
     kind = "contextual"
 
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves, once it is ready."""
+        """Raise NotImplementedError: the scores of its prompt are needed first."""
         raise NotImplementedError
 
-    def ready(self, stream: Stream) -> Added:
-        """Score the choices, unless that was done before."""
-        trie = self.empty.trie
-
-        def make() -> Floats:
-            stream.prefill(self.tokens)
-            return stream.answer(Query("scores", trie, leaf_end=self.leaf_end)).logprobs
-
-        return self._added(self._scores.get(self._key, len(trie), make))
+    @property
+    def query(self) -> Query:
+        """The query after its prompt."""
+        return Query("scores", self.empty.trie, leaf_end=self.leaf_end)
 
     @property
     def known(self) -> Added | None:
-        """The same, if that was done before."""
+        """The calibration, if the scores of the prompt are remembered."""
         scores = self._scores.find(self._key)
         return None if scores is None else self._added(scores)
+
+    def keep(self, scores: Floats) -> Added:
+        """Remember the scores of the prompt; return the calibration."""
+        return self._added(self._scores.get(self._key, len(self.empty.trie), lambda: scores))
 
     @property
     def _scores(self) -> Memory[Floats]:

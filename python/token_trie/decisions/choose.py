@@ -24,7 +24,7 @@ from token_trie.decisions.bound_choices import (
 )
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
-from token_trie.decisions.run import Bound, Plan, Prefix, Step, Written, run
+from token_trie.decisions.run import Bound, Plan, Prefix, Step, Written, calibrated, run
 from token_trie.decisions.score import evaluated
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
@@ -172,7 +172,7 @@ class Clock:
 
 
 class Seen(NamedTuple):
-    """An answer, and what it cost."""
+    """An answer and its cost."""
 
     answer: Answer
     stats: Stats
@@ -224,41 +224,19 @@ class BoundChoice(Bound[Decision[Any]]):
     calibration: BoundCalibration | None
     thought: str | None
 
-    def run(self, stream: Stream) -> Decision[Any]:
-        """Decide."""
-        if self.calibration is not None:
-            return replace(self, calibration=self.calibration.ready(stream))._run(stream)
-        return self._run(stream)
-
-    def _run(self, stream: Stream) -> Decision[Any]:
-        return self.decide(self.find(stream), self.calibration)
-
-    def find(self, stream: Stream) -> Seen:
-        """Ask the model."""
-        clock = Clock(stream, self.tokens)
-        answer = stream.answer(self.query)
-        return Seen(answer, clock.stats(answer))
-
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
         """Return an answer's tokens, where whole ones were weighed."""
         return () if self.request.mode in ("greedy", "sampled") else answer.tokens
 
-    def plan(self) -> Plan[Decision[Any]] | None:
-        """Return its steps, unless a calibration is to be evaluated first, in the prompt's place."""
-        if self.calibration is None:
-            return self._steps(None)
-        known = self.calibration.known
-        return None if known is None else replace(self, calibration=known)._steps(known)
-
-    def _steps(self, calibration: BoundCalibration | None) -> Plan[Decision[Any]]:
-        return self.decide((yield from self.seen()), calibration)
+    def plan(self) -> Plan[Decision[Any]]:
+        """Decide."""
+        calibration = yield from calibrated(self.calibration)
+        bound = self if calibration is self.calibration else replace(self, calibration=calibration)
+        return bound.decide((yield from bound.seen()), calibration)
 
     def seen(self) -> Plan[Seen]:
-        """Ask the model in a batch."""
-        return self.found((yield Step(self.tokens, self.query)))
-
-    def found(self, answer: Answer) -> Seen:
-        """Return an answer of a batch with what it cost."""
+        """Return the model's answer, undecided."""
+        answer = yield Step(self.tokens, self.query)
         figures = answer.figures
         stats = Stats(
             n_prompt=len(self.tokens),
@@ -267,7 +245,7 @@ class BoundChoice(Bound[Decision[Any]]):
             n_passes=figures.n_passes,
             prompt_ms=figures.prompt_ns / 1e6,
             decide_ms=figures.decide_ns / 1e6,
-            n_evaluated=figures.n_evaluated,
+            n_evaluated=0 if answer.tokens else figures.n_evaluated,
         )
         return Seen(answer, stats)
 

@@ -19,7 +19,6 @@ from token_trie.decisions.options import ChooseOptions, ScoreOptions
 from token_trie.decisions.run import Admission, Bound, Many, OnError, Plan, Prefix, Prompted, Request, paired
 from token_trie.decisions.score import ScoreRequest
 from token_trie.errors import ArgumentError, TokenTrieError
-from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
@@ -76,13 +75,8 @@ class _BoundUndecided(Bound[Undecided]):
         self.tokens = bound.tokens
         self._bound = bound
 
-    def run(self, stream: Stream) -> Undecided:
-        return self._undecided(self._bound.find(stream))
-
     def plan(self) -> Plan[Undecided]:
-        return self._undecided((yield from self._bound.seen()))
-
-    def _undecided(self, seen: Seen) -> Undecided:
+        seen = yield from self._bound.seen()
         check_finite(self._bound.choices.of_left(seen.answer.logprobs, -np.inf))
         return Undecided(self._bound, seen)
 

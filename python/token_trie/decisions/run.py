@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from token_trie.decisions.bound_choices import Reader, reader_of
+from token_trie.decisions.bound_choices import BoundCalibration, Prior, Reader, reader_of
 from token_trie.decisions.calibration import fingerprint
 from token_trie.decisions.options import ChooseOptions, ListOptions, RecordOptions
 from token_trie.decisions.think import Think, any_set, marker_tokens, think_first
@@ -105,14 +105,45 @@ class Written(Request[R]):
 
 
 class Step(NamedTuple):
-    """A query, and the prompt that it is asked after."""
+    """A query and its prompt."""
 
     tokens: list[int]
     query: Query
+    is_beside: bool = False
+    """Whether a stream's sequence stays as it is."""
 
 
 Plan: TypeAlias = Generator[Step, Answer, R]
 """Yields steps, is sent their answers, and returns the result."""
+
+
+def drive(plan: Plan[R], stream: Stream) -> R:
+    """Answer the steps of a plan on a stream; the time of a prompt is in the figures of its answer."""
+    try:
+        step = next(plan)
+        while True:
+            if step.is_beside:
+                answer = stream.answer(step.query, step.tokens)
+            else:
+                started = time.perf_counter_ns()
+                stream.prefill(step.tokens)
+                prompt_ns = time.perf_counter_ns() - started
+                answer = stream.answer(step.query)
+                answer.figures.prompt_ns = prompt_ns
+            step = plan.send(answer)
+    except StopIteration as end:
+        result: R = end.value
+        return result
+
+
+def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
+    """Return a calibration that is ready: a contextual one is scored first, unless its scores are remembered."""
+    if not isinstance(calibration, Prior):
+        return calibration
+    known = calibration.known
+    if known is None:
+        known = calibration.keep((yield Step(calibration.tokens, calibration.query)).logprobs)
+    return known
 
 
 class Bound(Generic[R]):
@@ -126,17 +157,10 @@ class Bound(Generic[R]):
         return None
 
     def run(self, stream: Stream) -> R:
-        """Answer it; what it stands behind becomes the stream's sequence, and the stream's trie is then any."""
+        """Answer it; the prompt becomes the stream's sequence, and the stream's trie is then any."""
         plan = self.plan()
         assert plan is not None  # else it has a `run` of its own
-        try:
-            step = next(plan)
-            while True:
-                stream.prefill(step.tokens)
-                step = plan.send(stream.answer(step.query))
-        except StopIteration as end:
-            result: R = end.value
-            return result
+        return drive(plan, stream)
 
     def missing(self, answer: R) -> Sequence[int]:
         """Return what of an answer the stream's sequence has not taken up yet."""
@@ -152,7 +176,7 @@ class Batched(Generic[R]):
 
     def submit(self, batch: Batch) -> int:
         """Put its step into a batch; return the ticket."""
-        return batch.submit(*self._step)
+        return batch.submit(self._step.tokens, self._step.query)
 
     def read(self, answer: Answer) -> R | Batched[R]:
         """Go on with the answer; return the result, or itself where there is another step."""
@@ -235,7 +259,7 @@ def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batche
     tokens = reader.tokenize(prompt)
     plan = request.bind(reader, Prefix(tokens)).plan()
     if plan is None:
-        raise ArgumentError("Contextual and normalize='prior': score something else besides, which a batch does not")
+        raise ArgumentError("this is answered one prompt at a time, and these are in a batch")
     if _is_timed(request):
         raise ArgumentError("think: seconds goes with one decision at a time, and these are in a batch")
     return Batched(_with_thought(llm, request, tokens, plan, n_ctx))

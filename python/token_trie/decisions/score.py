@@ -19,7 +19,7 @@ from token_trie.decisions.bound_choices import (
 )
 from token_trie.decisions.calibration import Contextual, Evaluated
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step, read_on, run
+from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step, calibrated, read_on, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
@@ -134,28 +134,22 @@ class BoundScores(Bound[Floats]):
     beginning: list[int]
     """What stands for a text's begin, where the scores behind that are wanted."""
 
-    def run(self, stream: Stream) -> Floats:
-        """Score."""
-        calibration = None if self.calibration is None else self.calibration.ready(stream)
-        stream.prefill(self.tokens)
-        return self._read(stream.answer(self.query), calibration, self._prior(stream))
-
     def run_beside(self, stream: Stream) -> Floats:
         """Score beside the stream's sequence, which stays, as does its trie."""
         if self._takes_state:
             raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
         answer = stream.answer(self.query, None if stream.tokens == self.tokens else self.tokens)
-        return self._read(answer, self.calibration, self._prior(stream))
+        prior = stream.answer(self.query, self.beginning).logprobs if self.beginning else None
+        return self._read(answer, self.calibration, prior)
 
-    def plan(self) -> Plan[Floats] | None:
-        """Return its one step, unless something is scored besides."""
-        known = None if self.calibration is None else self.calibration.known
-        if self.beginning or (self.calibration is not None and known is None):
-            return None
-        return self._steps(known)
-
-    def _steps(self, calibration: BoundCalibration | None) -> Plan[Floats]:
-        return self._read((yield Step(self.tokens, self.query)), calibration)
+    def plan(self) -> Plan[Floats]:
+        """Score the choices, and those at a text's beginning where these are to be subtracted."""
+        calibration = yield from calibrated(self.calibration)
+        answer = yield Step(self.tokens, self.query)
+        prior = None
+        if self.beginning:
+            prior = (yield Step(self.beginning, self.query, is_beside=True)).logprobs
+        return self._read(answer, calibration, prior)
 
     @property
     def query(self) -> Query:
@@ -166,10 +160,6 @@ class BoundScores(Bound[Floats]):
     @property
     def _takes_state(self) -> bool:
         return self.calibration is not None and self.calibration.needs_state
-
-    def _prior(self, stream: Stream) -> Floats | None:
-        """Return the scores at a text's beginning, where they are to be subtracted."""
-        return stream.answer(self.query, self.beginning).logprobs if self.beginning else None
 
     def _read(self, answer: Answer, calibration: BoundCalibration | None, prior: Floats | None = None) -> Floats:
         scores = answer.logprobs

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from token_trie.decisions.bound_choices import Reader
 from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step
+from token_trie.llama.own_stream import check_room
 from token_trie.llama.query import Query
-from token_trie.llama.stream import Stream
-from token_trie.llama.text import TextOptions, write_text
+from token_trie.llama.text import TextOptions
 from token_trie.native.checks import check_counts, encode
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
@@ -74,7 +74,10 @@ class TextRequest(Request[FreeText]):
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundText:
         """Bind it to what it stands behind."""
-        return BoundText(self, prefix.tokens, MOST_TOKENS if self.max_tokens is None else self.max_tokens)
+        max_tokens = MOST_TOKENS if self.max_tokens is None else self.max_tokens
+        if reader.owner:
+            check_room(reader.n_ctx, len(prefix.tokens), min(max_tokens, 1), reader.owner)
+        return BoundText(self, prefix.tokens, max_tokens)
 
 
 @dataclass(frozen=True)
@@ -85,19 +88,8 @@ class BoundText(Bound[FreeText]):
     tokens: list[int]
     max_tokens: int
 
-    def run(self, stream: Stream) -> FreeText:
-        """Write it."""
-        request = self.request
-        stream.prefill(self.tokens)
-        n_left = max(stream.n_ctx_max - len(self.tokens), 1)  # a prompt without room for one is refused, as by a batch
-        with stream.other_grammars():
-            stream.set_grammar(request.gbnf, "root")
-            text = write_text(stream, min(self.max_tokens, n_left), request.options)
-        why = "string" if text.stop == "stop" else text.stop
-        return FreeText(text.text, stream.tokens[len(self.tokens) :], why, text.stop_string, len(self.tokens))
-
     def plan(self) -> Plan[FreeText]:
-        """Return its one step."""
+        """Write it."""
         request, stops = self.request, self.request.stops
         answer = yield Step(
             self.tokens,

@@ -12,7 +12,6 @@ from token_trie.errors import BusyError, CancelledError, ContextError
 from token_trie.llama.stream import Stream
 from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import acting_thread, attachment, lease
-from token_trie.sets.trie import TokenTrie
 
 # A waiting thread also looks this often, because an interrupt may prevent the call that wakes it.
 _POLL_S = 0.1
@@ -116,10 +115,10 @@ def n_ctx_of(llm: Llama) -> int:
         return int(llm.n_ctx())
 
 
-def check_fits(n_ctx: int, n_prompt: int, trie: TokenTrie, owner: str = "Llama") -> None:
-    """Raise ContextError if a prompt of n_prompt tokens and the longest answer do not fit."""
-    if n_prompt + trie.max_tokens > n_ctx:
+def check_room(n_ctx: int, n_prompt: int, n_answer: int, owner: str = "Llama") -> None:
+    """Raise ContextError if a prompt and an answer of so many tokens do not fit."""
+    if n_prompt + n_answer > n_ctx:
         raise ContextError(
-            f"prompt: {n_prompt} tokens and an answer of up to {trie.max_tokens} do not fit the context of "
+            f"prompt: {n_prompt} tokens and an answer of up to {n_answer} do not fit the context of "
             f"{n_ctx} tokens; make the {owner} with a larger n_ctx"
         )

@@ -36,7 +36,10 @@ class Memory(Generic[T]):
     def find(self, key: Hashable) -> T | None:
         """Return the value of a key, or None."""
         with self._lock:
-            return self._entries[key][0] if key in self._entries else None
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
     def get(self, key: Hashable, weight: int, make: Callable[[], T]) -> T:
         """Return the value of a key, or make it; two threads may both make it."""
