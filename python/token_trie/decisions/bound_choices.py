@@ -24,7 +24,7 @@ from token_trie.decisions.calibration import (
     spelled_as,
 )
 from token_trie.errors import ArgumentError, CalibrationError, ContextError
-from token_trie.llama.own_stream import check_room, n_ctx_of
+from token_trie.llama.own_stream import check_room
 from token_trie.llama.query import LeafEnd, Query
 from token_trie.native.core import Llama, _core, vocab_of
 from token_trie.native.lifetime import attachment
@@ -152,11 +152,10 @@ class Reader(NamedTuple):
 def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
     """Return a Llama's, for its own context, or for so many tokens of another's; the caller holds a lease."""
     vocab, known = vocab_of(llm), attachment(llm).known
-    if n_ctx is None:
-        own = n_ctx_of(llm)
-        return Reader(vocab, known, lambda prompt: tokenize_prompt(llm, prompt, own), own, partial(fingerprint, llm))
+    owner = "Llama" if n_ctx is None else ""
+    n_ctx = int(llm.n_ctx()) if n_ctx is None else n_ctx
     return Reader(
-        vocab, known, lambda prompt: tokenize_prompt(llm, prompt, n_ctx), n_ctx, partial(fingerprint, llm), ""
+        vocab, known, lambda prompt: tokenize_prompt(llm, prompt, n_ctx), n_ctx, partial(fingerprint, llm), owner
     )
 
 

@@ -193,9 +193,8 @@ class ChoiceRequest(Written[Decision[Any]]):
         """Read choices; ArgumentError where they and the options do not fit each other."""
         read = read_set(choices, options.tokenization, options.heal)
         tokenization = read.tokenization if isinstance(read, TokenTrie) else options.tokenization
-        mode = options.mode
-        if mode is None:
-            mode = options.default_mode(tokenization)
+        mode = options.mode or options.default_mode(tokenization)
+        if tokenization != options.tokenization:
             options.require_fitting(mode)
         if mode not in ("greedy", "sampled"):
             check_scorable(tokenization)

@@ -161,6 +161,9 @@ class Query:
         if self.leaf_weights is not None:
             weights = ffi.from_buffer("double[]", np.ascontiguousarray(self.leaf_weights, np.float64))
             pointers |= {"leaf_weights": weights, "n_leaf_weights": len(weights)}
+        if self.stop_strings:
+            strings = c_strings([text.encode() for text in self.stop_strings])
+            pointers |= {"stop_strings": strings, "n_stop_strings": len(self.stop_strings)}
         if self.gbnf is not None:
             pointers["gbnf"] = ffi.new("char[]", self.gbnf.encode())
         return new_struct(
@@ -175,8 +178,6 @@ class Query:
             max_nodes=self.max_nodes,
             timeout_ms=self.timeout_ms,
             max_tokens=self.max_tokens,
-            stop_strings=c_strings([text.encode() for text in self.stop_strings]),
-            n_stop_strings=len(self.stop_strings),
             **pointers,
         )
 

@@ -142,10 +142,6 @@ class Attachment:
                     found = self._made[kind] = make()
         return found
 
-    def is_current(self) -> bool:
-        """Whether the settings of the Llama's context are unchanged."""
-        return applied_to(self.context) is self.applied
-
     def require(self, applied: Applied | None) -> None:
         """Raise ArgumentError if a context was made with other adapters than the Llama has now."""
         if applied is not None and applied_to(self.context) is not applied:
@@ -156,9 +152,10 @@ class Attachment:
     def renew(self) -> None:
         """After a change of adapters: drop all results and close all resources."""
         with self._renewing:
-            if self.is_current():
+            applied = applied_to(self.context)
+            if applied is self.applied:
                 return
-            self.applied = applied_to(self.context)
+            self.applied = applied
             made, self._made, self.known = list(self._made.values()), {}, {}
         for one in made:
             one.close()
@@ -239,7 +236,7 @@ def attachment(llm: Any) -> Attachment:
         raise ArgumentError(f"llm: {type(llm).__name__} where a llama_cpp.Llama belongs")
     attached: Attachment | None = llm.__dict__.get("_token_trie")
     if attached is not None:
-        if not attached.is_current():
+        if applied_to(attached.context) is not attached.applied:
             attached.renew()
         return attached
     with _attaching:

@@ -227,7 +227,8 @@ def check_length(llm: Llama, text: bytes, n_ctx: int) -> None:
     """
     if len(text) <= 64 * n_ctx:
         return
-    known, key = attachment(llm).known, ("token bytes", _merges(llm))  # a Llama may get another tokenizer
+    known = attachment(llm).known
+    key = "token bytes", _merges(llm, vocab_of(llm))  # a Llama may get another tokenizer
     if key not in known:
         known[key] = _token_bytes(llm)
     longest, loose = known[key]
@@ -241,9 +242,9 @@ def _token_bytes(llm: Llama) -> tuple[int, bytes]:
     They are white space, which a control token may remove, and bytes that no token spells alone, as llama.cpp drops
     them.
     """
-    vocab = vocab_of(llm).address
-    if not _merges(llm):
+    if not _merges(llm, vocab_of(llm)):
         return 1, bytes(range(256))
+    vocab = vocab_of(llm).address
     longest, kept, buffer = 1, set(), ctypes.create_string_buffer(1)
     for token in range(llama_cpp.llama_vocab_n_tokens(vocab)):
         n = abs(llama_cpp.llama_token_to_piece(vocab, token, buffer, 1, 0, True))
@@ -253,11 +254,11 @@ def _token_bytes(llm: Llama) -> tuple[int, bytes]:
     return longest, bytes(byte for byte in range(256) if byte not in kept or byte in b" \t\n\v\f\r")
 
 
-def _merges(llm: Llama) -> bool:
+def _merges(llm: Llama, vocab: _core.Vocab) -> bool:
     """Return whether the tokenizer is llama.cpp's SPM or BPE, whose tokens together spell the text."""
     faithful = (llama_cpp.LLAMA_VOCAB_TYPE_SPM, llama_cpp.LLAMA_VOCAB_TYPE_BPE)
     own = type(llm.tokenizer_) is llama_cpp.llama_tokenizer.LlamaTokenizer
-    return own and llama_cpp.llama_vocab_type(vocab_of(llm).address) in faithful
+    return own and llama_cpp.llama_vocab_type(vocab.address) in faithful
 
 
 def _tokenize(llm: Llama, text: bytes) -> list[int]:
@@ -265,10 +266,11 @@ def _tokenize(llm: Llama, text: bytes) -> list[int]:
         tokens: list[int] = llm.tokenize(text, add_bos=False, special=True)
         return tokens
 
-    if not _merges(llm):
-        return whole(text)
     vocab = vocab_of(llm)
-    retokenizer = attachment(llm).known.setdefault("texts", Retokenizer())
+    if not _merges(llm, vocab):
+        return whole(text)
+    known = attachment(llm).known
+    retokenizer = known.get("texts") or known.setdefault("texts", Retokenizer())
     assert isinstance(retokenizer, Retokenizer)
     return retokenizer.tokens_of(text, whole, lambda token: vocab.detokenize([token], True))
 
