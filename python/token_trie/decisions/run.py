@@ -33,29 +33,29 @@ R = TypeVar("R")
 
 
 class Thought(NamedTuple):
-    """What the model wrote first."""
+    """Text that the model wrote before its answer."""
 
     text: str
     ms: float
 
 
 class Prefix(NamedTuple):
-    """What a request stands behind."""
+    """Tokens before the answer of a request."""
 
     tokens: list[int]
     is_standing: bool = False
-    """Whether the stream's sequence is this already."""
+    """Whether the stream's sequence is these tokens already."""
     thought: Thought | None = None
-    """What it ends in, before the marker."""
+    """The thought at its end, before the marker."""
 
     @property
     def thought_text(self) -> str | None:
-        """What the model wrote first."""
+        """Text of the thought."""
         return None if self.thought is None else self.thought.text
 
 
 class Request(ABC, Generic[R]):
-    """Choices, or what else there is to answer with, and options that fit it."""
+    """A question for the model, with checked options."""
 
     @property
     def think(self) -> Think | None:
@@ -64,17 +64,17 @@ class Request(ABC, Generic[R]):
 
     @property
     def seed(self) -> int | None:
-        """Of what is drawn."""
+        """Seed of the random draws."""
         return None
 
     @property
     def draws(self) -> bool:
-        """Whether something is."""
+        """Whether tokens are sampled."""
         return False
 
     @abstractmethod
     def bind(self, reader: Reader, prefix: Prefix) -> Bound[R]:
-        """Bind it to what it stands behind.
+        """Bind it to its prompt.
 
         Raises
         ------
@@ -95,12 +95,12 @@ class Written(Request[R]):
 
     @property
     def seed(self) -> int | None:
-        """Of what is drawn."""
+        """Seed of the random draws."""
         return self.options.seed
 
     @property
     def draws(self) -> bool:
-        """Whether something is."""
+        """Whether tokens are sampled."""
         return self.options.mode == "sampled" or self.options.think is not None
 
 
@@ -150,7 +150,7 @@ class Bound(Generic[R]):
     """A request, ready for a stream, and for a batch if it has a plan."""
 
     tokens: list[int]
-    """What it stands behind."""
+    """Tokens of the prompt."""
 
     def plan(self) -> Plan[R] | None:
         """Return its steps; None where it needs a stream."""
