@@ -186,7 +186,7 @@ def test_a_relative_path_is_that_of_the_folder_it_was_loaded_in(model: Path, tmp
 def test_digests_of_large_files_are_remembered_between_processes(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
-    monkeypatch.setattr(loaded, "_SMALL", 0)
+    monkeypatch.setattr(loaded, "_MAX_UNSTORED", 0)
     monkeypatch.setattr(loaded, "_digests", loaded._Digests())
     path = tmp_path / "file"
     path.write_bytes(b"some bytes")

@@ -33,7 +33,7 @@ class Counting:
 
 
 def read(llm: Any, folder: Any, rows: Any, choices: Any = CHOICES, most: int = 10**9, **options: Any) -> Any:
-    """Return readings, the rows that were read by the model, and what is cache."""
+    """Return readings, the rows that were read by the model, and what is cached."""
     asked = RowOptions(**options)
     reader: Any = Counting(reader_of(llm, choices, asked), most)
     place = open_cache(folder, key_of(asked, reader.binding))
