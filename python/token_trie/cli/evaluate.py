@@ -14,10 +14,10 @@ import typer
 from token_trie.cli.label import (
     EachOption,
     ExamplesOption,
-    Labeller,
     NearestOption,
     PromptLabeller,
     QuestionLabeller,
+    RowLabeller,
     put_examples,
     read_template,
 )
@@ -38,7 +38,7 @@ from token_trie.cli.options import (
     console,
     status,
 )
-from token_trie.cli.tables import Row, Table, format_of, open_table
+from token_trie.cli.tables import Table, TableRow, format_of, open_table
 from token_trie.decisions.gold import Labels, is_nothing
 from token_trie.errors import ArgumentError, TokenTrieError
 from token_trie.native.core import Llama
@@ -180,7 +180,7 @@ class _Rows:
     """The rows of a table that have labels."""
 
     def __init__(
-        self, table: Table, labeller: Labeller, gold: str, template: Template | None, on_error: OnError
+        self, table: Table, labeller: RowLabeller, gold: str, template: Template | None, on_error: OnError
     ) -> None:
         if table.columns is not None:
             if gold not in table.columns:
@@ -193,7 +193,7 @@ class _Rows:
         self._gold = gold
         self._on_error = on_error
         self._labels = Labels(labeller.choices, labeller.choices)
-        self._rows: list[tuple[Row, Any, str, str]] = []
+        self._rows: list[tuple[TableRow, Any, str, str]] = []
         self._problems: list[str] = []
         self._n_empty = 0
         for row in table.rows():
@@ -243,7 +243,7 @@ class _Rows:
         if self._problems:
             status.print(f"{len(self._problems):,} rows of no use are left out", highlight=False)
 
-    def _take(self, row: Row, template: Template | None) -> None:
+    def _take(self, row: TableRow, template: Template | None) -> None:
         problem = row.bad
         if problem is None and self._gold not in row.values:
             problem = f"no column {self._gold!r}, which --gold names"

@@ -31,8 +31,8 @@ from token_trie.cli.options import (
     read,
     status,
 )
-from token_trie.cli.resume import Results, digest
-from token_trie.cli.tables import Format, Row, Table, format_of, open_table
+from token_trie.cli.resume import ResultTable, digest
+from token_trie.cli.tables import Format, Table, TableRow, format_of, open_table
 from token_trie.decisions.calibration import Contextual
 from token_trie.decisions.decision import Decision
 from token_trie.decisions.gold import is_nothing
@@ -133,7 +133,7 @@ class Labelled(NamedTuple):
     """Whether none of the choices seems to fit."""
 
 
-class Labeller(ABC):
+class RowLabeller(ABC):
     """Labels rows."""
 
     choices: list[str]
@@ -173,7 +173,7 @@ class Labeller(ABC):
         """Return the result of an answer."""
 
 
-class PromptLabeller(Labeller):
+class PromptLabeller(RowLabeller):
     """Labels rows by a prompt."""
 
     def __init__(
@@ -244,7 +244,7 @@ class PromptLabeller(Labeller):
         return Labelled(answer.text, [0.0 if one is None else one for one in figures], answer.fits is False)
 
 
-class QuestionLabeller(Labeller):
+class QuestionLabeller(RowLabeller):
     """Labels rows by a question."""
 
     def __init__(
@@ -338,7 +338,7 @@ NearestOption = Annotated[
 ]
 
 
-def put_examples(labeller: Labeller, path: Path | None, gold: str | None, n_each: int, nearest: int | None) -> None:
+def put_examples(labeller: RowLabeller, path: Path | None, gold: str | None, n_each: int, nearest: int | None) -> None:
     """Put the examples of a table, if given, before the rows.
 
     Raises
@@ -476,7 +476,7 @@ def label(
         raise ArgumentError(
             "--resume: not with --calibration batch, which depends on all rows; use a calibration file instead"
         )
-    labeller: Labeller
+    labeller: RowLabeller
     if question is not None:
         labeller = QuestionLabeller(question, texts, form, template, chat, probabilities, calibrating)
     else:
@@ -486,7 +486,7 @@ def label(
     run = f"{digest(labeller.set)}-{digest(*labeller.options, digest_of_model(model.path), *labeller.marks)}"
     with (
         closing(open_table(table, kind)) as opened,
-        closing(Results(output, to, opened, labeller.columns, prefix, run)) as results,
+        closing(ResultTable(output, to, opened, labeller.columns, prefix, run)) as results,
     ):
         if opened.columns is not None and template is not None:
             template.check(opened.columns, f"{opened.name}: ")
@@ -513,13 +513,13 @@ def label(
 class _Labelling:
     """Labels the rows of a table and writes the results."""
 
-    def __init__(self, table: Table, labeller: Labeller, results: Results, on_error: OnError) -> None:
+    def __init__(self, table: Table, labeller: RowLabeller, results: ResultTable, on_error: OnError) -> None:
         self._table = table
         self._labeller = labeller
         self._results = results
         self._on_error = on_error
         self._progress = Progress(table.size, "rows")
-        self._under_way: deque[Row] = deque()
+        self._under_way: deque[TableRow] = deque()
         self._n_bad = 0
         self._n_unfit = 0
         self._counts: Counter[str] = Counter()
@@ -561,13 +561,13 @@ class _Labelling:
                 self._report(row, bad)
         self._results.require_all(seen)
 
-    def _write(self, row: Row, answer: Any) -> None:
+    def _write(self, row: TableRow, answer: Any) -> None:
         labelled = self._labeller.read(answer)
         self._results.write(row, [labelled.answer, *(float(f"{figure:.6g}") for figure in labelled.figures)])
         self._counts[labelled.answer] += 1
         self._n_unfit += labelled.is_unfit
 
-    def _report(self, row: Row, message: str) -> None:
+    def _report(self, row: TableRow, message: str) -> None:
         if self._on_error is OnError.stop:
             raise ArgumentError(f"{row.where}: {message} (--on-error skip leaves such rows out)")
         self._n_bad += 1

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from token_trie.cli.tables import STANDARD_INPUT, Format, Row, Table, read_csv, reopen
+from token_trie.cli.tables import STANDARD_INPUT, Format, Table, TableRow, read_csv, reopen
 from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError
 from token_trie.sets.template import text_of, to_json
@@ -46,7 +46,7 @@ class WholeLines(Iterator[bytes]):
         return line
 
 
-class Rows(ABC):
+class ResultRows(ABC):
     """A format of rows, each ended by a line break."""
 
     has_columns = True
@@ -73,7 +73,7 @@ class Rows(ABC):
         """Whether a written row, without the columns added, has the values of a row of the table."""
 
 
-class CsvRows(Rows):
+class CsvRows(ResultRows):
     """CSV with a line of names."""
 
     def head(self, columns: list[str]) -> bytes:
@@ -109,7 +109,7 @@ class CsvRows(Rows):
         return all(written.get(column) == text_of(values.get(column)) for column in columns)
 
 
-class JsonRows(Rows):
+class JsonRows(ResultRows):
     """JSON lines: one object per line."""
 
     has_columns = False
@@ -170,7 +170,11 @@ def _csv_records(lines: Iterator[bytes]) -> Iterator[list[str]]:
     return read_csv(line.decode("utf-8", "replace") for line in lines)
 
 
-_FORMATS: dict[Format, Callable[[], Rows]] = {Format.csv: CsvRows, Format.jsonl: JsonRows, Format.parquet: AddedRows}
+_FORMATS: dict[Format, Callable[[], ResultRows]] = {
+    Format.csv: CsvRows,
+    Format.jsonl: JsonRows,
+    Format.parquet: AddedRows,
+}
 
 
 def lock(file: io.FileIO) -> bool:
@@ -186,7 +190,7 @@ def lock(file: io.FileIO) -> bool:
     return True
 
 
-class Results:
+class ResultTable:
     """The file of results; each row is written as soon as it is known.
 
     Parameters
@@ -281,7 +285,7 @@ class Results:
         self._cut = end
         self._begin_to_compare()
 
-    def has(self, row: Row) -> bool:
+    def has(self, row: TableRow) -> bool:
         """Whether a row was written; call it in order. ArgumentError if another row was written under its number."""
         if self._oldest is not None and int(self._oldest[self._row]) == row.number:
             own = {column: value for column, value in self._oldest.items() if column not in self.added}
@@ -297,7 +301,7 @@ class Results:
         if n < self._last:
             raise ArgumentError(f"{self._table.name} has {n:,} rows, and row {self._last:,} was labelled before")
 
-    def check(self, row: Row) -> None:
+    def check(self, row: TableRow) -> None:
         """Raise ArgumentError for columns of a row that clash with those added."""
         if self._table.columns is not None:
             return
@@ -309,7 +313,7 @@ class Results:
             if new:
                 raise ArgumentError(f"column {new[0]!r}, which the first row does not have")
 
-    def write(self, row: Row, added: list[Any]) -> None:
+    def write(self, row: TableRow, added: list[Any]) -> None:
         """Write a row; OSError if the disk is full: the rows before it stay whole."""
         values = dict(zip(self.added, [*added, row.number, self._run], strict=True))
         self._put(self._head() + self._rows.encode(self._all_columns(), row.values, values))

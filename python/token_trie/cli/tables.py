@@ -51,7 +51,7 @@ def format_of(path: Path, given: Format | None, option: str) -> Format:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of a table; a bad one has a message and no values."""
 
     number: int
@@ -77,7 +77,7 @@ class Table(ABC):
         self.name = STANDARD_INPUT if str(path) == "-" else str(path)
 
     @abstractmethod
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         """Read the rows."""
 
     @abstractmethod
@@ -123,8 +123,8 @@ class _Lines(Table):
                 line = line.removeprefix(b"\xef\xbb\xbf")
             yield line
 
-    def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> Row:
-        return Row(number, f"{self.name}, line {line}", values, bad, self._read)
+    def _row(self, number: int, line: int, values: dict[str, Any], bad: str | None = None) -> TableRow:
+        return TableRow(number, f"{self.name}, line {line}", values, bad, self._read)
 
 
 class _Csv(_Lines):
@@ -155,7 +155,7 @@ class _Csv(_Lines):
         _check_columns(columns, self.name)
         return columns
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         """Read the rows; ArgumentError if quotes and line breaks are ambiguous."""
         assert self.columns is not None
         number = 0
@@ -187,7 +187,7 @@ class _Csv(_Lines):
 
 
 class _JsonLines(_Lines):
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         number = 0
         for line in self._lines():
             if not line.strip():
@@ -235,14 +235,14 @@ class ParquetTable(Table):
         """Close the file."""
         self._file.close()
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         """Read the rows; a cell without a Python value makes a row bad."""
         number = 0
         for batch in self.batches(256):
             yield from self.rows_of(batch, number)
             number += batch.num_rows
 
-    def rows_of(self, batch: Any, number: int) -> Iterator[Row]:
+    def rows_of(self, batch: Any, number: int) -> Iterator[TableRow]:
         """Read the rows of a batch after `number` rows."""
         readers = [reader_of(field.type) for field in self.schema]
         for cells in zip(*batch.columns, strict=True):
@@ -255,7 +255,7 @@ class ParquetTable(Table):
                 bad = f"not UTF-8 ({error})"
             except (ArgumentError, ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
                 bad = str(error)
-            yield Row(number, f"{self.name}, row {number}", values, bad, number)
+            yield TableRow(number, f"{self.name}, row {number}", values, bad, number)
 
     def batches(self, n: int) -> Iterator[Any]:
         """Read record batches of at most n rows."""
@@ -335,7 +335,7 @@ class Members(NamedTuple):
     """Amount of the table read so far, in the unit of its size."""
 
 
-def checked(rows: Iterable[Row], columns: list[str]) -> Iterator[Row]:
+def checked(rows: Iterable[TableRow], columns: list[str]) -> Iterator[TableRow]:
     """Yield rows; ArgumentError for a bad row, or one without these columns."""
     for row in rows:
         if row.bad is not None:
@@ -423,7 +423,7 @@ def _of_arrow(
     return tokens.astype(np.int32, copy=False), starts.astype(np.int64), names
 
 
-def _of_rows(rows: Iterable[Row], ids: str, name: str | None) -> Members:
+def _of_rows(rows: Iterable[TableRow], ids: str, name: str | None) -> Members:
     # Arrays of machine integers: Python objects would take ten times the memory.
     tokens, lengths, names, read = array("i"), array("q"), [], 0
     for row in checked(rows, [ids] if name is None else [ids, name]):
@@ -436,7 +436,7 @@ def _of_rows(rows: Iterable[Row], ids: str, name: str | None) -> Members:
     return Members(np.asarray(tokens, np.int32), np.asarray(lengths, np.int64), names, read)
 
 
-def text_in(row: Row, column: str) -> str:
+def text_in(row: TableRow, column: str) -> str:
     """Return a cell's text; ArgumentError if it has none."""
     value = row.values[column]
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
@@ -444,7 +444,7 @@ def text_in(row: Row, column: str) -> str:
     return str(value)
 
 
-def _tokens(row: Row, column: str) -> npt.NDArray[np.int32]:
+def _tokens(row: TableRow, column: str) -> npt.NDArray[np.int32]:
     value = row.values[column]
     where = f"{row.where}, {column}"
     if isinstance(value, str):

@@ -33,7 +33,7 @@ LETTERS = string.ascii_uppercase + string.ascii_lowercase
 CODES = (*string.ascii_uppercase, *map("".join, product(string.ascii_uppercase, repeat=2)))
 
 
-class Labels(NamedTuple):
+class LabelTokens(NamedTuple):
     """Labels of options, in order."""
 
     texts: tuple[str, ...]
@@ -41,10 +41,10 @@ class Labels(NamedTuple):
     """Tokens of each label; the most probable counts."""
 
 
-def single_tokens(llm: Llama, texts: Iterable[str], at_most: int | None = None) -> Labels:
+def single_tokens(llm: Llama, texts: Iterable[str], at_most: int | None = None) -> LabelTokens:
     """Return the texts that are a single token."""
     found = [(text, token) for text in texts if (token := token_of(llm, text)) is not None][:at_most]
-    return Labels(tuple(text for text, _ in found), tuple((token,) for _, token in found))
+    return LabelTokens(tuple(text for text, _ in found), tuple((token,) for _, token in found))
 
 
 def token_of(llm: Llama, text: str) -> int | None:
@@ -53,7 +53,7 @@ def token_of(llm: Llama, text: str) -> int | None:
     return int(tokens[0]) if len(tokens) == 1 else None
 
 
-def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> Labels:
+def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
     """Return the labels of "lfm2-d1": yes and no, level numbers, or codes, with or without a leading space.
 
     Raises
@@ -66,7 +66,7 @@ def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> Labels:
         groups = [_tokens(llm, words[key] if question == "noul" else (key,)) for key in keys]
         if not all(groups):
             raise ArgumentError(f"options: {keys[groups.index(())]!r} is no token of the model's own")
-        return Labels(tuple(keys), tuple(groups))
+        return LabelTokens(tuple(keys), tuple(groups))
     texts, groups, used = [], [], set[int]()
     for code in _codes(keys):
         label = next((one for one in chain([code], _pool()) if token_of(llm, one) not in {None, *used}), None)
@@ -75,7 +75,7 @@ def group_labels(llm: Llama, question: str, keys: Sequence[str]) -> Labels:
         texts.append(label)
         groups.append(_tokens(llm, (label, f" {label}")))
         used.add(groups[-1][0])
-    return Labels(tuple(texts), tuple(groups))
+    return LabelTokens(tuple(texts), tuple(groups))
 
 
 def _codes(keys: Sequence[str]) -> Sequence[str]:
@@ -115,7 +115,7 @@ class Trained:
     template: jinja2.Template
     temperatures: Mapping[str, float]
     """Temperatures by question type, or by type and range of the number of options."""
-    labels: Labels
+    labels: LabelTokens
     """Labels by position; empty if they depend on the question."""
 
     def temperature(self, question: str, n_options: int) -> float:
@@ -126,14 +126,14 @@ class Trained:
             bucket = "2" if n_options <= 2 else "3_5" if n_options <= 5 else "6_10" if n_options <= 10 else "11"
         return self.temperatures.get(f"{question}.{bucket}", self.temperatures.get(question, 1.0))
 
-    def labels_of(self, llm: Llama, question: str, keys: Sequence[str]) -> Labels:
+    def labels_of(self, llm: Llama, question: str, keys: Sequence[str]) -> LabelTokens:
         """Return the labels for the options of a question."""
         if self.kind == "lfm2-d1":
             return group_labels(llm, question, keys)
         n = _N_RATINGS if self.is_rated(question) else len(keys)
         if n > len(self.labels.texts):
             raise ArgumentError(f"options: {n}, and the model was trained with labels for {len(self.labels.texts)}")
-        return Labels(self.labels.texts[:n], self.labels.groups[:n])
+        return LabelTokens(self.labels.texts[:n], self.labels.groups[:n])
 
     def is_rated(self, question: str) -> bool:
         """Return whether a question is answered by ratings."""
@@ -193,9 +193,9 @@ def _temperature(key: str, value: str) -> float:
     return temperature
 
 
-def _labels(llm: Llama, kind: Kind) -> Labels:
+def _labels(llm: Llama, kind: Kind) -> LabelTokens:
     if kind == "lfm2-d1":
-        return Labels((), ())
+        return LabelTokens((), ())
     if kind == "openjev":
         found = single_tokens(llm, LETTERS)
         if len(found.texts) < len(LETTERS):
@@ -222,7 +222,7 @@ class TrainedView(View):
     instructions: Any
     options: tuple[tuple[str, Any], ...]
     """Keys and descriptions, in the order shown."""
-    labels: Labels
+    labels: LabelTokens
 
     def reading(self, llm: Llama, state: str | None) -> Reading:
         """Return the reading for a state."""

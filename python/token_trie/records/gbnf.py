@@ -26,7 +26,7 @@ _MAX_MATCHED, _MAX_STEPS = 50_000, 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class TextLiteral:
     """A literal text."""
 
     text: str
@@ -76,7 +76,7 @@ class Rule:
     body: Expression = _EMPTY
 
 
-Expression: TypeAlias = Text | Chars | Sequence | Either | Repeat | Rule
+Expression: TypeAlias = TextLiteral | Chars | Sequence | Either | Repeat | Rule
 
 
 class Grammar(NamedTuple):
@@ -123,7 +123,7 @@ class Matcher:
         self._n_steps += self._cost
         if self._n_steps > _MAX_STEPS:
             raise ValueError("it takes too long")
-        if isinstance(expression, Text):
+        if isinstance(expression, TextLiteral):
             for char in expression.text:
                 begins = (begins & self._at.get(char, 0)) << 1
             return begins
@@ -169,7 +169,7 @@ class _Printer:
         return "\n".join(f"{name} ::= {body}" for name, body in self._bodies.items())
 
     def text(self, expression: Expression) -> str:
-        if isinstance(expression, Text):
+        if isinstance(expression, TextLiteral):
             return quote(expression.text)
         if isinstance(expression, Chars):
             return "[" + "".join(f"{_code(a)}-{_code(b)}" for a, b in expression.ranges) + "]"
@@ -290,7 +290,9 @@ def _digits(low: str, high: str) -> str:
 _QUOTE_BYTE, _BACKSLASH, _ALL = ord('"'), ord("\\"), 0x10FFFF
 # Characters that a JSON string holds unescaped.
 _PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E), (0x80, 0xD7FF), (0xE000, _ALL))
-CHAR: Expression = Either((Chars(_PLAIN), Sequence((Text("\\"), Chars(tuple((ord(c), ord(c)) for c in '"\\/bfnrt'))))))
+CHAR: Expression = Either(
+    (Chars(_PLAIN), Sequence((TextLiteral("\\"), Chars(tuple((ord(c), ord(c)) for c in '"\\/bfnrt')))))
+)
 """One character of a JSON string."""
 _PARSER = "re._parser" if sys.version_info >= (3, 11) else "sre_parse"
 
@@ -408,7 +410,7 @@ def _item(item: Any, times: int = 1) -> Expression:
     """Return the expression of an item inside repetitions that multiply to `times`."""
     name, value = _name(item), item[1]
     if name == "LITERAL" and not 0xD800 <= value <= 0xDFFF:
-        return Text(json.dumps(chr(value), ensure_ascii=False)[1:-1])
+        return TextLiteral(json.dumps(chr(value), ensure_ascii=False)[1:-1])
     if name in ("NOT_LITERAL", "ANY"):
         return _class(_complement(_BREAKS if name == "ANY" else [(value, value)]))
     if name == "IN":
@@ -475,8 +477,8 @@ def _class(ranges: _Ranges) -> Expression:
     """Return an expression for one character of a JSON string; control characters are excluded."""
     plain = tuple((max(a, c), min(b, d)) for a, b in ranges for c, d in _PLAIN if max(a, c) <= min(b, d))
     parts: list[Expression] = [Chars(plain)] if plain else []
-    parts += [Text(r"\"")] if any(a <= _QUOTE_BYTE <= b for a, b in ranges) else []
-    parts += [Text(r"\\")] if any(a <= _BACKSLASH <= b for a, b in ranges) else []
+    parts += [TextLiteral(r"\"")] if any(a <= _QUOTE_BYTE <= b for a, b in ranges) else []
+    parts += [TextLiteral(r"\\")] if any(a <= _BACKSLASH <= b for a, b in ranges) else []
     if not parts:
         raise ValueError("a character that nothing is")
     return parts[0] if len(parts) == 1 else Either(tuple(parts))

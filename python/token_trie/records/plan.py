@@ -21,14 +21,14 @@ from token_trie.records.gbnf import (
     Repeat,
     Rule,
     Sequence,
-    Text,
+    TextLiteral,
     print_grammar,
     read_pattern,
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ChoiceNode:
     """One of the given JSON values; a single value is forced."""
 
     values: tuple[Any, ...]
@@ -128,7 +128,7 @@ class Array(Sized):
         return node
 
 
-Node: TypeAlias = Choice | String | Slot | Union | Object | Map | Array
+Node: TypeAlias = ChoiceNode | String | Slot | Union | Object | Map | Array
 
 
 def count_options(node: Node) -> int:
@@ -136,7 +136,7 @@ def count_options(node: Node) -> int:
     if isinstance(node, Union):
         return node.n_options
     first = node.fields[0].node if isinstance(node, Object) and node.fields else node
-    return len(first.values) if isinstance(first, Choice) else 1
+    return len(first.values) if isinstance(first, ChoiceNode) else 1
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Way:
     pointer: str
     rests: tuple[Rest, ...] = ()
     by_digits: bool = False
-    """Whether it is a number of a `Choice` by digits."""
+    """Whether it is a number of a `ChoiceNode` by digits."""
 
     @property
     def slot(self) -> Slot | None:
@@ -263,7 +263,7 @@ def ways(rest: Rest, layout: Layout) -> list[Way]:
     assert isinstance(rest, Whole)
     node, position = rest.node, rest.position
     at = position.pointer
-    if isinstance(node, Choice):
+    if isinstance(node, ChoiceNode):
         return [Way(layout.dumps(value, position.level), at, (), node.by_digits) for value in node.values]
     if isinstance(node, String):
         return [Way('"', at, (Content(node, position),))]
@@ -284,7 +284,7 @@ def _openings(node: Object, position: Position, layout: Layout) -> list[Way]:
     key = "{" + layout.key(first.name, True, position.level)
     after = Fields(node, position, 1, 1)
     value = Whole(first.node, position.inside(first.name))
-    if isinstance(first.node, (Choice, String)):
+    if isinstance(first.node, (ChoiceNode, String)):
         return [way.between(key, after) for way in ways(value, layout)]
     return [Way(key, position.pointer, (value, after))]
 
@@ -326,7 +326,7 @@ def beginnings(rest: Items, layout: Layout) -> tuple[str, ...]:
 
 
 _COMPACT = Layout()
-_QUOTE, _COMMA, _END_OF_OBJECT, _END_OF_LIST = Text('"'), Text(","), Text("}"), Text("]")
+_QUOTE, _COMMA, _END_OF_OBJECT, _END_OF_LIST = TextLiteral('"'), TextLiteral(","), TextLiteral("}"), TextLiteral("]")
 
 # A double holds 16 digits; an exponent of two digits stays finite.
 INTEGER = read_pattern("^-?(0|[1-9][0-9]{0,15})$").content
@@ -344,16 +344,16 @@ def text_between(low: int, high: int | None) -> Expression:
 def _listed(first: str, item: Expression, low: int, high: int | None, last: str) -> Expression:
     """Return the grammar of a list of items, low to high, separated by commas."""
     more = Repeat(Sequence((_COMMA, item)), max(low - 1, 0), None if high is None else high - 1)
-    some = Sequence((Text(first), item, more, Text(last)))
-    return some if low else Either((Text(first + last), some))
+    some = Sequence((TextLiteral(first), item, more, TextLiteral(last)))
+    return some if low else Either((TextLiteral(first + last), some))
 
 
 VALUE = Rule()
 """Any JSON value."""
 _STRING = Rule(Sequence((_QUOTE, text_between(0, None), _QUOTE)))
-OBJECT = Rule(_listed("{", Sequence((_STRING, Text(":"), VALUE)), 0, None, "}"))
+OBJECT = Rule(_listed("{", Sequence((_STRING, TextLiteral(":"), VALUE)), 0, None, "}"))
 ARRAY = Rule(_listed("[", VALUE, 0, None, "]"))
-VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(Text, ("true", "false", "null"))))
+VALUE.body = Either((OBJECT, ARRAY, _STRING, NUMBER, *map(TextLiteral, ("true", "false", "null"))))
 
 
 def grammar_of(node: Node) -> Expression:
@@ -371,8 +371,8 @@ class _GrammarBuilder:
         return self._known[node]
 
     def _make(self, node: Node) -> Expression:
-        if isinstance(node, Choice):
-            return Either(tuple(Text(_COMPACT.dumps(value, 0)) for value in node.values))
+        if isinstance(node, ChoiceNode):
+            return Either(tuple(TextLiteral(_COMPACT.dumps(value, 0)) for value in node.values))
         if isinstance(node, String):
             if node.is_cut:
                 raise ValueError("maxLength beside a pattern or format")
@@ -383,7 +383,7 @@ class _GrammarBuilder:
         if isinstance(node, Union):
             return Either(tuple(map(self.of, node.options)))
         if isinstance(node, Map):
-            entry = Sequence((self.of(node.key), Text(":"), self.of(node.node)))
+            entry = Sequence((self.of(node.key), TextLiteral(":"), self.of(node.node)))
             return _listed("{", entry, node.min_items, node.max_items, "}")
         return self._object(node) if isinstance(node, Object) else self._array(node)
 
@@ -394,10 +394,10 @@ class _GrammarBuilder:
             value = self.of(field.node)
             ways: list[Expression] = []
             for is_first in (False, True):
-                written = Sequence((Text(_COMPACT.key(field.name, is_first, 0)), value, after[0]))
+                written = Sequence((TextLiteral(_COMPACT.key(field.name, is_first, 0)), value, after[0]))
                 ways.append(Rule(written if field.is_required else Either((written, after[is_first]))))
             after = ways
-        return Sequence((Text("{"), after[1]))
+        return Sequence((TextLiteral("{"), after[1]))
 
     def _array(self, node: Array) -> Expression:
         if node.unique:
@@ -412,4 +412,4 @@ class _GrammarBuilder:
         for i in reversed(range(n)):
             written = Sequence(((_COMMA,) if i else ()) + (self.of(node.kind(i)), after))
             after = Rule(written if i < node.min_items else Either((written, _END_OF_LIST)))
-        return Sequence((Text("["), after))
+        return Sequence((TextLiteral("["), after))

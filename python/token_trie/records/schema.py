@@ -19,7 +19,7 @@ from token_trie.records.plan import (
     OBJECT,
     VALUE,
     Array,
-    Choice,
+    ChoiceNode,
     Field,
     Layout,
     Map,
@@ -190,7 +190,7 @@ def read_string(schema: dict[str, Any], pointer: str) -> Node:
     if pattern is not None:
         return _read_pattern(pattern, f"{pointer}/{keyword}", repr(schema[keyword]), low, high)
     if high == 0:
-        return Choice(("",))
+        return ChoiceNode(("",))
     if low > MAX_REPEATS:
         raise KeywordError(f"{pointer}/minLength", f"{low} characters; {MAX_REPEATS} is the most that is supported")
     return String(plan.text_between(low, None), high, low)
@@ -248,7 +248,7 @@ def read_number(schema: dict[str, Any], pointer: str, *, is_integer: bool) -> No
     if n <= 0:
         raise refuse(f"{pointer}/multipleOf", f"no multiple of {step} is from {first} to {last}")
     if n <= MAX_VALUES:
-        return Choice(tuple(range(least, last + 1, int(step))), by_digits=True)
+        return ChoiceNode(tuple(range(least, last + 1, int(step))), by_digits=True)
     if step != 1:
         raise KeywordError(f"{pointer}/multipleOf", f"with more than {MAX_VALUES:,} values it is not supported")
     return _slot(gbnf.integers(first, last), _DIGITS if first < 0 else _DIGITS[1:])
@@ -275,7 +275,7 @@ def _decimals(pointer: str, low: float | None, high: float | None, *, open_low: 
     return _slot(gbnf.decimals(first, last), _DIGITS if first < 0 else _DIGITS[1:])
 
 
-def read_values(schema: dict[str, Any], pointer: str) -> Choice:
+def read_values(schema: dict[str, Any], pointer: str) -> ChoiceNode:
     """Read an enum or constant, filtered by its sibling keywords."""
     keyword = "const" if "const" in schema else "enum"
     if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
@@ -292,16 +292,16 @@ def read_values(schema: dict[str, Any], pointer: str) -> Choice:
         kept = [v for v in kept if share_a_value([v], schema["enum"])]
     if not kept:
         raise refuse(f"{pointer}/{keyword}", "no value keeps to the keywords beside it")
-    return Choice(tuple(_distinct(kept)))
+    return ChoiceNode(tuple(_distinct(kept)))
 
 
-def choices_of(node: Node | None) -> Choice | None:
+def choices_of(node: Node | None) -> ChoiceNode | None:
     """Return the distinct values of a choice or a union of choices; None for another node."""
-    if isinstance(node, Choice):
+    if isinstance(node, ChoiceNode):
         return node
     parts = [choices_of(option) for option in node.options] if isinstance(node, Union) else [None]
     known = [part for part in parts if part is not None]
-    return Choice(tuple(_distinct(v for part in known for v in part.values))) if len(known) == len(parts) else None
+    return ChoiceNode(tuple(_distinct(v for part in known for v in part.values))) if len(known) == len(parts) else None
 
 
 def share_a_value(some: Iterable[Any], others: Iterable[Any]) -> bool:
@@ -600,9 +600,9 @@ class _SchemaReader:
 
     def _read_kind(self, schema: dict[str, Any], kind: str, pointer: str, depth: int) -> Node | None:
         if kind == "null":
-            return Choice((None,))
+            return ChoiceNode((None,))
         if kind == "boolean":
-            return Choice((True, False))
+            return ChoiceNode((True, False))
         if kind == "string":
             return read_string(schema, pointer)
         if kind == "array":

@@ -189,7 +189,7 @@ async def _score(engine: Engine, make: Callable[[], Reading], options: DecideOpt
 _MAX_ORDERS = 64
 
 
-class Thought(BaseModel):
+class ThoughtText(BaseModel):
     """Options of thinking, for answers that are close."""
 
     max_tokens: int = Field(256, ge=0, le=4096)
@@ -204,7 +204,7 @@ class Extras(Body):
     x_calibration: Literal["contextual"] | None = "contextual"
     x_orders: Annotated[int, Field(ge=1, le=_MAX_ORDERS)] | Literal["auto"] = 1
     x_instead: StrictBool = False
-    x_think: Thought | None = None
+    x_think: ThoughtText | None = None
     x_reproducible: StrictBool = False
 
     def options(self, engine: Engine) -> DecideOptions:

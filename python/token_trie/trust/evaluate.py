@@ -217,7 +217,7 @@ def evaluate_rows(
     words = [_words_of(one) for one in given] if texts is None else list(texts)
     if len(words) != len(given):
         raise ArgumentError(f"texts: {len(words):,} for {len(given):,} rows")
-    rows = Rows(llm, given, choices, options, empty, cache, words, n_folds, False, reading)
+    rows = EvaluationRows(llm, given, choices, options, empty, cache, words, n_folds, False, reading)
     chosen = _chosen(ways, rows)
     classes = rows.names
     if len(classes) < 2:
@@ -252,7 +252,7 @@ def evaluate_rows(
     )
 
 
-def _chosen(ways: Iterable[str] | None, rows: Rows) -> dict[str, Method]:
+def _chosen(ways: Iterable[str] | None, rows: EvaluationRows) -> dict[str, Method]:
     known = OF_QUESTIONS if rows.is_question else OF_PROMPTS
     if ways is None:
         has_prior = rows.is_question or rows.empty is not None
@@ -307,7 +307,7 @@ def _words_of(row: Any) -> str:
 
 
 @dataclass
-class Rows:
+class EvaluationRows:
     """The rows of an evaluation, which the model reads once for each set of options."""
 
     llm: Llama
@@ -419,7 +419,7 @@ class Method(NamedTuple):
 
     says: str
     """A description for the report."""
-    find: Callable[[Rows], Answers]
+    find: Callable[[EvaluationRows], Answers]
     of: str = "model"
     """model: the model alone; labels: cross-validated fits to labels; words: baselines without the model."""
 
@@ -430,24 +430,24 @@ def answers_by(weights: Floats, mass: Floats | None) -> Answers:
     return Answers(probabilities.argmax(axis=1), probabilities, mass)
 
 
-def _exact(**changes: Any) -> Callable[[Rows], Answers]:
-    def find(rows: Rows) -> Answers:
+def _exact(**changes: Any) -> Callable[[EvaluationRows], Answers]:
+    def find(rows: EvaluationRows) -> Answers:
         read = rows.readings(**changes)
         return answers_by(read.raw, rows.mass_of(read))
 
     return find
 
 
-def _ends(leaf_end: LeafEnd) -> Callable[[Rows], Answers]:
-    def find(rows: Rows) -> Answers:
+def _ends(leaf_end: LeafEnd) -> Callable[[EvaluationRows], Answers]:
+    def find(rows: EvaluationRows) -> Answers:
         same = {leaf_end, rows.options.leaf_end} <= {"longest", "any"} and rows.is_prefix_free
         return _exact(**{} if same else {"leaf_end": leaf_end})(rows)
 
     return find
 
 
-def _contextual(**changes: Any) -> Callable[[Rows], Answers]:
-    def find(rows: Rows) -> Answers:
+def _contextual(**changes: Any) -> Callable[[EvaluationRows], Answers]:
+    def find(rows: EvaluationRows) -> Answers:
         read = rows.readings(**changes)
         weights = read.raw - rows.prior_scores() if read.contextual is None else read.contextual
         return answers_by(weights, rows.mass_of(read))
@@ -455,8 +455,8 @@ def _contextual(**changes: Any) -> Callable[[Rows], Answers]:
     return find
 
 
-def _label_free(kind: FitKind) -> Callable[[Rows], Answers]:
-    def find(rows: Rows) -> Answers:
+def _label_free(kind: FitKind) -> Callable[[EvaluationRows], Answers]:
+    def find(rows: EvaluationRows) -> Answers:
         read = rows.readings()
         fitted, _ = fit_readings(read, None, kind=kind)
         return answers_by(log_probabilities(fitted, read), rows.mass_of(read))
@@ -464,8 +464,8 @@ def _label_free(kind: FitKind) -> Callable[[Rows], Answers]:
     return find
 
 
-def _fitted(kind: FitKind) -> Callable[[Rows], Answers]:
-    def find(rows: Rows) -> Answers:
+def _fitted(kind: FitKind) -> Callable[[EvaluationRows], Answers]:
+    def find(rows: EvaluationRows) -> Answers:
         read = rows.readings()
         held_out = rows.fitted(kind).held_out
         assert held_out is not None  # rows have labels
@@ -475,7 +475,7 @@ def _fitted(kind: FitKind) -> Callable[[Rows], Answers]:
     return find
 
 
-def _greedy(rows: Rows) -> Answers:
+def _greedy(rows: EvaluationRows) -> Answers:
     options = rows.options
     reading = {name: value for name, value in rows.reading.items() if name != "progress"}
     decisions = choose_many(
@@ -487,13 +487,13 @@ def _greedy(rows: Rows) -> Answers:
     return Answers(answers, None, None)
 
 
-def _majority(rows: Rows) -> Answers:
+def _majority(rows: EvaluationRows) -> Answers:
     # Counted over all rows: the majority of the other folds is rarer in the own fold, so it would do too badly.
     n, counts = len(rows.gold), np.bincount(rows.gold, minlength=len(rows.reader.values))
     return Answers(np.full(n, counts.argmax(), np.int64), np.tile(counts / n, (n, 1)), None)
 
 
-def _words(rows: Rows) -> Answers:
+def _words(rows: EvaluationRows) -> Answers:
     n_classes = len(rows.reader.values)
     found = word_probabilities(rows.words, rows.gold, rows.groups, n_classes, rows.folds) if rows.folds else None
     if found is None:

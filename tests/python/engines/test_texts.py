@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 from token_trie import ContextError, StreamHandle
 from token_trie.engines.lm_eval import scoring
-from token_trie.engines.lm_eval.scoring import TextRequest, generate_texts
+from token_trie.engines.lm_eval.scoring import GenerationRequest, generate_texts
 from token_trie.llama.query import Sampling
 
 
-def prompts_of(llm: Any, n: int) -> list[TextRequest]:
+def prompts_of(llm: Any, n: int) -> list[GenerationRequest]:
     rng = random.Random(0)
     out = []
     for i in range(n):
         text = rng.choice(["The answer ", "A question of "]) + "x" * rng.randint(0, 20) + str(i)
         stop = rng.choice([[], ["e"], ["ab", " "]])
-        out.append(TextRequest(llm.tokenize(text.encode()), rng.randint(1, 20), stop))
+        out.append(GenerationRequest(llm.tokenize(text.encode()), rng.randint(1, 20), stop))
     return out
 
 
-def written(llm: Any, prompts: list[TextRequest], n_ctx: int = 512) -> dict[int, str]:
+def written(llm: Any, prompts: list[GenerationRequest], n_ctx: int = 512) -> dict[int, str]:
     out: dict[int, str] = {}
     generate_texts(llm, prompts, n_ctx=n_ctx, seed=0, done=out.__setitem__)
     return out
@@ -39,7 +39,7 @@ def test_each_text_is_what_a_stream_writes_alone(precise: Any, monkeypatch: pyte
 
 
 def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
-    asked = TextRequest(precise.tokenize(b"Once"), 12, [], Sampling(temperature=1.5))
+    asked = GenerationRequest(precise.tokenize(b"Once"), 12, [], Sampling(temperature=1.5))
     alone = written(precise, [asked])[0]
     others = prompts_of(precise, 9)
     assert written(precise, [*others, asked])[len(others)] == alone
@@ -47,4 +47,4 @@ def test_draws_are_the_seeds_whoever_else_is_there(precise: Any) -> None:
 
 def test_a_prompt_without_room_is_refused(precise: Any) -> None:
     with pytest.raises(ContextError, match="do not fit"):
-        written(precise, [TextRequest([1] * 256, 10, [])], n_ctx=256)
+        written(precise, [GenerationRequest([1] * 256, 10, [])], n_ctx=256)

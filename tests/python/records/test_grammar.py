@@ -8,7 +8,7 @@ import jsonschema
 import llama_cpp
 import pytest
 from grammar_regex import as_regex
-from token_trie.records.gbnf import Chars, Either, Repeat, Rule, Sequence, Text, print_grammar
+from token_trie.records.gbnf import Chars, Either, Repeat, Rule, Sequence, TextLiteral, print_grammar
 from token_trie.records.plan import VALUE, grammar_of
 from token_trie.records.schema import read_schema
 
@@ -48,10 +48,10 @@ def test_a_grammar_takes_what_is_valid_by_the_schema(schema: Any) -> None:
     "expression",
     [
         VALUE,
-        Text('q"b\\n\n\x00\x7f[]-ä😀'),
+        TextLiteral('q"b\\n\n\x00\x7f[]-ä😀'),
         Chars(((0, 0x1F), (0x5D, 0x5D), (0x1F600, 0x1F600))),
-        Repeat(Sequence((Text("a"), Repeat(Either((Text("b"), Text(""))), 0, 1000))), 0, 1000),
-        Either((Sequence(()), Rule(Text("a")))),
+        Repeat(Sequence((TextLiteral("a"), Repeat(Either((TextLiteral("b"), TextLiteral(""))), 0, 1000))), 0, 1000),
+        Either((Sequence(()), Rule(TextLiteral("a")))),
     ],
 )
 def test_llama_cpp_reads_what_is_printed(precise: Any, expression: Any) -> None:
@@ -64,4 +64,4 @@ def test_llama_cpp_reads_what_is_printed(precise: Any, expression: Any) -> None:
 
 def test_more_repetitions_than_llama_cpp_counts_are_refused() -> None:
     with pytest.raises(ValueError, match="more than 1000 times"):
-        Repeat(Text("a"), 0, 1001)
+        Repeat(TextLiteral("a"), 0, 1001)

@@ -9,7 +9,7 @@ from token_trie import ArgumentError
 from token_trie.records.gbnf import print_grammar
 from token_trie.records.plan import (
     Array,
-    Choice,
+    ChoiceNode,
     Layout,
     Map,
     Object,
@@ -55,8 +55,8 @@ def test_each_kind_of_value_has_its_node() -> None:
     node = read_schema({"type": "object", "properties": properties, "required": ["a", "c"]})
     assert isinstance(node, Object)
     assert [(field.name, field.is_required) for field in node.fields] == [(k, k in "ac") for k in "abcdefg"]
-    assert [type(field.node) for field in node.fields] == [Choice, Choice, String, Slot, Array, Map, Union]
-    assert isinstance(node.fields[1].node, Choice)
+    assert [type(field.node) for field in node.fields] == [ChoiceNode, ChoiceNode, String, Slot, Array, Map, Union]
+    assert isinstance(node.fields[1].node, ChoiceNode)
     assert node.fields[1].node.values == (1, 2, 3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from token_trie.records.gbnf import Chars, Either, Expression, Repeat, Rule, Sequence, Text
+from token_trie.records.gbnf import Chars, Either, Expression, Repeat, Rule, Sequence, TextLiteral
 
 
 def as_regex(expression: Expression) -> re.Pattern[str]:
@@ -12,7 +12,7 @@ def as_regex(expression: Expression) -> re.Pattern[str]:
 
 
 def _spell(expression: Expression) -> str:
-    if isinstance(expression, Text):
+    if isinstance(expression, TextLiteral):
         return re.escape(expression.text)
     if isinstance(expression, Chars):
         return "[" + "".join(f"\\U{a:08x}-\\U{b:08x}" for a, b in expression.ranges) + "]"

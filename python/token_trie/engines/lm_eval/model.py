@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from token_trie.engines.lm_eval.scoring import Continuation, TextRequest, generate_texts, score_continuations
+from token_trie.engines.lm_eval.scoring import Continuation, GenerationRequest, generate_texts, score_continuations
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import Sampling
 from token_trie.native.core import Llama, llama_cpp
@@ -185,7 +185,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
             # The last token of a continuation has a cell in the KV cache, though it is not evaluated.
             return score_continuations(self._llm, pairs, greedy=greedy, n_ctx=self.max_length + 1, advance=bar.update)
 
-    def _request(self, context: str, options: dict[str, Any]) -> TextRequest:
+    def _request(self, context: str, options: dict[str, Any]) -> GenerationRequest:
         options = normalize_gen_kwargs(options, self.max_gen_toks)
         stops = handle_stop_sequences(options.pop("until"), eos=self._text_of(self._llm.token_eos()))
         n = options.pop("max_gen_toks")
@@ -198,7 +198,7 @@ class TokenTrieLM(TemplateLM):  # type: ignore[misc]
             raise ArgumentError(f"generate_until: {left[0]} is not supported")
         tokens = self.tok_encode(context)[-(self.max_length - n) :]
         sampling = Sampling(temperature=float(temperature), **drawn) if is_drawn else Sampling()
-        return TextRequest(tokens, n, [text for text in stops if text], sampling)
+        return GenerationRequest(tokens, n, [text for text in stops if text], sampling)
 
     def _text_of(self, token: int) -> str:
         return "" if token < 0 else str(self._llm.detokenize([token], special=True).decode(errors="replace"))

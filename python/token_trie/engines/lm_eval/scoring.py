@@ -205,7 +205,7 @@ def _vocabulary(llm: Llama) -> TokenTrie:
 
 
 @dataclass(frozen=True)
-class TextRequest:
+class GenerationRequest:
     """A prompt, and the options of the text after it."""
 
     tokens: list[int]
@@ -216,7 +216,7 @@ class TextRequest:
 
 
 def generate_texts(
-    llm: Llama, prompts: Sequence[TextRequest], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
+    llm: Llama, prompts: Sequence[GenerationRequest], *, n_ctx: int, seed: int, done: Callable[[int, str], None]
 ) -> None:
     """Generate a text after each prompt, and call done with each finished text.
 
@@ -244,7 +244,7 @@ def generate_texts(
             done(index, _text_of(llm, tokens))
 
 
-_Indexed: TypeAlias = list[tuple[int, TextRequest]]
+_Indexed: TypeAlias = list[tuple[int, GenerationRequest]]
 _Generated: TypeAlias = Generator[tuple[int, Sequence[int]], None, None]
 """Indices of prompts, and the tokens of their texts, as they finish."""
 

@@ -17,7 +17,7 @@ from token_trie.sets.trie import TokenTrie
 _log = logging.getLogger("token_trie.vllm")
 
 
-class Row(NamedTuple):
+class MaskedRow(NamedTuple):
     """A row of logits, and its position in a set."""
 
     at: int
@@ -62,16 +62,16 @@ class Decoding:
             _log.warning("token %d is not in the set; the request is constrained no more", tokens[n_taken])
             self._is_lost = True
 
-    def rows(self, row: int, drafts: Sequence[int] = ()) -> list[Row]:
+    def rows(self, row: int, drafts: Sequence[int] = ()) -> list[MaskedRow]:
         """Return the row after the output, and one after each draft token that the set allows."""
         if self._is_lost:
             return []
-        found = [Row(row, self._matcher, self)]
+        found = [MaskedRow(row, self._matcher, self)]
         for i, token in enumerate(drafts, start=1):
             matcher = found[-1].matcher.fork()
             if matcher.is_terminated() or not matcher.accept_token(token):
                 break  # vLLM will reject this token and those after it
-            found.append(Row(row + i, matcher, self))
+            found.append(MaskedRow(row + i, matcher, self))
         return found
 
     def warn_of_put_back(self) -> None:
@@ -123,7 +123,7 @@ def _ended_matcher(size: int, ends: list[int]) -> TrieMatcher:
     return matcher
 
 
-def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
+def mask_(logits: torch.Tensor, given: Sequence[MaskedRow]) -> torch.Tensor:
     """Set the logits of tokens that are not allowed to -inf, in place, and return them.
 
     In greedy mode, inside the span, only the best token stays. If earlier processors have left a row no allowed token,
@@ -156,7 +156,7 @@ def mask_(logits: torch.Tensor, given: Sequence[Row]) -> torch.Tensor:
     return logits
 
 
-def _apply(logits: torch.Tensor, mask: torch.Tensor, size: int, given: Sequence[Row]) -> None:
+def _apply(logits: torch.Tensor, mask: torch.Tensor, size: int, given: Sequence[MaskedRow]) -> None:
     rows = [row.at for row in given]
     xgrammar.apply_token_bitmask_inplace(logits, mask, vocab_size=size, indices=rows)
     logits[:, size:].index_fill_(0, torch.tensor(rows, device=logits.device), -torch.inf)

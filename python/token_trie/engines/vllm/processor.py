@@ -20,11 +20,11 @@ try:
 except ImportError as error:
     raise ImportError(f"token_trie.engines.vllm needs vllm 0.32 or newer: pip install vllm ({error})") from error
 
-from token_trie.engines.vllm.decoding import Decoder, Decoding, Row, mask_
+from token_trie.engines.vllm.decoding import Decoder, Decoding, MaskedRow, mask_
 from token_trie.engines.vllm.request import EngineVocabulary, read_request
 
 
-class Batch:
+class RequestBatch:
     """Rows of Model Runner V1: one for each request. vLLM moves requests between rows, and appends to their outputs."""
 
     def __init__(self, decoder: Decoder) -> None:
@@ -54,9 +54,9 @@ class Batch:
         if entry is not None:
             self._rows[row] = entry
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MaskedRow]:
         """Return the rows of requests with a set. Outputs are current only when logits are masked."""
-        found: list[Row] = []
+        found: list[MaskedRow] = []
         for row, (decoding, output) in self._rows.items():
             decoding.follow(output)
             found += decoding.rows(row)
@@ -97,7 +97,7 @@ class Slots:
                 self._decodings[slot] = decoding
         self._added.clear()
 
-    def rows(self, context: LogitsContext) -> list[Row]:
+    def rows(self, context: LogitsContext) -> list[MaskedRow]:
         """Return the rows of requests with a set."""
         at = [i for i, slot in enumerate(context.idx_mapping_np.tolist()) if slot in self._decodings]
         if not at:
@@ -108,7 +108,7 @@ class Slots:
         totals, news, row_slots, positions, fed = self._read(context, slots, known, n_new)
         for slot, total, start, new in zip(slots, totals, known, news, strict=True):
             self._decodings[slot].advance(new[: max(total - start, 0)])
-        found: list[Row] = []
+        found: list[MaskedRow] = []
         firsts = [row for row, position in enumerate(positions) if position == 0]
         for row, end in pairwise([*firsts, len(positions)]):
             if row_slots[row] in self._decodings:
@@ -184,7 +184,7 @@ class TrieLogitsProcessor(LogitsProcessorV1, LogitsProcessorV2):  # type: ignore
                 "name it, by --logits-processors token_trie.engines.vllm:TrieLogitsProcessor"
             )
         self._slots = Slots(self._decoder, where) if is_v2 else None
-        self._batch = Batch(self._decoder)
+        self._batch = RequestBatch(self._decoder)
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
