@@ -39,18 +39,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class BoundChoices(Generic[T]):
-    """What the leaves of a trie stand for: choices in the order given, or the leaves' own names."""
+    """The choices that the leaves of a trie represent, in the order given; or the leaves' names."""
 
     trie: TokenTrie
     choices: Choices[T] | None = None
     leaf_of: npt.NDArray[np.int64] | None = None
-    """Leaf of each choice; equal ones have one."""
+    """Leaf of each choice; equal choices share one."""
 
     def __len__(self) -> int:
         return self.trie.core.n_leaves if self.choices is None else len(self.choices)
 
     def index(self, leaf: int) -> int:
-        """Return the position of a leaf among the choices: of equal ones, the first."""
+        """Return the position of a leaf's choice, the first one of equal choices."""
         if self.leaf_of is None or len(self.leaf_of) == self.trie.core.n_leaves:
             return leaf
         return int(np.flatnonzero(self.leaf_of == leaf)[0])
@@ -60,7 +60,7 @@ class BoundChoices(Generic[T]):
         return self.trie.core.name(index) if self.choices is None else self.choices.texts[index]
 
     def value(self, index: int) -> T:
-        """Return what the caller gave for it."""
+        """Return the value that the caller gave for a choice."""
         if self.choices is None:
             name: Any = self.trie.core.name(index)
             value: T = name
@@ -68,7 +68,7 @@ class BoundChoices(Generic[T]):
         return self.choices.values[index]
 
     def find(self, choice: object) -> int:
-        """Return the position of a choice, given as its value or text; ArgumentError: it is none of them."""
+        """Return the position of a choice, given as its value or text; ArgumentError if it is not one of them."""
         n = len(self)
         for at in (self.value, self.text):
             for i in range(n):
@@ -77,11 +77,11 @@ class BoundChoices(Generic[T]):
         raise ArgumentError(f"choice: {choice!r} is none of the {n:,}")
 
     def aligned(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return figures of the leaves in the order of the choices."""
+        """Return per-leaf figures in the order of the choices."""
         return of_leaves if self.leaf_of is None else of_leaves[self.leaf_of]
 
     def of_left(self, of_leaves: npt.NDArray[np.float64], out: float) -> npt.NDArray[np.float64]:
-        """Return figures of the leaves, with another for those that are filtered out."""
+        """Return per-leaf figures, with `out` for leaves that are filtered out."""
         return np.where(self.trie.core.left(), of_leaves, out) if self.trie.core.is_view else of_leaves
 
     def left(self) -> npt.NDArray[np.int64]:
@@ -89,9 +89,9 @@ class BoundChoices(Generic[T]):
         return np.arange(len(self)) if self.leaf_of is not None else np.flatnonzero(self.trie.core.left())
 
     def ranked(self, of_leaves: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-        """Return the leaves that are left, those of larger figures first.
+        """Return the leaves that are not filtered out, by descending figure.
 
-        Of equal ones by their tokens, so that the order in which the choices were given changes nothing.
+        Ties are broken by tokens, so that the order in which the choices were given changes nothing.
         """
         leaves = np.flatnonzero(self.trie.core.left())
         return leaves[np.lexsort((self.trie.core.leaf_nodes()[leaves], -of_leaves[leaves]))]
@@ -102,7 +102,7 @@ class BoundChoices(Generic[T]):
 
 
 def is_same(a: object, b: object) -> bool:
-    """Whether two values are one or equal; those that cannot tell are not."""
+    """Whether two values are identical or equal; False if they cannot be compared."""
     try:
         return a is b or bool(a == b)
     except Exception:
@@ -112,7 +112,7 @@ def is_same(a: object, b: object) -> bool:
 def read_set(
     choices: ChoicesLike, tokenization: Tokenization = "canonical", heal: bool = False
 ) -> TokenTrie | Choices[Any]:
-    """Read choices that are spelled so; ArgumentError for a trie and another spelling than its own."""
+    """Read choices in a tokenization; ArgumentError for a trie with another tokenization than its own."""
     if not isinstance(choices, TokenTrie):
         return read_choices(choices)
     if heal or tokenization != "canonical":
@@ -121,7 +121,7 @@ def read_set(
 
 
 def check_scorable(tokenization: Tokenization) -> None:
-    """Raise ArgumentError for sets whose members have no one spelling to score."""
+    """Raise ArgumentError for sets whose members have no single spelling to score."""
     if tokenization != "canonical":
         raise ArgumentError(
             'choices: whole answers are scored in one spelling; make the set with tokenization="canonical"'
@@ -129,28 +129,28 @@ def check_scorable(tokenization: Tokenization) -> None:
 
 
 def check_finite(scores: npt.NDArray[np.float64]) -> None:
-    """Raise ContextError where no score is finite, so that nothing could be decided by them."""
+    """Raise ContextError if no score is finite, because nothing can be decided then."""
     if not np.isfinite(scores).any():
         raise ContextError("the model gives no answer of the set a finite score")
 
 
 class Reader(NamedTuple):
-    """What prompts and choices are tokenized by, as long as the model's lease is held."""
+    """Tokenizes prompts and choices while the model's lease is held."""
 
     vocab: _core.Vocab
     known: dict[object, Any]
-    """What is remembered of the model."""
+    """Remembered facts of the model."""
     tokenize: Callable[[Prompt], list[int]]
     n_ctx: int
-    """In tokens."""
+    """Size of the context, in tokens."""
     model: Callable[[], str]
-    """Its fingerprint, which takes a moment for the first time; CalibrationError where there is none."""
+    """Returns the model's fingerprint, slow the first time; CalibrationError if it has none."""
     owner: str = "Llama"
-    """Whose n_ctx it is, for messages; none where who has it checks."""
+    """Owner of `n_ctx`, for messages; empty if the owner checks the length itself."""
 
 
 def reader_of(llm: Llama, n_ctx: int | None = None) -> Reader:
-    """Return a Llama's, for its own context, or for so many tokens of another's; the caller holds a lease."""
+    """Return the reader of a Llama, for its own context or for another of n_ctx tokens; the caller holds a lease."""
     vocab, known = vocab_of(llm), attachment(llm).known
     owner = "Llama" if n_ctx is None else ""
     n_ctx = int(llm.n_ctx()) if n_ctx is None else n_ctx
@@ -167,7 +167,7 @@ def bind(
     tokenization: Tokenization = "canonical",
     heal: bool = False,
 ) -> tuple[list[int], BoundChoices[T]]:
-    """Bind choices to a prompt; return what of that stands before them. Errors are those of `Request.bind`."""
+    """Bind choices to a prompt; return the prompt's tokens before them. Errors are those of `Request.bind`."""
     if isinstance(choices, TokenTrie):
         check_start(prompt, choices.start_token)
         bound = BoundChoices[T](choices)
@@ -197,24 +197,24 @@ _KEPT, _WEIGHT = 64, 1_000_000
 
 
 class BoundCalibration(ABC):
-    """What calibrates the leaves of a set."""
+    """Calibrates the leaves of a set."""
 
     kind: str
-    """What answers say of it."""
+    """Name of the method, for `Decision.calibration`."""
     weights: Floats | None = None
-    """What is added to each leaf's score, which tells their order; None: not known beforehand."""
+    """Added to each leaf's score, which fixes the leaves' order; None if not known in advance."""
     needs_scores = True
     needs_state = False
 
     def weights_of(self, leaves: npt.NDArray[np.int64]) -> Floats:
-        """Return what is added to the scores of some leaves."""
-        assert self.weights is not None  # as they were searched by it
+        """Return the weights of some leaves."""
+        assert self.weights is not None  # because the search ranked the leaves by them
         of_leaves: Floats = self.weights[leaves]
         return of_leaves
 
     @abstractmethod
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Return log-weights of the leaves, of which a softmax makes probabilities."""
+        """Return log-weights of the leaves; their softmax gives the probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,18 +226,18 @@ class Added(BoundCalibration):
 
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
         """Return log-weights of the leaves."""
-        assert leaves is not None  # as it needs scores
+        assert leaves is not None  # because it needs scores
         return leaves + self.weights
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted(BoundCalibration):
-    """What was fitted on rows."""
+    """A calibration fitted on rows."""
 
     calibrator: Calibrator
     choices: BoundChoices[Any]
     classes: npt.NDArray[np.int64]
-    """Which of the choices it was fitted on."""
+    """For each choice, its position among the classes of the fit."""
 
     def __post_init__(self) -> None:
         weights = self.calibrator.weights
@@ -267,12 +267,12 @@ class Prior(BoundCalibration):
     of: BoundChoices[Any]
     leaf_end: LeafEnd
     memory: dict[object, Any]
-    """Remembered facts of the model, among them the last scores."""
+    """Remembered facts of the model, including recent scores."""
 
     kind = "contextual"
 
     def log_weights(self, leaves: Floats | None, state: States | None) -> Floats:
-        """Raise NotImplementedError: the scores of its prompt are needed first."""
+        """Raise NotImplementedError, because its prompt must be scored first."""
         raise NotImplementedError
 
     @property
@@ -304,7 +304,7 @@ class Prior(BoundCalibration):
 
 
 def less(choices: BoundChoices[Any], scores: Floats) -> Added:
-    """Return what takes out of each leaf's score that of its choice behind a prompt without content."""
+    """Return weights that subtract each choice's score after a prompt without content."""
     return Added("contextual", -choices.of_left(scores[choices.firsts()], 0.0))
 
 
@@ -321,10 +321,10 @@ def bind_calibration(
     Raises
     ------
     ArgumentError
-        It is contextual, and what is asked stands on a handle, whose sequence its prompt would take; or of weights,
-        there are more or fewer than choices.
+        It is contextual and used on a handle, whose sequence its prompt would replace; or the number of weights is not
+        the number of choices.
     CalibrationError
-        It was fitted on something else.
+        It was fitted on another binding.
     """
     if calibration is None:
         return None
@@ -366,7 +366,7 @@ def _fitted(
     leaf_end: LeafEnd,
     *spelled: Any,
 ) -> Fitted:
-    """Bind what was fitted on all of the choices, or on what a filter has left of them."""
+    """Bind a fitted calibration to all of its choices, or to those that a filter leaves."""
     left = bound.left()
     classes = left if len(calibration.binding.classes) == len(left) else np.arange(len(bound))
     texts = tuple(map(bound.text, classes.tolist()))

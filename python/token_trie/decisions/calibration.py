@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Binding:
-    """What a model was asked, and what may be answered.
+    """Identifies the model, question, classes and end rule of scores. A calibration applies only to an equal binding.
 
     Parameters
     ----------
     model : str
-        The digest of the model's files, and what else of a Llama changes a result; see `fingerprint`.
+        The digest of the model's files and of the Llama's settings that change a result; see `fingerprint`.
     llama : str
         The version of llama.cpp.
     asked : str
-        How: a template of prompts, or a question in its form; empty where that was not told.
+        The question: a template of prompts, or a question in its form; empty if it was not given.
     classes : tuple of str
-        What the answers are, for a model, in their order.
+        The answers as the model sees them, in order.
     leaf_end : str
         The end rule of the scores.
     spelled : str
-        How the answers are spelled in tokens, if not as usual; see `spelled_as`.
+        How the answers are tokenized, if not in the default way; see `spelled_as`.
     """
 
     model: str
@@ -55,19 +55,19 @@ class Binding:
     spelled: str = ""
 
     def require(self, other: Binding) -> None:
-        """Raise CalibrationError, which names what it is, where something is another; an `asked` not told fits any."""
+        """Raise CalibrationError, which names the difference, unless both are equal; an empty `asked` fits any."""
         for name, what in _NAMES.items():
             own, others = getattr(self, name), getattr(other, name)
             if own != others and not (name == "asked" and not (own and others)):
                 raise CalibrationError(f"calibration: was fitted with {what} {_told(name, own, others)}; fit it anew")
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all fields, for JSON."""
         return {**dataclasses.asdict(self), "classes": list(self.classes)}
 
     @classmethod
     def from_dict(cls, given: object) -> Self:
-        """Read what `to_dict` gave; CalibrationError, with the place, where it is something else."""
+        """Read a result of `to_dict`; CalibrationError, with the position, if it is anything else."""
         if not isinstance(given, Mapping):
             raise CalibrationError(f"binding: {type(given).__name__} where an object belongs")
         texts = {name: given.get(name) for name in _NAMES if name != "classes"}
@@ -95,7 +95,7 @@ def _told(name: str, own: Any, other: Any) -> str:
         if len(own) != len(other):
             return f"{len(own):,} of them, where there are {len(other):,}"
         own, other = next((a, b) for a, b in zip(own, other, strict=True) if a != b)
-    if name == "model":  # what both have is left out
+    if name == "model":  # facts that both have are left out
         facts, others = own.split(), other.split()
         own, other = (" ".join(fact for fact in a if fact not in b) for a, b in ((facts, others), (others, facts)))
     return f"{_short(own)}, where this is {_short(other)}"
@@ -106,17 +106,17 @@ def _short(text: str) -> str:
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
-    """Return a text of facts between which there are spaces, and in which there are none."""
+    """Return facts as one text, separated by spaces; spaces inside a fact are escaped."""
     written = {name: json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in facts.items()}
     return " ".join(f"{name}={value}".replace(" ", r"\u0020") for name, value in sorted(written.items()))
 
 
 def spelled_as(choices: object, leading_space: bool | None = None, *others: object, with_filtered: bool = False) -> str:
-    """Return how choices are spelled in tokens, as far as that does not go by the prompt; empty for texts as usual.
+    """Return how choices are tokenized, as far as the prompt does not decide it; empty for texts in the default way.
 
     Parameters
     ----------
-    with_filtered : bool
+    Whether members of a `TokenTrie` that are filtered out count too.
         Whether members of a `TokenTrie` that are filtered out count, too.
     """
     if isinstance(choices, TokenTrie):
@@ -153,19 +153,19 @@ _SAME_RESULT = {
     "n_samplers",
     "ctx_other",
 }
-"""Parameters of a context that change nothing, or no more than the rounding."""
+"""Parameters of a context that do not change results, except by rounding."""
 
 
 def fingerprint(llm: Llama | None) -> str:
-    """Return what evaluates: the digest of a model's files, and all else of its Llama that changes a result.
+    """Return the identity of a model: the digest of its files, and all settings of its Llama that change a result.
 
-    What llama.cpp has by default is left out, and so is what changes no more than the rounding: devices, threads, and
-    the sizes of batches. A chat handler or a tokenizer of the caller's is known by the tokens that it makes of a text.
+    llama.cpp's defaults are left out, and so are settings that only change the rounding: devices, threads, and the
+    sizes of batches. A chat handler or tokenizer of the caller is identified by the tokens that it makes of a text.
 
     Raises
     ------
     CalibrationError
-        There is no Llama, or the files that it has loaded cannot be read.
+        There is no Llama, or its files cannot be read.
     """
     if llm is None:
         raise CalibrationError("calibration: is bound to a Llama's model, and this handle was opened on a file")
@@ -202,7 +202,7 @@ def _usual_settings() -> dict[str, Any]:
 
 
 def _is_long(llm: Llama) -> bool:
-    """Tell whether a model with RoPE factors for short and for long contexts uses the long ones."""
+    """Whether a model with RoPE factors for short and for long contexts uses the long ones."""
     original = llm.metadata.get(f"{llm.metadata.get('general.architecture')}.rope.scaling.original_context_length")
     return original is not None and llm.n_ctx() > int(original)
 
@@ -212,7 +212,7 @@ _CHAT = [{"role": role, "content": f"{role} {_TEXT}"} for role in ("system", "us
 
 
 def _of_text(llm: Llama) -> dict[str, str]:
-    """Return what makes tokens of texts and of messages, beside the model's file."""
+    """Return facts, besides the model's file, that change how texts and messages are tokenized."""
     facts = {}
     if type(llm.tokenizer_) is not llama_cpp.llama_tokenizer.LlamaTokenizer:
         facts["tokenizer"] = _digest_of(llm.tokenize(_TEXT.encode(), special=True))
@@ -226,7 +226,7 @@ def _of_text(llm: Llama) -> dict[str, str]:
 def _tokens_of_chat(llm: Llama, messages: Any) -> list[int] | str:
     try:
         return tokenize_prompt(llm, messages)
-    except TokenTrieError as error:  # it refuses them, which tells it from others, too
+    except TokenTrieError as error:  # a refusal identifies the handler too
         return str(error)
 
 
@@ -283,7 +283,7 @@ class BatchPrior:
                     raise ArgumentError(f"frequencies[{value!r}]: {frequency} is not above 0")
 
     def shift(self, values: Sequence[Any]) -> Floats:
-        """Return what the answers' frequencies add to their log-weights; ArgumentError where one has none."""
+        """Return what the frequencies add to the answers' log-weights; ArgumentError if an answer has no frequency."""
         if self.frequencies is None:
             return np.zeros(len(values))
         unknown = [value for value in values if value not in self.frequencies]
@@ -330,29 +330,29 @@ class Weights:
         object.__setattr__(self, "added", of_each)
 
     added: Floats = field(init=False, repr=False)
-    """What is added to the score of each."""
+    """Added to the score of each choice, in nats."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluated(Contextual):
-    """The same, where what is subtracted from the score of each choice is known."""
+    """A contextual calibration whose scores are known."""
 
     scores: Floats
 
 
 class Calibrator(ABC):
-    """Turns what a model says of some classes into probabilities; fitted ones are `token_trie.Calibration`."""
+    """Turns a model's scores of classes, or its hidden states, into probabilities; see `token_trie.Calibration`."""
 
     kind: str
-    """What it is called."""
+    """Name of the method."""
     binding: Binding
-    """What it was fitted on."""
+    """The model, question and classes that it was fitted on."""
     base: Base = "raw"
-    """Which scores it is for: the model's own, or those with a question's contextual prior taken out."""
+    """The scores that it takes: the model's own, or those with a question's contextual prior subtracted."""
 
     @property
     def weights(self) -> Floats | None:
-        """What is added to the scores of the classes, which tells their order; None: not known beforehand."""
+        """Added to the scores of the classes, which fixes their order; None if not known in advance."""
         return None
 
     @property
@@ -367,14 +367,14 @@ class Calibrator(ABC):
 
     @abstractmethod
     def log_weights(self, scores: Floats | None, states: States | None) -> Floats:
-        """Return log-weights, of which a softmax makes probabilities.
+        """Return log-weights; their softmax gives the probabilities.
 
         Parameters
         ----------
         scores : ndarray of float64, shape (n_rows, n_classes), or None
-            Those of the base; None where it needs none.
+            The scores of `base`; None if it needs none.
         states : ndarray of float32, shape (n_rows, n_embd), or None
-            Likewise.
+            The hidden states of the prompts' last tokens; None if it needs none.
 
         Returns
         -------
@@ -383,18 +383,18 @@ class Calibrator(ABC):
 
 
 Calibrating: TypeAlias = Contextual | Calibrator | Weights | BatchPrior | Literal["batch"]
-"""What `calibration` may be; "batch" is a `BatchPrior` as it is by default."""
+"""Types of the option `calibration`; "batch" is a `BatchPrior` with its defaults."""
 
 
 def batch_prior(calibration: object) -> BatchPrior | None:
-    """Return what is to be taken over many rows, if that is what calibrates."""
+    """Return the `BatchPrior` that an option `calibration` means, if any."""
     if isinstance(calibration, str) and calibration == "batch":
         return BatchPrior()
     return calibration if isinstance(calibration, BatchPrior) else None
 
 
 def check_calibration(calibration: object) -> None:
-    """Raise ArgumentError unless it is one, or None."""
+    """Raise ArgumentError unless it is a calibration or None."""
     if not (
         calibration is None or batch_prior(calibration) or isinstance(calibration, (Contextual, Calibrator, Weights))
     ):
@@ -405,6 +405,6 @@ def check_calibration(calibration: object) -> None:
 
 
 def refuse_batch_prior(calibration: object) -> None:
-    """Raise ArgumentError for what is taken over many rows, where there is one."""
+    """Raise ArgumentError for a batch prior, which needs many rows, in a call with one row."""
     if batch_prior(calibration) is not None:
         raise ArgumentError("calibration: 'batch' is taken over many rows, as by choose_many and decide_many")

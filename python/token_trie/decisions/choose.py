@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 def by_steps(choices: BoundChoices[T], answer: Answer, stats: Stats, thought: str | None = None) -> Decision[T]:
-    """Decide as the tokens were taken."""
+    """Make the decision from the tokens that were chosen step by step."""
     own: dict[str, Any] = {"branch_logprob": answer.logprob, "tokens": answer.tokens}
     return _decision(choices, answer.leaf, None, stats, thought=thought, **own)
 
@@ -59,12 +59,12 @@ def by_scores(
     state: States | None = None,
     drawn: tuple[int | None] | None = None,
 ) -> Decision[T]:
-    """Decide by the scores of all leaves, calibrated or as they are: for the best, or one drawn by a seed.
+    """Decide by the scores of all leaves, calibrated or raw: the best leaf, or one that was drawn by a seed.
 
-    Where a calibration takes the prompt's hidden state alone there are no scores.
+    A calibration that takes only the prompt's hidden state needs no scores.
     """
     ranks = own if calibration is None else calibration.log_weights(own, state)
-    assert ranks is not None  # as there is one of the two
+    assert ranks is not None  # because either the scores or the calibration give them
     ranks = choices.of_left(ranks, -np.inf)
     check_finite(ranks)
     weights = np.exp(ranks - ranks.max())
@@ -87,7 +87,7 @@ def by_scores(
         candidates=_candidates(choices, first),
         lead=lead,
         probabilities=choices.aligned(p),
-        # Answers that do not exclude each other may add up to more.
+        # Probabilities of answers that do not exclude each other can sum to more than 1.
         mass=None if own is None else min(1.0, float(np.exp(own).sum())),
         calibration="raw" if calibration is None else calibration.kind,
     )
@@ -101,7 +101,7 @@ def by_search(
     *,
     calibration: BoundCalibration | None = None,
 ) -> Decision[T]:
-    """Decide for the best that was found, by what a calibration adds to each."""
+    """Decide for the best answer that the search found, by calibrated scores."""
     check_finite(found.logprobs)
     ranks = found.logprobs if calibration is None else found.logprobs + calibration.weights_of(found.leaves)
     figures = found.figures
@@ -148,7 +148,7 @@ def _candidates(choices: BoundChoices[T], leaves: list[tuple[int, float]]) -> tu
 
 
 class Clock:
-    """Evaluates the prompt and measures it apart from what follows."""
+    """Evaluates the prompt and measures it separately from the rest."""
 
     def __init__(self, stream: Stream, prompt: list[int]) -> None:
         self._n_prompt = len(prompt)
@@ -157,7 +157,7 @@ class Clock:
         self._evaluated = time.perf_counter()
 
     def stats(self, *answers: Answer) -> Stats:
-        """Return what answers cost, and the time since the prompt was evaluated."""
+        """Return the cost of answers, and the time since the prompt was evaluated."""
         ended = time.perf_counter()
         costs = [answer.figures for answer in answers]
         return Stats(
@@ -180,17 +180,17 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class ChoiceRequest(Written[Decision[Any]]):
-    """One of some choices."""
+    """A request for one of several choices."""
 
     choices: TokenTrie | Choices[Any]
     options: ChooseOptions
     mode: Mode
     with_state: bool = False
-    """Whether the hidden state behind the prompt is wanted in any case."""
+    """Whether the hidden state after the prompt is always requested."""
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ChooseOptions) -> ChoiceRequest:
-        """Read choices; ArgumentError where they and the options do not fit each other."""
+        """Read choices; ArgumentError if they and the options do not fit together."""
         read = read_set(choices, options.tokenization, options.heal)
         tokenization = read.tokenization if isinstance(read, TokenTrie) else options.tokenization
         mode = options.mode or options.default_mode(tokenization)
@@ -201,11 +201,11 @@ class ChoiceRequest(Written[Decision[Any]]):
         return cls(read, options, mode)
 
     def evaluated(self, llm: Llama) -> ChoiceRequest:
-        """Return it with all that its calibration needs of a Llama."""
+        """Return the request with its contextual calibration, if any, evaluated on a Llama."""
         return replace(self, options=evaluated(llm, self.choices, self.options))
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundChoice:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
         options = self.options
         spelled = options.leading_space, options.tokenization, options.heal
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
@@ -215,7 +215,7 @@ class ChoiceRequest(Written[Decision[Any]]):
 
 @dataclass(frozen=True)
 class BoundChoice(Bound[Decision[Any]]):
-    """Choices behind a prompt."""
+    """Choices after a prompt."""
 
     request: ChoiceRequest
     tokens: list[int]
@@ -224,17 +224,17 @@ class BoundChoice(Bound[Decision[Any]]):
     thought: str | None
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
-        """Return an answer's tokens, where whole ones were weighed."""
+        """Return the answer's tokens if whole answers were scored, because the sequence does not have them."""
         return () if self.request.mode in ("greedy", "sampled") else answer.tokens
 
     def plan(self) -> Plan[Decision[Any]]:
-        """Decide."""
+        """Score or search, then decide."""
         calibration = yield from calibrated(self.calibration)
         bound = self if calibration is self.calibration else replace(self, calibration=calibration)
         return bound.decide((yield from bound.seen()), calibration)
 
     def seen(self) -> Plan[Seen]:
-        """Return the model's answer, undecided."""
+        """Return the model's answer, before the decision."""
         answer = yield Step(self.tokens, self.query)
         figures = answer.figures
         stats = Stats(
@@ -250,7 +250,7 @@ class BoundChoice(Bound[Decision[Any]]):
 
     @property
     def query(self) -> Query:
-        """What the model is asked."""
+        """Return the query for the model."""
         options, mode, trie = self.request.options, self.request.mode, self.choices.trie
         if self._is_by_state:
             return Query("state")
@@ -272,7 +272,7 @@ class BoundChoice(Bound[Decision[Any]]):
         )
 
     def decide(self, seen: Seen, calibration: BoundCalibration | None) -> Decision[Any]:
-        """Decide by what was found."""
+        """Decide by the answer and the calibration."""
         (answer, stats), options, mode = seen, self.request.options, self.request.mode
         if not self._is_scored:
             return by_steps(self.choices, answer, stats, self.thought)
@@ -314,7 +314,7 @@ class BoundChoice(Bound[Decision[Any]]):
 
     @property
     def _is_by_state(self) -> bool:
-        """Whether the state is all that the answer takes."""
+        """Whether the answer depends on the hidden state alone."""
         return self.calibration is not None and not self.calibration.needs_scores
 
     @property
@@ -323,12 +323,12 @@ class BoundChoice(Bound[Decision[Any]]):
 
     @property
     def _weights(self) -> Floats | None:
-        """What is added to each leaf's score, where that is known beforehand."""
+        """Added to each leaf's score, if known in advance."""
         return None if self.calibration is None else self.calibration.weights
 
     @property
     def _is_scored(self) -> bool:
-        """Whether whole answers are weighed."""
+        """Whether whole answers are scored."""
         return self.request.mode not in ("greedy", "sampled")
 
 

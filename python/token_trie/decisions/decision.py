@@ -1,4 +1,4 @@
-"""What comes back from `choose`."""
+"""Results of `choose`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from token_trie.sets.trie import TokenTrie
 T = TypeVar("T")
 
 LOW_MASS = 0.01
-"""Of a set that is said not to fit."""
+"""Masses below this mean that the set does not fit."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Candidate(Generic[T]):
     value: T = field(compare=False)
     text: str
     index: int
-    """Its position among the choices; for a `TokenTrie`, the index of the leaf."""
+    """Position among the choices; for a `TokenTrie`, the index of the leaf."""
     logprob: float
-    """Natural logarithm of its probability."""
+    """Natural logarithm of the answer's probability."""
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What one decision cost."""
+    """Cost of one decision."""
 
     n_prompt: int
     """Tokens of the prompt."""
@@ -66,9 +66,9 @@ class Decision(Generic[T]):
     text : str
         The text of the choice.
     index : int
-        Its position among the choices; for a `TokenTrie`, the index of the leaf.
+        Position among the choices; for a `TokenTrie`, the index of the leaf.
     tokens : tuple of int
-        Its tokens.
+        The tokens of the answer.
     logprob : float or None
         Exact, aligned and beam: natural logarithm of the model's own probability for the whole answer. None in greedy
         and sampled mode, which do not compute it.

@@ -1,4 +1,4 @@
-"""Gold labels as positions of classes, and scikit-learn, which an extra brings."""
+"""Gold labels as positions of classes; and scikit-learn, an optional dependency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from token_trie.errors import ArgumentError
 
 
 def import_sklearn(name: str) -> Any:
-    """Import a module of scikit-learn, or say what to install."""
+    """Import a module of scikit-learn; the error names the package to install."""
     try:
         return import_module(f"sklearn.{name}")
     except ImportError as error:
@@ -25,14 +25,14 @@ def import_sklearn(name: str) -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let BLAS and OpenMP work on this thread alone: fits are small, and threads of theirs that wait spin."""
-    import_sklearn("utils")  # which brings threadpoolctl
+    """Limit BLAS and OpenMP to this thread: fits are small, and their waiting threads would spin."""
+    import_sklearn("utils")  # because it brings threadpoolctl
     with import_module("threadpoolctl").threadpool_limits(1):
         yield
 
 
 def is_nothing(label: object) -> bool:
-    """Tell whether it is no label at all: None, NaN and what pandas has for them, a blank text."""
+    """Whether a label is missing: None, NaN, a missing value of pandas, or a blank text."""
     if isinstance(label, str):
         return not label.strip()
     if isinstance(label, (float, np.floating)):
@@ -46,23 +46,23 @@ def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any])
     Parameters
     ----------
     gold : iterable
-        A text, or a value, of the classes a row.
+        The text or the value of a class for each row.
     n : int
-        How many rows there are.
+        Number of rows.
     texts, values : sequence
-        The classes: what the model writes, and what stands for it.
+        The classes: the texts that the model writes, and their values.
 
     Returns
     -------
     ndarray of int64, shape (n_rows,)
-        Positions of classes. Where a label is the text of one class and the value of another, all are read the one way
-        that fits all of them.
+        Positions of classes. If a label is the text of one class and the value of another, all labels are read in the
+        one way that fits all of them.
 
     Raises
     ------
     ArgumentError
-        A label is none of them, with its place and how many others are not; both ways of reading fit; or there are more
-        or fewer than rows.
+        A label is no class, with its position and the number of such labels; both ways of reading fit; or the number of
+        labels is not the number of rows.
     """
     if isinstance(gold, (str, bytes)) or not isinstance(gold, Iterable):
         raise ArgumentError(f"gold: {type(gold).__name__} where a label a row belongs")
@@ -86,18 +86,18 @@ def read_gold(gold: object, n: int, texts: Sequence[str], values: Sequence[Any])
 
 
 class Labels:
-    """The classes, as labels name them."""
+    """Finds classes by their labels."""
 
     def __init__(self, texts: Sequence[str], values: Sequence[Any]) -> None:
         self._of_text = {text: i for i, text in reversed(list(enumerate(texts)))}
         self._of_value: dict[Any, int] = {}
         self._has_numbers = any(type(value) is int for value in values)
         for i, value in enumerate(values):
-            if value is None:  # "none of these", which is told by its text
+            if value is None:  # "none of these" is found by its text
                 continue
             try:
                 self._of_value.setdefault((type(value), value), i)
-            except TypeError:  # one without a hash is named by its text
+            except TypeError:  # a value without a hash is found by its text
                 continue
 
     def position(self, label: object) -> int | None:
@@ -106,7 +106,7 @@ class Labels:
         return self.by_value(label) if found is None else found
 
     def by_text(self, label: object) -> int | None:
-        """Return the position of the class whose text a label is, or whose text is a number where classes are some."""
+        """Return the position of the class with this text, or with this number if the texts of classes are numbers."""
         if isinstance(label, np.generic):
             label = label.item()
         if type(label) is int and self._has_numbers:
@@ -114,16 +114,16 @@ class Labels:
         return self._of_text.get(label) if isinstance(label, str) else None
 
     def by_value(self, label: object) -> int | None:
-        """Return the position of the class whose value a label is."""
+        """Return the position of the class with this value."""
         if isinstance(label, np.generic):
             label = label.item()
-        try:  # by its type too, as 1 is True for a dict
+        try:  # with the type, because 1 equals True as a key
             return self._of_value.get((type(label), label))
         except TypeError:
             return None
 
     def refusal(self, label: object) -> str:
-        """Say of a label that is none what it is."""
+        """Return a message that describes a label that is no class."""
         if is_nothing(label):
             return "nothing, where a label belongs; leave rows without one out"
         shown = repr(label) if len(repr(label)) <= 80 else f"{repr(label)[:80]}…"

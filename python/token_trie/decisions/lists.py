@@ -36,7 +36,7 @@ class ListItem(Candidate[T]):
     """One item of a list; `logprob` is computed token by token, among the tokens that were allowed there."""
 
     name: str
-    """Name of its leaf."""
+    """Name of the leaf."""
     begin: int
     """Position of its first token in the sequence."""
     end: int
@@ -50,23 +50,23 @@ class ListItem(Candidate[T]):
 
 @dataclass(frozen=True)
 class ListDecision(Generic[T]):
-    """What `choose_list` has chosen.
+    """Result of `choose_list`.
 
     Attributes
     ----------
     items : tuple of ListItem
-        In the order in which they were written.
+        The items, in the order in which they were written.
     text : str
-        The whole list, separators included, as it stands in the sequence.
+        The whole list, including separators, as it is in the sequence.
     tokens : tuple of int
-        Its tokens.
+        The tokens of the list.
     stop : {"end", "max_items", "none_left", "max_tokens"}
         Why the list ended: the model ended it, it has `max_items` items, no choice is left, or `max_tokens` was
         reached. An unfinished item is then removed from the list and from the sequence.
     logprob : float
         Sum of the logarithms for all chosen tokens, also those of separators and of the end.
     stats : Stats
-        What the list cost.
+        Cost of the list.
     trie : TokenTrie
         The set.
     thought : str or None
@@ -106,18 +106,18 @@ class ListDecision(Generic[T]):
 
 @dataclass(frozen=True)
 class ListRequest(Written[ListDecision[Any]]):
-    """Several of some choices."""
+    """A request for several of some choices."""
 
     choices: TokenTrie | Choices[Any]
     options: ListOptions
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ListOptions) -> ListRequest:
-        """Read choices; ArgumentError where they and the options do not fit each other."""
+        """Read choices; ArgumentError if they and the options do not fit together."""
         return cls(read_set(choices, options.tokenization), options)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundList:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
         options = self.options
         spelled = options.leading_space, options.tokenization
         tokens, choices = bind(reader, prefix.tokens, self.choices, *spelled)
@@ -139,7 +139,7 @@ class ListRequest(Written[ListDecision[Any]]):
 
 @dataclass(frozen=True)
 class BoundList(Bound[ListDecision[Any]]):
-    """Choices behind a prompt, and what stands between two of them."""
+    """Choices after a prompt, with the separator and the end tokens."""
 
     options: ListOptions
     tokens: list[int]
@@ -149,13 +149,13 @@ class BoundList(Bound[ListDecision[Any]]):
     thought: str | None
 
     def run(self, stream: Stream) -> ListDecision[Any]:
-        """Let the model list some; the stream's sequence is then the prompt and the list."""
+        """Let the model write the list; the stream's sequence is then the prompt and the list."""
         options, trie, n_before = self.options, self.choices.trie, len(self.tokens)
         if options.mode == "sampled" and options.seed is not None:
             stream.set_seed(options.seed)
         stream.set_trie(trie, options.mode, self.rules)
         clock = Clock(stream, self.tokens)
-        before = stream.raw_state  # as C has it: `state` costs as much as a branch point
+        before = stream.raw_state  # the raw state, because `state` costs as much as a branch point
         stream.steps.run_span(options.settled(draws=True), self.max_tokens, _is_over)
         after = stream.raw_state
         if stream.is_cancelled:
@@ -177,7 +177,7 @@ _STOPS: dict[str, ListEnd] = {"token": "end", "max_items": "max_items", "none_le
 
 
 def _is_over(state: Any) -> bool:
-    """Whether nothing but the end may come, so that the model need not be asked for it."""
+    """Whether only the end is allowed, so that the model need not be evaluated for it."""
     return bool(state.ending in _KNOWN_BEFORE)
 
 
@@ -195,7 +195,7 @@ def _items(stream: Stream, choices: BoundChoices[T]) -> tuple[ListItem[T], ...]:
 
 
 def _names_of(choices: BoundChoices[Any], exclude: Iterable[Any]) -> list[str]:
-    """Names of the leaves of choices, given as values or texts."""
+    """Return the names of the leaves of choices, given as values or texts."""
     given = choices.choices
     if given is None:
         return list(exclude)
@@ -214,7 +214,7 @@ def _names_of(choices: BoundChoices[Any], exclude: Iterable[Any]) -> list[str]:
 
 
 def _separator(vocab: _core.Vocab, trie: TokenTrie, prompt: list[int], given: str | Sequence[int] | None) -> list[int]:
-    """Tokens between two items: without the space that items bring along, and a line break where they begin a line."""
+    """Return the tokens between two items, without the items' own leading space; a line break if items begin a line."""
     if not (given is None or isinstance(given, str)):
         return check_tokens(to_tokens(given, "separator").tolist(), len(vocab), "separator")
     bring_space = all(vocab.detokenize([token]).startswith(b" ") for token in trie.children().tolist())
@@ -227,7 +227,7 @@ def _separator(vocab: _core.Vocab, trie: TokenTrie, prompt: list[int], given: st
 
 
 def _ends(vocab: _core.Vocab, separator: list[int], given: str | Sequence[int] | None) -> list[int]:
-    """Tokens that end the list: those that end generation, and what was given, or a line break."""
+    """Return the tokens that end the list: the end-of-generation tokens, and the given ones or a line break."""
     if given is not None:
         ends = read_end_tokens(vocab, given)
     else:

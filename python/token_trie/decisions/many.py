@@ -1,4 +1,4 @@
-"""`choose_many` and `score_many`: many prompts in one context, calibrated by all of them where that is wanted."""
+"""`choose_many` and `score_many`: many prompts in one context, with a batch prior on request."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LEAST = 8
-"""Rows that tell too little by themselves."""
+"""Smallest number of rows whose mean is used."""
 
 
 class Undecided(NamedTuple):
-    """The scores of a row's choices."""
+    """Scores of a row's choices, before the decision."""
 
     bound: BoundChoice
     seen: Seen
 
     @property
     def log_shares(self) -> Floats:
-        """The logarithm of each choice's probability, among all."""
+        """Return the log-probability of each choice, normalized over the choices."""
         leaves = self.seen.answer.logprobs
         return self.bound.choices.aligned(leaves - np.logaddexp.reduce(leaves))
 
     def decide(self, weights: Floats) -> Decision[Any]:
-        """Decide, with what is added to the score of each choice."""
+        """Decide with weights that are added to the choices' scores."""
         added = Added("batch", weights[self.bound.choices.firsts()])
         return self.bound.decide(self.seen, added)
 
@@ -62,11 +62,11 @@ class UndecidedRequest(Request[Undecided]):
 
     @classmethod
     def of(cls, request: ChoiceRequest) -> UndecidedRequest:
-        """Let one score all its choices."""
+        """Return a request that scores all choices of another."""
         return cls(replace(request, options=replace(request.options, calibration=None, probabilities=True)))
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundUndecided:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
         return _BoundUndecided(self.request.bind(reader, prefix))
 
 
@@ -84,7 +84,7 @@ class _BoundUndecided(Bound[Undecided]):
 def decided(
     results: Iterator[tuple[int, Undecided | TokenTrieError]], prior: BatchPrior
 ) -> Iterator[tuple[int, Decision[Any] | TokenTrieError]]:
-    """Decide about rows of one set, by windows; positions and errors go through."""
+    """Decide rows of one set, window by window; errors are passed on at their positions."""
     total, n = np.zeros(0), 0
     for window in windows(results, prior.window):
         shares = [one.log_shares for _, one in window if isinstance(one, Undecided)]
@@ -104,7 +104,7 @@ def decided(
 
 
 def windows(results: Iterator[T], n: int) -> Iterator[list[T]]:
-    """Cut what comes into lists of so many."""
+    """Split an iterator into lists of n items."""
     while window := list(itertools.islice(results, n)):
         yield window
 

@@ -1,4 +1,4 @@
-"""The options of decisions, a family each: what they are called, what they are by default, what they may be."""
+"""Options of decisions, one class for each function: names, defaults and checks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from token_trie.llama.query import SamplingKeywords
 
 MAX_NODES = 128
-"""Nodes that a search evaluates by default."""
+"""Default number of nodes that a search evaluates."""
 LONGEST = 2_000_000
-"""Seconds of a timeout at most."""
+"""Longest timeout, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +124,11 @@ class ChooseOptions(Sampling):
         return self.mode == "aligned" or self.probabilities
 
     def default_mode(self, tokenization: Tokenization) -> Mode:
-        """Return the mode of a set whose members are spelled so."""
+        """Return the default mode for a set in this tokenization."""
         return "greedy" if tokenization == "any" else "exact"
 
     def require_fitting(self, mode: Mode) -> None:
-        """Raise ArgumentError where the mode cannot have the options that go with others."""
+        """Raise ArgumentError for options that the mode does not support."""
         is_bounded = self.max_nodes not in (None, MAX_NODES) or self.timeout is not None
         if self.scores_all and (mode not in ("exact", "aligned") or is_bounded):
             raise ArgumentError(
@@ -154,7 +154,7 @@ class ListOptions(Sampling):
     exclude : iterable
         Choices that are not allowed, as values or texts; for a `TokenTrie`, names.
     separator : str or sequence of int, optional
-        What is written between two items; by default ``", "``, or a line break if the list begins a line. If the tokens
+        The text between two items; by default ``", "``, or a line break if the list begins a line. If the tokens
         of the items begin with a space, a space at the end of the separator is part of the item instead.
     end_tokens : str or sequence of int, optional
         Text of one token, or tokens, each of which ends the list, besides the tokens that end generation; by default a
@@ -210,7 +210,7 @@ class ScoreOptions(Options):
     branches : bool
         Whether to use probabilities that are renormalized over the allowed tokens, at branch points only, instead of
         the model's own. This is the probability with which sampled mode draws an answer, ends included. It is cheaper,
-        but favours answers with an improbable beginning after which only one token is allowed; docs/promises.md tells
+        but favours answers with an improbable beginning after which only one token is allowed; docs/promises.md reports
         how much the two distributions differ.
     normalize : {"tokens", "prior"}, optional
         "tokens": the score is divided by the number of tokens. "prior": the score of the answer without a prompt is

@@ -59,7 +59,7 @@ class Request(ABC, Generic[R]):
 
     @property
     def think(self) -> Think | None:
-        """What the model does first."""
+        """How to think before the answer; None: not at all."""
         return None
 
     @property
@@ -79,18 +79,18 @@ class Request(ABC, Generic[R]):
         Raises
         ------
         ArgumentError, VocabularyError, ContextError
-            They fit neither each other nor the model.
+            Request, prompt and model do not fit together.
         """
 
 
 class Written(Request[R]):
-    """A request whose answer the model writes, after a thought if it is to."""
+    """A request whose answer the model writes, after a thought if one is requested."""
 
     options: ChooseOptions | ListOptions | RecordOptions
 
     @property
     def think(self) -> Think | None:
-        """What the model does first."""
+        """How to think before the answer; None: not at all."""
         return self.options.think
 
     @property
@@ -110,7 +110,7 @@ class Step(NamedTuple):
     tokens: list[int]
     query: Query
     is_beside: bool = False
-    """Whether a stream's sequence stays as it is."""
+    """Whether the stream's sequence must not change."""
 
 
 Plan: TypeAlias = Generator[Step, Answer, R]
@@ -118,7 +118,7 @@ Plan: TypeAlias = Generator[Step, Answer, R]
 
 
 def drive(plan: Plan[R], stream: Stream) -> R:
-    """Answer the steps of a plan on a stream; the time of a prompt is in the figures of its answer."""
+    """Answer the steps of a plan on a stream; an answer's figures include the time of its prompt."""
     try:
         step = next(plan)
         while True:
@@ -137,7 +137,7 @@ def drive(plan: Plan[R], stream: Stream) -> R:
 
 
 def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | None]:
-    """Return a calibration that is ready: a contextual one is scored first, unless its scores are remembered."""
+    """Return a calibration that is ready for use: a contextual one is scored first, unless its scores are known."""
     if not isinstance(calibration, Prior):
         return calibration
     known = calibration.known
@@ -153,33 +153,33 @@ class Bound(Generic[R]):
     """Tokens of the prompt."""
 
     def plan(self) -> Plan[R] | None:
-        """Return its steps; None where it needs a stream."""
+        """Return its steps; None if it needs a stream."""
         return None
 
     def run(self, stream: Stream) -> R:
-        """Answer it; the prompt becomes the stream's sequence, and the stream's trie is then any."""
+        """Answer it; the prompt becomes the stream's sequence, and the stream's trie is then undefined."""
         plan = self.plan()
-        assert plan is not None  # else it has a `run` of its own
+        assert plan is not None  # otherwise it overrides `run`
         return drive(plan, stream)
 
     def missing(self, answer: R) -> Sequence[int]:
-        """Return what of an answer the stream's sequence has not taken up yet."""
+        """Return answer tokens that are not in the stream's sequence yet."""
         return ()
 
 
 class Batched(Generic[R]):
-    """A plan in a batch, at one of its steps."""
+    """A plan in a batch, waiting for the answer of a step."""
 
     def __init__(self, plan: Plan[R]) -> None:
         self._plan = plan
         self._step = next(plan)
 
     def submit(self, batch: Batch) -> int:
-        """Put its step into a batch; return the ticket."""
+        """Put its current step into a batch; return the ticket."""
         return batch.submit(self._step.tokens, self._step.query)
 
     def read(self, answer: Answer) -> R | Batched[R]:
-        """Go on with the answer; return the result, or itself where there is another step."""
+        """Continue with the answer; return the result, or itself if there is another step."""
         try:
             self._step = self._plan.send(answer)
         except StopIteration as end:
@@ -189,7 +189,7 @@ class Batched(Generic[R]):
 
 
 _RESPELLED = 16
-"""Tokens that the beginning of one may take, where a marker stands inside it."""
+"""Extra tokens for a marker that begins inside a token and is tokenized again."""
 
 
 def think_then(
@@ -200,7 +200,7 @@ def think_then(
         "text",
         any_set(marker),
         sampling=replace(think, seed=request.seed),
-        # Or what the context has room for: a thought that ends in time has as much as alone.
+        # Or as many as fit into the context, as without a batch.
         max_tokens=think.max_tokens + len(marker) + _RESPELLED,
         start_after=marker,
         max_before=think.max_tokens,
@@ -228,7 +228,7 @@ T = TypeVar("T")
 
 
 def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
-    """Answer a request behind a prompt; errors are those of `Request.bind` and of `chooser`."""
+    """Answer a request after a prompt; errors are those of `Request.bind` and of `chooser`."""
     if prompt is None:
         raise ArgumentError("prompt: None where text, token ids or chat messages belong")
     with lease(llm):
@@ -254,7 +254,7 @@ def run(llm: Llama, prompt: Prompt, request: Request[R]) -> R:
 
 
 def begin(llm: Llama, prompt: Prompt, request: Request[R], n_ctx: int) -> Batched[R]:
-    """Read a prompt for a batch of so many tokens, and bind a request to it, as of `Request.bind`, under a lease."""
+    """Tokenize a prompt for a batch of n_ctx tokens and bind a request to it, under a lease; see `Request.bind`."""
     reader = reader_of(llm, n_ctx)
     tokens = reader.tokenize(prompt)
     plan = request.bind(reader, Prefix(tokens)).plan()
@@ -270,16 +270,16 @@ def _is_timed(request: Request[Any]) -> bool:
 
 
 def _with_thought(llm: Llama, request: Request[R], tokens: list[int], plan: Plan[R], n_ctx: int | None) -> Plan[R]:
-    """Return the plan of a request, which begins with a thought where it is to."""
+    """Return the plan of a request, with a thought first if one is requested."""
     if request.think is None:
         return plan
     return think_then(llm, request, tokens, request.think, marker_tokens(request.think, vocab_of(llm)), n_ctx)
 
 
 def run_behind(stream: Stream, request: Request[R]) -> R:
-    """Answer a request behind what stands; the sequence goes on behind the answer, and a trie is taken away.
+    """Answer a request after the stream's sequence, which then ends with the answer; the trie is removed.
 
-    Where that fails, the sequence and the trie are what they were.
+    If that fails, the sequence and the trie are restored.
     """
     with stream.transaction() as before:
         if not before:
@@ -291,14 +291,14 @@ def run_behind(stream: Stream, request: Request[R]) -> R:
         prefix = Prefix(before, is_standing=True, thought=thought)
         bound = read_on(stream, lambda reader: request.bind(reader, prefix))
         answer = bound.run(stream)
-        # Also of nothing: the grammar begins anew behind the answer.
+        # Even without tokens, because this restarts the grammar after the answer.
         stream.splice(stream.raw_state.n_tokens, bound.missing(answer))
         stream.clear_span()
         return answer
 
 
 def read_on(stream: Stream, use: Callable[[Reader], T]) -> T:
-    """Let something be read by a stream's own model."""
+    """Call a function with a reader of the stream's own model."""
     n_ctx, tokenize = stream.n_ctx_max, stream.tokenize
     model = partial(fingerprint, stream.llm)
     return stream.with_model(lambda vocab, known: use(Reader(vocab, known, tokenize, n_ctx, model, "handle")))
@@ -312,7 +312,7 @@ def _think(stream: Stream, request: Request[Any]) -> Thought:
 
 
 def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:
-    """Answer together with other threads."""
+    """Answer together with other threads, in a shared batch."""
     while True:
         answer = shared.answer(batched.submit)
         try:
@@ -325,18 +325,18 @@ def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:
         batched = told
 
 
-# Prompts under way or done and not handed out yet: what a pass may choose from.
+# Largest number of prompts in progress or waiting to be yielded, from which a pass may choose.
 WINDOW = 256
 
 
 Prompted: TypeAlias = tuple[Prompt, Callable[[], Request[R]]]
-"""A prompt, and what reads the request that stands behind it."""
+"""A prompt, and a function that reads the request after it."""
 
 
 def paired(
     prompts: Iterable[Prompt], sets: Iterable[ChoicesLike], read: Callable[[ChoicesLike], Request[R]]
 ) -> Iterator[Prompted[R]]:
-    """Pair prompts with requests for one of their sets, as they come; ArgumentError where there are more of one."""
+    """Pair prompts with requests for their sets, lazily; ArgumentError if there are more of one than of the other."""
     if isinstance(prompts, Sized) and isinstance(sets, Sized) and len(prompts) != len(sets):
         raise ArgumentError(f"sets: {len(sets):,}, where there are {len(prompts):,} prompts")
     return _pair(iter(prompts), iter(sets), read)
@@ -356,19 +356,19 @@ def _pair(
 
 
 class Admission(Generic[R]):
-    """Prompts with their requests, each with its position; at most `WINDOW` of them are held at a time."""
+    """Admits prompts with their requests to a batch; holds at most `WINDOW` of them at a time."""
 
     def __init__(self, llm: Llama, batch: Batch | Sequential, requests: Iterable[Prompted[R]]) -> None:
         self._llm = llm
         self._batch = batch
         self._requests = enumerate(requests)
-        self._failed: BaseException | None = None  # what the prompts themselves ended with
-        self._under_way: dict[int, tuple[int, Batched[R]]] = {}  # with their positions, by ticket
+        self._failed: BaseException | None = None  # the error that ended the iterable of prompts
+        self._under_way: dict[int, tuple[int, Batched[R]]] = {}  # positions and plans, by ticket
         self._done: dict[int, R | TokenTrieError] = {}  # by position
         self._is_over = False
 
     def results(self, in_order: bool) -> Iterator[tuple[int, R | TokenTrieError]]:
-        """Iterate over positions and results."""
+        """Yield positions and results."""
         next_position = 0
         while True:
             self._admit()
@@ -386,7 +386,7 @@ class Admission(Generic[R]):
 
     def _admit(self) -> None:
         until = time.monotonic() + WAIT_MS / 1000
-        # Whoever answers alone has nothing to choose from; and who waits is not to wait for slow prompts.
+        # Without a batch there is nothing to choose from, and the caller must not wait for slow prompts.
         window = 1 if isinstance(self._batch, Sequential) else WINDOW
         while not self._is_over and len(self._under_way) + len(self._done) < window:
             if self._under_way and time.monotonic() > until:
@@ -403,7 +403,7 @@ class Admission(Generic[R]):
                 except TokenTrieError as error:
                     self._batch.require_open()
                     self._done[position] = error
-                except Exception as error:  # of the prompt's or the set's own code
+                except Exception as error:  # raised by the caller's iterables
                     self._is_over, self._failed = True, error
 
     def _begin(self, position: int, prompt: Prompt, read: Callable[[], Request[R]]) -> None:
@@ -442,7 +442,7 @@ OnError: TypeAlias = Literal["raise", "return"]
 
 @dataclass
 class _Work:
-    """What is under way, for who ends it."""
+    """State of work in progress, shared with the thread that may end it."""
 
     batch: Batch | Sequential | None = None
     is_opening: bool = False
@@ -454,7 +454,7 @@ class _Work:
 
 
 class Results(Iterator[Any]):
-    """The results of prompts under way in a batch, which is made when the first is asked for.
+    """Results of prompts in a batch, which is created when the first result is requested.
 
     Parameters
     ----------
@@ -462,7 +462,7 @@ class Results(Iterator[Any]):
     n_parallel, n_ctx
         As of `Batch`.
     results : callable
-        Given the batch, or what stands in its place, a generator.
+        Makes the generator of results from the batch, or from a `Sequential`.
     """
 
     def __init__(
@@ -485,19 +485,19 @@ class Results(Iterator[Any]):
         return next(self._results)
 
     def close(self) -> None:
-        """End what is under way, and free the context; where another thread waits for a decision, that ends first."""
+        """End the work and free the context; waits until another thread has its decision."""
         if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
             self.interrupt()
         else:
             self._results.close()
 
     def interrupt(self) -> bool:
-        """Let whoever waits for a decision stop waiting.
+        """Wake a thread that waits for a decision.
 
         Returns
         -------
         bool
-            Whether nothing goes on natively, or will; what may go on is the prompts' own code.
+            False if the batch is still being created; else at most the caller's own iterables are still running.
         """
         self._work.is_closed = True
         is_opening = self._work.is_opening
@@ -511,7 +511,7 @@ def _generate(
     make: Callable[[], Batch | Sequential],
     results: Callable[[Batch | Sequential], Generator[Any, None, None]],
 ) -> Generator[Any, None, None]:
-    """Make the batch, hand out its results, close it; without a reference to the `Results`, which may be dropped."""
+    """Make the batch, yield its results, close it; keeps no reference to the `Results`, so that it can be collected."""
     work.is_opening = True
     try:
         work.require_open()
@@ -527,14 +527,14 @@ def _generate(
 
 @dataclass(frozen=True)
 class Many:
-    """Many prompts, or states, and how what is found of them is handed out; options are those of `choose_many`."""
+    """Iteration over many prompts or states, and how results are yielded; options are those of `choose_many`."""
 
     llm: Llama
     given: Iterable[Any]
     each: str
-    """What each is called in messages."""
+    """Word for one input, for messages."""
     alone: str
-    """The function for one."""
+    """Name of the function for a single input."""
     progress: bool
     n_parallel: int | None
     n_ctx: int | None
@@ -553,7 +553,7 @@ class Many:
         n_ctx_of(self.llm)
 
     def results(self, find: Callable[[Batch | Sequential], Iterator[tuple[int, Any]]]) -> Results:
-        """Hand out what is found with a batch: positions, each with a result or its error."""
+        """Yield what `find` returns for a batch: positions, each with a result or its error."""
 
         def results(batch: Batch | Sequential) -> Generator[Any, None, None]:
             total = len(self.given) if isinstance(self.given, Sized) else None

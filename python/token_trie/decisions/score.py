@@ -68,7 +68,7 @@ def score(llm: Llama, prompt: Prompt, choices: ChoicesLike, **options: Unpack[Sc
 
 
 def score_beside(stream: Stream, choices: ChoicesLike, prompt: Prompt | None, options: ScoreOptions) -> Floats:
-    """Score behind a stream's sequence, or beside it behind a prompt; the stream is left as it is."""
+    """Score choices after a stream's sequence, or after a separate prompt; the stream does not change."""
     request = ScoreRequest.read(choices, options)
     with stream.own():
         tokens = stream.tokens if prompt is None else stream.tokenize(prompt)
@@ -77,14 +77,14 @@ def score_beside(stream: Stream, choices: ChoicesLike, prompt: Prompt | None, op
 
 @dataclass(frozen=True)
 class ScoreRequest(Request[Floats]):
-    """The scores of all choices."""
+    """A request for the scores of all choices."""
 
     choices: TokenTrie | Choices[Any]
     options: ScoreOptions
 
     @classmethod
     def read(cls, choices: ChoicesLike, options: ScoreOptions) -> ScoreRequest:
-        """Read choices; ArgumentError where they cannot be scored."""
+        """Read choices; ArgumentError if they cannot be scored."""
         read = read_set(choices)
         if isinstance(read, TokenTrie):
             check_scorable(read.tokenization)
@@ -92,15 +92,15 @@ class ScoreRequest(Request[Floats]):
 
     @property
     def n_choices(self) -> int:
-        """How many there are a score of: what is filtered out has one, too."""
+        """Number of scores, including those of choices that are filtered out."""
         return self.choices.core.n_leaves if isinstance(self.choices, TokenTrie) else len(self.choices)
 
     def evaluated(self, llm: Llama) -> ScoreRequest:
-        """Return it with all that its calibration needs of a Llama."""
+        """Return the request with its contextual calibration, if any, evaluated on a Llama."""
         return replace(self, options=evaluated(llm, self.choices, self.options))
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundScores:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
         options = self.options
         tokens, choices = bind(reader, prefix.tokens, self.choices, options.leading_space)
         calibration = bind_calibration(
@@ -114,7 +114,7 @@ S = TypeVar("S", ChooseOptions, ScoreOptions)
 
 
 def evaluated(llm: Llama, choices: TokenTrie | Choices[Any], options: S) -> S:
-    """Return options whose calibration, if it is contextual, knows the scores behind its prompt."""
+    """Return options whose contextual calibration, if any, has the scores after its prompt."""
     calibration = options.calibration
     if not isinstance(calibration, Contextual):
         return options
@@ -125,17 +125,17 @@ def evaluated(llm: Llama, choices: TokenTrie | Choices[Any], options: S) -> S:
 
 @dataclass(frozen=True)
 class BoundScores(Bound[Floats]):
-    """Choices behind a prompt."""
+    """Choices after a prompt."""
 
     options: ScoreOptions
     tokens: list[int]
     choices: BoundChoices[Any]
     calibration: BoundCalibration | None
     beginning: list[int]
-    """What stands for a text's begin, where the scores behind that are wanted."""
+    """Tokens that begin a text; the prior is scored after them. Empty if no prior is needed."""
 
     def run_beside(self, stream: Stream) -> Floats:
-        """Score beside the stream's sequence, which stays, as does its trie."""
+        """Score without changing the stream's sequence or trie."""
         if self._takes_state:
             raise ArgumentError("calibration: a head takes the hidden state of a prompt, which goes with a Llama")
         answer = stream.answer(self.query, None if stream.tokens == self.tokens else self.tokens)
@@ -143,7 +143,7 @@ class BoundScores(Bound[Floats]):
         return self._read(answer, self.calibration, prior)
 
     def plan(self) -> Plan[Floats]:
-        """Score the choices, and those at a text's beginning where these are to be subtracted."""
+        """Score the choices, and for a prior also without a prompt."""
         calibration = yield from calibrated(self.calibration)
         answer = yield Step(self.tokens, self.query)
         prior = None
@@ -153,7 +153,7 @@ class BoundScores(Bound[Floats]):
 
     @property
     def query(self) -> Query:
-        """What the model is asked."""
+        """Return the query for the model."""
         leaf_end, branches = self.options.leaf_end, self.options.branches
         return Query("scores", self.choices.trie, leaf_end=leaf_end, branches=branches, with_state=self._takes_state)
 

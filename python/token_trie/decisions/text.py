@@ -16,34 +16,34 @@ from token_trie.native.ffi import lib
 from token_trie.native.lifetime import lease
 
 MOST_TOKENS = 1024
-"""Of a text whose length is not given, where there is room for as many."""
+"""Default length limit of a text, in tokens; the context may allow fewer."""
 
 
 @dataclass(frozen=True)
 class FreeText:
-    """What the model has written."""
+    """Text that the model has written."""
 
     text: str
-    """Without the stop string."""
+    """The text, without the stop string."""
     tokens: list[int]
     stop: str
-    """Why it ended: "string", "end", "max_tokens", or "complete" under a grammar."""
+    """Why it ended: "string", "end", "max_tokens", or "complete" for a finished grammar."""
     stop_string: str | None
-    """The one that was found."""
+    """The stop string that was found."""
     n_prompt: int
     """Tokens of the prompt."""
 
 
 @dataclass(frozen=True)
 class TextRequest(Request[FreeText]):
-    """Free text behind a prompt.
+    """A request for free text after a prompt.
 
     Parameters
     ----------
     max_tokens
-        At most, and no more than the context has room for; None: `MOST_TOKENS`.
+        Largest number of tokens, limited by the space in the context; None: `MOST_TOKENS`.
     gbnf
-        The grammar that it is written by.
+        The grammar of the text.
     """
 
     llm: Llama
@@ -59,12 +59,12 @@ class TextRequest(Request[FreeText]):
 
     @property
     def seed(self) -> int | None:
-        """Of what is drawn."""
+        """Seed of the random draws."""
         return self.options.seed
 
     @property
     def draws(self) -> bool:
-        """Whether something is."""
+        """Whether tokens are sampled."""
         return self.options.effective_temperature(draws=False) > 0
 
     @property
@@ -73,7 +73,7 @@ class TextRequest(Request[FreeText]):
         return list(self.options.stop)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundText:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
         max_tokens = MOST_TOKENS if self.max_tokens is None else self.max_tokens
         if reader.owner:
             check_room(reader.n_ctx, len(prefix.tokens), min(max_tokens, 1), reader.owner)
@@ -82,14 +82,14 @@ class TextRequest(Request[FreeText]):
 
 @dataclass(frozen=True)
 class BoundText(Bound[FreeText]):
-    """Free text behind tokens."""
+    """Free text after a prompt."""
 
     request: TextRequest
     tokens: list[int]
     max_tokens: int
 
     def plan(self) -> Plan[FreeText]:
-        """Write it."""
+        """Write the text."""
         request, stops = self.request, self.request.stops
         answer = yield Step(
             self.tokens,
@@ -113,7 +113,7 @@ class BoundText(Bound[FreeText]):
 
 
 def text_of(llm: Llama, tokens: list[int]) -> str:
-    """Return the text of tokens, of a character that ends halfway nothing; the caller holds a lease."""
+    """Return the text of tokens, without an unfinished character at the end; the caller holds a lease."""
     return codecs.utf_8_decode(vocab_of(llm).detokenize(tokens), "replace", False)[0]
 
 

@@ -1,4 +1,4 @@
-"""Thinking first: free text up to a marker, and the answer behind it."""
+"""Thinking first: free text up to a marker, then the answer."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def marker_tokens(think: Think, vocab: _core.Vocab) -> list[int]:
 
 
 def any_set(marker: list[int]) -> TokenTrie:
-    """Return a set to think before, whose own span never begins."""
+    """Return a set for the stream during a thought; its span never begins."""
     return TokenTrie.from_sequences({"": marker[:1]})
 
 
 def think_first(stream: Stream, think: Think, seed: int | None = None) -> str:
-    """Let the model think behind the sequence, which then ends in the marker; return the text before that.
+    """Let the model think after the sequence, which then ends in the marker; return the thought's text.
 
-    On failure the sequence is what was written until then, and the trie another.
+    On failure the sequence keeps what was written so far, and the trie is another.
     """
     marker = stream.with_vocab(lambda vocab: marker_tokens(think, vocab))
     if seed is not None:
@@ -94,11 +94,11 @@ def think_first(stream: Stream, think: Think, seed: int | None = None) -> str:
 
 
 _FEW = 8
-"""Tokens between two looks at the clock."""
+"""Tokens between two checks of the clock."""
 
 
 def _write(stream: Stream, think: Think, start: int) -> bool:
-    """Let the model write until the marker stands there, as tokens; or return that it is to be put there."""
+    """Let the model write up to the marker; return whether the caller must append it, as its tokens are missing."""
     stops = [think.marker] if isinstance(think.marker, str) else []
     until = None if think.seconds is None else time.monotonic() + think.seconds
     while True:
@@ -113,7 +113,7 @@ def _write(stream: Stream, think: Think, start: int) -> bool:
 
 
 def _cut_at(stream: Stream, start: int, marker: str) -> bool:
-    """Take a text that stands behind a position out again, with all behind it; tell whether it stood there."""
+    """Remove a marker text after a position, with all text after it; return whether it was found."""
     tokens = stream.tokens
     text = stream.detokenize(tokens[start:])
     if marker not in text:

@@ -71,15 +71,15 @@ class Respondent(ABC):
     @property
     @abstractmethod
     def known(self) -> dict[object, Any]:
-        """What is known of the model."""
+        """Remembered facts of the model."""
 
     @abstractmethod
     def reading(self, view: View) -> Reading:
-        """Return what is to be read about the state."""
+        """Return the reading of a view for the state."""
 
     @abstractmethod
     def prior(self, view: View) -> Scored:
-        """Return what the question gives its texts without the state."""
+        """Return the scores of a view's texts without the state."""
 
     @abstractmethod
     def score(self, reading: Reading) -> Scored:
@@ -87,11 +87,11 @@ class Respondent(ABC):
 
     @abstractmethod
     def written(self, reading: Reading) -> str:
-        """Return the line that the model writes itself, or its beginning."""
+        """Return the line that the model writes without a constraint, or its beginning."""
 
 
 class OfLlama(Respondent):
-    """A Llama's model about a state."""
+    """A Llama's model that reads about one state."""
 
     def __init__(self, llm: Llama, state: str, options: DecideOptions) -> None:
         self._llm = llm
@@ -100,36 +100,36 @@ class OfLlama(Respondent):
 
     @property
     def known(self) -> dict[object, Any]:
-        """What is known of the model."""
+        """Remembered facts of the model."""
         return attachment(self._llm).known
 
     def reading(self, view: View) -> Reading:
-        """Return what is to be read about the state."""
+        """Return the reading of a view for the state."""
         return view.reading(self._llm, self._state)
 
     def prior(self, view: View) -> Scored:
-        """Return what the question gives its texts without a state, as it was read before, if it was."""
+        """Return the scores of a view's texts without a state, remembered if possible."""
         reading = view.reading(self._llm, None).tokenized(self._llm)
         return remembered(self.known, reading, lambda: self.score(reading), is_reproducible=self._is_reproducible)
 
     def score(self, reading: Reading) -> Scored:
-        """Score texts the way that was asked for."""
+        """Score texts, reproducibly if requested."""
         return (score_alone if self._is_reproducible else score_texts)(self._llm, reading)
 
     def written(self, reading: Reading) -> str:
-        """Return the line that the model writes itself, or its beginning."""
+        """Return the line that the model writes without a constraint, or its beginning."""
         return written(self._llm, reading.prompt)
 
 
 def asked_of(question: Question, options: DecideOptions, llm: Llama | None) -> Asked:
-    """Return how a question is asked: as the model was trained for it, if it was; in a form, if one is given.
+    """Return a question prepared for the model: in its trained format if it has one, or in a given form.
 
     Raises
     ------
     ArgumentError
-        The model was trained for it in a way that cannot be had here, or not with these options.
+        The model's trained format for it is not supported here, or not with these options.
     CalibrationError
-        The options have a calibration of something else.
+        The calibration in the options was fitted on another binding.
     """
     trained = None if llm is None or options.form is not None else trained_of(llm)
     if llm is None or trained is None:
@@ -157,7 +157,7 @@ K = TypeVar("K")
 
 
 class Thoughts:
-    """How many decisions were made, and how many of them thought first."""
+    """Counts decisions, and how many of them thought first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -165,22 +165,22 @@ class Thoughts:
         self._n_thoughts = 0
 
     def claim(self, n_decisions: int, n_close: int, share: float) -> int:
-        """Count more decisions, of which some are close; return how many of these may think."""
+        """Count new decisions, n_close of which are close; return how many of these may think."""
         with self._lock:
             self._n_decisions += n_decisions
-            most = math.ceil(share * self._n_decisions - 1e-9)  # 0.2 * 15 is a little above 3
+            most = math.ceil(share * self._n_decisions - 1e-9)  # because 0.2 * 15 is slightly above 3
             n = max(0, min(n_close, most - self._n_thoughts))
             self._n_thoughts += n
             return n
 
 
 def to_think_about(known: dict[object, Any], think: Think, answers: Mapping[K, Answered[Any]]) -> list[K]:
-    """Return the answers about a state that are to be thought about, the closest first.
+    """Return the names of the answers about a state that need a thought, the closest first.
 
     Parameters
     ----------
     known : dict
-        What is known of the model, where they are counted.
+        Remembered facts of the model, which hold the count of thoughts.
     """
     leads = {name: lead_of(answer) for name, answer in answers.items()}
     close = sorted((name for name in leads if leads[name] < think.margin), key=leads.__getitem__)
@@ -189,28 +189,28 @@ def to_think_about(known: dict[object, Any], think: Think, answers: Mapping[K, A
 
 
 def lead_of(answer: Answered[Any]) -> float:
-    """Return by how much the best is above the next; 1 where there is no other."""
+    """Return the difference of the two largest probabilities; 1 if there is only one."""
     best = sorted(answer.probabilities.values())[-2:]
     return best[1] - best[0] if len(best) > 1 else 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """Of the scores of some states."""
+    """Mean of the scores of some states."""
 
     n: int
     total: Floats
-    """Of the log-scores of each text."""
+    """Sum of the log-scores of each text."""
 
     def and_of(self, scored: Scored | TokenTrieError) -> Mean:
-        """Return the mean of these and one more; a state whose scores are no numbers tells nothing."""
+        """Return the mean with one more state; errors and scores that are not finite are left out."""
         if isinstance(scored, TokenTrieError) or not np.isfinite(scored.logprobs).all():
             return self
         return Mean(self.n + 1, self.total + scored.logprobs)
 
     @property
     def scored(self) -> Scored | None:
-        """The mean, as a prior; None of few."""
+        """The mean, as a prior; None for fewer than `LEAST` states."""
         if self.n < LEAST:
             return None
         return Scored(self.total / self.n, np.ones_like(self.total), math.nan, 0, 0)
@@ -220,7 +220,7 @@ NOTHING = Mean(0, np.zeros(()))
 
 
 def priors_of_means(means: Sequence[Mean]) -> list[Scored | None]:
-    """Return the means of a question's views as its priors; none at all where one is of few."""
+    """Return the means of a question's views as priors; all None if one of them has too few states."""
     found = [mean.scored for mean in means]
     return found if None not in found else [None] * len(found)
 
@@ -262,7 +262,7 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
     llm : llama_cpp.Llama
         The model. The beginning that a state shares with the previous state is not evaluated again.
     state : str, JSON value, or sequence of chat messages
-        What the questions are about. Names of control tokens are plain text in it, and in the questions.
+        The subject of the questions. Names of control tokens are plain text in it, and in the questions.
     questions : mapping of names to Choice, Predicate or Score; or one of these
         The questions. The model does not see their names.
     **options
@@ -291,14 +291,14 @@ def decide(llm: Llama, state: object, questions: object, **options: Unpack[Decid
 
 
 def answer_about(llm: Llama, state: object, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
-    """Answer questions that were read."""
+    """Answer prepared questions."""
     return answers_of(OfLlama(llm, state_text(state), options), asked, options)
 
 
 def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideOptions) -> Any:
-    """Answer questions that were read; errors as of `decide`."""
+    """Answer prepared questions; errors as of `decide`."""
     refuse_batch_prior(options.calibration)
-    priors = _priors(who.prior, asked, options)  # first, as they would take the place of the state
+    priors = _priors(who.prior, asked, options)  # first, because they would replace the state in the sequence
 
     def answer(name: str | None, think: Think | None = None) -> Answered[Any]:
         one, scored = asked[name], list[Scored]()
@@ -322,17 +322,17 @@ def answers_of(who: Respondent, asked: dict[str | None, Asked], options: DecideO
 
 
 def named(answers: dict[str | None, Answered[Any]]) -> Any:
-    """Return answers by their names, or the one that has none."""
+    """Return answers by name, or the single answer that has none."""
     return answers.get(None, answers)
 
 
 def read_questions(questions: object, options: DecideOptions, llm: Llama | None = None) -> dict[str | None, Asked]:
-    """Read questions by their names, or one without a name, for a Llama's model or for what stands in a stream.
+    """Read questions by name, or one without a name, for a Llama's model or for a handle on a file.
 
     Raises
     ------
     ArgumentError
-        They are none.
+        They are not questions.
     """
     if isinstance(questions, (Choice, Predicate, Score)):
         _check_named(options, ())
@@ -366,7 +366,7 @@ def _check_named(options: DecideOptions, names: Container[object]) -> None:
 def priors_of(
     llm: Llama, asked: dict[str | None, Asked], options: DecideOptions
 ) -> dict[str | None, list[Scored | None]]:
-    """Return what questions give their texts without a state, a view each, if that is wanted."""
+    """Return the scores of the texts of each question's views without a state; None where not needed."""
     return _priors(OfLlama(llm, "", options).prior, asked, options)
 
 
@@ -383,7 +383,7 @@ def _priors(
 
 @contextmanager
 def naming(name: str | None) -> Iterator[None]:
-    """Put a question's name before what is said of it."""
+    """Put a question's name before the message of an error."""
     try:
         yield
     except (ArgumentError, VocabularyError, ContextError) as error:
@@ -394,14 +394,14 @@ def naming(name: str | None) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class QuestionsRequest(Request[Any]):
-    """Questions about what stands, or about a state behind it."""
+    """Questions about the text of a handle, or about a state after it."""
 
     state: str | None
     asked: dict[str | None, Asked]
     options: DecideOptions
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundQuestions:
-        """Bind them to what stands; each is read for itself, when it is asked."""
+        """Bind them to the text; each question is tokenized later, when it is read."""
         return _BoundQuestions(prefix.tokens, self)
 
 
@@ -419,7 +419,7 @@ class _BoundQuestions(Bound[Any]):
 
 
 class _OfStream(Respondent):
-    """What stands in a stream, whose sequence is another after each reading."""
+    """Reads about the text of a stream, whose sequence changes with each reading."""
 
     def __init__(self, stream: Stream, tokens: list[int], state: str | None, options: DecideOptions) -> None:
         self._stream = stream
@@ -432,16 +432,16 @@ class _OfStream(Respondent):
 
     @property
     def known(self) -> dict[object, Any]:
-        """What is known of the model."""
+        """Remembered facts of the model."""
         return self._stream.with_model(lambda _, known: known)
 
     def reading(self, view: View) -> Reading:
-        """Return what is to be read behind what stands."""
+        """Return the reading of a view after the stream's text."""
         formed = _formed(view)
         return Reading(self._behind(self._tokens, formed, self._state), formed.weighing.texts)
 
     def prior(self, view: View) -> Scored:
-        """Return what the question gives its texts without a state: behind what stands before it, or else alone."""
+        """Return the scores of a view's texts without a state: after the stream's text, or alone if it is the state."""
         formed = _formed(view)
         texts, absent = formed.weighing.texts, formed.form.absent
         if self._state is not None:
@@ -455,11 +455,11 @@ class _OfStream(Respondent):
         )
 
     def score(self, reading: Reading) -> Scored:
-        """Score texts the way that was asked for."""
+        """Score texts, reproducibly if requested."""
         return self._score(reading, is_beside=False)
 
     def written(self, reading: Reading) -> str:
-        """Return the line that the model writes itself, or its beginning."""
+        """Return the line that the model writes without a constraint, or its beginning."""
         return write_in(self._stream, reading)
 
     def _score(self, reading: Reading, *, is_beside: bool) -> Scored:
@@ -474,7 +474,7 @@ class _OfStream(Respondent):
         return self._stream.with_vocab(lambda vocab: [first_token(vocab), *_spelled(vocab, put, b"")])
 
     def _behind(self, before: list[int], view: FormView, state: str | None) -> list[int]:
-        """Return the tokens of what stands with a question behind it, and its state if it has one."""
+        """Return the tokens of the stream's text, with a question and its state, if any, after it."""
         put, llm = _put(view, state), self._llm
         if llm is None:
             n_kept, more = self._stream.with_vocab(
@@ -494,7 +494,7 @@ class _OfStream(Respondent):
 
 
 def _formed(view: View) -> FormView:
-    assert isinstance(view, FormView)  # as the questions were read for a stream
+    assert isinstance(view, FormView)  # because the questions were read for a stream
     if view.shots is not None:
         raise ArgumentError("examples: stand before a state, and what stands on a handle stands there already")
     return view
@@ -507,7 +507,7 @@ def _put(view: FormView, state: str | None) -> Put:
 
 
 def _spelled(vocab: _core.Vocab, put: Put, lead: bytes) -> list[int]:
-    """Return the tokens of a question for a model without a Llama: no name in it becomes a control token."""
+    """Return the tokens of a question for a model without a Llama; names of control tokens in it stay plain text."""
     controls = (text for _, text in vocab.control_texts() if len(text) > 1)
     if any(text.decode(errors="ignore") in put.template for text in controls):
         raise ArgumentError("form: its template names control tokens, for which the handle is to be on a Llama")
@@ -611,10 +611,10 @@ def _named(answers: dict[str | None, Any] | TokenTrieError) -> Any:
 _Asked: TypeAlias = dict["str | None", Asked]
 _Priors: TypeAlias = dict["str | None", "list[Scored | None]"]
 _Job: TypeAlias = tuple[object, "list[str | None]", "Think | None"]
-"""A state, the names of what is asked about it, one at least, and what is done first."""
+"""A state, the names of one or more questions about it, and how to think first."""
 
 _WINDOW = 64
-"""States that are answered about before close answers are thought about."""
+"""Number of states that are answered before close answers are thought about."""
 
 
 def _together(
@@ -633,7 +633,7 @@ def _together(
 def _over_rows(
     llm: Llama, batch: Batch | Sequential, states: Iterable[object], asked: _Asked, prior: BatchPrior
 ) -> Iterator[Any]:
-    """Answer by windows of states, by what all until then give the options in the mean."""
+    """Answer in windows of states; the prior is the mean over all states so far."""
     over = {name: one.over_rows(prior) for name, one in asked.items()}
     means = {name: [NOTHING] * len(one.views) for name, one in asked.items()}
     scored = _scored(llm, batch, ((state, list(asked), None) for state in states), asked)
@@ -654,7 +654,7 @@ def _thought(
     priors: _Priors,
     think: Think,
 ) -> Iterator[Any]:
-    """Answer again about states whose answers are close; yield those of all."""
+    """Answer again, with a thought, about states whose answers are close; yield the answers about all states."""
     known = attachment(llm).known
     again = [[] if isinstance(one, TokenTrieError) else to_think_about(known, think, one) for one in answered]
     jobs = ((state, names, think) for state, names in zip(states, again, strict=True) if names)
@@ -670,14 +670,14 @@ def _thought(
 def _read(
     llm: Llama, batch: Batch | Sequential, jobs: Iterable[_Job], asked: _Asked, priors: _Priors
 ) -> Iterator[dict[str | None, Any] | TokenTrieError]:
-    """Answer about states in their order; yield the answers of each, or an error."""
+    """Answer about states in order; yield the answers about each, or an error."""
     return (_answers(asked, scored, priors) for scored in _scored(llm, batch, jobs, asked))
 
 
 def _scored(
     llm: Llama, batch: Batch | Sequential, jobs: Iterable[_Job], asked: _Asked
 ) -> Iterator[dict[str | None, list[Scored | TokenTrieError]]]:
-    """Score about states in their order."""
+    """Score questions about states in order."""
     under_way: deque[list[str | None]] = deque()
 
     def readings() -> Iterator[Callable[[], Reading]]:

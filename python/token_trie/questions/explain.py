@@ -1,4 +1,4 @@
-"""`explain`: where the greedy answer and the most probable whole answer part, branch by branch."""
+"""`explain`: where the greedy answer and the most probable whole answer diverge, branch by branch."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Explored:
     trie : TokenTrie
         The set.
     greedy_leaf, exact_leaf : int
-        The answer that is come to by the best token at each step, and the one that the whole set speaks for.
+        The leaf reached by the best token at each step, and the leaf of the most probable whole answer.
     shares : ndarray of float64, shape (trie.n_nodes,)
-        Of each node, level by level: the probability of its token among what is allowed behind its parent; 1 where
-        nothing else is. What the nodes behind a leaf leave of 1 is the end of the answer.
+        For each node, level by level: the probability of its token among the tokens allowed after its parent; 1 for a
+        forced token. The difference of 1 and the sum over the children of a leaf is the share of ending there.
     probabilities : ndarray of float64, shape (len(trie),)
-        Of each leaf, given that the answer is one of them.
+        Probability of each leaf, under the condition that one of the leaves is the answer.
     masses : ndarray of float64, shape (trie.n_nodes,)
-        Of each node: the sum of the probabilities of the answers behind it.
+        For each node, the sum of the probabilities of the answers below it.
     stepwise : ndarray of float64, shape (len(trie),)
-        Of each leaf: the probability that sampled mode takes it, which is the product of the shares on its path.
+        Probability with which sampled mode draws each leaf: the product of the shares on its path.
     parting : int or None
-        The node behind which the greedy answer and the most probable answer part ways, if they do.
+        The node after which the greedy and the most probable answer diverge; None if they are the same.
     pieces : dict of int to bytes
-        Texts of the set's tokens.
+        Texts of the set's tokens, as bytes.
     """
 
     trie: TokenTrie
@@ -61,22 +61,22 @@ class Explored:
     pieces: dict[int, bytes] = field(compare=False, repr=False)
 
     def end_share(self, node: int) -> float:
-        """Share of ending, at a leaf that longer ones go on from."""
+        """Share of ending at a leaf that is the beginning of longer answers."""
         return max(0.0, 1 - float(self.shares[list(children_of(self.trie, node))].sum()))
 
 
 @dataclass(frozen=True)
 class Explained(Explored):
-    """How a decision comes about: `Explored`, and the decisions.
+    """An explanation of a decision: `Explored`, with both decisions.
 
     Attributes
     ----------
     prompt : str
-        What the model read.
+        The text that the model read.
     greedy, exact : Decision
-        As `choose` takes them.
+        The decisions of `choose` in these modes.
     model : str
-        Its name; empty of a handle on a file.
+        Name of the model; empty for a handle on a file.
     """
 
     prompt: str
@@ -85,12 +85,12 @@ class Explained(Explored):
     model: str
 
     def ranked(self, n: int) -> list[int]:
-        """Return the n most probable leaves, and the greedy one if it is not among them."""
+        """Return the n most probable leaves, and the greedy leaf if it is not one of them."""
         order: list[int] = np.lexsort((self.trie.core.leaf_nodes(), -self.probabilities)).tolist()
         return order[:n] + ([self.greedy_leaf] if self.greedy_leaf not in order[:n] else [])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return both decisions and the probabilities of every answer, the most probable first, for JSON."""
+        """Return both decisions and the probability of each answer, the most probable first, for JSON."""
         answers = [
             {
                 "text": self.trie[leaf].name,
@@ -111,7 +111,7 @@ class Explained(Explored):
 
 @dataclass(frozen=True)
 class ExplainRequest(Request[Explained]):
-    """How a decision comes about."""
+    """A request for an explanation of a decision."""
 
     choices: TokenTrie | Choices[Any]
     leaf_end: LeafEnd
@@ -119,7 +119,7 @@ class ExplainRequest(Request[Explained]):
 
     @classmethod
     def read(cls, choices: ChoicesLike, leaf_end: LeafEnd, leading_space: bool | None) -> ExplainRequest:
-        """Read choices; ArgumentError where they cannot be scored."""
+        """Read choices; ArgumentError if they cannot be scored."""
         lookup(leaf_end, LEAF_ENDS, "leaf_end")
         read = read_set(choices)
         if isinstance(read, TokenTrie):
@@ -127,7 +127,7 @@ class ExplainRequest(Request[Explained]):
         return cls(read, leaf_end, leading_space)
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundExplanation:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
         tokens, choices = bind(reader, prefix.tokens, self.choices, self.leading_space)
         text = reader.vocab.detokenize(tokens).decode(errors="replace")
         standing = prefix.tokens if prefix.is_standing else None
@@ -136,7 +136,7 @@ class ExplainRequest(Request[Explained]):
 
 @dataclass(frozen=True)
 class BoundExplanation(Bound[Explained]):
-    """Choices behind a prompt."""
+    """Choices after a prompt."""
 
     request: ExplainRequest
     tokens: list[int]
@@ -144,10 +144,10 @@ class BoundExplanation(Bound[Explained]):
     text: str
     pieces: dict[int, bytes]
     standing: list[int] | None
-    """What the stream's sequence is to be again."""
+    """Sequence to restore on the stream afterwards; None for a stream of its own."""
 
     def run(self, stream: Stream) -> Explained:
-        """Take a decision greedily and exactly, and keep the probability of every branch of the set."""
+        """Decide greedily and exactly, and keep the probability of every branch of the set."""
         choices = self.choices
         trie = flat(choices.trie)
         clock = Clock(stream, self.tokens)
@@ -190,28 +190,28 @@ def _model_of(stream: Stream) -> str:
 
 
 def pieces_of(reader: Reader, trie: TokenTrie) -> dict[int, bytes]:
-    """Texts of a set's tokens."""
+    """Return the texts of a set's tokens."""
     return {
         token: reader.vocab.detokenize([token], special=True) for token in np.unique(trie.core.arrays()[0]).tolist()
     }
 
 
 def parting_of(trie: TokenTrie, first: int, second: int) -> int | None:
-    """Return the node behind which the paths of two leaves part; None for one and the same."""
+    """Return the node after which the paths of two leaves diverge; None for equal leaves."""
     if first == second:
         return None
     return [a for a, b in zip(path_to(trie, first), path_to(trie, second), strict=False) if a == b][-1]
 
 
 def flat(trie: TokenTrie) -> TokenTrie:
-    """Return the set with its nodes numbered level by level, as a large one's are not."""
+    """Return the set with its nodes numbered level by level, which large sets do not have."""
     if trie.core.is_view:
         raise ArgumentError("choices: a filtered set is not explained; make one of what is left with only")
     return TokenTrie.of_core(trie.core.laid_out(compact=False)) if trie.core.is_compact else trie
 
 
 def children_of(trie: TokenTrie, node: int) -> range:
-    """Nodes behind a node, in the order of their tokens."""
+    """Return the children of a node, in the order of their tokens."""
     tokens = trie.core.children(node)
     first = trie.core.child(node, int(tokens[0])) if len(tokens) else 0
     assert first is not None
@@ -219,7 +219,7 @@ def children_of(trie: TokenTrie, node: int) -> range:
 
 
 def path_to(trie: TokenTrie, leaf: int) -> list[int]:
-    """Nodes from the root to a leaf's end."""
+    """Return the nodes from the root to a leaf's end."""
     nodes = [ROOT]
     for token in trie.core.sequence(leaf).tolist():
         child = trie.core.child(nodes[-1], token)
@@ -229,9 +229,9 @@ def path_to(trie: TokenTrie, leaf: int) -> list[int]:
 
 
 def add_up(trie: TokenTrie, of_leaves: Floats) -> Floats:
-    """Sum of the leaves behind each node, its own included."""
+    """Return for each node the sum over the leaves below it and its own leaf."""
     core = trie.core
-    # Level by level, the children of a node are neighbours, behind those of the node before.
+    # Level by level, the children of a node are adjacent, after the children of the node before it.
     parents = np.repeat(np.arange(trie.n_nodes), [len(core.children(node)) for node in range(trie.n_nodes)])
     sums = np.zeros(trie.n_nodes)
     sums[core.leaf_nodes()] = of_leaves
@@ -242,22 +242,22 @@ def add_up(trie: TokenTrie, of_leaves: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class TextTree:
-    """Texts behind a prompt, as a tree."""
+    """Texts after a prompt, as a tree."""
 
     prompt: str
-    """What the model read, control tokens too."""
+    """The text that the model read, including control tokens."""
     scored: Scored
     choices: BoundChoices[str]
     stepwise: Floats
-    """Of each leaf: natural logarithm of the product of its shares, the end's among them."""
+    """For each leaf, the logarithm of the product of the shares on its path, including that of the end."""
     pieces: dict[int, bytes]
 
     def leaf_of(self, text: int) -> int:
-        """Return the leaf of a text, by its place."""
+        """Return the leaf of a text, by the position of the text."""
         return text if self.choices.leaf_of is None else int(self.choices.leaf_of[text])
 
     def explored(self, text: int) -> Explored:
-        """Return all branches, with the way to a text and where the best token at each step leads."""
+        """Return all branches, with the path to a text and the greedy path."""
         trie, answer = flat(self.choices.trie), self.leaf_of(text)
         shares = shares_of(trie, self.stepwise)
         scores, logprobs = self.scored.logprobs, np.full(len(trie), -np.inf)
@@ -279,7 +279,7 @@ class TextTree:
 
 
 def shares_of(trie: TokenTrie, stepwise: Floats) -> Floats:
-    """Return the share of each node among what is allowed behind its parent, of the products of the leaves' shares."""
+    """Return each node's share among the tokens allowed after its parent, from the products of the leaves' shares."""
     sums = np.full(trie.n_nodes, -np.inf)
     sums[trie.core.leaf_nodes()] = stepwise
     shares = np.ones(trie.n_nodes)
@@ -308,22 +308,22 @@ def _greedy(trie: TokenTrie, shares: Floats) -> int:
 
 @dataclass(frozen=True)
 class ExploreRequest(Request[TextTree]):
-    """How probable each of several texts is, and each branch on the way to it."""
+    """A request for the probability of each of several texts, and of each branch on its path."""
 
     texts: TextsRequest
 
     @property
     def think(self) -> Think | None:
-        """What the model does first."""
+        """How to think before the texts; None: not at all."""
         return self.texts.think
 
     @property
     def draws(self) -> bool:
-        """Whether something is."""
+        """Whether tokens are sampled."""
         return self.texts.draws
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundTree:
-        """Bind the texts to what they stand behind."""
+        """Bind the texts to their prompt."""
         texts = self.texts.bind(reader, prefix)
         prompt = reader.vocab.detokenize(texts.tokens, special=True).decode(errors="replace")
         return _BoundTree(texts, texts.tokens, prompt, pieces_of(reader, texts.choices.trie))

@@ -33,37 +33,37 @@ from token_trie.sets.prompt import Prompt
 from token_trie.sets.trie import TokenTrie
 
 LEAF_END: Final[LeafEnd] = "longest"
-"""The rule of `choose`: texts that nest exclude each other, so that their probabilities may be added and compared."""
+"""The rule of `choose`: texts that nest exclude each other, so that their probabilities can be added and compared."""
 
 
 class Reading(NamedTuple):
-    """What a model is asked: how probable each of several texts is behind a prompt."""
+    """A query for the model: the probability of each of several texts after a prompt."""
 
     prompt: Prompt
     texts: tuple[str, ...]
     think: Think | None = None
-    """What the model does first."""
+    """How to think before the texts; None: not at all."""
     labels: tuple[int, ...] = ()
-    """Tokens in place of texts, each once."""
+    """Single tokens to score instead of texts."""
     with_state: bool = False
-    """Whether the hidden state behind the prompt is wanted,"""
+    """Whether the hidden state after the prompt is needed."""
     with_scores: bool = True
-    """and whether the probabilities are."""
+    """Whether the probabilities are needed."""
 
     def tokenized(self, llm: Llama) -> Reading:
-        """Return it with the tokens of the prompt in the prompt's place."""
+        """Return it with the tokens of the prompt instead of its text."""
         with lease(llm):
             return self._replace(prompt=reader_of(llm).tokenize(self.prompt))
 
     @property
     def digest(self) -> str:
-        """Digest of what a tokenized one evaluates: the prompt's tokens, and what is scored after them."""
+        """Digest of a tokenized reading: the prompt's tokens, and the texts or tokens that are scored after them."""
         evaluated = json.dumps([list(self.prompt), self.texts, self.labels])
         return hashlib.sha256(evaluated.encode()).hexdigest()
 
     @property
     def request(self) -> ScoredRequest:
-        """What stands behind the prompt."""
+        """The request after the prompt."""
         if not self.with_scores:
             return StateRequest(self.think)
         return TextsRequest(self.texts, self.think, self.labels, self.with_state)
@@ -71,38 +71,38 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What it says."""
+    """Scores of the texts of a reading."""
 
     logprobs: Floats
-    """Natural logarithm of the probability of each text, and of no longer one; empty where none was wanted.
+    """Log-probability of each text, without those of longer texts; empty if none was requested.
 
-    Texts of the same tokens share it evenly.
+    Texts with equal tokens share it evenly.
     """
     lengths: Floats
-    """Its tokens."""
+    """Number of tokens of each text."""
     mass: float
-    """The probability of all texts together."""
+    """Total probability of all texts."""
     n_prompt: int
     n_evaluated: int
     thought: str | None = None
-    """What the model wrote first."""
+    """The thought before the texts."""
     state: States | None = None
-    """The hidden state behind the prompt, where it was wanted."""
+    """The hidden state after the prompt, if requested."""
 
 
 def score_texts(llm: Llama, reading: Reading) -> Scored:
-    """Score texts; what the prompt shares with the one before is not evaluated again.
+    """Score texts; a beginning that the prompt shares with the previous prompt is not evaluated again.
 
     Raises
     ------
     ArgumentError, VocabularyError, ContextError, BusyError, CancelledError
-        As of `score`.
+        As for `score`.
     """
     return run(llm, reading.prompt, reading.request)
 
 
 def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
-    """Score texts behind tokens that become a stream's sequence, or beside it, which stays; errors as above."""
+    """Score texts after a prompt that becomes the stream's sequence; with is_beside, the sequence does not change."""
     tokens, thought = stream.tokenize(reading.prompt), None
     if reading.think is not None:
         stream.prefill(tokens)
@@ -115,7 +115,7 @@ def score_in(stream: Stream, reading: Reading, *, is_beside: bool) -> Scored:
 
 
 def score_alone(llm: Llama, reading: Reading) -> Scored:
-    """Score texts, each by itself, so that its tokens' scores are the same bit by bit among any others.
+    """Score each text by itself, so that its score does not depend on the other texts, bit by bit.
 
     Errors are those of `score_texts`.
     """
@@ -129,7 +129,7 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
     sequences, scores = list[_Sequence](), list[Floats]()
     for part in parts:
         with lease(llm):
-            bound = part.bind(reader, prefix)  # by itself, too: another might move the seam
+            bound = part.bind(reader, prefix)  # by itself: other texts may change the prompt's last tokens
         sequences.append((len(bound.tokens), tuple(bound.choices.trie[0].tokens)))
         scores += context.score(bound.tokens, [sequences[-1][1]])
     logprobs = np.array([of_tokens.sum() for of_tokens in scores]) + _ends(sequences, scores)
@@ -142,11 +142,11 @@ def score_alone(llm: Llama, reading: Reading) -> Scored:
 
 
 _Sequence: TypeAlias = tuple[int, tuple[int, ...]]
-"""Tokens of the prompt, of which a merge with a text takes some, and those of the text."""
+"""Number of prompt tokens before the text, and the text's tokens, which may include the end of the prompt."""
 
 
 def _ends(sequences: list[_Sequence], scores: list[Floats]) -> Floats:
-    """Return the natural logarithm of the probability that none of the longer sequences goes on from each."""
+    """Return for each sequence the log-probability that none of the longer sequences continues it."""
     longer: dict[_Sequence, dict[int, float]] = {one: {} for one in sequences}
     for (n_prompt, own), of_tokens in zip(sequences, scores, strict=True):
         for n in range(1, len(own)):
@@ -160,7 +160,7 @@ def _ends(sequences: list[_Sequence], scores: list[Floats]) -> Floats:
 def score_all(
     llm: Llama, batch: Batch | Sequential, readings: Iterable[Callable[[], Reading]]
 ) -> Iterator[Scored | TokenTrieError]:
-    """Score texts behind many prompts in a batch; yield what each gives, or its error, in their order."""
+    """Score texts after many prompts in a batch; yield the scores or the error of each, in order."""
     for _, result in Admission(llm, batch, map(_asked, readings)).results(in_order=True):
         yield result
 
@@ -178,19 +178,19 @@ def _raise(error: TokenTrieError) -> NoReturn:
 
 
 def written(llm: Llama, prompt: Prompt) -> str:
-    """Return the line that the model writes behind a prompt, or its beginning, a line break for a blank one."""
+    """Return the line that the model writes after a prompt, or its beginning; a line break for a blank line."""
     return run(llm, prompt, _LineRequest())
 
 
 def write_in(stream: Stream, reading: Reading) -> str:
-    """Do the same behind tokens that become a stream's sequence."""
+    """Return such a line after a prompt that becomes the stream's sequence."""
     return _BoundLine(stream.tokenize(reading.prompt)).run(stream)
 
 
 def remembered(
     known: dict[object, Any], reading: Reading, make: Callable[[], Scored], *, is_reproducible: bool
 ) -> Scored:
-    """Return the scores of a tokenized reading, as a model gave them before, if others have not taken their place."""
+    """Return the scores of a tokenized reading, remembered if possible; the least recently used are forgotten."""
     memory: Memory[Scored] = known.setdefault("question priors", Memory(_KEPT, _WEIGHT))
     return memory.get((reading.digest, is_reproducible), 1, make)
 
@@ -215,41 +215,41 @@ class _BoundLine(Bound[str]):
 
 
 class ScoredRequest(Request[Scored]):
-    """What is read behind a prompt."""
+    """A request for the scores of a reading."""
 
     think_first: Think | None
 
     @property
     def think(self) -> Think | None:
-        """What the model does first."""
+        """How to think before the texts; None: not at all."""
         return self.think_first
 
     @property
     def draws(self) -> bool:
-        """Whether something is."""
+        """Whether tokens are sampled."""
         return self.think_first is not None
 
     @abstractmethod
     def bind(self, reader: Reader, prefix: Prefix) -> BoundScored:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
 
 
 class BoundScored(Bound[Scored]):
-    """The same, bound."""
+    """A bound `ScoredRequest`."""
 
     @abstractmethod
     def plan(self) -> Plan[Scored]:
-        """Return its one step."""
+        """Return its single step."""
 
 
 @dataclass(frozen=True)
 class StateRequest(ScoredRequest):
-    """The hidden state alone."""
+    """A request for the hidden state alone."""
 
     think_first: Think | None = None
 
     def bind(self, reader: Reader, prefix: Prefix) -> _BoundState:
-        """Bind it to what it stands behind."""
+        """Bind it to its prompt."""
         return _BoundState(prefix.tokens, prefix.thought_text)
 
 
@@ -265,16 +265,16 @@ class _BoundState(BoundScored):
 
 @dataclass(frozen=True)
 class TextsRequest(ScoredRequest):
-    """How probable each of several texts is."""
+    """A request for the probability of each of several texts."""
 
     texts: tuple[str, ...]
     think_first: Think | None = None
     labels: tuple[int, ...] = ()
-    """Tokens in place of texts."""
+    """Single tokens to score instead of texts."""
     with_state: bool = False
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundTexts:
-        """Bind the texts to what they stand behind."""
+        """Bind the texts to their prompt."""
         choices = _set_of(self.labels) if self.labels else Choices(self.texts, self.texts)
         return BoundTexts(*bind(reader, prefix.tokens, choices), prefix.thought_text, self.with_state)
 
@@ -285,7 +285,7 @@ def _set_of(labels: tuple[int, ...]) -> TokenTrie:
 
 @dataclass(frozen=True, eq=False)
 class BoundTexts(BoundScored):
-    """Texts behind a prompt."""
+    """Texts after a prompt."""
 
     tokens: list[int]
     choices: BoundChoices[str]
@@ -293,20 +293,20 @@ class BoundTexts(BoundScored):
     with_state: bool = False
 
     def plan(self) -> Plan[Scored]:
-        """Score them."""
+        """Score the texts."""
         return self.read((yield Step(self.tokens, self.query)))
 
     def run_beside(self, stream: Stream) -> Scored:
-        """Score them; the stream's sequence stays."""
+        """Score the texts without changing the stream's sequence."""
         return self.read(stream.answer(replace(self.query, with_state=False), self.tokens))
 
     @property
     def query(self) -> Query:
-        """What the model is asked."""
+        """Return the query for the model."""
         return Query("scores", self.choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
 
     def read(self, answer: Answer) -> Scored:
-        """Return what an answer says."""
+        """Return the scores in an answer."""
         state = answer.state if len(answer.state) else None
         return self._scored(answer.logprobs, int(answer.figures.n_evaluated), state)
 
@@ -319,38 +319,38 @@ class BoundTexts(BoundScored):
 
 
 class View(ABC):
-    """One of the readings, whatever the state."""
+    """One of a question's readings, for any state."""
 
     @abstractmethod
     def reading(self, llm: Llama, state: str | None) -> Reading:
-        """Return what is to be read about a state, or None for the absent one."""
+        """Return the reading for a state; None: the absent state."""
 
 
 class Asked(ABC):
-    """A question."""
+    """A question in the form in which the model reads it."""
 
     @property
     def takes_prior(self) -> bool:
-        """Whether what it gives without a state counts."""
+        """Whether the scores without a state change the answer."""
         return True
 
     def wanting(self, reading: Reading) -> Reading:
-        """Return a reading of one of its views with what the answer takes."""
+        """Return a reading of one of its views, extended by all that the answer needs."""
         return reading
 
     @property
     @abstractmethod
     def views(self) -> Sequence[View]:
-        """Its readings."""
+        """The views to read."""
 
     def over_rows(self, prior: BatchPrior) -> Asked:
-        """Return it as it is answered where the prior of each view is the mean over many states."""
+        """Return the question with the prior of each view replaced by the mean over many states."""
         return self
 
     @abstractmethod
     def answer(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> Answered[Any]:
-        """Return the answer that readings make, of as many views as there are readings."""
+        """Return the answer from the readings of the first views."""
 
     def is_sure(self, scored: Sequence[Scored], priors: Sequence[Scored | None]) -> bool:
-        """Tell whether further readings are not needed."""
+        """Return whether no further readings are needed."""
         return False

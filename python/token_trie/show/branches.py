@@ -37,11 +37,11 @@ class Branch:
     """A token that may come next, with the forced tokens after it; or the end of an answer that begins longer ones."""
 
     tokens: tuple[int, ...]
-    """Empty for the end of an answer."""
+    """Tokens of the branch; empty for the end of an answer."""
     share: float
-    """Its probability among the tokens that are allowed there."""
+    """Probability among the tokens that are allowed there."""
     mass: float
-    """The probability of all answers after it."""
+    """Total probability of the answers after it."""
     n_leaves: int
     """The number of answers after it."""
     leaf: int | None = None
