@@ -224,7 +224,7 @@ class BoundChoice(Bound[Decision[Any]]):
     thought: str | None
 
     def missing(self, answer: Decision[Any]) -> Sequence[int]:
-        """Return the answer's tokens if whole answers were scored, because the sequence does not have them."""
+        """Return the answer's tokens if whole answers were scored, because the sequence does not have them then."""
         return () if self.request.mode in ("greedy", "sampled") else answer.tokens
 
     def plan(self) -> Plan[Decision[Any]]:
@@ -250,7 +250,7 @@ class BoundChoice(Bound[Decision[Any]]):
 
     @property
     def query(self) -> Query:
-        """Return the query for the model."""
+        """Query for the model."""
         options, mode, trie = self.request.options, self.request.mode, self.choices.trie
         if self._is_by_state:
             return Query("state")

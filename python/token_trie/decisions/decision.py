@@ -98,7 +98,7 @@ class Decision(Generic[T]):
         With probabilities: the model's own probability for all choices together. If it is near 0, none of the choices
         fits.
     thought : str or None
-        With `think`: what the model wrote before the marker.
+        With `think`: the text before the marker.
     trie : TokenTrie
         The set.
     """

@@ -70,7 +70,7 @@ class ListDecision(Generic[T]):
     trie : TokenTrie
         The set.
     thought : str or None
-        What the model wrote before the list, up to the marker; None without `think`.
+        The text before the list, up to the marker; None without `think`.
     """
 
     items: tuple[ListItem[T], ...]

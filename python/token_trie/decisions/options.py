@@ -48,7 +48,7 @@ class ChooseOptions(Sampling):
         For exact: score the whole set, however large, instead of searching it, for `Decision.probabilities` and what is
         computed from them. Aligned mode always does this.
     calibration : Contextual, Calibration, Weights or BatchPrior, optional
-        For exact, aligned and beam: what changes the weights of whole answers. A `Calibration` is fitted on rows for
+        For exact, aligned and beam: changes the weights of whole answers. A `Calibration` is fitted on rows for
         the same choices. `Contextual` needs only the prompt without its content. `Weights` adds a number to each
         choice. For `choose_many` also "batch" or a `BatchPrior`, which uses the rows themselves and yields decisions in
         windows. `probabilities` are then calibrated; `logprob` and `mass` stay the model's own. None: raw.

@@ -485,7 +485,7 @@ class Results(Iterator[Any]):
         return next(self._results)
 
     def close(self) -> None:
-        """End the work and free the context; waits until another thread has its decision."""
+        """End the work and free the context; a thread that waits for a decision is woken and does this itself."""
         if inspect.getgeneratorstate(self._results) == inspect.GEN_RUNNING:
             self.interrupt()
         else:

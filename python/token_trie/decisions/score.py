@@ -132,7 +132,7 @@ class BoundScores(Bound[Floats]):
     choices: BoundChoices[Any]
     calibration: BoundCalibration | None
     beginning: list[int]
-    """Tokens that begin a text; the prior is scored after them. Empty if no prior is needed."""
+    """Tokens at the beginning of a text without a prompt, after which the prior is scored; empty if none is needed."""
 
     def run_beside(self, stream: Stream) -> Floats:
         """Score without changing the stream's sequence or trie."""
@@ -153,7 +153,7 @@ class BoundScores(Bound[Floats]):
 
     @property
     def query(self) -> Query:
-        """Return the query for the model."""
+        """Query for the model."""
         leaf_end, branches = self.options.leaf_end, self.options.branches
         return Query("scores", self.choices.trie, leaf_end=leaf_end, branches=branches, with_state=self._takes_state)
 

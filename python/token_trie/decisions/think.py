@@ -73,7 +73,7 @@ def any_set(marker: list[int]) -> TokenTrie:
 def think_first(stream: Stream, think: Think, seed: int | None = None) -> str:
     """Let the model think after the sequence, which then ends in the marker; return the thought's text.
 
-    On failure the sequence keeps what was written so far, and the trie is another.
+    On failure the sequence keeps what was written so far, and the trie may be replaced.
     """
     marker = stream.with_vocab(lambda vocab: marker_tokens(think, vocab))
     if seed is not None:

@@ -1,4 +1,4 @@
-"""Scores of texts after prompts: what questions need of streams and batches."""
+"""Scores of texts after prompts: the part of questions that needs streams and batches."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ class BoundTexts(BoundScored):
 
     @property
     def query(self) -> Query:
-        """Return the query for the model."""
+        """Query for the model."""
         return Query("scores", self.choices.trie, leaf_end=LEAF_END, with_state=self.with_state)
 
     def read(self, answer: Answer) -> Scored:
