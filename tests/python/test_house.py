@@ -162,6 +162,29 @@ def test_every_room_has_a_floor_of_its_own() -> None:
     assert {room(module) for module in MODULES} <= set.union(*FLOORS)
 
 
+# Shapes of requests are named as their formats name them, and the processors of two engines as both call theirs.
+NAMED_ELSEWHERE = {"serve.systemone", "serve.openai_decisions", "serve.completions.requests", "engines.transformers"}
+
+
+def test_a_name_of_a_class_means_one_thing() -> None:
+    names: dict[str, list[str]] = {}
+    for module in sorted(MODULES.keys() - NAMED_ELSEWHERE):
+        for node in ast.walk(ast.parse(MODULES[module].read_text())):
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in names.items() if len(modules) > 1} == {}
+
+
+def test_docstrings_say_what_a_thing_is() -> None:
+    unclear = []
+    for module, file in MODULES.items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            text = node.value.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) else None
+            if isinstance(text, str) and re.match(r"(What|Who|Those|Of|Its)\b", text):
+                unclear.append(f"{module}:{node.lineno}: {text.splitlines()[0]}")
+    assert unclear == []
+
+
 def test_no_file_is_longer_than_1000_lines() -> None:
     root = Path(__file__).parents[2]
     folders = ("csrc", "python", "tests", "bench", "examples", "scripts")

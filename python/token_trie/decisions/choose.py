@@ -24,7 +24,7 @@ from token_trie.decisions.bound_choices import (
 )
 from token_trie.decisions.decision import Candidate, Decision, Stats
 from token_trie.decisions.options import ChooseOptions, Mode
-from token_trie.decisions.run import Bound, Plan, Prefix, Step, Written, calibrated, run
+from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Written, calibrated, run
 from token_trie.decisions.score import evaluated
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
@@ -235,7 +235,7 @@ class BoundChoice(Bound[Decision[Any]]):
 
     def seen(self) -> Plan[Seen]:
         """Return the model's answer, before the decision."""
-        answer = yield Step(self.tokens, self.query)
+        answer = yield PlanStep(self.tokens, self.query)
         figures = answer.figures
         stats = Stats(
             n_prompt=len(self.tokens),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-LEAST = 8
+MIN_ROWS = 8
 """Smallest number of rows whose mean is used."""
 
 
@@ -97,7 +97,7 @@ def decided(
         left = first.bound.choices.left()
         weights = np.zeros(len(total))
         weights[left] = prior.shift([first.bound.choices.value(i) for i in left.tolist()])
-        if n >= LEAST:
+        if n >= MIN_ROWS:
             weights -= np.log(np.maximum(total / n, np.finfo(np.float64).tiny))
         for position, one in window:
             yield position, one.decide(weights) if isinstance(one, Undecided) else one

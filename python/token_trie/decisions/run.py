@@ -104,7 +104,7 @@ class Written(Request[R]):
         return self.options.mode == "sampled" or self.options.think is not None
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """A query and its prompt."""
 
     tokens: list[int]
@@ -113,7 +113,7 @@ class Step(NamedTuple):
     """Whether the stream's sequence must not change."""
 
 
-Plan: TypeAlias = Generator[Step, Answer, R]
+Plan: TypeAlias = Generator[PlanStep, Answer, R]
 """Yields steps, is sent their answers, and returns the result."""
 
 
@@ -142,7 +142,7 @@ def calibrated(calibration: BoundCalibration | None) -> Plan[BoundCalibration | 
         return calibration
     known = calibration.known
     if known is None:
-        known = calibration.keep((yield Step(calibration.tokens, calibration.query)).logprobs)
+        known = calibration.keep((yield PlanStep(calibration.tokens, calibration.query)).logprobs)
     return known
 
 
@@ -206,7 +206,7 @@ def think_then(
         max_before=think.max_tokens,
         stop_strings=[think.marker] if isinstance(think.marker, str) else [],
     )
-    answer = yield Step(tokens, query)
+    answer = yield PlanStep(tokens, query)
     if answer.figures.stop == lib.TOKEN_TRIE_STOP_MAX_TOKENS:
         raise ContextError("the context is full before the thought has ended")
     thought, tokens = list(answer.tokens), [*tokens, *answer.tokens]

@@ -19,7 +19,7 @@ from token_trie.decisions.bound_choices import (
 )
 from token_trie.decisions.calibration import Contextual, Evaluated
 from token_trie.decisions.options import ChooseOptions, ScoreOptions
-from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step, calibrated, read_on, run
+from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request, calibrated, read_on, run
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import Answer, Query
 from token_trie.llama.stream import Stream
@@ -145,10 +145,10 @@ class BoundScores(Bound[Floats]):
     def plan(self) -> Plan[Floats]:
         """Score the choices, and for a prior also without a prompt."""
         calibration = yield from calibrated(self.calibration)
-        answer = yield Step(self.tokens, self.query)
+        answer = yield PlanStep(self.tokens, self.query)
         prior = None
         if self.beginning:
-            prior = (yield Step(self.beginning, self.query, is_beside=True)).logprobs
+            prior = (yield PlanStep(self.beginning, self.query, is_beside=True)).logprobs
         return self._read(answer, calibration, prior)
 
     @property

@@ -6,7 +6,7 @@ import codecs
 from dataclasses import dataclass, field
 
 from token_trie.decisions.bound_choices import Reader
-from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step
+from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request
 from token_trie.llama.own_stream import check_room
 from token_trie.llama.query import Query
 from token_trie.llama.text import TextOptions
@@ -15,7 +15,7 @@ from token_trie.native.core import Llama, vocab_of
 from token_trie.native.ffi import lib
 from token_trie.native.lifetime import lease
 
-MOST_TOKENS = 1024
+MAX_TOKENS = 1024
 """Default length limit of a text, in tokens; the context may allow fewer."""
 
 
@@ -41,7 +41,7 @@ class TextRequest(Request[FreeText]):
     Parameters
     ----------
     max_tokens
-        Largest number of tokens, limited by the space in the context; None: `MOST_TOKENS`.
+        Largest number of tokens, limited by the space in the context; None: `MAX_TOKENS`.
     gbnf
         The grammar of the text.
     """
@@ -74,7 +74,7 @@ class TextRequest(Request[FreeText]):
 
     def bind(self, reader: Reader, prefix: Prefix) -> BoundText:
         """Bind it to its prompt."""
-        max_tokens = MOST_TOKENS if self.max_tokens is None else self.max_tokens
+        max_tokens = MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if reader.owner:
             check_room(reader.n_ctx, len(prefix.tokens), min(max_tokens, 1), reader.owner)
         return BoundText(self, prefix.tokens, max_tokens)
@@ -91,7 +91,7 @@ class BoundText(Bound[FreeText]):
     def plan(self) -> Plan[FreeText]:
         """Write the text."""
         request, stops = self.request, self.request.stops
-        answer = yield Step(
+        answer = yield PlanStep(
             self.tokens,
             Query(
                 "text",

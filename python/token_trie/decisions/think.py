@@ -93,7 +93,7 @@ def think_first(stream: Stream, think: Think, seed: int | None = None) -> str:
     return stream.detokenize(tokens)
 
 
-_FEW = 8
+_CHECK_EVERY = 8
 """Tokens between two checks of the clock."""
 
 
@@ -102,7 +102,7 @@ def _write(stream: Stream, think: Think, start: int) -> bool:
     stops = [think.marker] if isinstance(think.marker, str) else []
     until = None if think.seconds is None else time.monotonic() + think.seconds
     while True:
-        most = 2**31 - 1 if until is None else _FEW
+        most = 2**31 - 1 if until is None else _CHECK_EVERY
         found = stream.steps.generate_until(stops, most, think.settled(draws=False))
         if found is not None or until is None or stream.state.stop != "max_tokens":
             return found is not None

@@ -25,7 +25,7 @@ from token_trie.decisions.calibration import (
     fingerprint,
     refuse_batch_prior,
 )
-from token_trie.decisions.many import LEAST, windows
+from token_trie.decisions.many import MIN_ROWS, windows
 from token_trie.decisions.run import Bound, Many, Prefix, Request
 from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError, ContextError, TokenTrieError, VocabularyError
@@ -43,9 +43,9 @@ from token_trie.questions.question import Choice, Predicate, Question, Score, st
 from token_trie.questions.scores import (
     LEAF_END,
     Asked,
+    QuestionView,
     Reading,
     Scored,
-    View,
     remembered,
     score_all,
     score_alone,
@@ -74,11 +74,11 @@ class Respondent(ABC):
         """Remembered facts of the model."""
 
     @abstractmethod
-    def reading(self, view: View) -> Reading:
+    def reading(self, view: QuestionView) -> Reading:
         """Return the reading of a view for the state."""
 
     @abstractmethod
-    def prior(self, view: View) -> Scored:
+    def prior(self, view: QuestionView) -> Scored:
         """Return the scores of a view's texts without the state."""
 
     @abstractmethod
@@ -103,11 +103,11 @@ class OfLlama(Respondent):
         """Remembered facts of the model."""
         return attachment(self._llm).known
 
-    def reading(self, view: View) -> Reading:
+    def reading(self, view: QuestionView) -> Reading:
         """Return the reading of a view for the state."""
         return view.reading(self._llm, self._state)
 
-    def prior(self, view: View) -> Scored:
+    def prior(self, view: QuestionView) -> Scored:
         """Return the scores of a view's texts without a state, remembered if possible."""
         reading = view.reading(self._llm, None).tokenized(self._llm)
         return remembered(self.known, reading, lambda: self.score(reading), is_reproducible=self._is_reproducible)
@@ -210,8 +210,8 @@ class Mean:
 
     @property
     def scored(self) -> Scored | None:
-        """The mean, as a prior; None for fewer than `LEAST` states."""
-        if self.n < LEAST:
+        """The mean, as a prior; None for fewer than `MIN_ROWS` states."""
+        if self.n < MIN_ROWS:
             return None
         return Scored(self.total / self.n, np.ones_like(self.total), math.nan, 0, 0)
 
@@ -371,7 +371,7 @@ def priors_of(
 
 
 def _priors(
-    prior: Callable[[View], Scored], asked: dict[str | None, Asked], options: DecideOptions
+    prior: Callable[[QuestionView], Scored], asked: dict[str | None, Asked], options: DecideOptions
 ) -> dict[str | None, list[Scored | None]]:
     priors: dict[str | None, list[Scored | None]] = {}
     for name, one in asked.items():
@@ -435,12 +435,12 @@ class _OfStream(Respondent):
         """Remembered facts of the model."""
         return self._stream.with_model(lambda _, known: known)
 
-    def reading(self, view: View) -> Reading:
+    def reading(self, view: QuestionView) -> Reading:
         """Return the reading of a view after the stream's text."""
         formed = _formed(view)
         return Reading(self._behind(self._tokens, formed, self._state), formed.weighing.texts)
 
-    def prior(self, view: View) -> Scored:
+    def prior(self, view: QuestionView) -> Scored:
         """Return the scores of a view's texts without a state: after the stream's text, or alone if it is the state."""
         formed = _formed(view)
         texts, absent = formed.weighing.texts, formed.form.absent
@@ -493,7 +493,7 @@ class _OfStream(Respondent):
             return before[:n_kept] + more
 
 
-def _formed(view: View) -> FormView:
+def _formed(view: QuestionView) -> FormView:
     assert isinstance(view, FormView)  # because the questions were read for a stream
     if view.shots is not None:
         raise ArgumentError("examples: stand before a state, and what stands on a handle stands there already")
@@ -693,7 +693,7 @@ def _scored(
         yield {name: list(itertools.islice(left, len(asked[name].views))) for name in under_way.popleft()}
 
 
-def _reading(llm: Llama, asked: Asked, view: View, state: object, think: Think | None) -> Reading:
+def _reading(llm: Llama, asked: Asked, view: QuestionView, state: object, think: Think | None) -> Reading:
     return asked.wanting(view.reading(llm, state_text(state)))._replace(think=think)
 
 

@@ -11,7 +11,7 @@ from token_trie.arrays import Floats
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_scorable, read_set
 from token_trie.decisions.choose import Clock, by_scores, by_steps
 from token_trie.decisions.decision import Decision
-from token_trie.decisions.run import Bound, Plan, Prefix, Request, Step
+from token_trie.decisions.run import Bound, Plan, PlanStep, Prefix, Request
 from token_trie.decisions.think import Think
 from token_trie.errors import ArgumentError
 from token_trie.llama.query import LEAF_ENDS, LeafEnd, Query
@@ -339,5 +339,5 @@ class _BoundTree(Bound[TextTree]):
     def plan(self) -> Plan[TextTree]:
         choices = self.texts.choices
         scored = yield from self.texts.plan()
-        branches = yield Step(self.tokens, Query("scores", choices.trie, branches=True))
+        branches = yield PlanStep(self.tokens, Query("scores", choices.trie, branches=True))
         return TextTree(self.prompt, scored, choices, branches.logprobs, self.pieces)

@@ -24,7 +24,7 @@ from token_trie.native.core import Llama
 from token_trie.questions.answer import Answered, Calibration, QuestionStats, make_answer
 from token_trie.questions.examples import Examples, Shot, Shots
 from token_trie.questions.question import NONE_OF_THESE, Choice, Option, Predicate, Question, text_of
-from token_trie.questions.scores import Asked, Reading, Scored, View
+from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.sets.control_tokens import Rendered, read, render
 from token_trie.sets.prompt import Filled, Prompt, has_chat_template
 
@@ -316,7 +316,7 @@ _MARGIN = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class FormView(View):
+class FormView(QuestionView):
     """A question with its options in one order."""
 
     form: Form

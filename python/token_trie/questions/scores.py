@@ -16,7 +16,7 @@ import numpy as np
 from token_trie.arrays import Floats, States
 from token_trie.decisions.bound_choices import BoundChoices, Reader, bind, check_finite, reader_of
 from token_trie.decisions.calibration import BatchPrior
-from token_trie.decisions.run import Admission, Bound, Plan, Prefix, Request, Step, Thought, read_on, run
+from token_trie.decisions.run import Admission, Bound, Plan, PlanStep, Prefix, Request, Thought, read_on, run
 from token_trie.decisions.think import Think, think_first
 from token_trie.errors import TokenTrieError
 from token_trie.llama.batch import Batch, Sequential
@@ -259,7 +259,7 @@ class _BoundState(BoundScored):
     thought: str | None
 
     def plan(self) -> Plan[Scored]:
-        answer, none = (yield Step(self.tokens, Query("state"))), np.zeros(0)
+        answer, none = (yield PlanStep(self.tokens, Query("state"))), np.zeros(0)
         return Scored(none, none, math.nan, len(self.tokens), 0, self.thought, answer.state)
 
 
@@ -294,7 +294,7 @@ class BoundTexts(BoundScored):
 
     def plan(self) -> Plan[Scored]:
         """Score the texts."""
-        return self.read((yield Step(self.tokens, self.query)))
+        return self.read((yield PlanStep(self.tokens, self.query)))
 
     def run_beside(self, stream: Stream) -> Scored:
         """Score the texts without changing the stream's sequence."""
@@ -318,7 +318,7 @@ class BoundTexts(BoundScored):
         return Scored(aligned(shared), aligned(lengths), mass, len(self.tokens), n_evaluated, self.thought, state)
 
 
-class View(ABC):
+class QuestionView(ABC):
     """One of a question's readings, for any state."""
 
     @abstractmethod
@@ -340,7 +340,7 @@ class Asked(ABC):
 
     @property
     @abstractmethod
-    def views(self) -> Sequence[View]:
+    def views(self) -> Sequence[QuestionView]:
         """The views to read."""
 
     def over_rows(self, prior: BatchPrior) -> Asked:

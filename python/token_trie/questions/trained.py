@@ -23,7 +23,7 @@ from token_trie.native.core import Llama, vocab_of
 from token_trie.native.lifetime import attachment, lease
 from token_trie.questions.answer import Answered, QuestionStats, make_answer
 from token_trie.questions.question import NONE_OF_THESE, Choice, Predicate, Question, StateText, words_of
-from token_trie.questions.scores import Asked, Reading, Scored, View
+from token_trie.questions.scores import Asked, QuestionView, Reading, Scored
 from token_trie.sets.control_tokens import read, render, tokens_of
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ _jinja.filters["tojson"] = _to_json
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedView(View):
+class TrainedView(QuestionView):
     """A single question in the format of the model's training."""
 
     trained: Trained

@@ -15,7 +15,7 @@ from token_trie.native.lifetime import attachment
 from token_trie.questions.answer import Answered
 from token_trie.questions.decide import to_think_about
 from token_trie.questions.options import DecideOptions, FormName
-from token_trie.questions.scores import Asked, Reading, Scored, ScoredRequest, View, score_alone, written
+from token_trie.questions.scores import Asked, QuestionView, Reading, Scored, ScoredRequest, score_alone, written
 from token_trie.serve.engine import Engine
 from token_trie.serve.limits import Body, Place, refusal_of
 from token_trie.sets.prompt import Prompt
@@ -93,7 +93,7 @@ async def _answer(
     think: Think | None,
     usage: Usage,
 ) -> Answered[Any]:
-    async def read(view: View) -> Scored:
+    async def read(view: QuestionView) -> Scored:
         scored, n_cached = await score(engine, view, state, options, think, asked.wanting)
         usage.count(scored, n_cached)
         return scored
@@ -105,7 +105,7 @@ async def _answer(
 
 
 async def answer_by(
-    read: Callable[[View], Coroutine[Any, Any, Scored]],
+    read: Callable[[QuestionView], Coroutine[Any, Any, Scored]],
     engine: Engine,
     asked: Asked,
     options: DecideOptions,
@@ -145,7 +145,7 @@ async def answer_by(
         await asyncio.gather(priors, return_exceptions=True)
 
 
-async def _instead(engine: Engine, state: str, view: View) -> str:
+async def _instead(engine: Engine, state: str, view: QuestionView) -> str:
     return await engine.alone(lambda: written(engine.llm, view.reading(engine.llm, state).prompt))
 
 
@@ -165,7 +165,7 @@ async def prior(engine: Engine, reading: Reading, options: DecideOptions) -> Sco
 
 async def score(
     engine: Engine,
-    view: View,
+    view: QuestionView,
     state: str | None,
     options: DecideOptions,
     think: Think | None = None,

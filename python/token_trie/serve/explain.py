@@ -12,7 +12,7 @@ from token_trie.errors import TokenTrieError
 from token_trie.questions.answer import Answered
 from token_trie.questions.explain import Explored, ExploreRequest, TextTree
 from token_trie.questions.form import FormAsked, FormView
-from token_trie.questions.scores import Scored, TextsRequest, View
+from token_trie.questions.scores import QuestionView, Scored, TextsRequest
 from token_trie.questions.trained import TrainedView
 from token_trie.serve.decisions import answer_by, prior, score, without_state
 from token_trie.serve.engine import Engine
@@ -48,7 +48,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
         reading = first.reading(engine.llm, state)
         return reading.prompt, ExploreRequest(TextsRequest(reading.texts, labels=reading.labels))
 
-    async def read(view: View) -> Scored:
+    async def read(view: QuestionView) -> Scored:
         nonlocal n_readings
         n_readings += 1
         if view is not first:
@@ -72,7 +72,7 @@ async def explain(engine: Engine, body: SystemOneRequest, limits: Limits, model:
         raise refusal_of(error, place) from error
 
 
-def _explained(view: View, tree: TextTree, prior: Scored | None, answer: Answered[Any]) -> dict[str, Any]:
+def _explained(view: QuestionView, tree: TextTree, prior: Scored | None, answer: Answered[Any]) -> dict[str, Any]:
     names = [str(value).lower() if isinstance(value, bool) else str(value) for value in answer.probabilities]
     own = _positions(view, names)
     scored, best = tree.scored, own.get(names[list(answer.probabilities).index(answer.value)])
@@ -97,7 +97,7 @@ def _explained(view: View, tree: TextTree, prior: Scored | None, answer: Answere
     }
 
 
-def _positions(view: View, names: list[str]) -> dict[str, list[int]]:
+def _positions(view: QuestionView, names: list[str]) -> dict[str, list[int]]:
     """Return the positions of each option's texts or labels in a reading, for options that have some."""
     if isinstance(view, FormView):
         positions = {text: i for i, text in enumerate(view.weighing.texts)}
