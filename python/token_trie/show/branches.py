@@ -6,18 +6,18 @@ import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich.bar import Bar
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-from rich.tree import Tree
 
 from token_trie.decisions.decision import LOW_MASS, Decision
 from token_trie.questions.explain import ROOT, Explained, Explored, add_up, children_of, path_to
 from token_trie.show.trie import clip, count_leaves, percent, quote
+
+if TYPE_CHECKING:
+    from rich.bar import Bar
+    from rich.console import Group
+    from rich.text import Text
 
 MAX_BRANCHES = 40
 MIN_MASS, MIN_BRANCHES = 1e-4, 12
@@ -162,6 +162,8 @@ COLORS = {"greedy": "yellow", "exact": "green", "": ""}
 
 def percent_bar(p: float, whose: str = "exact") -> Bar:
     """Return a bar, 30 columns wide for 100 %."""
+    from rich.bar import Bar
+
     return Bar(1.0, 0.0, p, width=30, color=COLORS[whose])
 
 
@@ -179,12 +181,19 @@ def describe_certainty(decision: Decision[Any]) -> str:
 
 def draw_sentence(explained: Explained) -> Text:
     """Return the sentence of an explanation, in color."""
+    from rich.text import Text
+
     phrases = sentence_of(explained)
     return Text.assemble(*((text, f"bold {COLORS[whose]}" if whose else "") for text, whose in phrases))
 
 
 def draw_explanation(explained: Explained, n_ranked: int = 10, max_branches: int = 30) -> Group:
     """Draw an explanation: its sentence, the best answers as bars, and the most probable branches."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+    from rich.tree import Tree
+
     ranked = explained.ranked(n_ranked)
     answers = Table(box=None, padding=(0, 2, 0, 0))
     for title, whose in (("answer", ""), ("", ""), ("whole", "exact"), ("step by step", "greedy")):
@@ -214,6 +223,8 @@ def draw_explanation(explained: Explained, n_ranked: int = 10, max_branches: int
 
 
 def _branch_label(explained: Explained, branch: Branch) -> Text:
+    from rich.text import Text
+
     whose = [name for name, on in (("greedy", branch.greedy), ("exact", branch.exact)) if on]
     tokens = b"".join(explained.pieces[token] for token in branch.tokens)
     label = Text()

@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from token_trie.native.core import Llama
 from token_trie.native.options import takes
 from token_trie.sets.choices import ChoicesLike
@@ -20,7 +16,8 @@ from token_trie.trust.evaluate import Comparison, WrongRow, evaluate_rows
 from token_trie.trust.rows import RowOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+    from rich.text import Text
     from typing_extensions import Unpack
 
     from token_trie.trust.rows import RowKeywords
@@ -145,6 +142,10 @@ def number(figure: float | None) -> str:
 
 def draw_evaluation(evaluated: Comparison) -> Group:
     """Draw a table with a row for each way, and remarks below it."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("way", no_wrap=True)
     tells_unfit = any(way.figures.unfit is not None for way in evaluated.ways)
@@ -172,6 +173,8 @@ def draw_evaluation(evaluated: Comparison) -> Group:
 
 
 def _notes(evaluated: Comparison) -> list[Text]:
+    from rich.text import Text
+
     n, n_classes = len(evaluated.gold), len(evaluated.classes)
     notes = [Text(f"{n:,} rows, {n_classes:,} choices; {evaluated.n_read:,} rows read by the model", "dim")]
     fitted = [way.name for way in evaluated.ways if way.of == "labels"]
@@ -186,6 +189,8 @@ def _notes(evaluated: Comparison) -> list[Text]:
 
 
 def _mistake(row: WrongRow) -> Text:
+    from rich.text import Text
+
     sure = "" if row.confidence is None else f" {share(row.confidence)} %"
     return Text.assemble(
         f"  row {row.row}: ",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from rich.markup import escape
-from rich.tree import Tree
+from typing import TYPE_CHECKING
 
 from token_trie.sets.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
 
 
 def printable(text: str) -> str:
@@ -50,6 +51,8 @@ def show_bytes(piece: bytes) -> str:
 
 def plain(text: str) -> str:
     """Return a text for a terminal, without markup and control characters."""
+    from rich.markup import escape
+
     return escape(printable(text))
 
 
@@ -70,6 +73,8 @@ def draw(trie: TokenTrie, piece: Callable[[int], bytes] | None = None, max_lines
     max_lines : int
         Maximum number of lines below the root; the branches left out are counted.
     """
+    from rich.tree import Tree
+
     core = trie.core
 
     def label(token: int) -> str:
