@@ -13,7 +13,7 @@ struct Request : Query {
 
 namespace token_trie {
 
-// The answer to what has failed.
+// The answer of a query that failed.
 inline Answer failure(Status status, const char * message) noexcept {
     Answer answer;
     try {
@@ -26,7 +26,7 @@ inline Answer failure(Status status, const char * message) noexcept {
     return answer;
 }
 
-// Of what is handled where this is called.
+// The same, from the exception that is being handled.
 inline Answer failure() noexcept {
     return with_failure([](Status status, const char * message) { return failure(status, message); });
 }

@@ -77,7 +77,7 @@ std::unique_ptr<Task> make_task(const Request & request,
 
 namespace token_trie {
 
-// What wants nothing behind the prompt: the hidden state there, which the job takes itself, is all.
+// Wants no rows after the prompt: the job itself takes the hidden state there.
 class StateTask final : public Task {
    public:
     bool wants_root() const noexcept override { return false; }
@@ -93,11 +93,7 @@ class StateTask final : public Task {
     bool is_done_ = false;
 };
 
-}  // namespace token_trie
-
-namespace token_trie {
-
-// What queries nodes of a trie, in waves that have as many paths as there are ids for.
+// Queries nodes of a trie, in waves of as many paths as there are ids.
 class TreeTask : public Task {
    public:
     bool wants_root() const noexcept override { return wants_root_; }
@@ -147,10 +143,6 @@ class TreeTaskOf final : public TreeTask {
 };
 using SearchTask = TreeTaskOf<Search>;
 using ScoreTask = TreeTaskOf<Scoring>;
-
-}  // namespace token_trie
-
-namespace token_trie {
 
 // An answer token by token, as a stream takes it: the best or a drawn one at each branch point and of free text.
 // NOLINTNEXTLINE(misc-multiple-inheritance): two interfaces

@@ -170,6 +170,9 @@ class Bound(Generic[R]):
 class Batched(Generic[R]):
     """A plan in a batch, waiting for the answer of a step."""
 
+    result: R
+    """The result, after `read` has returned True."""
+
     def __init__(self, plan: Plan[R]) -> None:
         self._plan = plan
         self._step = next(plan)
@@ -178,14 +181,14 @@ class Batched(Generic[R]):
         """Put its current step into a batch; return the ticket."""
         return batch.submit(self._step.tokens, self._step.query)
 
-    def read(self, answer: Answer) -> R | Batched[R]:
-        """Continue with the answer; return the result, or itself if there is another step."""
+    def read(self, answer: Answer) -> bool:
+        """Continue with the answer; return whether the plan has ended. Otherwise its next step can be submitted."""
         try:
             self._step = self._plan.send(answer)
         except StopIteration as end:
-            result: R = end.value
-            return result
-        return self
+            self.result = end.value
+            return True
+        return False
 
 
 _RESPELLED = 16
@@ -313,16 +316,15 @@ def _think(stream: Stream, request: Request[Any]) -> Thought:
 
 def _run_in(shared: SharedBatch, batched: Batched[R]) -> R:
     """Answer together with other threads, in a shared batch."""
-    while True:
+    has_ended = False
+    while not has_ended:
         answer = shared.answer(batched.submit)
         try:
-            told = batched.read(answer)
+            has_ended = batched.read(answer)
         except TokenTrieError:
             shared.require_open()
             raise
-        if not isinstance(told, Batched):
-            return told
-        batched = told
+    return batched.result
 
 
 # Largest number of prompts in progress or waiting to be yielded, from which a pass may choose.
@@ -427,11 +429,10 @@ class Admission(Generic[R]):
         try:
             if answer.error is not None:
                 raise answer.error
-            told = batched.read(answer)
-            if isinstance(told, Batched):
-                self._submit(self._batch, position, told)
+            if batched.read(answer):
+                self._done[position] = batched.result
             else:
-                self._done[position] = told
+                self._submit(self._batch, position, batched)
         except TokenTrieError as error:
             self._batch.require_open()
             self._done[position] = error

@@ -28,9 +28,6 @@ fitted
     By a `Calibration` that was fitted on rows.
 """
 
-LOW_MASS = 0.01
-"""Below this mass, options are reported as not fitting."""
-
 
 @dataclass(frozen=True)
 class QuestionStats:

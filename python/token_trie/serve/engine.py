@@ -143,10 +143,8 @@ class Engine:
                 raise answer.error
             if n_cached < 0:
                 n_cached = int(answer.figures.n_shared)
-            result = await self.on_worker(partial(batched.read, answer))
-            if not isinstance(result, Batched):
-                return result, n_cached
-            batched = result
+            if await self.on_worker(partial(batched.read, answer)):
+                return batched.result, n_cached
 
     async def alone(self, call: Callable[[], T]) -> T:
         """Make a call that uses the Llama's own stream, one at a time; cancelling the task ends it."""

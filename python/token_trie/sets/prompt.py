@@ -242,9 +242,10 @@ def _token_bytes(llm: Llama) -> tuple[int, bytes]:
     They are white space, which a control token may remove, and bytes that no token spells alone, as llama.cpp drops
     them.
     """
-    if not _merges(llm, vocab_of(llm)):
+    owner = vocab_of(llm)
+    if not _merges(llm, owner):
         return 1, bytes(range(256))
-    vocab = vocab_of(llm).address
+    vocab = owner.address
     longest, kept, buffer = 1, set(), ctypes.create_string_buffer(1)
     for token in range(llama_cpp.llama_vocab_n_tokens(vocab)):
         n = abs(llama_cpp.llama_token_to_piece(vocab, token, buffer, 1, 0, True))
