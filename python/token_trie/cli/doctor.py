@@ -1,4 +1,4 @@
-"""``token-trie doctor``: findings about the machine, the model file and questions with known answers."""
+"""``token-trie doctor``: a table of checks of a model and of this machine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import ctypes
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any, Literal, TypeAlias
+from typing import Any, NamedTuple
 
 import typer
 from rich.table import Table
@@ -29,194 +28,32 @@ from token_trie.questions.trained import LETTERS, single_tokens, trained_of
 from token_trie.sets.prompt import has_chat_template, tokenize_prompt
 from token_trie.show.trie import plain
 
-Verdict: TypeAlias = Literal["good", "fair", "poor"]
 
-_MARKS: dict[Verdict, str] = {"good": "[green]✓", "fair": "[yellow]![/]", "poor": "[bold red]✗"}
+class Finding(NamedTuple):
+    """Result of a check: good without advice."""
 
+    text: str
+    fair: str | None = None
+    """Advice where it works, but slower or with worse answers."""
+    poor: str | None = None
+    """Advice where something does not work."""
 
-@dataclass(frozen=True)
-class Finding:
-    """A finding about a model or a machine."""
-
-    about: str
-    verdict: Verdict
-    """Fair: it works, but slower or with worse answers; poor: something does not work."""
-    told: str
-    change: str | None = None
-    """Advice."""
-
-
-def found(about: str, told: str, *, fair: str | None = None, poor: str | None = None) -> Finding:
-    """Return a finding: good without advice, else fair or poor."""
-    return Finding(about, "poor" if poor else "fair" if fair else "good", told, poor or fair)
+    @property
+    def verdict(self) -> str:
+        """Return "good", "fair" or "poor"."""
+        return "poor" if self.poor else "fair" if self.fair else "good"
 
 
-def draw(findings: list[Finding]) -> Table:
-    """Return a table of verdicts, findings and advice."""
-    table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in findings:
-        told = plain(finding.told)
-        if finding.change:
-            told += f"\n[dim]→ {plain(finding.change)}"
-        table.add_row(_MARKS[finding.verdict], finding.about, told)
-    return table
-
-
-# Linux's name of each processor feature, and llama.cpp's.
-_FEATURES = {
-    "avx": "AVX",
-    "avx_vnni": "AVX_VNNI",
-    "avx2": "AVX2",
-    "f16c": "F16C",
-    "fma": "FMA",
-    "avx512f": "AVX512",
-    "avx512_vnni": "AVX512_VNNI",
-    "avx512_bf16": "AVX512_BF16",
-    "amx_int8": "AMX_INT8",
-    "asimd": "NEON",
-    "asimddp": "DOTPROD",
-    "i8mm": "MATMUL_INT8",
-    "sve": "SVE",
-}
-_N_EVALUATED = 64
-_MAX_LOAD = 1.5  # processes per processor, including this one
-
-
-def examine_machine(llm: Llama, computes: bool) -> Iterator[Finding]:
-    """Yield findings about the machine; `computes`: the model can be evaluated."""
-    yield _versions()
-    yield _processor()
-    yield _devices(llm)
-    yield from _threads(llm)
-    if computes:
-        yield _memory(llm)
-
-
-def _versions() -> Finding:
-    told = f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}"
-    try:
-        _core.require_same_llama()
-    except TokenTrieError as error:
-        return found("llama.cpp", told, poor=str(error))
-    return found("llama.cpp", told)
-
-
-def _processor() -> Finding:
-    built = {name: value for name, value in re.findall(r"(\w+) = (\d+)", _system_info()) if value != "0"}
-    used = [name for name in _FEATURES.values() if name in built]
-    told = f"llama.cpp computes with {', '.join(used)}" if used else "llama.cpp computes without vector instructions"
-    missing = [name for flag, name in _FEATURES.items() if flag in _flags() and name not in built]
-    fair = (
-        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
-        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
-    )
-    return found("processor", told, fair=fair if missing else None)
-
-
-def _system_info() -> str:
-    return str(llama_cpp.llama_print_system_info().decode(errors="replace"))
-
-
-def _flags() -> set[str]:
-    """Return the processor's features on Linux; empty elsewhere."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return set()
-    line = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return set(line[1].split()) if line else set()
-
-
-def _devices(llm: Llama) -> Finding:
-    told = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in devices() if "gpu" in gpu.kind)
-    if not told or llm.model_params.n_gpu_layers:
-        return found("GPU", told or "none that llama.cpp was built for")
-    fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
-    return found("GPU", f"{told}, not used here", fair=fair)
-
-
-def _threads(llm: Llama) -> Iterator[Finding]:
-    n_cores, n_threads = _n_cores(), max(llm.n_threads, llm.n_threads_batch)
-    told = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
-    fair = f"more threads than processors wait for one another: --threads {n_cores}"
-    yield found("threads", told, fair=fair if n_threads > n_cores else None)
-    if hasattr(os, "getloadavg"):
-        load = os.getloadavg()[0]
-        told = f"{load:.1f} processes at work in the last minute"
-        fair = "other processes compute: what is timed here is slower than it need be"
-        yield found("load", told, fair=fair if load > _MAX_LOAD * n_cores else None)
-    if "OPENMP = 1" in _system_info():
-        yield _spinning()
-
-
-def _n_cores() -> int:
-    """Return the number of processors that this process may use."""
-    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(n, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return n
-
-
-def _spinning() -> Finding:
-    given = {name: os.environ[name] for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ}
-    told = ", ".join(f"{name}={value}" for name, value in given.items())
-    told = f"{told or 'threads spin'}; a program of your own sets GOMP_SPINCOUNT=1000 before it imports llama_cpp"
-    is_active = given.get("OMP_WAIT_POLICY", "").lower() == "active"
-    return found("waiting", told, fair="OMP_WAIT_POLICY=active lets threads spin: unset it" if is_active else None)
-
-
-def _memory(llm: Llama) -> Finding:
-    weights = llama_cpp.llama_model_size(model_of(llm).model)
-    cell = _cell_bytes(llm)
-    told = f"{_size(weights)} of weights, {_size(cell * SERVED_N_CTX)} for {SERVED_N_CTX:,} tokens"
-    free = _free_bytes()
-    if free is None:
-        return found("memory", told)
-    poor = "the weights are read from disk at each pass: a smaller model or quantization" if weights > free else None
-    is_tight = free < weights + cell * SERVED_N_CTX
-    fair = "--n-ctx with fewer tokens, or a smaller model" if is_tight else None
-    return found("memory", f"{told}; {_size(free)} free", fair=fair, poor=poor)
-
-
-def _cell_bytes(llm: Llama) -> float:
-    """Return the bytes of a token in the KV cache, as saved."""
-    llm.reset()
-    n = min(_N_EVALUATED, llm.n_ctx())
-    llm.eval([0] * n)
-    size = llama_cpp.llama_state_seq_get_size(context_of(llm).ctx, 0) / n
-    llm.reset()
-    return float(size)
-
-
-def _free_bytes() -> int | None:
-    """Return the free memory, including cached files; None if unknown."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-        free = int(re.search(r"MemAvailable:\s+(\d+)", text)[1]) * 1024  # type: ignore[index]
-    except (OSError, TypeError):
-        return None
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        return min(free, limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
-    except (OSError, ValueError):
-        return free
-
-
-def _size(n_bytes: float) -> str:
-    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
-
-
-_TEMPLATE = "tokenizer.chat_template"
+_N_CTX = 2048
 _MIN_TRAINED_TOKENS = 2048
+_MIN_RIGHT = 0.75
 _N_TIMED = 256
 _MAX_S = 2.0
-_MIN_RIGHT = 0.75
-_BY = {"unlisted": "by what options mean", "letters": "by letters"}
+_MAX_LOAD = 1.5  # processes per processor, including this one
+_TEMPLATE = "tokenizer.chat_template"
+# Linux's names of processor features that llama.cpp uses, and llama.cpp's where they differ by more than case.
+_FLAGS = "avx, avx_vnni, avx2, f16c, fma, avx512f, avx512_vnni, avx512_bf16, amx_int8, asimd, asimddp, i8mm, sve"
+_OTHER_NAMES = {"avx512f": "AVX512", "asimd": "NEON", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8"}
 # State, question, options; the first option is right.
 _KNOWN = [
     ("My card was charged twice for one order.", "What is it about?", "A payment", "A password", "A delivery"),
@@ -225,34 +62,14 @@ _KNOWN = [
     ("The oven is burning! Call the firefighters!", "What happened?", "A fire", "A flood", "A theft"),
     ("It has been raining all day.", "What is the weather like?", "It is wet", "It is dry"),
     ("Set an alarm for seven tomorrow.", "What is to be done?", "Set an alarm", "Play some music", "Send a message"),
-    (
-        "I cannot log in: it says that my password is wrong.",
-        "What is it about?",
-        "A password",
-        "A payment",
-        "A delivery",
-    ),
+    ("I cannot log in with my password.", "What is it about?", "A password", "A payment", "A delivery"),
     ("The parcel has not arrived yet.", "What is it about?", "A delivery", "A password", "A payment"),
 ]
 
 
-def examine_model(llm: Llama) -> Iterator[Finding]:
-    """Yield findings about a model; known questions come last, if it can answer any."""
-    findings = [_kind(llm), _sequences(llm), _chat(llm), _ends(llm), _beginning(llm), _labels(llm), _context(llm)]
-    is_trained, decisions = _training(llm)
-    yield from [*findings, decisions]
-    if any(finding.verdict == "poor" for finding in findings):
-        return
-    try:
-        yield from _answers(llm, is_trained)
-    except TokenTrieError as error:
-        yield found("questions", "not answered", poor=str(error))
-
-
-def _kind(llm: Llama) -> Finding:
+def _model(llm: Llama) -> Finding:
     model, buffer = model_of(llm).model, ctypes.create_string_buffer(256)
     llama_cpp.llama_model_desc(model, buffer, len(buffer))
-    told = f"{buffer.value.decode(errors='replace')}, {llama_cpp.llama_model_n_params(model):,} parameters"
     poor = None
     if llm.metadata.get(f"{llm.metadata.get('general.architecture')}.attention.causal") == "false":
         poor = "it makes embeddings, and writes nothing: take a model that generates text"
@@ -260,139 +77,268 @@ def _kind(llm: Llama) -> Finding:
         poor = "it has an encoder: take a model that only generates text"
     elif llama_cpp.llama_model_is_diffusion(model):
         poor = "it writes all tokens at once: take one that writes them one after the other"
-    return found("model", told, poor=poor)
+    n = llama_cpp.llama_model_n_params(model)
+    return Finding(f"{buffer.value.decode(errors='replace')}, {n:,} parameters", poor=poor)
 
 
-def _sequences(llm: Llama) -> Finding:
+def _cache(llm: Llama) -> Finding:
     if can_share(llm):
-        return found("cache", "prompts share what they begin with, and are answered together")
-    fair = "prompts are answered one after the other, and each answer is read by itself: a transformer is faster"
-    return found("cache", "recurrent or hybrid", fair=fair)
+        return Finding("prompts share what they begin with, and are answered together")
+    return Finding("recurrent or hybrid", "prompts are answered one after the other: a transformer is faster")
 
 
-def _chat(llm: Llama) -> Finding:
+def _chat_template(llm: Llama) -> Finding:
     if not has_chat_template(llm):
         fair = "give prompts as text: messages get Llama 2's template, unless Llama(…, chat_format=…) says another"
-        return found("chat template", "none", fair=fair)
-    names = [key.removeprefix(_TEMPLATE).lstrip(".") for key in llm.metadata if key.startswith(_TEMPLATE)]
-    told = f"{llm.chat_format}; of the file: {', '.join(name or 'default' for name in names) or 'none'}"
+        return Finding("none", fair)
+    names = [key.removeprefix(_TEMPLATE).lstrip(".") or "default" for key in llm.metadata if key.startswith(_TEMPLATE)]
+    text = f"{llm.chat_format}; of the file: {', '.join(names) or 'none'}"
     try:
         is_twice = tokenize_prompt(llm, [{"role": "user", "content": "Hello"}])[:2] == [llm.token_bos()] * 2
     except TokenTrieError as error:
-        return found("chat template", told, fair=f"messages are refused, so prompts have to be text: {error}")
-    fair = "it puts the token of the beginning there twice: mend the template"
-    return found("chat template", told, fair=fair if is_twice else None)
+        return Finding(text, f"messages are refused, so prompts have to be text: {error}")
+    return Finding(text, "it puts the token of the beginning there twice: mend the template" if is_twice else None)
 
 
-def _ends(llm: Llama) -> Finding:
-    tokens = vocab_of(llm).end_of_generation()
+def _end_tokens(llm: Llama) -> Finding:
+    tokens, end = vocab_of(llm).end_of_generation(), _end_of_turn(llm)
     if not tokens:
-        poor = "nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id"
-        return found("end tokens", "none", poor=poor)
-    told = ", ".join(_shown(llm, token) for token in tokens)
-    end = _end_of_turn(llm)
-    if end is None or end in tokens:
-        return found("end tokens", told)
-    fair = f"turns end with {_shown(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
-    return found("end tokens", told, fair=fair)
+        return Finding("none", poor="nothing ends what it writes: convert it again, with tokenizer.ggml.eos_token_id")
+    fair = None
+    if end is not None and end not in tokens:
+        fair = f"turns end with {_token(llm, end)}, which is none of them: set tokenizer.ggml.eot_token_id to {end}"
+    return Finding(", ".join(_token(llm, token) for token in tokens), fair)
 
 
 def _end_of_turn(llm: Llama) -> int | None:
     """Return the control token that ends an answer in the file's chat template; None if unknown."""
-    template = llm.metadata.get(_TEMPLATE)
-    if template is None:
-        return None
-    model = model_of(llm)
+    model, template = model_of(llm), llm.metadata.get(_TEMPLATE)
     eos, bos = (model.token_get_text(token) if token >= 0 else "" for token in (llm.token_eos(), llm.token_bos()))
     turns: list[Any] = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "answer_here"}]
     try:
         formatter = llama_cpp.llama_chat_format.Jinja2ChatFormatter
         text = formatter(template, eos, bos, add_generation_prompt=False)(messages=turns).prompt
-    except Exception:  # a template may raise anything
+    except Exception:  # no template; and a template may raise anything
         return None
     after = text.partition("answer_here")[2].strip()
     tokens = llm.tokenize(after.encode(), add_bos=False, special=True) if after else []
     return int(tokens[0]) if tokens and vocab_of(llm).is_control(tokens[0]) else None
 
 
-def _shown(llm: Llama, token: int) -> str:
+def _token(llm: Llama, token: int) -> str:
     return f"{llm.detokenize([token], special=True).decode(errors='replace')} ({token})"
 
 
 def _beginning(llm: Llama) -> Finding:
     if not model_of(llm).add_bos_token():
-        return found("beginning", "prompts begin with no token of their own")
+        return Finding("prompts begin with no token of their own")
     if llm.token_bos() < 0:
-        return found("beginning", "a token that the file does not name", poor="set tokenizer.ggml.bos_token_id")
-    return found("beginning", f"prompts begin with {_shown(llm, llm.token_bos())}")
+        return Finding("a token that the file does not name", poor="set tokenizer.ggml.bos_token_id")
+    return Finding(f"prompts begin with {_token(llm, llm.token_bos())}")
 
 
 def _labels(llm: Llama) -> Finding:
     n = len(single_tokens(llm, LETTERS).texts)
-    told = f"{n} of {len(LETTERS)} letters are a token of their own"
-    return found("labels", told, fair=None if n == len(LETTERS) else "leave form='letters' alone")
+    text = f"{n} of {len(LETTERS)} letters are a token of their own"
+    return Finding(text, None if n == len(LETTERS) else "leave form='letters' alone")
 
 
 def _context(llm: Llama) -> Finding:
     n = llama_cpp.llama_model_n_ctx_train(model_of(llm).model)
-    return found(
-        "context", f"trained with {n:,} tokens", fair="long states do not fit" if n < _MIN_TRAINED_TOKENS else None
-    )
+    return Finding(f"trained with {n:,} tokens", "long states do not fit" if n < _MIN_TRAINED_TOKENS else None)
 
 
-def _training(llm: Llama) -> tuple[bool, Finding]:
-    """Return whether the file's own form of questions is used, and the finding."""
+def _decisions(llm: Llama) -> Finding:
     try:
         trained = trained_of(llm)
     except TokenTrieError as error:
-        return False, found("decisions", "the file says that it was trained for them", fair=str(error))
+        return Finding("the file says that it was trained for them", str(error))
     if trained is None:
-        return False, found("decisions", "not trained for them: questions are put by a form, unlisted by default")
-    return True, found("decisions", f"trained for them, as {trained.kind}: questions are put as the file says")
+        return Finding("not trained for them: questions are put by a form, unlisted by default")
+    return Finding(f"trained for them, as {trained.kind}: questions are put as the file says")
 
 
-def _answers(llm: Llama, is_trained: bool) -> Iterator[Finding]:
-    forms: list[FormName | None] = [None] if is_trained else ["unlisted", "letters"]
-    n, results = len(_KNOWN), [_ask(llm, form) for form in forms]
-    told = [
-        f"{n_right} of {n} right{'' if form is None else f' {_BY[form]}'}, mass {mass:.2g}"
-        for form, (n_right, mass) in zip(forms, results, strict=True)
-    ]
-    (n_right, _), *others = results
-    is_better = any(n_other >= _MIN_RIGHT * n for n_other, _ in others)
-    fair = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
-    yield found("questions", "; ".join(told), fair=fair if n_right < _MIN_RIGHT * n else None)
-    yield _speed(llm, forms[0])
+def _versions(llm: Llama) -> Finding:
+    text = f"llama-cpp-python {llama_cpp.__version__}, ggml {_core.llama_loaded()}"
+    try:
+        _core.require_same_llama()
+    except TokenTrieError as error:
+        return Finding(text, poor=str(error))
+    return Finding(text)
 
 
-def _ask(llm: Llama, form: FormName | None) -> tuple[int, float]:
-    """Return the number of right answers to the known questions, and the median mass."""
-    n_right, masses = 0, []
-    for i, (state, question, *options) in enumerate(_KNOWN):
-        turn = i % len(options)
-        answer = decide(llm, state, Choice(question, options[turn:] + options[:turn]), form=form)
-        n_right += answer.value == options[0]
-        masses.append(answer.mass or 0.0)
-    return n_right, median(masses)
+def _processor(llm: Llama) -> Finding:
+    built = {name for name, value in re.findall(r"(\w+) = (\d+)", _system_info()) if value != "0"}
+    line = re.search(r"^(?:flags|Features)\s*:(.*)$", _text_of("/proc/cpuinfo"), re.MULTILINE)
+    has = set(line[1].split()) if line else set()
+    names = {flag: _OTHER_NAMES.get(flag, flag.upper()) for flag in _FLAGS.split(", ")}
+    missing = [name for flag, name in names.items() if flag in has and name not in built]
+    fair = (
+        f"this processor has {', '.join(missing)}, which llama.cpp was compiled without: compile it here, by "
+        "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python llama-cpp-python"
+    )
+    used = ", ".join(name for name in names.values() if name in built) or "no vector instructions"
+    return Finding(f"llama.cpp computes with {used}", fair if missing else None)
 
 
-def _speed(llm: Llama, form: FormName | None) -> Finding:
+def _system_info() -> str:
+    return str(llama_cpp.llama_print_system_info().decode(errors="replace"))
+
+
+def _text_of(path: str) -> str:
+    """Return the text of a file of Linux; empty elsewhere."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _gpu(llm: Llama) -> Finding:
+    text = ", ".join(f"{gpu.description} by {gpu.backend}" for gpu in devices() if "gpu" in gpu.kind)
+    if not text or llm.model_params.n_gpu_layers:
+        return Finding(text or "none that llama.cpp was built for")
+    fair = "--n-gpu-layers -1 puts the model on it, as Llama(…, n_gpu_layers=-1) does"
+    return Finding(f"{text}, not used here", fair)
+
+
+def _threads(llm: Llama) -> Finding:
+    n_threads, n_cores = max(llm.n_threads, llm.n_threads_batch), _n_cores()
+    text = f"{llm.n_threads} for single tokens, {llm.n_threads_batch} for batches, on {n_cores} processors"
+    fair = f"more threads than processors wait for one another: --threads {n_cores}"
+    return Finding(text, fair if n_threads > n_cores else None)
+
+
+def _n_cores() -> int:
+    """Return the number of processors that this process may use."""
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = re.match(r"(\d+) (\d+)", _text_of("/sys/fs/cgroup/cpu.max"))
+    return max(1, min(n, int(quota[1]) // int(quota[2]))) if quota else n
+
+
+def _load(llm: Llama) -> Finding | None:
+    if not hasattr(os, "getloadavg"):
+        return None
+    load = os.getloadavg()[0]
+    fair = "other processes compute: what is timed here is slower than it need be"
+    return Finding(f"{load:.1f} processes at work in the last minute", fair if load > _MAX_LOAD * _n_cores() else None)
+
+
+def _waiting(llm: Llama) -> Finding | None:
+    if "OPENMP = 1" not in _system_info():
+        return None
+    given = {name: os.environ[name] for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ}
+    text = ", ".join(f"{name}={value}" for name, value in given.items()) or "threads spin"
+    is_active = given.get("OMP_WAIT_POLICY", "").lower() == "active"
+    fair = "OMP_WAIT_POLICY=active lets threads spin: unset it" if is_active else None
+    return Finding(f"{text}; a program of your own sets GOMP_SPINCOUNT=1000 before it imports llama_cpp", fair)
+
+
+def _questions(llm: Llama) -> Finding:
+    """Ask the known questions, by letters too if the model was not trained for questions."""
+    forms: dict[FormName | None, str] = {"unlisted": " by what options mean", "letters": " by letters"}
+    if _default_form(llm) is None:
+        forms = {None: ""}
+    n, rights, texts = len(_KNOWN), list[int](), list[str]()
+    for form, by in forms.items():
+        n_right, masses = 0, []
+        for i, (state, question, *options) in enumerate(_KNOWN):
+            turn = i % len(options)
+            answer = decide(llm, state, Choice(question, options[turn:] + options[:turn]), form=form)
+            n_right += answer.value == options[0]
+            masses.append(answer.mass or 0.0)
+        rights.append(n_right)
+        texts.append(f"{n_right} of {n} right{by}, mass {median(masses):.2g}")
+    fair = None
+    if rights[0] < _MIN_RIGHT * n:
+        is_better = rights[-1] >= _MIN_RIGHT * n
+        fair = "--form letters does better" if is_better else "it guesses: take a larger model, or another form"
+    return Finding("; ".join(texts), fair)
+
+
+def _default_form(llm: Llama) -> FormName | None:
+    """Return the form of questions; None for the model's own."""
+    try:
+        return "unlisted" if trained_of(llm) is None else None
+    except TokenTrieError:
+        return "unlisted"
+
+
+def _speed(llm: Llama) -> Finding:
     """Time a decision about a new state with a known question."""
     room = min(_N_TIMED, llama_cpp.llama_model_n_ctx_train(model_of(llm).model) // 2, llm.n_ctx() // 2)
-    said = (f"Ticket {i}: {_KNOWN[i % len(_KNOWN)][0]}\n" for i in range(1, room))
+    states = (f"Ticket {i}: {_KNOWN[i % len(_KNOWN)][0]}\n" for i in range(1, room))
     state = ""
     while len(llm.tokenize(state.encode(), add_bos=False)) < room:
-        state += next(said)
+        state += next(states)
     _, question, *options = _KNOWN[0]
     begun = perf_counter()
-    answer = decide(llm, state, Choice(question, options), form=form)
+    answer = decide(llm, state, Choice(question, options), form=_default_form(llm))
     seconds = perf_counter() - begun
-    told = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
-    slow = "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None
-    return found("speed", told, fair=slow)
+    text = f"{1000 * seconds:,.0f} ms for a question about {answer.stats.n_prompt:,} tokens that were not read before"
+    return Finding(text, "a smaller model or quantization, or a GPU" if seconds > _MAX_S else None)
 
 
-_N_CTX = 2048
+def _memory(llm: Llama) -> Finding:
+    weights = llama_cpp.llama_model_size(model_of(llm).model)
+    llm.reset()
+    llm.eval([0] * (n := min(64, llm.n_ctx())))
+    cells = llama_cpp.llama_state_seq_get_size(context_of(llm).ctx, 0) / n * SERVED_N_CTX
+    llm.reset()
+    text = f"{_size(weights)} of weights, {_size(cells)} for {SERVED_N_CTX:,} tokens"
+    free = _free_bytes()
+    if free is None:
+        return Finding(text)
+    return Finding(
+        f"{text}; {_size(free)} free",
+        "--n-ctx with fewer tokens, or a smaller model" if free < weights + cells else None,
+        "the weights are read from disk at each pass: a smaller model or quantization" if weights > free else None,
+    )
+
+
+def _free_bytes() -> int | None:
+    """Return the free memory, including cached files; None if unknown."""
+    free = re.search(r"MemAvailable:\s+(\d+)", _text_of("/proc/meminfo"))
+    if free is None:
+        return None
+    limit, used = (_text_of(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    own = [int(limit) - int(used)] if limit.isdigit() and used.isdigit() else []
+    return min([1024 * int(free[1]), *own])
+
+
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+_FACTS: dict[str, Callable[[Llama], Finding | None]] = {
+    "model": _model,
+    "cache": _cache,
+    "chat template": _chat_template,
+    "end tokens": _end_tokens,
+    "beginning": _beginning,
+    "labels": _labels,
+    "context": _context,
+    "decisions": _decisions,
+    "llama.cpp": _versions,
+    "processor": _processor,
+    "GPU": _gpu,
+    "threads": _threads,
+    "load": _load,
+    "waiting": _waiting,
+}
+_TRIALS: dict[str, Callable[[Llama], Finding]] = {"questions": _questions, "speed": _speed, "memory": _memory}
+"""Checks that evaluate the model; left out after a poor finding."""
+
+
+def _examine(llm: Llama) -> dict[str, Finding]:
+    """Return the findings by what they are about."""
+    found = {about: finding for about, check in _FACTS.items() if (finding := check(llm)) is not None}
+    for about, check in _TRIALS.items():
+        if all(finding.poor is None for finding in found.values()):
+            try:
+                found[about] = check(llm)
+            except TokenTrieError as error:
+                found[about] = Finding("failed", poor=str(error))
+    return found
 
 
 @command("token-trie doctor", "token-trie doctor -m model.gguf", "token-trie doctor -m model.gguf --json")
@@ -403,17 +349,25 @@ def doctor(model: ModelOptions, as_json: JsonOption = False) -> None:
     """
     llm = model.load(_N_CTX)
     with status.status(f"examining {model.path.name}"):
-        findings = [*examine_model(llm)]
-        findings += examine_machine(llm, computes=_all_work(findings))
-    works = _all_work(findings)
+        found = _examine(llm)
+    works = all(finding.poor is None for finding in found.values())
     if as_json:
-        told = {"model": model.path.name, "works": works, "findings": [asdict(finding) for finding in findings]}
-        typer.echo(json.dumps(told, ensure_ascii=False, allow_nan=False))
+        listed = [
+            {"about": about, "verdict": finding.verdict, "told": finding.text, "change": finding.poor or finding.fair}
+            for about, finding in found.items()
+        ]
+        whole = {"model": model.path.name, "works": works, "findings": listed}
+        typer.echo(json.dumps(whole, ensure_ascii=False, allow_nan=False))
     else:
-        console.print(draw(findings), highlight=False)
+        table = Table(show_header=False, box=None, padding=(0, 1, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        marks = {"good": "[green]✓", "fair": "[yellow]![/]", "poor": "[bold red]✗"}
+        for about, finding in found.items():
+            advice = finding.poor or finding.fair
+            change = f"\n[dim]→ {plain(advice)}" if advice else ""
+            table.add_row(marks[finding.verdict], about, plain(finding.text) + change)
+        console.print(table, highlight=False)
     if not works:
         raise typer.Exit(1)
-
-
-def _all_work(findings: list[Finding]) -> bool:
-    return all(finding.verdict != "poor" for finding in findings)

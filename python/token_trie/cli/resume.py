@@ -190,6 +190,13 @@ def lock(file: io.FileIO) -> bool:
     return True
 
 
+def write_all(file: io.FileIO, data: bytes) -> None:
+    """Write bytes; OSError if the disk is full, after a part of them."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
+
+
 class ResultTable:
     """The file of results; each row is written as soon as it is known.
 
@@ -384,13 +391,11 @@ class ResultTable:
 
     def _put(self, line: bytes) -> None:
         assert self._file is not None
-        rest = memoryview(line)
         try:
             if self._cut is not None:
                 self._file.truncate(self._cut)
                 self._cut = None
-            while rest:
-                rest = rest[self._file.write(rest) or 0 :]
+            write_all(self._file, line)
         except OSError as error:
             raise OSError(error.errno or errno.EIO, error.strerror, self.name) from error
 
