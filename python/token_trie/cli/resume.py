@@ -10,15 +10,19 @@ import json
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from token_trie.cli.tables import STANDARD_INPUT, Format, Table, TableRow, read_csv, reopen
-from token_trie.engines.data import import_pyarrow
+from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, read_csv
+from token_trie.engines.data import import_pyarrow, reader_of
 from token_trie.errors import ArgumentError
 from token_trie.sets.template import text_of, to_json
+
+_BATCH_ROWS = 1024
+"""Rows of a Parquet row group."""
 
 
 def digest(*parts: Any) -> str:
@@ -30,14 +34,14 @@ class WholeLines(Iterator[bytes]):
     """The lines of a file, except a last one without a line break."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+        self.file = file
         self.n = 0
         self.end = 0
         """End of the last line, in bytes."""
         self.are_over = False
 
     def __next__(self) -> bytes:
-        line = self._file.readline()
+        line = self.file.readline()
         if not line.endswith(b"\n"):
             self.are_over = True
             raise StopIteration
@@ -47,7 +51,7 @@ class WholeLines(Iterator[bytes]):
 
 
 class ResultRows(ABC):
-    """A format of rows, each ended by a line break."""
+    """A format of rows."""
 
     has_columns = True
     """Whether all rows have the same columns."""
@@ -57,7 +61,7 @@ class ResultRows(ABC):
         """Return the head of the file."""
 
     @abstractmethod
-    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
+    def encode(self, columns: list[str], row: TableRow, added: dict[str, Any]) -> bytes:
         """Return a row with the values of the table and those added."""
 
     @abstractmethod
@@ -73,27 +77,21 @@ class ResultRows(ABC):
         """Whether a written row, without the columns added, has the values of a row of the table."""
 
 
-class CsvRows(ResultRows):
-    """CSV with a line of names."""
-
+class _CsvRows(ResultRows):
     def head(self, columns: list[str]) -> bytes:
-        """Return the line of names."""
         return _csv_line(columns)
 
-    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
-        """Return the fields."""
-        whole = {**values, **added}
+    def encode(self, columns: list[str], row: TableRow, added: dict[str, Any]) -> bytes:
+        whole = {**row.values, **added}
         return _csv_line([text_of(whole.get(column)) for column in columns])
 
     def read_head(self, lines: WholeLines) -> list[str] | None:
-        """Read the names; None if they are missing."""
         try:
             return next(_csv_records(lines), None)
         except csv.Error:
             return None
 
     def decode(self, lines: WholeLines, columns: list[str] | None) -> Iterator[dict[str, Any]]:
-        """Iterate over the records."""
         try:
             for record in _csv_records(lines):
                 if len(record) != len(columns or ()):
@@ -104,30 +102,23 @@ class CsvRows(ResultRows):
                 raise ArgumentError(f"line {lines.n}: {error}") from error
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Whether the texts are equal; a missing column is empty."""
         columns = written.keys() | values.keys()
         return all(written.get(column) == text_of(values.get(column)) for column in columns)
 
 
-class JsonRows(ResultRows):
-    """JSON lines: one object per line."""
-
+class _JsonRows(ResultRows):
     has_columns = False
 
     def head(self, columns: list[str]) -> bytes:
-        """Return an empty head."""
         return b""
 
-    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
-        """Return the object."""
-        return to_json({**values, **added}).encode() + b"\n"
+    def encode(self, columns: list[str], row: TableRow, added: dict[str, Any]) -> bytes:
+        return to_json({**row.values, **added}).encode() + b"\n"
 
     def read_head(self, lines: WholeLines) -> list[str] | None:
-        """Read nothing."""
         return None
 
     def decode(self, lines: WholeLines, columns: list[str] | None) -> Iterator[dict[str, Any]]:
-        """Iterate over the objects."""
         for line in lines:
             try:
                 values = json.loads(line)
@@ -138,22 +129,108 @@ class JsonRows(ResultRows):
             yield values
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Whether the JSON is equal."""
         return _canonical(written) == _canonical(values)
 
 
-class AddedRows(JsonRows):
-    """JSON lines of only the added columns, with a digest of the table's row."""
+class _ArrowRows(ResultRows):
+    """A stream of Arrow record batches, one a row, from which a Parquet table is made at the end.
 
-    _OF = "of"  # no added column has this name
+    Columns of a Parquet table keep their types; those of other tables become texts.
 
-    def encode(self, columns: list[str], values: dict[str, Any], added: dict[str, Any]) -> bytes:
-        """Return the object."""
-        return super().encode(columns, {}, {**added, self._OF: digest(_canonical(values))})
+    Parameters
+    ----------
+    of : pyarrow.Schema, optional
+        The columns of a Parquet table; by default each is text.
+    added : list of str
+        The columns added: a text, figures, the row's number and the run.
+    """
+
+    def __init__(self, of: Any, added: list[str]) -> None:
+        arrow, _ = import_pyarrow()
+        kinds = [arrow.string(), *[arrow.float64()] * (len(added) - 3), arrow.int64(), arrow.string()]
+        self._of = of
+        self._added = list(map(arrow.field, added, kinds))
+        self._written = io.BytesIO()
+        self._stream: Any = None
+
+    def _schema(self, columns: list[str]) -> Any:
+        arrow, _ = import_pyarrow()
+        own = columns[: -len(self._added)]
+        schema = arrow.schema([(column, arrow.string()) for column in own]) if self._of is None else self._of
+        for field in self._added:
+            schema = schema.append(field)
+        return schema
+
+    def head(self, columns: list[str]) -> bytes:
+        return bytes(self._schema(columns).serialize())
+
+    def encode(self, columns: list[str], row: TableRow, added: dict[str, Any]) -> bytes:
+        arrow, _ = import_pyarrow()
+        schema, head = self._schema(columns), b""
+        if self._stream is None:
+            self._stream, head = arrow.ipc.new_stream(self._written, schema), self.head(columns)
+        if self._of is None:
+            own = [arrow.array([value], arrow.string()) for value in _texts(columns[: -len(self._added)], row.values)]
+        else:
+            own = row.batch.columns
+        more = [arrow.array([added[field.name]], field.type) for field in self._added]
+        self._stream.write_batch(arrow.RecordBatch.from_arrays([*own, *more], schema=schema))
+        data = self._written.getvalue().removeprefix(head)
+        self._written.seek(0)
+        self._written.truncate()
+        return data
+
+    def read_head(self, lines: WholeLines) -> list[str] | None:
+        arrow, _ = import_pyarrow()
+        try:
+            self._batches = arrow.ipc.open_stream(lines.file)
+        except (arrow.ArrowException, OSError):
+            return None
+        return list(self._batches.schema.names)
+
+    def decode(self, lines: WholeLines, columns: list[str] | None) -> Iterator[dict[str, Any]]:
+        arrow, _ = import_pyarrow()
+        readers = {field.name: reader_of(field.type) for field in self._batches.schema} if columns else {}
+        try:
+            for batch in self._batches if columns else ():
+                lines.n += 1
+                lines.end = lines.file.tell()
+                yield {name: reader(batch.column(name)[0]) for name, reader in readers.items()}
+        except (arrow.ArrowException, OSError) as error:
+            if lines.file.read(1):
+                raise ArgumentError(f"after row {lines.n}: {error}") from error
 
     def is_same(self, written: dict[str, Any], values: dict[str, Any]) -> bool:
-        """Whether the digest is equal."""
-        return written == {self._OF: digest(_canonical(values))}
+        columns = [*written.keys() | values.keys()]
+        return _texts(columns, written) == _texts(columns, values)
+
+
+def _texts(columns: list[str], values: dict[str, Any]) -> list[str | None]:
+    return [None if values.get(column) is None else text_of(values[column]) for column in columns]
+
+
+def _write_parquet(rows: Path, path: Path) -> None:
+    """Write a stream of rows as a Parquet table; ArgumentError for a type that cannot be: `path` is unchanged."""
+    arrow, parquet = import_pyarrow()
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with rows.open("rb") as file:
+            batches = arrow.ipc.open_stream(file)
+            with parquet.ParquetWriter(partial, batches.schema) as writer:
+                while some := list(islice(batches, _BATCH_ROWS)):
+                    writer.write_table(arrow.Table.from_batches(some))
+        partial.replace(path)
+    except arrow.ArrowException as error:
+        raise ArgumentError(f"{path}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def result_rows(kind: Format, schema: Any, added: list[str]) -> ResultRows:
+    """Return a format of rows; a Parquet table has the columns of a schema, or else texts, and those added."""
+    if kind is Format.parquet:
+        return _ArrowRows(schema, added)
+    return _CsvRows() if kind is Format.csv else _JsonRows()
 
 
 def _canonical(values: dict[str, Any]) -> str:
@@ -168,13 +245,6 @@ def _csv_line(fields: list[str]) -> bytes:
 
 def _csv_records(lines: Iterator[bytes]) -> Iterator[list[str]]:
     return read_csv(line.decode("utf-8", "replace") for line in lines)
-
-
-_FORMATS: dict[Format, Callable[[], ResultRows]] = {
-    Format.csv: CsvRows,
-    Format.jsonl: JsonRows,
-    Format.parquet: AddedRows,
-}
 
 
 def lock(file: io.FileIO) -> bool:
@@ -221,20 +291,15 @@ class ResultTable:
         self._table = table
         self._path = path
         self._is_standard_output = str(path) == "-"
+        self._rows = result_rows(kind, table.schema if isinstance(table, ParquetTable) else None, self.added)
         self._is_parquet = kind is Format.parquet
-        self._rows = _FORMATS[kind]()
-        self._has_fixed_columns = self._is_parquet or self._rows.has_columns
+        if self._is_parquet and self._is_standard_output:
+            raise ArgumentError("--output: a Parquet table is written to a file; name one")
         self.columns: list[str] | None = None
         """The table's columns; None before the first row if each row has its own."""
         if table.columns is not None:
             self._require_no_clash(table.columns, table.name)
             self.columns = table.columns
-        if self._is_parquet:
-            import_pyarrow()
-            if self._is_standard_output or table.name == STANDARD_INPUT:
-                raise ArgumentError(
-                    "--output: a Parquet table is written from a file to a file; the input is read again at the end"
-                )
         self._working = path.with_name(f"{path.name}.rows") if self._is_parquet else path
         self.name = "standard output" if self._is_standard_output else str(self._working)
         self._file: io.FileIO | None = None
@@ -290,7 +355,8 @@ class ResultTable:
             raise ArgumentError(f"--resume: {self.name!r} has no row of such a run; remove it to start again")
         self._has_head = True
         self._cut = end
-        self._begin_to_compare()
+        self._old = self._read()
+        self._oldest = next(self._old, None)
 
     def has(self, row: TableRow) -> bool:
         """Whether a row was written; call it in order. ArgumentError if another row was written under its number."""
@@ -313,7 +379,7 @@ class ResultTable:
         if self._table.columns is not None:
             return
         self._require_no_clash(list(row.values), "")
-        if self._has_fixed_columns:
+        if self._rows.has_columns:
             if self.columns is None:
                 self.columns = list(row.values)
             new = [column for column in row.values if column not in self.columns]
@@ -323,19 +389,17 @@ class ResultTable:
     def write(self, row: TableRow, added: list[Any]) -> None:
         """Write a row; OSError if the disk is full: the rows before it stay whole."""
         values = dict(zip(self.added, [*added, row.number, self._run], strict=True))
-        self._put(self._head() + self._rows.encode(self._all_columns(), row.values, values))
+        self._put(self._head() + self._rows.encode(self._all_columns(), row, values))
         self.n_written += 1
         self._last = row.number
 
     def finish(self) -> None:
-        """Complete the file after the last row; ArgumentError if the table has changed meanwhile."""
+        """Complete the file after the last row."""
         self._put(self._head())
         if self._is_parquet:
-            from token_trie.cli.tables import join
-
-            self._compare()
-            with closing(self._read()) as rows:
-                join(self._table, self.columns or [], self.added, rows, self._path)
+            if not self._is_in_place():
+                raise ArgumentError(f"{self.name!r} was removed or replaced")
+            _write_parquet(self._working, self._path)
             self._working.unlink()
 
     def close(self) -> None:
@@ -359,23 +423,7 @@ class ResultTable:
             return os.path.samestat(os.fstat(self._file.fileno()), self._working.stat())
         return False
 
-    def _begin_to_compare(self) -> None:
-        self._old = self._read()
-        self._oldest = next(self._old, None)
-
-    def _compare(self) -> None:
-        """Raise ArgumentError if the table or the file has changed."""
-        if not self._is_in_place():
-            raise ArgumentError(f"{self.name!r} was removed or replaced")
-        self._begin_to_compare()
-        number = 0
-        with closing(reopen(self._table)) as again:
-            for row in again.rows():
-                number = row.number
-                self.has(row)
-        self.require_all(number)
-
-    def _read(self) -> Generator[dict[str, Any], None, None]:
+    def _read(self) -> Iterator[dict[str, Any]]:
         """Read the rows of the file."""
         with self._working.open("rb") as file:
             lines = WholeLines(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import itertools
 import json
 import math
 import os
@@ -12,7 +11,6 @@ import sys
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -25,7 +23,6 @@ import numpy.typing as npt
 from token_trie.engines.data import import_pyarrow, reader_of
 from token_trie.errors import ArgumentError
 from token_trie.sets.spelling import to_tokens
-from token_trie.sets.template import text_of
 
 
 class Format(str, Enum):
@@ -62,6 +59,8 @@ class TableRow:
     bad: str | None = None
     read: int = 0
     """Amount of the table read so far, in the unit of its size."""
+    batch: Any = None
+    """The row of a Parquet table as an Arrow record batch."""
 
 
 class Table(ABC):
@@ -90,11 +89,6 @@ def open_table(path: Path, kind: Format) -> Table:
     if kind is Format.parquet:
         return ParquetTable(path)
     return (_Csv if kind is Format.csv else _JsonLines)(path)
-
-
-def reopen(table: Table) -> Table:
-    """Open a table again at its beginning."""
-    return type(table)(table.path)
 
 
 class _Lines(Table):
@@ -245,7 +239,7 @@ class ParquetTable(Table):
     def rows_of(self, batch: Any, number: int) -> Iterator[TableRow]:
         """Read the rows of a batch after `number` rows."""
         readers = [reader_of(field.type) for field in self.schema]
-        for cells in zip(*batch.columns, strict=True):
+        for i, cells in enumerate(zip(*batch.columns, strict=True)):
             number += 1
             values, bad = {}, None
             try:
@@ -255,7 +249,7 @@ class ParquetTable(Table):
                 bad = f"not UTF-8 ({error})"
             except (ArgumentError, ArithmeticError, LookupError, NotImplementedError, ValueError) as error:
                 bad = str(error)
-            yield TableRow(number, f"{self.name}, row {number}", values, bad, number)
+            yield TableRow(number, f"{self.name}, row {number}", values, bad, number, batch.slice(i, 1))
 
     def batches(self, n: int) -> Iterator[Any]:
         """Read record batches of at most n rows."""
@@ -465,80 +459,3 @@ def _number(digits: str) -> int:
     if not (digits.isascii() and digits.removeprefix("-").isdigit()):
         raise ValueError(digits)
     return int(digits)
-
-
-_BATCH_ROWS = 1024  # rows per batch
-
-
-def join(table: Table, columns: list[str], added: list[str], rows: Iterator[dict[str, Any]], path: Path) -> None:
-    """Write the rows of a table that have values to add, as one Parquet file.
-
-    Parameters
-    ----------
-    table : Table
-        Read again from its beginning. Columns of a Parquet table keep their types; those of other tables become texts.
-    columns : list of str
-        The table's columns.
-    added : list of str
-        The columns added; the second to last has the row's number in the table.
-    rows : iterator of dict
-        The values to add, in ascending order of the number.
-
-    Raises
-    ------
-    ArgumentError
-        The table lacks a row, or has a type that cannot be written; `path` is then unchanged.
-    """
-    arrow, parquet = import_pyarrow()
-    kinds = [arrow.string(), *[arrow.float64()] * (len(added) - 3), arrow.int64(), arrow.string()]
-    fields = list(map(arrow.field, added, kinds))
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with closing(reopen(table)) as again:
-            if isinstance(again, ParquetTable):
-                schema, batches = again.schema, again.batches(_BATCH_ROWS)
-            else:
-                schema = arrow.schema([(column, arrow.string()) for column in columns])
-                batches = _batches(again, schema)
-            for field in fields:
-                schema = schema.append(field)
-            with parquet.ParquetWriter(partial, schema) as writer:
-                for batch, positions, values in _side_by_side(batches, rows, added[-2], table.name):
-                    own = arrow.Table.from_batches([batch]).take(arrow.array(positions, arrow.int64()))
-                    more = [arrow.array([row[field.name] for row in values], field.type) for field in fields]
-                    writer.write_table(arrow.Table.from_arrays([*own.columns, *more], schema=schema))
-        partial.replace(path)
-    except arrow.ArrowException as error:
-        raise ArgumentError(f"{path}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _side_by_side(
-    batches: Iterator[Any], rows: Iterator[dict[str, Any]], number: str, name: str
-) -> Iterator[tuple[Any, list[int], list[dict[str, Any]]]]:
-    """Iterate over batches, the positions of rows with values to add, and these values."""
-    n = 0
-    waiting = next(rows, None)
-    for batch in batches:
-        values = []
-        while waiting is not None and waiting[number] <= n + batch.num_rows:
-            values.append(waiting)
-            waiting = next(rows, None)
-        yield batch, [row[number] - n - 1 for row in values], values
-        n += batch.num_rows
-    if waiting is not None:
-        raise ArgumentError(f"{name}: row {waiting[number]} is gone; the table has changed")
-
-
-def _batches(table: Table, schema: Any) -> Iterator[Any]:
-    """Read rows as record batches of texts."""
-    arrow, _ = import_pyarrow()
-    rows = table.rows()
-    while chunk := list(itertools.islice(rows, _BATCH_ROWS)):
-        own = [{name: _text(value) for name, value in row.values.items()} for row in chunk]
-        yield arrow.RecordBatch.from_pylist(own, schema=schema)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else text_of(value)

@@ -12,38 +12,41 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from labelling import COMMAND, TEXTS, Cli, without_figures
-from token_trie.cli.resume import AddedRows, CsvRows, WholeLines
+from token_trie.cli.resume import WholeLines, result_rows
+from token_trie.cli.tables import Format, TableRow
 
 
 @pytest.mark.parametrize("to", ["csv", "jsonl", "parquet"])
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.floats(0, 1))
 def test_wherever_the_file_is_cut_the_run_goes_on(cli: Cli, to: str, cut: float) -> None:
-    table, output = cli.table(TEXTS), cli.folder / f"out.{to}"
-    for file in cli.folder.glob("out*"):
-        file.unlink()
-    cli.label(table, output=cli.out if to == "csv" else cli.folder / "out.jsonl")
-    whole = cli.out if to == "csv" else cli.folder / "out.jsonl"
-    expected, written = without_figures(cli.rows(whole)), whole.read_bytes()
-    beginning = written[: round(cut * len(written))]
-    whole.unlink()
+    output = cli.folder / f"out.{to}"
+    growing = output.with_name(f"{output.name}.rows") if to == "parquet" else output
     if to == "parquet":
         parquet = pytest.importorskip("pyarrow.parquet")
-        kept = [json.loads(line) for line in beginning.splitlines(keepends=True) if line.endswith(b"\n")]
-        half = beginning[beginning.rfind(b"\n") + 1 :] if kept else b""
-        lines = b"".join(AddedRows().encode([], {name: row.pop(name) for name in ("id", "text")}, row) for row in kept)
-        (cli.folder / "out.parquet.rows").write_bytes(lines + half)
-    else:
-        output.write_bytes(beginning)
+    for file in cli.folder.glob("out*"):
+        file.unlink()
+    table = cli.folder / "in.jsonl"
+    lines = [json.dumps({"id": str(i), "text": text}) + "\n" for i, text in enumerate(TEXTS)]
+    table.write_text("".join([*lines, "no row\n"]))
+    assert cli.label(table, output=output).code == 1
+    written = growing.read_bytes()
+    growing.write_bytes(beginning := written[: round(cut * len(written))])
+    table.write_text("".join(lines))
     done = cli.label(table, "--resume", output=output)
     if done.code == 1:
         # Of a file without a row of it nobody can tell that it is such a run's.
         assert "no row of such a run" in done.err
-        assert beginning.count(b"\n") == 0
-        assert output.read_bytes() == beginning
+        assert to == "parquet" or beginning.count(b"\n") == 0
+        assert growing.read_bytes() == beginning
         return
     rows = parquet.read_table(output).to_pylist() if to == "parquet" else cli.rows(output)
-    assert without_figures(rows) == expected
+    assert cli.label(table, output=cli.folder / "out.whole.jsonl").code == 0
+    expected = [
+        {name: str(value) if to == "csv" else value for name, value in row.items()}
+        for row in cli.rows(cli.folder / "out.whole.jsonl")
+    ]
+    assert without_figures(rows) == without_figures(expected)
     assert f"{len(TEXTS)} rows labelled" in done.err
 
 
@@ -80,9 +83,10 @@ def test_a_run_that_was_killed_goes_on(cli: Cli, name: str) -> None:
 
 @given(st.lists(st.lists(st.text(st.sampled_from('a\r\n",\0 é')), min_size=2, max_size=2)))
 def test_csv_reads_back_as_it_was_written(records: list[list[str]]) -> None:
-    rows, columns = CsvRows(), ["a", "\r"]
+    rows, columns = result_rows(Format.csv, None, []), ["a", "\r"]
+    values = [dict(zip(columns, record, strict=True)) for record in records]
     written = rows.head(columns) + b"".join(
-        rows.encode(columns, dict(zip(columns, r, strict=True)), {}) for r in records
+        rows.encode(columns, TableRow(i, "", row), {}) for i, row in enumerate(values, 1)
     )
     lines = WholeLines(io.BytesIO(written))
     assert rows.read_head(lines) == columns

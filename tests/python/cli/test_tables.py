@@ -199,7 +199,7 @@ def test_json_of_other_columns_than_the_first_is_no_row_of_csv(cli: Cli) -> None
         (b"text\n", ["-p", "no column"], "--prompt: no {column} in it"),
         (b"text\n", ["-p", "{text"], "--prompt: expected '}'"),
         (b"text\n", ["-c", ""], "choices[3]: empty"),
-        (b"text\n", ["--output-format", "parquet", "-o", "-"], "a Parquet table is written from a file to a file"),
+        (b"text\n", ["--output-format", "parquet", "-o", "-"], "a Parquet table is written to a file"),
         (b"text\n", ["-o", "-", "--resume"], "--resume: needs a file in --output"),
         (b"text\n", ["--input-format", "parquet"], "Parquet"),
         (
