@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import typer
 
 from token_trie.cli.options import Vocabulary, command, console, is_set, read
-from token_trie.cli.tables import (
-    Format,
-    Members,
-    Table,
-    checked,
-    format_of,
-    in_batches,
-    open_table,
-    read_members,
-    text_in,
-)
+from token_trie.cli.tables import Format, ParquetTable, Table, TableRow, checked, format_of, open_table, text_in
+from token_trie.engines.data import import_pyarrow
 from token_trie.errors import ArgumentError, PayloadError
 from token_trie.native.core import _core
 from token_trie.progress import Progress
-from token_trie.sets.trie import TokenTrie, fit
+from token_trie.sets.spelling import find_seam, joined, spell, to_tokens
+from token_trie.sets.trie import TokenTrie
 from token_trie.show.trie import count_leaves, draw, plain
+
+_PART_ROWS = 65536
+"""Rows that are read and tokenized at a time."""
 
 
 @command(
     "token-trie build titles.csv --text title -m model.gguf -o titles.trie",
+    "token-trie build titles.csv --text title --name sku -m model.gguf -o titles.trie",
     "token-trie build items.parquet --ids semantic_id --name sku -o items.trie",
 )
 def build(
@@ -48,7 +47,10 @@ def build(
         typer.Option(metavar="COLUMN", help="Column with the token ids of the members: lists, or numbers and spaces."),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="With --ids: column with the names. Default: row numbers.")
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Column with the names of the members. Default: the texts; with --ids, row numbers."
+        ),
     ] = None,
     model: Annotated[
         Path | None,
@@ -78,22 +80,23 @@ def build(
         raise ArgumentError("--text and --ids: use exactly one of them")
     if ids is not None and leading_space is not None:
         raise ArgumentError("--leading-space: only with --text")
-    if text is not None and (model is None or name is not None):
-        raise ArgumentError("--text: needs --model, and does not allow --name, because texts are their own names")
+    if text is not None and model is None:
+        raise ArgumentError("--text: needs --model, whose tokenizer makes the token ids")
     vocabulary = None if model is None else Vocabulary(model)
     with (
         closing(open_table(table, format_of(table, table_format, "--format"))) as opened,
         Progress(opened.size, "rows") as progress,
     ):
-        sets: Iterator[tuple[_core.Trie | None, int]]
+        members_of: Callable[[list[TableRow]], _Members]
         if text is not None:
             assert vocabulary is not None
-            sets = _sets_of_texts(opened, text, vocabulary, leading_space, batch, progress)
+            members_of = partial(_of_texts, text=text, name=name, vocab=vocabulary.vocab, leading_space=leading_space)
         else:
             assert ids is not None
-            fingerprint = "" if vocabulary is None else vocabulary.vocab.fingerprint()
-            sets = _sets_of_ids(opened, ids, name, fingerprint, batch, progress)
-        trie, n_rows = _merged(sets, output.absolute().parent)
+            members_of = partial(_of_ids, ids=ids, name=name)
+        parts = _parts(opened, min(batch, _PART_ROWS), members_of, ids, name)
+        fingerprint = "" if vocabulary is None else vocabulary.vocab.fingerprint()
+        trie, n_rows = _merged(_sets(parts, batch, fingerprint, progress), output.absolute().parent)
     if ids is not None and vocabulary is not None:
         vocabulary.check(trie)
     trie.save(output)
@@ -104,40 +107,128 @@ def build(
         console.print(f"[yellow]{n_rows - len(trie):,} rows have the tokens of another, or none")
 
 
-def _sets_of_texts(
-    table: Table, column: str, vocabulary: Vocabulary, leading_space: bool | None, batch: int, progress: Progress
-) -> Iterator[tuple[_core.Trie, int]]:
-    """Yield each batch of rows as a set, with the number of rows."""
+class _Members(NamedTuple):
+    """Members of some rows."""
 
-    def texts() -> Iterator[str]:
-        for row in checked(table.rows(), [column]):
-            yield text_in(row, column)
-            if row.number % 1024 == 0:
-                progress.move(row.number, row.read)
-
-    rest = texts()
-    while some := tuple(islice(rest, batch)):
-        yield fit(vocabulary.vocab, {}, [], some, leading_space).trie.core, len(some)
+    tokens: npt.NDArray[np.int32]
+    lengths: npt.NDArray[np.int64]
+    names: list[str]
+    read: int
+    """Amount of the table read so far, in the unit of its size."""
 
 
-def _sets_of_ids(
-    table: Table, ids: str, name: str | None, fingerprint: str, batch: int, progress: Progress
+def _parts(
+    table: Table, n_rows: int, members_of: Callable[[list[TableRow]], _Members], ids: str | None, name: str | None
+) -> Iterator[_Members]:
+    """Yield the members of at most n_rows rows at a time."""
+    if ids is None or not isinstance(table, ParquetTable):
+        rows = table.rows()
+        while some := list(islice(rows, n_rows)):
+            yield members_of(some)
+        return
+    number = 0
+    for batch in table.batches(n_rows):
+        fast = _of_arrow(batch, ids, name)
+        yield members_of(list(table.rows_of(batch, number))) if fast is None else _Members(*fast, number + len(batch))
+        number += len(batch)
+
+
+def _of_texts(
+    rows: list[TableRow], text: str, name: str | None, vocab: _core.Vocab, leading_space: bool | None
+) -> _Members:
+    texts = [text_in(row, text) for row in checked(rows, [text] if name is None else [text, name])]
+    names = texts if name is None else [text_in(row, name) for row in rows]
+    seam = find_seam(vocab, [], leading_space)
+    spelling = spell(vocab, seam, texts, all_spaced=leading_space is True, is_whole=True)
+    return _Members(spelling.tokens, np.diff(spelling.offsets), names, rows[-1].read)
+
+
+def _of_ids(rows: list[TableRow], ids: str, name: str | None) -> _Members:
+    tokens, offsets = joined([_tokens(row, ids) for row in checked(rows, [ids] if name is None else [ids, name])])
+    names = [] if name is None else [text_in(row, name) for row in rows]
+    return _Members(tokens, np.diff(offsets), names, rows[-1].read)
+
+
+def _of_arrow(
+    batch: Any, ids: str, name: str | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], list[str]] | None:
+    """Return token ids and names without a copy per row; None for columns that have to be read row by row."""
+    arrow, _ = import_pyarrow()
+    if not {ids, name or ids} <= set(batch.schema.names):
+        return None
+    column, kind = batch.column(ids), batch.column(ids).type
+    if column.null_count or not (hasattr(kind, "value_type") and arrow.types.is_integer(kind.value_type)):
+        return None
+    if not (arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind)):
+        return None
+    values = column.flatten()
+    if values.null_count:
+        return None
+    tokens = values.to_numpy()
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= np.iinfo(np.int32).max:
+        return None
+    names: list[str] = []
+    if name is not None:
+        called = batch.column(name)
+        if called.null_count or not arrow.types.is_string(called.type):
+            return None
+        try:
+            names = called.to_pylist()
+        except UnicodeDecodeError:
+            return None
+        if "" in names:
+            return None
+    starts = arrow.compute.list_value_length(column).to_numpy()
+    return tokens.astype(np.int32, copy=False), starts.astype(np.int64), names
+
+
+def _tokens(row: TableRow, column: str) -> npt.NDArray[np.int32]:
+    value = row.values[column]
+    where = f"{row.where}, {column}"
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.lstrip().startswith("[") else list(map(_number, value.split()))
+        except (ValueError, RecursionError) as error:
+            raise ArgumentError(f"{where}: {value[:80]!r} is not a list of token ids") from error
+    if not isinstance(value, (list, np.ndarray)) or any(isinstance(token, bool) for token in value):
+        raise ArgumentError(f"{where}: {value!r} is not a list of token ids")
+    tokens = to_tokens(value, where)
+    if len(tokens) and tokens.min() < 0:
+        raise ArgumentError(f"{where}: {tokens.min()} is not a token id")
+    return tokens
+
+
+def _number(digits: str) -> int:
+    """Return a number; ValueError for other forms that Python accepts, such as ``1_0``."""
+    if not (digits.isascii() and digits.removeprefix("-").isdigit()):
+        raise ValueError(digits)
+    return int(digits)
+
+
+def _sets(
+    parts: Iterator[_Members], batch: int, fingerprint: str, progress: Progress
 ) -> Iterator[tuple[_core.Trie | None, int]]:
-    """Like `_sets_of_texts`, from token ids; None for a batch without tokens."""
+    """Yield each batch of rows as a set, None if it has no tokens, with the number of rows."""
+    held: list[_Members] = []
+    n_held = n_rows = 0
 
-    def parts() -> Iterator[Members]:
-        n_rows = 0
-        for part in read_members(table, ids, name):
-            n_rows += len(part.lengths)
-            progress.move(n_rows, part.read)
-            yield part
+    def made() -> tuple[_core.Trie | None, int]:
+        tokens, lengths, names = (list(each) for each in list(zip(*held, strict=True))[:3])
+        offsets = np.concatenate([[0], *lengths]).cumsum()
+        if offsets[-1] == 0:
+            return None, n_held
+        return _core.Trie.build(np.concatenate(tokens), offsets, list(chain(*names)), fingerprint), n_held
 
-    for members in in_batches(parts(), batch):
-        offsets = np.concatenate([[0], np.cumsum(members.lengths)])
-        made = None
-        if len(members.tokens):
-            made = _core.Trie.build(members.tokens, offsets, members.names, fingerprint)
-        yield made, len(members.lengths)
+    for part in parts:
+        if held and n_held + len(part.lengths) > batch:
+            yield made()
+            held, n_held = [], 0
+        held.append(part)
+        n_held += len(part.lengths)
+        n_rows += len(part.lengths)
+        progress.move(n_rows, part.read)
+    if held:
+        yield made()
 
 
 def _merged(sets: Iterator[tuple[_core.Trie | None, int]], folder: Path) -> tuple[TokenTrie, int]:

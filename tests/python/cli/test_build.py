@@ -31,6 +31,21 @@ def test_titles_become_a_set_that_is_chosen_from(tmp_path: Path, model_paths: di
     assert json.loads(chosen.output)["text"] in TITLES
 
 
+@pytest.mark.parametrize("batch", [1, 2, 5_000_000])
+def test_titles_keep_the_names_of_their_rows(tmp_path: Path, model_paths: dict[str, Path], batch: int) -> None:
+    table, out, model = tmp_path / "titles.csv", tmp_path / "titles.trie", model_paths["smollm2"]
+    table.write_text("sku,title\n" + "".join(f'S{i},"{title}"\n' for i, title in enumerate([*TITLES, TITLES[0]])))
+    options = ["build", table, "--text", "title", "-m", model, "--batch", batch]
+    assert run(*options, "-o", tmp_path / "texts.trie").exit_code == 0
+    built = run(*options, "--name", "sku", "-o", out)
+    assert "1 rows have the tokens of another" in built.output
+    named, texts = TokenTrie.open(out), TokenTrie.open(tmp_path / "texts.trie")
+    assert {leaf.name: leaf.tokens for leaf in named} == {f"S{TITLES.index(leaf.name)}": leaf.tokens for leaf in texts}
+    assert named.aliases == {"S3": "S0"}
+    chosen = run("choose", "-m", model, "--prompt", "I boil water in a", "--choices-file", out, "--json")
+    assert json.loads(chosen.output)["text"] in named.names
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_ids_become_a_set_under_their_names(tmp_path: Path, kind: str) -> None:
     ids = {"a": [1, 2], "b": [1, 3, 4], "c": [1, 2]}
